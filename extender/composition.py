@@ -13,7 +13,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -30,6 +30,7 @@ from extender.ports.workload_ports import Workloads
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.log_keys import LogKeys, read_keys
+from extender.runtime.periodic import count_unhandled, kept_running
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import database_roles, schema_migration
@@ -199,10 +200,6 @@ class Runnable(Cluster, Protocol):
 
     async def start(self) -> None:
         """Start to observe the cluster; does not wait for the first sync."""
-        ...
-
-    async def broken(self) -> None:
-        """Wait for ever; raise an unexpected error of the observation, which must end the process."""
         ...
 
     async def stop(self) -> None:
@@ -506,8 +503,35 @@ class Service:
             self.tls,
         )
 
+    def loops(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
+        """Return what runs beside the leader, by name; each is called again if a defect ends it."""
+        loops: dict[str, Callable[[], Awaitable[object]]] = {
+            "event loop monitor": self.loop_monitor.run,
+            "control loop": self.control_loop.run,
+            "nominations": self.parts.nominator.run,
+            "evictions": self.parts.evictor.run,
+            "gate removal": self.parts.gate_remover.run,
+            "reporter": self.reporter.run,
+            "finalizers": self.finalizers.run,
+            "state verifier": self.drift.run,
+            "clock monitor": self.clock_monitor.run,
+            "capacity sampler": self.capacity_sampler.run,
+            "publisher": self.publisher.run,
+            "reference indexer": self.reference_indexer.run,
+            "log verifier": self.verifier.run,
+            "projector": self.projector.run,
+            "query process": self.query_process.run,
+            "trees": self.trees.run,
+            "garbage collection": self.collections.run,
+        }
+        if self.features is not None:
+            loops["features"] = self.features.run
+        if self.tls is not None:
+            loops["certificate files"] = self.tls.run
+        return loops
+
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
-        """Serve until `stopping` is set; a loop that fails ends the service with its error."""
+        """Serve until `stopping` is set; the leader that fails ends the service with its error."""
         from extender.http.web.server import listen
 
         self.query_process.open()
@@ -515,31 +539,10 @@ class Service:
         on_listening()
         await self.cluster.start()
         self.collections.take_over()
-        loops = {
-            asyncio.create_task(self.leader.run(), name="leader"),
-            asyncio.create_task(self.loop_monitor.run(), name="event loop monitor"),
-            asyncio.create_task(self.control_loop.run(), name="control loop"),
-            asyncio.create_task(self.parts.nominator.run(), name="nominations"),
-            asyncio.create_task(self.parts.evictor.run(), name="evictions"),
-            asyncio.create_task(self.parts.gate_remover.run(), name="gate removal"),
-            asyncio.create_task(self.reporter.run(), name="reporter"),
-            asyncio.create_task(self.finalizers.run(), name="finalizers"),
-            asyncio.create_task(self.cluster.broken(), name="cluster"),
-            asyncio.create_task(self.drift.run(), name="state verifier"),
-            asyncio.create_task(self.clock_monitor.run(), name="clock monitor"),
-            asyncio.create_task(self.capacity_sampler.run(), name="capacity sampler"),
-            asyncio.create_task(self.publisher.run(), name="publisher"),
-            asyncio.create_task(self.reference_indexer.run(), name="reference indexer"),
-            asyncio.create_task(self.verifier.run(), name="log verifier"),
-            asyncio.create_task(self.projector.run(), name="projector"),
-            asyncio.create_task(self.query_process.run(), name="query process"),
-            asyncio.create_task(self.trees.run(), name="trees"),
-            asyncio.create_task(self.collections.run(), name="garbage collection"),
-        }
-        if self.features is not None:
-            loops.add(asyncio.create_task(self.features.run(), name="features"))
-        if self.tls is not None:
-            loops.add(asyncio.create_task(self.tls.run(), name="certificate files"))
+        # the lease and the log end the process; any other loop that a defect ends runs again
+        loops = {asyncio.create_task(self.leader.run(), name="leader")}
+        for name, run in self.loops().items():
+            loops.add(asyncio.create_task(kept_running(name, run), name=name))
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:
             done, _ = await asyncio.wait({*loops, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -615,6 +618,7 @@ async def serve(settings: Settings, on_listening: Callable[[], None], children: 
     """Run the service until SIGTERM or SIGINT."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(count_unhandled)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with store(settings, migrates=True) as opened:

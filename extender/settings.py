@@ -73,7 +73,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     hold_capacity_after_s: Annotated[int, Meta(description="How long a tree waits for capacity before capacity is held for it as it frees; 0: never (docs/explanation/capacity-holds.md).")] = 600
     hold_capacity_for_s: Annotated[int, Meta(description="How long capacity is held for a tree at most; then others have their turn.")] = 3600
-    hold_capacity_max_percent: Annotated[int, Meta(description="How much of each resource of a topology domain (for trees without topology: of the cluster) may be held for one namespace, in percent; a tree that needs more gets no hold.")] = 50
+    hold_capacity_max_percent: Annotated[int, Meta(description="How much of each resource, of the nodes that the pods of a tree may use, may be held for one namespace, in percent; a tree that needs more gets no hold.")] = 50
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"

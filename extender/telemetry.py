@@ -51,8 +51,9 @@ DRIFT_KINDS = (
 
 # parts of the service that go on after a defect with one object, see `runtime/periodic`
 FAULT_PARTS = (
-    "admission", "cluster", "control loop", "evictions", "explanations", "finalizers", "gate removal", "group writes", "nominations",
-    "periodic task", "pod explanations", "searches", "stale nominations", "status reports", "trees", "workload events",
+    "admission", "bind barriers", "cluster", "control loop", "ends of members", "evictions", "explanations", "finalizers", "gate removal",
+    "group writes", "log", "nominations", "periodic task", "pod explanations", "searches", "service", "stale nominations",
+    "status reports", "trees", "workload events",
 )  # fmt: skip
 
 

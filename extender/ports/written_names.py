@@ -36,7 +36,7 @@ GATED: Final = "SchedulingGated"
 
 # Conditions of groups.
 MISMATCH: Final = "TemplateMismatch"
-# Our own type, for built-in PodGroups while kube-scheduler writes their usual condition (SPEC F).
+# Our own type, for built-in groups while kube-scheduler writes their usual condition (SPEC F).
 EXPLAINED: Final = "PlacementExplained"
 SCHEDULED: Final = {
     "PodGroup": "PodGroupInitiallyScheduled",

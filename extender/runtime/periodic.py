@@ -1,8 +1,9 @@
 """Work that is repeated for as long as the service runs, also after a defect.
 
 `PeriodicTask`: every few seconds, and earlier when something has changed. `ObjectFaults`: a defect that shows with one
-object does not keep the others; its exception is logged and counted, and the object waits. Only errors of the log and
-of the lease concern more than one object; they are raised (`OF_LOG_AND_LEASE`).
+object does not keep the others; its exception is logged and counted, and the object waits. `ObjectChanges`: the same for
+the changes to a copy of objects. `kept_running`: a loop that a defect has ended runs again. Only errors of the log and of
+the lease concern more than that; they are raised (`OF_LOG_AND_LEASE`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 FIRST_MS: Final = 1_000  # the pause of an object after its first fault; doubled each time ...
 LAST_MS: Final = 60_000  # ... up to this
+LEFT_OUT_MAX: Final = (
+    100  # objects of a copy with which a defect shows; with more it is one of the copy
+)
 KEPT_MAX: Final = (
     1_000  # objects whose pauses are remembered; beyond that the pauses that are over are forgotten
 )
@@ -52,7 +56,7 @@ class _Alone(Generic[K]):
         if error is None:
             self._faults.succeeded(self._key)
             return False
-        if not isinstance(error, Exception) or isinstance(error, OF_LOG_AND_LEASE):
+        if not isinstance(error, Exception) or _is_of_log_or_lease(error):
             return False
         self._faults.failed(self._key, error)
         return True
@@ -61,14 +65,21 @@ class _Alone(Generic[K]):
 class ObjectFaults(Generic[K]):
     """The objects of one part of the service that wait because the work for them raised an exception."""
 
-    def __init__(self, part: str, now_ms: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        part: str,
+        now_ms: Callable[[], int] | None = None,
+        name_of: Callable[[K], str] = str,
+    ) -> None:
         """Prepare.
 
         Args:
             part: Label of the metric.
             now_ms: Monotonic time in milliseconds; None: that of the event loop.
+            name_of: Returns the name of an object, for the log.
         """
         self._part = part
+        self._name_of = name_of
         self._now_ms = now_ms or _loop_time_ms
         self._pauses: dict[K, _Pause] = {}
 
@@ -111,7 +122,7 @@ class ObjectFaults(Generic[K]):
         log.error(
             "a defect of this service concerns one object; it is tried again after a pause",
             exc_info=error,
-            extra={"part": self._part, "object": str(key), "pause_ms": pause_ms},
+            extra={"part": self._part, "object": self._name_of(key), "pause_ms": pause_ms},
         )
 
     def succeeded(self, key: K) -> None:
@@ -120,8 +131,81 @@ class ObjectFaults(Generic[K]):
             self._pauses.pop(key, None)
 
 
+class ObjectChanges:
+    """Changes to a copy of objects. One with which a defect shows is made again after a pause, unless a newer one replaces it."""
+
+    def __init__(self, part: str, now_ms: Callable[[], int]) -> None:
+        """Prepare.
+
+        Args:
+            part: Label of the metric.
+            now_ms: Monotonic time in milliseconds.
+        """
+        self._faults: ObjectFaults[str] = ObjectFaults(part, now_ms)
+        self._again: dict[str, Callable[[], object]] = {}
+
+    def make(self, name: str, change: Callable[[], object], *, may_wait: bool = True) -> None:
+        """Make a change, or let it wait after a defect.
+
+        Args:
+            name: Of the object.
+            change: Makes the change.
+            may_wait: False: its exception is raised, because the copy may not be used without the change. It is also
+                raised while `LEFT_OUT_MAX` objects wait.
+        """
+        if name in self._again and self._faults.waits(name):
+            self._again[name] = change
+            return
+        try:
+            change()
+        except Exception as defect:
+            if not may_wait or len(self._again) >= LEFT_OUT_MAX:
+                raise
+            self._faults.failed(name, defect)
+            self._again[name] = change
+        else:
+            if self._again.pop(name, None) is not None:
+                self._faults.succeeded(name)
+
+    def make_again(self) -> bool:
+        """Make the changes whose pause is over; return whether there were any."""
+        due = [name for name in self._again if not self._faults.waits(name)]
+        for name in due:
+            self.make(name, self._again[name])
+        return bool(due)
+
+
+def _is_of_log_or_lease(error: Exception) -> bool:
+    if isinstance(error, ExceptionGroup):
+        return error.subgroup(OF_LOG_AND_LEASE) is not None
+    return isinstance(error, OF_LOG_AND_LEASE)
+
+
 def _loop_time_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
+
+
+async def kept_running(name: str, run: Callable[[], Awaitable[object]]) -> None:
+    """Run a loop until it returns or is cancelled; one that a defect has ended runs again after a pause.
+
+    Args:
+        name: Of the loop, in the log.
+        run: Runs it; called again after each defect.
+    """
+    faults: ObjectFaults[str] = ObjectFaults("service")
+    while True:
+        with faults.alone(name):
+            await run()
+            return
+        await asyncio.sleep(faults.pause_s(name))
+
+
+def count_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an exception that no task and no callback has handled, and count it unless it is one of a connection."""
+    error = context.get("exception")
+    if isinstance(error, Exception) and not isinstance(error, OSError):
+        METRICS.object_faults.labels("service").inc()
+    loop.default_exception_handler(context)
 
 
 Seconds = float | Callable[[], float]
@@ -160,8 +244,8 @@ class PeriodicTask(msgspec.Struct, frozen=True, kw_only=True):
         while True:
             revision = self.changes.revision() if self.changes is not None else 0
             pause = self.every_s
-            if self.condition():
-                with faults.alone(self.name):
+            with faults.alone(self.name):
+                if self.condition():
                     try:
                         await self.work()
                     except self.expected as error:

@@ -116,6 +116,8 @@ _UNPLANNED: Final = re.compile(
 _RECORDS: Final = re.compile(r"\w+_to_record(?:set)?\([^()]*\) AS \w+ \(([^()]*)\)")
 _STORED_RECORDS: Final = re.compile(r":funccolnames \(([^()]*)\)")
 _RULE: Final = "SELECT ev_action::text FROM pg_rewrite WHERE ev_class = $1::text::regclass AND rulename = '_RETURN'"
+# The alias with which a plan reads a table, function or subquery: EXPLAIN makes it unique, dump and restore write it into the view.
+_ALIAS: Final = re.compile(r"(?m) Scan\b.*? on (?:\S+ )?(\w+)$")
 _Key = tuple[str, str]  # kind in lower case, name
 
 
@@ -145,7 +147,8 @@ async def read_definitions(connection: asyncpg.Connection) -> Sequence[Definitio
             definitions.append(Definition(name=name, expected="", stored=name))
         for (kind, name), text in expected.items():
             if kind == "view" and any(
-                d.name == f"view gx.{name}" and d.stored for d in definitions
+                d.name == f"view gx.{name}" and d.stored.partition(",")[0] == "view"
+                for d in definitions
             ):
                 query = _VIEW_HEAD.sub("", text)
                 definitions.append(await _view(connection, name, query))
@@ -289,7 +292,16 @@ async def _plan(connection: asyncpg.Connection, query: str) -> str:
     except asyncpg.SyntaxOrAccessError as error:
         return f"error: {error}"
     named = ", ".join(f"{column.name} {column.type.name}" for column in columns)
-    return "\n".join([f"columns: {named}", *(line[0] for line in lines)])
+    return _with_numbered_aliases("\n".join([f"columns: {named}", *(line[0] for line in lines)]))
+
+
+def _with_numbered_aliases(plan: str) -> str:
+    """Return a plan whose aliases are numbered in the order of its scans: `d_1` of a restored view is the `d` of its migration."""
+    numbers = {alias: number for number, alias in enumerate(dict.fromkeys(_ALIAS.findall(plan)))}
+    if not numbers:
+        return plan
+    used = re.compile(rf"(?m)(?<![\w.'])({'|'.join(sorted(numbers, key=len, reverse=True))})(?=\.|$)")
+    return used.sub(lambda use: f"{re.sub(r'_[0-9]+$', '', use[1])}#{numbers[use[1]]}", plan)
 
 
 async def _rights(connection: asyncpg.Connection) -> Sequence[Definition]:

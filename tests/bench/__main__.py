@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from tests.bench import machine
 from tests.bench.figures import Failed, Figure, Scale
 from tests.bench.plot import plot
 from tests.bench.record import PLOTS, load, record, worse
@@ -127,20 +128,27 @@ def _arguments() -> argparse.Namespace:
 
 
 def figures_of(name: str, scale: Scale) -> Iterator[list[Figure] | Failed]:
-    """Run one benchmark; figures come in lists as they are known. What comes after a failure begins on a new stand."""
+    """Run one benchmark; figures come in lists as they are known, with the speed of the machine before and after them.
+
+    What comes after a failure begins on a new stand.
+    """
     module = importlib.import_module(BENCHES[name])
     if name == QUICK:
         parts = {f: rows for f, rows in module.FAMILIES.items() if scale.wants(name, f)}
     else:
         parts = {name: module.run}
     for part, work in parts.items():
-        began_s = time.monotonic()
+        began_s, before = time.monotonic(), machine.speed()
+        family = part if name == QUICK else ""
         try:
-            if name == QUICK:
-                yield [structs.replace(f, family=part) for f in chain.from_iterable(work(scale))]
+            lists = [chain.from_iterable(work(scale))] if family else _as_known(work, scale)
+            for figures in lists:
+                measured, after = list(figures), machine.speed()
+                speeds = (before, after)
+                yield [structs.replace(f, family=family, machine_speed=speeds) for f in measured]
+                before = after
+            if family:
                 print(f"  {part}: {(time.monotonic() - began_s) / 60:.1f} min", flush=True)
-            else:
-                yield from _as_known(work, scale)
         except Exception as error:
             traceback.print_exc()
             close_stands()

@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import msgspec
@@ -63,6 +63,7 @@ from tests.bench.stand_in import Exchange
 PLAN = "01a21a17-e4c6-7eb5-8415-77e21516c684"  # an annotation of each bound member
 LEASE_MS = 3_600_000  # longer than a run: nothing renews it
 WAIT_S = 60.0  # for the log
+PAUSE_S = 0.1  # before a write is sent again
 WRITERS = 24  # as many calls to the API server at once as the service has
 
 
@@ -221,7 +222,8 @@ class Calls:
             seen = view.revision
             for wanted in decide_protection(view):
                 change = (wanted.guard.uid, wanted.guard.deleting)
-                if change not in written and await _answered(self._cluster.set_finalizers(wanted)):
+                write = functools.partial(self._cluster.set_finalizers, wanted)
+                if change not in written and await _answered(write):
                     written.add(change)
 
     async def _report(self) -> None:
@@ -247,15 +249,18 @@ class Calls:
                     reason="Scheduled",
                     message="all members are bound",
                 )
-                await _answered(self._cluster.set_conditions(key, group.uid, [condition]))
+                await _answered(
+                    functools.partial(self._cluster.set_conditions, key, group.uid, [condition])
+                )
 
     async def _write(self) -> None:
         while True:
             pod = await self._gated.get()
             ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
             if len(self._cluster.view().nodes) > NODES_ALL_OFFERED:
-                await self._cluster.nominate(ref, self._nodes[pod.uid])
-            await self._cluster.remove_gate(ref)
+                node = self._nodes[pod.uid]
+                await repeated(functools.partial(self._cluster.nominate, ref, node))
+            await repeated(functools.partial(self._cluster.remove_gate, ref))
 
     def filter(self, body: bytes) -> bytes:
         """Answer with the node of the pod."""
@@ -266,7 +271,8 @@ class Calls:
         """Post the Binding."""
         asked = decode_binding(body)
         pod = PodRef(namespace=asked.pod_namespace, name=asked.pod_name, uid=asked.pod_uid)
-        await self._cluster.bind(Binding(pod=pod, node=asked.node, plan=PlanId(PLAN)))
+        binding = Binding(pod=pod, node=asked.node, plan=PlanId(PLAN))
+        await repeated(functools.partial(self._cluster.bind, binding))
         return encode(ExtenderBindingResult(error=""))
 
 
@@ -275,11 +281,30 @@ def _leaf_of(pod: Pod) -> GroupKey:
     return pod.group
 
 
-async def _answered(write: Awaitable[None]) -> bool:
+async def repeated(write: Callable[[], Awaitable[None]]) -> None:
+    """Send a write until it is answered; one that is rejected the second time was carried out the first time.
+
+    Raises:
+        RequestRejected: The first time.
+    """
+    unanswered = False
+    while True:
+        try:
+            return await write()
+        except ClusterUnavailable as error:
+            unanswered = True
+            await asyncio.sleep(max(PAUSE_S, error.retry_after_s))
+        except RequestRejected:
+            if not unanswered:
+                raise
+            return None
+
+
+async def _answered(write: Callable[[], Awaitable[None]]) -> bool:
     """Return whether a group took a write; it may have been deleted, or another write was faster."""
     try:
-        await write
-    except (RequestRejected, ClusterUnavailable):
+        await repeated(write)
+    except RequestRejected:
         return False
     return True
 

@@ -31,7 +31,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
         return re.search(self.only, case) is not None
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing measured, several times; times are in the unit named, rates per second."""
 
     bench: str
@@ -46,6 +46,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     baseline_unfinished: int = 0
     note: str = ""
     family: str = ""  # of `quick`: rows that are measured together, or again together
+    machine_speed: tuple[float, ...] = ()  # million turns/s of `machine.speed`, before and after
 
     @property
     def case(self) -> str:

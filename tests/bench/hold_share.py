@@ -2,7 +2,8 @@
 
 In virtual time, with the decisions of the service, a pass each five minutes: a cluster of 16 GPUs for a day. One tenant has
 an endless queue of gangs of one GPU that run for 10 to 50 minutes, the other one tree after another, of 4 to 16 GPUs, that
-run for an hour, and which it deletes after three hours without a place; in the lines `never` it has one tree of as many GPUs as may be held, in pods of a whole node, and on each
+run for an hour, and which it deletes after three hours without a place. In the lines `rack` each node is a rack, which each tree of
+the other one fills. In the lines `never` it has one tree of as many GPUs as may be held, in pods of a whole node, and on each
 node a pod of the first tenant never ends.
 """
 
@@ -13,7 +14,7 @@ import sys
 from collections import Counter, defaultdict
 from statistics import mean
 
-from tests.support.service.manifest_builders import GPU, a_node, a_pod
+from tests.support.service.manifest_builders import GPU, RACK, a_node, a_pod
 from tests.unit.core.decisions.admit.test_hold_planning import MINUTE_US, Simulation
 
 NODES, GPUS_OF_NODE = 4, 4
@@ -26,9 +27,13 @@ PATIENCE = 180  # minutes
 class TwoTenants:
     """The cluster, with what the tenants submit and when it ends."""
 
-    def __init__(self, max_percent: int, *, stuck: bool, sizes: tuple[int, ...]) -> None:
-        fleet = [a_node(f"n{i}", gpu=GPUS_OF_NODE) for i in range(NODES)]
-        self.simulation = Simulation(*fleet, max_percent=max_percent)
+    def __init__(
+        self, max_percent: int, *, stuck: bool, sizes: tuple[int, ...], topo: str = ""
+    ) -> None:
+        fleet = [
+            a_node(f"n{i}", {RACK: f"r{i}"} if topo else {}, gpu=GPUS_OF_NODE) for i in range(NODES)
+        ]
+        self.simulation = Simulation(*fleet, max_percent=max_percent, topo=topo)
         self.random = random.Random(1)
         self.sizes = sizes
         self.made = self.trees = 0
@@ -87,8 +92,10 @@ class TwoTenants:
         self.idle_held += STEP * free if self.simulation.state.capacity_holds else 0
 
 
-def measure(max_percent: int, *, stuck: bool, sizes: tuple[int, ...]) -> TwoTenants:
-    tenants = TwoTenants(max_percent, stuck=stuck, sizes=sizes)
+def measure(max_percent: int, kind: str) -> TwoTenants:
+    sizes = {"end": SIZES, "rack": (GPUS_OF_NODE,), "never": (GPUS * max_percent // 100,)}[kind]
+    topo = RACK if kind == "rack" else ""
+    tenants = TwoTenants(max_percent, stuck=kind == "never", sizes=sizes, topo=topo)
     for minute in range(0, MINUTES, STEP):
         tenants.step(minute)
     return tenants
@@ -99,8 +106,8 @@ def main(percents: tuple[int, ...]) -> None:
         "percent  large trees  GPUs used  of them large  idle beside a hold  minutes waited by size (admitted, deleted)"
     )
     for percent in percents:
-        for stuck in (False, True):
-            row = measure(percent, stuck=stuck, sizes=(GPUS * percent // 100,) if stuck else SIZES)
+        for kind in ("end", "rack", "never"):
+            row = measure(percent, kind)
             used, large, idle = (
                 100 * amount / GPUS / MINUTES
                 for amount in (row.used.total(), row.used["large"], row.idle_held)
@@ -110,7 +117,7 @@ def main(percents: tuple[int, ...]) -> None:
                 for size in sorted({*row.waited, *row.gave_up})
             )
             print(
-                f"{percent:7}  {'never' if stuck else 'end':11}  {used:8.1f}%  {large:12.1f}%  {idle:17.1f}%  {waited}",
+                f"{percent:7}  {kind:11}  {used:8.1f}%  {large:12.1f}%  {idle:17.1f}%  {waited}",
                 flush=True,
             )
 

@@ -63,7 +63,8 @@ async def measure(stand: Stand, side: Side, case: Case, *, trace: bool = False) 
     """Let gangs come one after another."""
     await stand.sweep()
     await stand.fleet(case.nodes, cpu=NODE_CAPACITY)
-    await stand.start(side, case.qps)
+    # the steps of a trace inside the service are those of its lines about calls
+    await stand.start(side, case.qps, **({"log_level": "DEBUG"} if trace else {}))
     took, began = [], []
     try:
         async with (

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tests.bench.figures import Figure, Scale
-from tests.bench.race import BoundWatch, Run, create_all, keep, marks_of, used
+from tests.bench.race import BoundWatch, Run, cpu_s_when_settled, create_all, keep, marks_of, used
 from tests.bench.sides import NATIVE, NATIVE_TREES, OURS, Shape, Side
 from tests.bench.stand import Stand, a_stand, describe_qps
 from tests.controlplane.api import Api, ApiError
@@ -155,11 +155,12 @@ async def measure(stand: Stand, side: Side, case: Case) -> Taken:
             wanted = {"cpu": case.cpu, "memory": "100Mi"}
             pods = list(side.pods(shape, requests=wanted, **spec))
             names = {pod["metadata"]["name"] for pod in pods}
-            before, calls = stand.cpu_s(), stand.filter_calls()
+            calls, before = (await stand.filter_times()).count, stand.cpu_s()
             wall_s, began_s = time.time(), time.monotonic()
             created_s = await create_all(api, pods)
             await watch.until(names, DEADLINE_S)
-            after, calls = stand.cpu_s(), stand.filter_calls() - calls
+            after = await cpu_s_when_settled(stand)
+            calls = (await stand.filter_times()).count - calls
             there = await settled(api, side)
         marks = await marks_of(stand.service, wall_s) if stand.service is not None else {}
         gone = [pod for pod in low if pod["metadata"]["name"] not in there]

@@ -1,4 +1,4 @@
-"""The table that `RESULTS.md` opens with: what a user notices, beside kube-scheduler's own gangs.
+"""What `RESULTS.md` opens with, beside kube-scheduler's own gangs: CPU per member by process, and what a user notices.
 
 `make bench-quick` runs three rounds in turns, and where time or CPU is short with another service in our place, that has nothing
 but the calls and the log (`calls_and_log`): what a service that keeps both takes at least. One start of a side serves all
@@ -25,7 +25,9 @@ from extender.store.interval_projection import SETTINGS, PostgresIntervalProject
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projection_rebuild import rebuild_projection
 from tests.bench import latency, planner, preemption, victim_search
+from tests.bench.cpu_by_process import ALL, OURS_ALONE, PER_MEMBER, PROCESSES, per_member_ms
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
+from tests.bench.filter_times import MEAN, P99_AT_MOST, FilterTimes
 from tests.bench.history import write_history
 from tests.bench.race import Case, Run, run_cases
 from tests.bench.sides import CALLS, NATIVE, NATIVE_TREES, OURS, Shape, Side
@@ -50,20 +52,23 @@ EVENTS = 100_000
 ALL_THEN_REPRIEVED = "evict all, then reprieve"
 VACUUM = "VACUUM gx.placement, gx.gang_state, gx.preemption, gx.victim"  # of rows that a round before replaced
 ONLY_CALLS = "with nothing but the calls and the log"
+APISERVER_GOAL = "1.2 x"  # CPU of kube-apiserver per member
 BOUNDS = (ONLY_CALLS,)  # in the names of rows that bound others
 CPUS_MANY = "64"  # per node, so that what came before takes no place that counts
 
-# Why kube-scheduler's own gangs are faster, by the row; shown in RESULTS.md where they are.
+# Why kube-scheduler's own gangs are faster or cheaper, by the row; shown in RESULTS.md where they are.
 MORE_STEPS = (
     "a member costs an admission policy at its create, a nomination (above 100 nodes), the removal of its gate and a call of filter "
     "and of bind; kube-scheduler nominates and binds from its own memory"
 )
+WAITED = "In a small gang each step that a member costs more is waited for."
+FULL = "With a high QPS the processors are full, and the side that needs less CPU for a member is ahead."
 WHY = {
-    "CPU of kube-apiserver": f"The writes: {MORE_STEPS}.",
-    "gang of 8": f"Of each gang, every step is waited for: {MORE_STEPS}.",
-    "trees of 2 x 2": f"As for one small gang: {MORE_STEPS}.",
-    "1,000 pods": f"At a high QPS the API server is the limit on two processors, and {MORE_STEPS}.",
-    "trees x": f"At a high QPS the API server is the limit on two processors, and {MORE_STEPS}.",
+    PER_MEMBER: f"The writes, and the log: {MORE_STEPS}.",
+    "gang of 8": WAITED,
+    "trees of 2 x 2": WAITED,
+    "1,000 pods": FULL,
+    "trees x": FULL,
     "10 trees": (
         "Victims are evicted, and the capacity that they free is given out, after each step is in the log; kube-scheduler keeps "
         "no log."
@@ -73,7 +78,7 @@ WHY = {
 
 # Parts of the names of rows, in the order of the table
 ORDER = (
-    "gang of 8", "trees of 2 x 2", "1,000 pods", "trees x", "10 trees", "CPU of the service", "CPU of kube-apiserver",
+    PER_MEMBER, "CPU of the service", "gang of 8", "trees of 2 x 2", "1,000 pods", "trees x", "10 trees",
     "projection", "victim", "planner", "filter",
 )  # fmt: skip
 
@@ -273,15 +278,20 @@ def small_gang_rows(scale: Scale) -> Iterator[list[Figure]]:
             f"{case}: create to all bound, {label} of {gangs * rounds}",
             "ms",
             "lower",
-            [quantile(took["ours"], part)],
+            part_of(took["ours"], part),
             targets[label],
-            [quantile(took["native"], part)],
+            part_of(took["native"], part),
             unfinished=gangs * rounds - len(took["ours"]),
             baseline_unfinished=gangs * rounds - len(took["native"]),
         )
         for label, part in QUANTILES
     ]
     yield wait_rows(f"{case}: create to all bound", took)
+
+
+def part_of(took_ms: Sequence[float], part: float) -> list[float]:
+    """Return the quantile of what was bound as the values of a row; none, where nothing was."""
+    return [quantile(took_ms, part)] if took_ms else []
 
 
 def wait_rows(what: str, took_ms: dict[str, list[float]]) -> list[Figure]:
@@ -291,9 +301,9 @@ def wait_rows(what: str, took_ms: dict[str, list[float]]) -> list[Figure]:
             f"{what}, {label}, {ONLY_CALLS}",
             "ms",
             "lower",
-            [quantile(took_ms[CALLS.name], part)],
+            part_of(took_ms[CALLS.name], part),
             "",
-            [quantile(took_ms["native"], part)],
+            part_of(took_ms["native"], part),
         )
         for label, part in QUANTILES
     ]
@@ -312,6 +322,7 @@ def preemption_rows(scale: Scale) -> Iterator[list[Figure]]:
                 taken = runner.run(preemption.measure(stand, side, case))
                 runs[side.name].append(taken)
                 _progress(case, number, side, str(taken))
+    yield by_process(str(case), runs["ours"], runs["native"])
     done = {side: [run.took_s for run in of if run.finished] for side, of in runs.items()}
     yield [
         row(
@@ -328,63 +339,83 @@ def preemption_rows(scale: Scale) -> Iterator[list[Figure]]:
 
 
 def gang_rows(scale: Scale) -> Iterator[list[Figure]]:
-    """Measure a gang of 1,000 at three rates of kube-scheduler's client.
+    """Measure a gang of 1,000 where kube-scheduler's client may call as fast as it can."""
+    fast, _, _ = _gang_cases(scale)
+    runs = _raced([fast], (OURS, NATIVE), 1 if scale.quick else scale.rounds, (CALLS,))
+    ours, native, alone = (runs[side.name][0] for side in (OURS, NATIVE, CALLS))
+    yield by_process(str(fast), ours, native, APISERVER_GOAL)
+    yield by_process(f"{fast}, {ONLY_CALLS}", alone, native)
+    yield gang_rates(fast, ours, native, "1.1 x")
+    what = f"{fast}: last create to last bind, {ONLY_CALLS}"
+    yield [_rate_row(what, alone, native, "")]
+
+
+def slow_gang_rows(scale: Scale) -> Iterator[list[Figure]]:
+    """Measure the same at two lower rates of kube-scheduler's client.
 
     At the default rate the native gang is bound by that rate alone: more rounds would give the same.
     """
-    gang, nodes = (Shape(pods=40), 40) if scale.quick else (GANG, NODES)
-    fast, middle, default = (Case(shape=gang, nodes=nodes, qps=qps) for qps in (FAST, MIDDLE, None))
+    _, middle, default = _gang_cases(scale)
     rounds = 1 if scale.quick else scale.rounds
-    runs = _raced([fast, middle], (OURS, NATIVE), rounds, (CALLS,), once=[default])
-    # Without a limit of kube-scheduler's client: a service binds with a client of its own.
-    alone = runs[CALLS.name][0]
-    cases, targets = (fast, middle, default), ("1.1 x", "1.6 x", "8 x")
+    runs = _raced([middle], (OURS, NATIVE), rounds, once=[default])
     for case, target, ours, native in zip(
-        cases, targets, runs["ours"], runs["native"], strict=True
+        (middle, default), ("1.6 x", "8 x"), runs["ours"], runs["native"], strict=True
     ):
-        yield [
-            _rate_row(f"{case}: last create to last bind", ours, native, target),
-            _rate_row(
-                f"{case}: first create to last bind",
-                ours,
-                native,
-                "",
-                lambda run: run.per_s_from_first,
-            ),
-            _rate_row(
-                f"{case}: last create to last bind, {ONLY_CALLS}, at QPS 5,000", alone, native, ""
-            ),
-        ]
-    yield [
+        yield by_process(str(case), ours, native)
+        yield gang_rates(case, ours, native, target)
+
+
+def _gang_cases(scale: Scale) -> list[Case]:
+    """Return the gang at three rates of kube-scheduler's client, the highest first."""
+    gang, nodes = (Shape(pods=40), 40) if scale.quick else (GANG, NODES)
+    return [Case(shape=gang, nodes=nodes, qps=qps) for qps in (FAST, MIDDLE, None)]
+
+
+def gang_rates(case: Case, ours: Sequence[Run], native: Sequence[Run], target: str) -> list[Figure]:
+    """Return the rate from the last create, which has a goal, and from the first."""
+    return [
+        _rate_row(f"{case}: last create to last bind", ours, native, target),
         _rate_row(
-            f"{fast}: first create to last bind, {ONLY_CALLS}",
-            alone,
-            runs["native"][0],
-            "",
-            lambda run: run.per_s_from_first,
-        )
+            f"{case}: first create to last bind", ours, native, "", lambda run: run.per_s_from_first
+        ),
     ]
-    cpu = {
-        side: [run.cpu_s["kube-apiserver"] / run.pods * 1e3 for run in of[0]]
-        for side, of in runs.items()
-    }
-    what = f"CPU of kube-apiserver per member bound, {fast}"
-    yield [
-        row(what, "ms", "lower", cpu["ours"], "1.2 x", cpu["native"]),
-        row(f"{what}, {ONLY_CALLS}", "ms", "lower", cpu["calls"], "", cpu["native"]),
+
+
+def by_process(
+    case: str, ours: Sequence[Run], native: Sequence[Run], goal: str = ""
+) -> list[Figure]:
+    """Return CPU milliseconds per member of the runs that finished: of each process, and of all.
+
+    Args:
+        case: What was placed.
+        ours: Our runs.
+        native: Those of the native gang.
+        goal: For kube-apiserver.
+    """
+    done = [run for run in ours if run.finished]
+    beside = [run for run in native if run.finished]
+    here, there = ([per_member_ms(run.cpu_s, run.pods) for run in runs] for runs in (done, beside))
+    return [
+        row(
+            f"{PER_MEMBER}{case}: {process}",
+            "ms",
+            "lower",
+            [used[process] for used in here],
+            goal if process == "kube-apiserver" else "",
+            [] if process in OURS_ALONE else [used[process] for used in there],
+            unfinished=len(ours) - len(done),
+            baseline_unfinished=len(native) - len(beside),
+        )
+        for process in (*PROCESSES, ALL)
     ]
 
 
 def tree_rows(scale: Scale) -> Iterator[list[Figure]]:
-    """Measure trees of 2 x 2 that come one after another, 250 in three rounds, and upstream's shapes for composites."""
+    """Measure trees of 2 x 2 that come one after another, 250 in three rounds."""
     nodes, trees, rounds = (40, 5, 1) if scale.quick else (NODES, TREES_PER_ROUND, scale.rounds)
-    shapes = (Shape(trees=3, groups=2, pods=3, topology=True),) if scale.quick else COMPOSITES
     small = Shape(trees=trees, groups=TREES.groups, pods=TREES.pods)
     stream = Case(shape=small, nodes=nodes, qps=FAST, per_s=PODS_PER_S)
-    composites = [Case(shape=shape, nodes=nodes, qps=FAST) for shape in shapes]
-    runs = _raced(
-        [stream, *composites], (OURS, NATIVE_TREES), rounds, (CALLS,), bounded=2, bounds_in=rounds
-    )
+    runs = _raced([stream], (OURS, NATIVE_TREES), rounds, (CALLS,), bounds_in=rounds)
     waits = {side: [s * 1e3 for run in of[0] for s in run.trees_s] for side, of in runs.items()}
     wanted = trees * rounds
     targets = {"p50": "1.3 x", "p99": "1.5 x"}
@@ -397,26 +428,36 @@ def tree_rows(scale: Scale) -> Iterator[list[Figure]]:
             f"{what}, {label}",
             "ms",
             "lower",
-            [quantile(waits["ours"], part)],
+            part_of(waits["ours"], part),
             targets[label],
-            [quantile(waits["native"], part)],
+            part_of(waits["native"], part),
             unfinished=wanted - len(waits["ours"]),
             baseline_unfinished=wanted - len(waits["native"]),
         )
         for label, part in QUANTILES
     ]
     yield wait_rows(what, waits)
-    for case, ours, native in zip(composites, runs["ours"][1:], runs["native"][1:], strict=True):
+    yield by_process(str(stream), runs["ours"][0], runs["native"][0])
+
+
+def composite_rows(scale: Scale) -> Iterator[list[Figure]]:
+    """Measure upstream's shapes for composites."""
+    nodes, rounds = (40, 1) if scale.quick else (NODES, scale.rounds)
+    shapes = (Shape(trees=3, groups=2, pods=3, topology=True),) if scale.quick else COMPOSITES
+    composites = [Case(shape=shape, nodes=nodes, qps=FAST) for shape in shapes]
+    runs = _raced(composites, (OURS, NATIVE_TREES), rounds, (CALLS,), bounds_in=rounds)
+    for case, ours, native in zip(composites, runs["ours"], runs["native"], strict=True):
         what = f"{case}: last create to last bind"
+        yield by_process(str(case), ours, native)
         yield [_rate_row(what, ours, native, "1 x")]
         if case is composites[0]:
-            yield [_rate_row(f"{what}, {ONLY_CALLS}", runs[CALLS.name][1], native, "")]
+            yield [_rate_row(f"{what}, {ONLY_CALLS}", runs[CALLS.name][0], native, "")]
 
 
 def cpu_rows(scale: Scale) -> Iterator[list[Figure]]:
     """Measure the CPU of the service for trees of four sizes, and filter inside the service while the largest is placed."""
     sizes, nodes, rounds = _cpu_sizes(scale)
-    used_ms, filter_ms = asyncio.run(_used_by_trees(a_stand(), OURS, sizes, nodes, rounds))
+    used_ms, inside = asyncio.run(_used_by_trees(a_stand(), OURS, sizes, nodes, rounds))
     yield [
         row(
             f"CPU of the service per member bound, trees of {size:,}",
@@ -427,16 +468,10 @@ def cpu_rows(scale: Scale) -> Iterator[list[Figure]]:
         )
         for size in sizes
     ]
-    targets = {"p50": "0.4 ms", "p99": "2 ms"}
+    what = f"filter inside the service while a tree of {sizes[-1]:,} is planned and bound"
     yield [
-        row(
-            f"filter inside the service while a tree of {sizes[-1]:,} is planned and bound, {label}",
-            "ms",
-            "lower",
-            [quantile(filter_ms, part)],
-            targets[label],
-        )
-        for label, part in QUANTILES
+        row(f"{what}, {MEAN}", "ms", "lower", [inside.mean_ms], "0.4 ms"),
+        row(f"{what}, {P99_AT_MOST}", "ms", "lower", [inside.at_most_ms(0.99)], "2 ms"),
     ]
 
 
@@ -463,8 +498,8 @@ def _cpu_sizes(scale: Scale) -> tuple[Sequence[int], int, int]:
 
 async def _used_by_trees(
     stand: Stand, side: Side, sizes: Sequence[int], nodes: int, rounds: int
-) -> tuple[dict[int, list[float]], list[float]]:
-    """Return CPU milliseconds per member by size and round, and those inside the service of filter calls for the last tree."""
+) -> tuple[dict[int, list[float]], FilterTimes]:
+    """Return CPU milliseconds per member by size and round, and the filter calls for the last tree."""
     await stand.sweep()
     await stand.fleet(nodes, cpu=CPUS_MANY)
     await stand.start(side, FAST)
@@ -478,17 +513,17 @@ async def _used_by_trees(
             for size, number in itertools.product(sizes, range(rounds)):
                 shape = Shape(groups=2, pods=size // 2)
                 again = -(-CPU_MEMBERS_MIN // size)
-                calls = stand.filter_calls()
+                calls = await stand.filter_times()
                 before = _service_cpu_s(stand)
                 for tree in range(again):
                     await _bound(stand, api, watch, shape, f"c{size}-{number}-{tree}-")
                 used_ms[size].append((_service_cpu_s(stand) - before) / (size * again) * 1e3)
                 print(f"  trees of {size}: {used_ms[size][-1]:.2f} ms per member", flush=True)
-            filter_ms = [line["total_ms"] for line in stand.service.calls("filter")[calls:]]
+            inside = (await stand.filter_times()).since(calls)
     finally:
         await stand.stop()
         await stand.sweep()
-    return used_ms, filter_ms
+    return used_ms, inside
 
 
 async def _bound(stand: Stand, api: Any, watch: Any, shape: Shape, prefix: str) -> None:
@@ -516,7 +551,6 @@ def _raced(
     sides: Sequence[Side],
     rounds: int,
     bounds: tuple[Side, ...] = (),
-    bounded: int = 1,
     bounds_in: int = 1,
     once: Sequence[Case] = (),
 ) -> dict[str, list[list[Run]]]:
@@ -526,8 +560,7 @@ def _raced(
         cases: Measured in every round, one after another on one start of a side.
         sides: The competitors.
         rounds: How many.
-        bounds: Sides that bound the others.
-        bounded: Of how many of the cases, from the first on.
+        bounds: Sides that bound the others, in the first case.
         bounds_in: In how many of the rounds, from the first on.
         once: Cases after the others, in the first round alone.
     """
@@ -542,7 +575,7 @@ def _raced(
             asked = cases if number else every
             for side, its in (
                 *((side, asked) for side in in_turns(number, sides)),
-                *((side, cases[:bounded]) for side in bounds if number < bounds_in),
+                *((side, cases[:1]) for side in bounds if number < bounds_in),
             ):
                 for at, run in enumerate(runner.run(run_cases(stand, side, its))):
                     runs[side.name][at].append(run)
@@ -590,8 +623,10 @@ FAMILIES: dict[str, Callable[[Scale], Iterator[list[Figure]]]] = {
     "rebuild": rebuild_rows,
     "gang of 8": small_gang_rows,
     "preemption": preemption_rows,
-    "composites, trees at 20/s": tree_rows,
+    "trees at 20/s": tree_rows,
+    "composites": composite_rows,
     "gang of 1,000": gang_rows,
+    "gang of 1,000, slow client": slow_gang_rows,
     "cpu": cpu_rows,
     f"cpu, {ONLY_CALLS}": calls_cpu_rows,
 }

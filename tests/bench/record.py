@@ -8,24 +8,23 @@ machine alone.
 from __future__ import annotations
 
 import math
-import os
-import platform
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from tests.bench import machine
+from tests.bench.cpu_by_process import is_by_process
 from tests.bench.figures import Figure, short
-from tests.bench.verdicts import in_order, verdict_markdown, where_native_is_faster
-from tests.controlplane.build import pinned_version
-from tests.controlplane.pin import module_folder
+from tests.bench.verdicts import in_order, verdict_markdown, which_side_is_ahead
 
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
 RESULTS = HERE / "RESULTS.md"
 PLOTS = HERE / "plots"
 QUICK = "quick"  # the benchmark whose table the page opens with
+MACHINES = HERE / "MACHINES.md"  # by hand: what was measured on other machines
 HELPED = HERE / "HELPED.md"  # by hand: what made which figure better
 MET = {True: "met", False: "**missed**", None: "-"}
 
@@ -39,31 +38,29 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     figure: Figure
 
 
-def machine() -> str:
-    """Describe this machine and the programs that are measured."""
-    about = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in about if "model name" in line), "?")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    kubernetes = pinned_version(module_folder("1.37"))
-    return (
-        f"{os.cpu_count()} x {model}, {memory:.0f} GiB, Linux {platform.release()}, "
-        f"Python {platform.python_version()}, Kubernetes {kubernetes}"
-    )
-
-
-def load(file: Path = RECORDED) -> list[Recorded]:
+def load() -> list[Recorded]:
     """Return the figures recorded last."""
-    return msgspec.json.decode(file.read_bytes(), type=list[Recorded]) if file.exists() else []
+    if not RECORDED.exists():
+        return []
+    return msgspec.json.decode(RECORDED.read_bytes(), type=list[Recorded])
 
 
 def record(figures: Iterable[Figure], command: str) -> None:
-    """Put figures in the place of older ones of the same name, and write both files."""
-    kept = {(r.figure.bench, r.figure.what): r for r in load()}
-    date, where = time.strftime("%Y-%m-%d", time.gmtime()), machine()
-    for figure in figures:
-        made = Recorded(date=date, machine=where, command=command, figure=figure)
-        kept[figure.bench, figure.what] = made
-    everything = sorted(kept.values(), key=lambda r: (r.figure.bench, r.figure.what))
+    """Put figures in the place of all older ones of their cases, and write both files.
+
+    Args:
+        figures: Of a case, all that it has now: one of a name that it has no more is not kept.
+        command: With which they were measured.
+    """
+    date, where = time.strftime("%Y-%m-%d", time.gmtime()), machine.describe()
+    new = [Recorded(date=date, machine=where, command=command, figure=f) for f in figures]
+    cases = {(r.figure.bench, r.figure.case) for r in new}
+    write([*new, *(r for r in load() if (r.figure.bench, r.figure.case) not in cases)])
+
+
+def write(recorded: Iterable[Recorded]) -> None:
+    """Write both files."""
+    everything = sorted(recorded, key=lambda r: (r.figure.bench, r.figure.what))
     RECORDED.write_bytes(msgspec.json.format(msgspec.json.encode(everything)) + b"\n")
     RESULTS.write_text(page(everything), encoding="utf-8")
 
@@ -111,27 +108,43 @@ def page(recorded: Sequence[Recorded]) -> str:
 
 
 def _opening(recorded: Sequence[Recorded]) -> list[str]:
-    """Return what the page opens with: the table of `make bench-quick`, and where native is faster."""
+    """Return what the page opens with: the tables of `make bench-quick`, and which side is ahead."""
     rows = [r for r in recorded if r.figure.bench == QUICK]
     if not rows:
         return []
     figures = in_order(r.figure for r in rows)
-    sources = dict.fromkeys((r.date, r.machine) for r in rows)
+    by_process = [r for r in rows if is_by_process(r.figure)]
+    others = [r for r in rows if not is_by_process(r.figure)]
     return [
         "",
-        f"`make bench-quick`, {'; '.join(' on '.join(source) for source in sources)}. *Native* is kube-scheduler's own gang",
-        "scheduling of the same version, measured in turns with ours on the same machine. *With nothing but the calls and the log*:",
-        "another service in our place (`tests/bench/calls_and_log.py`), with our code for watches, writes and the log, that plans nothing",
-        "and has no barrier, so that it takes what any service takes that writes for each member and records what it does first. *Evict",
-        "all, then reprieve*: kube-scheduler's algorithm for victims, on our planner. A request of the bench that times out is sent",
-        "again, within the time that is measured.",
+        "`make bench-quick`. *Native* is kube-scheduler's own gang scheduling of the same version, measured in turns with ours on the same",
+        "machine; medians. What decides on full processors is the CPU that a member costs all processes, so that comes first. *Machine speed*: million",
+        'turns of a fixed Python loop per CPU second (`tests/bench/machine.py`), before and after a row was measured; "-": not measured yet.',
         "",
+        *([f"CPU by process: {_sources(by_process)}.", ""] if by_process else []),
+        *([f"All else: {_sources(others)}.", ""] if others else []),
         verdict_markdown(figures),
         "",
-        "Where native is faster, and why:",
+        "*With nothing but the calls and the log*: another service in our place (`tests/bench/calls_and_log.py`), with our code for watches,",
+        "writes and the log, that plans nothing and has no barrier. *Evict all, then reprieve*: kube-scheduler's algorithm for victims, on our",
+        "planner. *p99 at most*: the bound of a bucket of the histogram in `/metrics`. A request of the bench that times out is sent again,",
+        "within the time that is measured.",
         "",
-        *(f"- {sentence}" for sentence in where_native_is_faster(figures) or ["nowhere"]),
+        "Which side is ahead:",
+        "",
+        *(f"- {sentence}" for sentence in which_side_is_ahead(figures)),
+        *(["", MACHINES.read_text(encoding="utf-8").rstrip()] if MACHINES.exists() else []),
     ]
+
+
+def _sources(rows: Sequence[Recorded]) -> str:
+    """Return when and where rows were measured; of several such, each with its families."""
+    families: dict[str, dict[str, None]] = {}
+    for r in rows:
+        families.setdefault(f"{r.date} on {r.machine}", {})[r.figure.family] = None
+    if len(families) == 1:
+        return next(iter(families))
+    return "; ".join(f"{source} ({', '.join(names)})" for source, names in families.items())
 
 
 def _target(figure: Figure) -> str:
@@ -158,7 +171,7 @@ def _row(figure: Figure) -> str:
 def worse(figures: Iterable[Figure], recorded: Iterable[Recorded]) -> list[str]:
     """Return what got worse by more than the spread of both runs, a line each."""
     before = {(r.figure.bench, r.figure.what): r for r in recorded}
-    here = machine()
+    here = machine.describe()
     lines = []
     for figure in figures:
         known = before.get((figure.bench, figure.what))

@@ -14,7 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
@@ -29,6 +29,7 @@ from deploy.demo.ports import free_port
 from extender.control.monitors.log_verifier import FIRST_AFTER_S
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import running
+from tests.bench.filter_times import FilterTimes, filter_times
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, OURS, RACK, ZONE, Side
 from tests.bench.weight import Weight, children
 from tests.controlplane.api import PATCH_TYPES, Api, ApiError, Object
@@ -36,7 +37,7 @@ from tests.controlplane.build import build_ours
 from tests.controlplane.objects import a_namespace, a_node
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane, token_of
 from tests.controlplane.processes import Process
-from tests.e2e.scenarios.service import ROOT, Service
+from tests.e2e.scenarios.service import ROOT, NotAnswered, Service
 from tests.support.logs.postgres import database_of, execute
 from tests.support.service.manifest_builders import SLOT
 from tests.support.waiting import PATIENCE_S, eventually
@@ -102,6 +103,26 @@ class Loader(Api):
             return None
 
 
+class RepeatedQuestions(Service):
+    """The service, whose read API and /metrics are asked again after a 503: its query process, or the database, was too slow."""
+
+    async def _get(self, path: str) -> tuple[Any, int]:
+        return await _repeated(partial(super()._get, path))
+
+    async def metrics(self) -> str:
+        return await _repeated(super().metrics)
+
+
+async def _repeated(ask: Callable[[], Awaitable[Any]]) -> Any:
+    for _ in range(TRIES - 1):
+        try:
+            return await ask()
+        except NotAnswered as error:
+            print(f"  asked again: {error}", flush=True)
+            await asyncio.sleep(PAUSE_S)
+    return await ask()
+
+
 def is_unanswered(error: Exception) -> bool:
     """Return whether an error leaves open what became of a request: a lost connection, or a time that was over."""
     if not isinstance(error, ApiError):
@@ -122,6 +143,7 @@ class Stand:
     def __init__(self, minor: str = "1.37") -> None:
         self.minor = minor
         self.service: Service | None = None
+        self._has_metrics = False  # what runs in the place of the service has none
         self._warm_s = 0.0  # when all processes of the service have started
         self.echo: Process | None = None
         self._url = ""  # of the service, or of the extender in its place
@@ -144,8 +166,7 @@ class Stand:
             )
             for name in SHIPPED_MANIFESTS:
                 file = ROOT / "deploy" / "kubernetes" / f"{name}.yaml"
-                done = self.plane.kubectl("apply", "--server-side", "-f", str(file))
-                assert done.returncode == 0, done.stderr
+                self._apply(file)
             asyncio.run(self._set_up())
             self._stack = stack.pop_all()
         return self
@@ -172,6 +193,15 @@ class Stand:
 
     def _client(self, user: str) -> Loader:
         return Loader(self.plane.url, token_of(user), self.plane.ca_file)
+
+    def _apply(self, file: Path) -> None:
+        """Apply a manifest; what was carried out before an answer was lost changes nothing the second time."""
+        for _ in range(TRIES):
+            done = self.plane.kubectl("apply", "--server-side", "-f", str(file))
+            if done.returncode == 0:
+                return
+            time.sleep(PAUSE_S)
+        raise RuntimeError(f"{file.name} is not applied: {done.stderr}")
 
     async def _set_up(self) -> None:
         await execute(self.postgres.url, f'CREATE DATABASE "{TEMPLATE}"')
@@ -259,11 +289,12 @@ class Stand:
         (self.folder / name).mkdir()
         database = database_of(url, name)
         folder = self.folder / name
-        self.service = Service(
-            self.plane, folder, database, forked=False, command=command, **settings
-        )
+        self.service = RepeatedQuestions(
+            self.plane, folder, database, admin=self.loader, forked=False, command=command, **settings
+        )  # fmt: skip
+        self._has_metrics = tuple(command) == OURS.command
         await self.service.start()
-        last_s = FIRST_AFTER_S if tuple(command) == OURS.command else 0.0
+        last_s = FIRST_AFTER_S if self._has_metrics else 0.0
         self._warm_s = time.monotonic() + last_s + WARM_S
 
     async def _until_warm(self) -> None:
@@ -346,9 +377,11 @@ class Stand:
                 return False
         return True
 
-    def filter_calls(self) -> int:
-        """Count the calls of filter that the service of this run has answered."""
-        return len(self.service.calls("filter")) if self.service is not None else 0
+    async def filter_times(self) -> FilterTimes:
+        """Return the calls of filter that the service of this run has answered; none, where another one or none runs."""
+        if self.service is None or not self._has_metrics:
+            return FilterTimes()
+        return filter_times(await self.service.metrics())
 
     def cpu_s(self) -> dict[str, float]:
         """Read the CPU time that every program has used so far, and what is none of ours."""

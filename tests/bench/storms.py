@@ -127,14 +127,14 @@ async def measure(stand: Stand, side: Side, situation: Situation, size: Size) ->
             warm = ordinary("warm", GANG)
             await create_all(api, warm)
             await seen(watch, warm)
-            before = stand.filter_calls()
+            before = (await stand.filter_times()).count
             began_s, used = time.monotonic(), stand.cpu_s()
             sent_at: dict[str, float] = {}
             slow = ordinary("slow", size.slowly if situation.qps == QPS else 0)
             await create_all(api, slow, PER_S, sent_at)
             unbound = await seen(watch, slow)
-            calls = stand.filter_calls() - before
             service_s = service_cpu_s(stand.cpu_s()) - service_cpu_s(used)
+            calls = (await stand.filter_times()).count - before
             took = [watch.at[name] - at for name, at in sent_at.items() if name in watch.at]
             fast = ordinary("fast", size.at_once)
             began: dict[str, float] = {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.bench.figures import Figure, short
+from tests.bench.machine import UNIT, speed_text
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """Lay figures out, one line each: ours, the baseline, their ratio, spread, runs that did not finish."""
+    """Lay figures out, one line each: ours, the baseline, their ratio, spread, runs that did not finish; then the machine's speed."""
     rows = [("what", "ours", "baseline", "ratio", "spread", "runs", "unfinished", "target")]
     for figure in figures:
         base = (
@@ -30,4 +31,5 @@ def table(figures: Sequence[Figure]) -> str:
     lines = [
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    return "\n".join(lines)
+    speeds = dict.fromkeys(figure.machine_speed for figure in figures if figure.machine_speed)
+    return "\n".join([*lines, *(f"machine speed: {speed_text(speed)} {UNIT}" for speed in speeds)])

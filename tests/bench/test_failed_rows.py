@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.bench import __main__ as command
-from tests.bench import quick
+from tests.bench import machine, quick
 from tests.bench.figures import Figure, Scale
 from tests.bench.quick import row
 from tests.controlplane.api import ApiError
@@ -28,6 +28,7 @@ class Families:
         self.failing: tuple[str, ...] = ()
         self.value = 1.0
         self._monkeypatch = monkeypatch
+        monkeypatch.setattr(machine, "speed", iter(range(1, 100)).__next__)
         monkeypatch.setattr(
             quick, "FAMILIES", {name: self._rows_of(name) for name in ("small", "large", "cpu")}
         )
@@ -72,7 +73,7 @@ def test_other_rows_stay(families: Families, capsys: pytest.CaptureFixture[str])
     lines = {cells[0]: cells[-1].strip() for cells in shown}
     error = "failed: ApiError: DELETE /api/v1/namespaces/ours/pods: 504 : too slow"
     assert lines["large"] == error
-    assert lines["cpu trees: p99"] == "-"
+    assert lines["cpu trees: p99"] == "4 to 5", "the speed of the machine before and after it"
     assert f"quick: large: {error}" in printed.err.splitlines()
     assert "Traceback" in printed.err
 
@@ -125,6 +126,15 @@ def test_other_benches_go_on(families: Families, monkeypatch: pytest.MonkeyPatch
     assert asked == ["a", "b", "b"]
     assert [*families.values()][-1] == "b: p50"
     assert families.measured == []
+
+
+def test_each_row_has_the_speed_of_the_machine(families: Families) -> None:
+    """It is measured before and after a family, also after one that failed."""
+    families.failing = ("large",)
+    families.run()
+    speeds = {figure.what: figure.machine_speed for figure in command.read(families.out)}
+    assert speeds["small trees: rate"] == speeds["small trees: p99"] == (1, 2)
+    assert speeds["cpu trees: rate"] == (4, 5)
 
 
 def test_finished_rows_are_recorded(families: Families, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from tests.bench import cpu_by_process, machine
 from tests.bench.figures import Figure, Scale, quantile, short
 from tests.bench.gang import MORE
 from tests.bench.plot import plot
+from tests.bench.quick import why_of
 from tests.bench.race import Case, Run, figures_of, keep, waits_of_trees
-from tests.bench.record import Recorded, machine, page, worse
+from tests.bench.record import RESULTS, Recorded, load, page, worse
 from tests.bench.sides import Shape
 from tests.bench.trace import steps_of
 from tests.controlplane.objects import GATE
@@ -24,7 +27,9 @@ def figure(*values: float, **more: Any) -> Figure:
 
 
 def recorded(old: Figure, where: str = "") -> Recorded:
-    return Recorded(date="2026-11-21", machine=where or machine(), command="make bench", figure=old)
+    return Recorded(
+        date="2026-11-21", machine=where or machine.describe(), command="make bench", figure=old
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,27 +156,41 @@ def test_waits_of_trees_are_reported_where_they_come_slowly() -> None:
     assert "last create of a tree to its last bind, p50 of 2" in by_case
 
 
-def test_the_page_opens_with_the_table_and_shows_where_native_is_faster() -> None:
-    """Rows of `make bench-quick` come first, with goal and verdict; a slower one has its reason."""
+def test_the_page_opens_with_cpu_by_process_then_rates_then_which_side_is_ahead() -> None:
+    """A rate stands with the speed of its machine, and with goal and verdict; where native is ahead, with the reason."""
     slower = figure(
         109, bench="quick", what="gang of 8, 100 nodes: p50", unit="ms", better="lower", target="60 ms",
         baseline_name="native", baseline=(42.0,),
     )  # fmt: skip
     faster = figure(
-        160, bench="quick", what="1,000 pods: rate", target="1.1 x", baseline_name="native", baseline=(100.0,)
+        160, bench="quick", what="1,000 pods: rate", target="1.1 x", baseline_name="native", baseline=(100.0,),
+        machine_speed=(9.0, 6.0),
     )  # fmt: skip
-    lines = page([recorded(faster), recorded(slower), recorded(figure(1))]).splitlines()
-    head = lines.index("| what | here | native | ratio | goal | verdict |")
+    cpu = figure(
+        12, bench="quick", what="CPU per member bound, 1,000 pods: all", unit="ms", better="lower",
+        baseline_name="native", baseline=(10.0,), machine_speed=(7.0, 7.1),
+    )  # fmt: skip
+    lost = msgspec.structs.replace(faster, what="2 pods: rate", values=(), unfinished=3)
+    lines = page([recorded(f) for f in (faster, slower, cpu, lost, figure(1))]).splitlines()
+    by_process = lines.index(f"| {' | '.join(cpu_by_process.HEAD)} |")
+    assert lines[by_process + 2] == "| 1,000 pods | - | - | - | - | - | 12 / 10 | 1.20 x | 7.05 |"
+    head = lines.index("| what | here | native | ratio | goal | verdict | machine speed |")
     assert lines[head + 2] == (
-        "| gang of 8, 100 nodes: p50 | 109 ms | 42 ms | 2.60 x | <= 60 ms | missed |"
+        "| gang of 8, 100 nodes: p50 | 109 ms | 42 ms | 2.60 x | <= 60 ms | missed | - |"
     )
     assert lines[head + 3] == (
-        "| 1,000 pods: rate | 160 pods/s | 100 pods/s | 1.60 x | >= 1.1 x | met |"
+        "| 1,000 pods: rate | 160 pods/s | 100 pods/s | 1.60 x | >= 1.1 x | met | 6 to 9 |"
     )
-    assert head < lines.index("## All benchmarks")
-    why = [line for line in lines if line.startswith("- ") and "native is" in line]
-    assert len(why) == 1
-    assert why[0].startswith("- gang of 8, 100 nodes: p50: native is 2.60 x better. Of each gang")
+    assert lines[head + 4].startswith("| 2 pods: rate | nan pods/s |")
+    assert lines[head + 5] == "", "CPU by process has a row of its own only with a goal"
+    assert by_process < head < lines.index("## All benchmarks")
+    ahead = [line for line in lines if line.startswith(("- Better here", "- Better native"))]
+    assert ahead == [
+        "- Better here: 1,000 pods: rate (1.60 x).",
+        f"- Better native: CPU per member bound, 1,000 pods: all (1.20 x). {why_of(cpu.what)}",
+        "- Better native: gang of 8, 100 nodes: p50 (2.60 x). "
+        "In a small gang each step that a member costs more is waited for.",
+    ]
 
 
 def test_steps_of_a_pod_follow_from_what_it_has() -> None:
@@ -182,3 +201,8 @@ def test_steps_of_a_pod_follow_from_what_it_has() -> None:
     assert list(steps_of(nominated)) == ["pod seen", "nomination seen"]
     bound = {"spec": {"nodeName": "n0"}, "status": {}}
     assert list(steps_of(bound)) == ["pod seen", "gate removal seen", "bound seen"]
+
+
+def test_the_page_is_what_is_recorded() -> None:
+    """`RESULTS.md` is not changed by hand: `write(load())` of tests/bench/record.py makes it from `recorded.json`."""
+    assert RESULTS.read_text(encoding="utf-8") == page(load())

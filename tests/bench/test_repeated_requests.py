@@ -12,17 +12,21 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tests.bench import race, stand
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from tests.bench import calls_and_log, quick, race, stand
 from tests.bench.race import BoundWatch
 from tests.bench.sides import NAMESPACE
 from tests.bench.stand import TRIES, Loader, Stand
+from tests.bench.verdicts import verdict_text
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import a_pod, path_of
+from tests.e2e.scenarios.service import NotAnswered
 from tests.support.certificates import certificate_folder
 from tests.support.waiting import eventually
 
 PODS = f"/api/v1/namespaces/{NAMESPACE['ours']}/pods"
-COLLECTIONS = ("pods", "events", "podgroups", "compositepodgroups")
+PUBLISHED = "/api/v1/namespaces/gang-extender/configmaps"
+COLLECTIONS = ("pods", "events", "podgroups", "compositepodgroups", "configmaps")
 POD = a_pod("a", namespace=NAMESPACE["ours"])
 
 
@@ -243,6 +247,37 @@ async def test_tries_are_counted(api: Loader, server: LossyApi) -> None:
     assert server.calls["GET", PODS] == TRIES
 
 
+async def test_the_service_with_only_the_calls_sends_its_writes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is rejected the second time was carried out the first time; what is rejected at once is an error."""
+    monkeypatch.setattr(calls_and_log, "PAUSE_S", 0.0)
+    away = ClusterUnavailable("no answer within 5.0 s")
+    rejected = RequestRejected("409")
+    sent: list[Exception | None] = []
+
+    async def write() -> None:
+        sent.append(answers.pop(0))
+        if (error := sent[-1]) is not None:
+            raise error
+
+    for answers in ([None], [away, away, None], [away, rejected]):
+        sent.clear()
+        await calls_and_log.repeated(write)
+        assert answers == []
+    answers = [rejected, None]
+    with pytest.raises(RequestRejected):
+        await calls_and_log.repeated(write)
+    assert answers == [None]
+
+
+def test_a_side_that_bound_nothing_leaves_the_rows_of_the_others() -> None:
+    """It has no value, and it is counted as not finished."""
+    figures = quick.wait_rows("trees", {"calls": [], "native": [20.0, 30.0]})
+    assert [(f.values, f.baseline) for f in figures] == [((), (30.0,)), ((), (30.0,))]
+    assert "nan ms" in verdict_text(figures)
+
+
 async def test_a_lost_watch_begins_again(api: Loader, server: LossyApi) -> None:
     """It lists again what it may have missed."""
     server.lose("WATCH", PODS, SLOW, DROPPED)
@@ -258,3 +293,56 @@ async def test_watches_are_counted(api: Loader, server: LossyApi) -> None:
         with pytest.raises(ApiError, match="allotted timeout"):
             await watch.until(["a"], within_s=60)
     assert server.calls["WATCH", PODS] == TRIES
+
+
+@pytest.fixture
+def service(bench: Stand, tmp_path: Path) -> stand.RepeatedQuestions:
+    """Make the service of a bench; nothing runs."""
+    kubeconfig = tmp_path / "admin.kubeconfig"
+    kubeconfig.write_text("{}")
+    bench.plane.kubeconfig, bench.plane.api = (lambda _user: kubeconfig), None
+    return stand.RepeatedQuestions(bench.plane, tmp_path, "postgresql://none", admin=bench.loader)
+
+
+async def test_what_another_service_published_is_deleted(
+    service: stand.RepeatedQuestions, server: LossyApi
+) -> None:
+    """It is the first request of each start of a service."""
+    server.objects = {f"{PUBLISHED}/a": {}}
+    server.lose("DELETE", PUBLISHED, SLOW)
+    await service._delete_published()
+    assert server.calls["DELETE", PUBLISHED] == 2
+    assert server.objects == {}
+
+
+def test_the_service_of_a_bench_writes_no_line_about_a_call(
+    service: stand.RepeatedQuestions,
+) -> None:
+    """What it costs to write them is none of its users'; no row may be read of lines that are not there."""
+    with pytest.raises(AssertionError, match="no call has a line"):
+        service.calls("filter")
+
+
+async def test_the_read_api_is_asked_again(
+    service: stand.RepeatedQuestions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers 503 where its query process or the database was too slow; other answers are errors at once."""
+    answers = [NotAnswered("/v1/gangs: too slow"), NotAnswered("/v1/gangs: too slow"), ([], 7)]
+
+    async def answer(*_: object) -> Any:
+        if isinstance(next_answer := answers.pop(0), AssertionError):
+            raise next_answer
+        return next_answer
+
+    monkeypatch.setattr(stand, "PAUSE_S", 0.0)
+    monkeypatch.setattr("tests.e2e.scenarios.service.Service._get", answer)
+    monkeypatch.setattr("tests.e2e.scenarios.service.Service.metrics", answer)
+    assert await service.get("/v1/gangs") == []
+    answers += [NotAnswered("/v1/gangs: too slow")] * TRIES
+    with pytest.raises(NotAnswered):
+        await service.get("/v1/gangs")
+    answers[:] = [AssertionError("/v1/gangs: 404"), ([], 7)]
+    with pytest.raises(AssertionError, match="404"):
+        await service.get("/v1/gangs")
+    answers[:] = [NotAnswered("/metrics: too slow"), "text"]
+    assert await service.metrics() == "text"

@@ -1,13 +1,16 @@
-"""The rows of `make bench-quick` as one table: here, native, ratio, goal and verdict; and where native is faster, and why."""
+"""The rows of `make bench-quick`: CPU per member by process, then here, native, ratio, goal and verdict; and which side is ahead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
+from tests.bench.cpu_by_process import ALL, cpu_rows, is_by_process
 from tests.bench.figures import Failed, Figure, short
+from tests.bench.machine import speed_text
 from tests.bench.quick import BOUNDS, rank_of, why_of
 
-HEAD = ("what", "here", "native", "ratio", "goal", "verdict")
+HEAD = ("what", "here", "native", "ratio", "goal", "verdict", "machine speed")
 NATIVE = "native"
 VERDICTS = {True: "met", False: "missed", None: "-"}
 
@@ -31,14 +34,24 @@ def cells_of(figure: Figure) -> tuple[str, ...]:
         if lost:
             verdict += f"; {lost} did not finish {side}"
     here = f"{short(figure.median)} {figure.unit}"
-    return figure.what, here, native, ratio, goal, verdict
+    return figure.what, here, native, ratio, goal, verdict, speed_text(figure.machine_speed)
+
+
+def rows_of(figures: Sequence[Figure]) -> list[tuple[str, ...]]:
+    """Return the second table: what is not in that of the processes, or has a goal."""
+    return [HEAD, *(cells_of(f) for f in figures if f.target or not is_by_process(f))]
 
 
 def verdict_text(figures: Sequence[Figure], failed: Sequence[Failed] = ()) -> str:
-    """Lay the rows out for a terminal, those that failed at the end."""
+    """Lay both tables out for a terminal, what failed at the end."""
     lost = [(row.what, *("-" for _ in HEAD[2:]), f"failed: {row.error}") for row in failed]
-    rows = [HEAD, *map(cells_of, figures), *lost]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    by_process = [figure for figure in figures if is_by_process(figure)]
+    tables = [cpu_rows(by_process)] if by_process else []
+    return "\n\n".join(map(_laid_out, [*tables, [*rows_of(figures), *lost]]))
+
+
+def _laid_out(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
@@ -46,18 +59,38 @@ def verdict_text(figures: Sequence[Figure], failed: Sequence[Failed] = ()) -> st
 
 
 def verdict_markdown(figures: Sequence[Figure]) -> str:
-    """Write the rows as a table of Markdown."""
-    rows = [HEAD, ("---",) * len(HEAD), *map(cells_of, figures)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    """Write both tables as Markdown."""
+    by_process = [figure for figure in figures if is_by_process(figure)]
+    tables = [cpu_rows(by_process)] if by_process else []
+    return "\n\n".join(map(_in_markdown, [*tables, rows_of(figures)]))
 
 
-def where_native_is_faster(figures: Sequence[Figure]) -> list[str]:
-    """Return a sentence for each row in which kube-scheduler's own gangs are faster or cheaper, with the reason."""
-    found = []
+def _in_markdown(rows: Sequence[tuple[str, ...]]) -> str:
+    ruled = [rows[0], ("---",) * len(rows[0]), *rows[1:]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
+
+
+def which_side_is_ahead(figures: Sequence[Figure]) -> list[str]:
+    """Return what is faster or cheaper here, then what is with kube-scheduler's own gangs, a sentence for each reason.
+
+    Of the CPU by process, that of all counts; rows that bound others are left out.
+    """
+    here: dict[str, list[str]] = {}
+    native: dict[str, dict[str, list[str]]] = {}
     for figure in figures:
-        worse = figure.ratio > 1 if figure.better == "lower" else figure.ratio < 1
         is_bound = any(bound in figure.what for bound in BOUNDS)
-        if figure.baseline_name == NATIVE and worse and not is_bound:
-            factor = figure.ratio if figure.better == "lower" else 1 / figure.ratio
-            found.append(f"{figure.what}: native is {factor:.2f} x better. {why_of(figure.what)}")
-    return found
+        is_part = is_by_process(figure) and not figure.what.endswith(f": {ALL}")
+        if figure.baseline_name != NATIVE or is_bound or is_part:
+            continue
+        gain = figure.ratio if figure.better == "higher" else 1 / figure.ratio
+        if math.isnan(gain) or gain == 1:  # no run finished, or alike
+            continue
+        cases = here if gain > 1 else native.setdefault(why_of(figure.what), {})
+        case, _, of_it = figure.what.rpartition(": ")
+        cases.setdefault(case, []).append(f"{of_it} ({max(gain, 1 / gain):.2f} x)")
+    sentences = [f"Better here: {_listed(here)}."] if here else []
+    return sentences + [f"Better native: {_listed(cases)}. {why}" for why, cases in native.items()]
+
+
+def _listed(cases: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{case}: {', '.join(rows)}" for case, rows in cases.items())

@@ -93,12 +93,12 @@ async def gone_from_view(place, gone=True):
         (None, PodEnd("deleted")),
         (
             the_pod(**REFUSED),
-            PodEnd("rejected-by-kubelet", "UnexpectedAdmissionError: no such device"),
+            PodEnd("rejected-by-kubelet", "UnexpectedAdmissionError: no such device", "n"),
         ),
-        (the_pod(phase="Succeeded"), PodEnd("ended", "Succeeded")),
+        (the_pod(phase="Succeeded"), PodEnd("ended", "Succeeded", "n")),
         (
             the_pod(phase="Failed", conditions=[DISRUPTION_TARGET]),
-            PodEnd("node-lost", "DeletionByPodGC"),
+            PodEnd("node-lost", "DeletionByPodGC", "n"),
         ),
     ],
     ids=["deleted", "refused", "succeeded", "collected"],

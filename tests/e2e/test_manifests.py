@@ -326,7 +326,6 @@ BAD = {
         workload(composites=[composite("c", leaf("a"), **ALL)]),
         "only children that are all",
     ),
-    "E11 all and basic": (a_group(schedulingPolicy={"basic": {}}, **ALL), "needs schedulingPolicy"),
     "E12 parent alone": (a_group(parentCompositePodGroupName="p"), "workloadRef is required"),
     "E12 composite": (a_group("CompositePodGroup"), "workloadRef: Required"),
     "E14 key": (
@@ -361,6 +360,8 @@ async def test_what_keeps_the_rules_is_accepted(installed: Api) -> None:
         workload(composites=[composite("a", composite("b", composite("c", leaf("d"))))]),
         workload(composites=[composite("a", leaf("l", **ALL), composite("b", leaf("m", **ALL), **ALL), **ALL)]),
         a_group(schedulingPolicy={"basic": {}}),
+        a_group(schedulingPolicy={"basic": {}}, **ALL),  # E11, with a warning, as Kubernetes 1.37
+        workload(leaves=[leaf("l", schedulingPolicy={"basic": {}}, **ALL)]),
         a_group(parentCompositePodGroupName="p", workloadRef=REF, priorityClassName="x", **ALL),
         a_group("CompositePodGroup", workloadRef=REF, schedulingPolicy={"basic": {}}),
         a_group(resourceClaims=[{"name": "c", "resourceClaimName": "a"}], preemptionPolicy="Never"),

@@ -13,7 +13,7 @@ from tests.support.logs.example_log import BATCH, write_tuesday
 from tests.support.logs.postgres import fresh_database, run
 from tests.support.service import fork_server
 from tests.support.service.command_line import product_environ, run_command
-from tests.support.service.manifest_builders import a_fleet, a_gang
+from tests.support.service.manifest_builders import a_fleet, a_gang, a_group, a_pod, an_object
 from tests.support.service.replicas import Replica
 
 pytestmark = pytest.mark.postgres
@@ -105,6 +105,56 @@ def test_a_command_answers(name, filled_url, manifests, tmp_path, request):
     done = run_process(name, filled, filled_url, tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert expected in done.stdout
+
+
+BETA = "scheduling.k8s.io/v1beta1"  # of composites only in Kubernetes 1.38
+CLASSES = [
+    an_object("PriorityClass", name, "scheduling.k8s.io/v1", "", value=7, preemptionPolicy=policy)
+    for name, policy in (("calm", "Never"), ("keen", "PreemptLowerPriority"), ("keen-2", "PreemptLowerPriority"))
+]  # fmt: skip
+KEEN = {"priorityClassName": "keen"}
+# What Kubernetes 1.38 decides otherwise than 1.37 -> the objects, the exit code, what the answer has.
+RULES_OF_1_38 = {
+    "a basic group below a gang": (
+        [a_group("top", composite=True, gang=1, version=BETA), a_group("leaf", parent="top", version=BETA), a_pod("p", "leaf")],
+        0,
+        "Kubernetes 1.38 refuses such a tree of built-in groups",
+    ),
+    "a basic group that is disrupted as a whole": (
+        [a_group("leaf", whole=True), a_pod("p", "leaf")],
+        0,
+        "refused by Kubernetes 1.38 in built-in groups (E11)",
+    ),
+    "two classes of one value": (
+        [
+            a_group("top", composite=True, gang=1, version=BETA, **KEEN),
+            a_group("leaf", gang=1, parent="top", version=BETA, priorityClassName="keen-2"),
+            a_pod("p", "leaf", **KEEN),
+        ],
+        0,
+        "placed",
+    ),
+    "another preemptionPolicy of a pod": (
+        [a_group("leaf", gang=1, version=BETA, **KEEN), a_pod("p", "leaf", priorityClassName="calm")],
+        1,
+        'Pod/default/p has preemptionPolicy "Never", its tree PodGroup/default/leaf has "PreemptLowerPriority"',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", ["--cluster", "--server"])
+@pytest.mark.parametrize("rule", RULES_OF_1_38)
+def test_rules_of_kubernetes_1_38_at_every_door(
+    rule, door, filled_url, manifests, service, tmp_path
+):
+    """`plan` of files, and `/v1/plan` of a service, give the same answer."""
+    objects, code, words = RULES_OF_1_38[rule]
+    (tmp_path / "f.yaml").write_text(yaml.safe_dump_all([*CLASSES, *objects]))
+    where = manifests if door == "--cluster" else service.url
+    asked = (door, str(where), "-f", str(tmp_path / "f.yaml"))
+    done = run_process("plan", asked, filled_url, tmp_path)
+    assert done.returncode == code, done
+    assert words in done.stdout + done.stderr, done
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -346,7 +346,7 @@ async def test_the_command_reports_that_a_name_was_used_again(written):
     for words, wrong in (
         (("--node", "a/b"), "--node"),
         (("--type", "Nothing"), "'Nothing'"),
-        (("--gang", "job"), "--gang"),
+        (("--gang", "a/b/c/d"), "'a/b/c/d'"),
         (("--follow", "--until", "10m"), "--until"),
         (("--node", "x" * 254), "253"),
     ):

@@ -128,9 +128,7 @@ def test_a_user_names_the_groups_that_a_composite_cannot_do_without(plan):
     code, answer = plan(*decode_first(["decode"]))
     (gang,) = answer["gangs"]
     assert (code, gang["verdict"], gang["assignments"]) == (1, "impossible", [])
-    assert "CompositePodGroup default/root cannot be without PodGroup default/decode" in str(
-        gang["reasons"]
-    )
+    assert "PodGroup default/decode needs 1 pod; the cluster holds 0" in gang["reasons"][0]
     code, answer = plan(*decode_first(["absent"]))
     assert (code, answer["verdict"]) == (1, "waiting")
     assert "without absent, which its requiredGroups name" in str(answer["gangs"][0]["reasons"])

@@ -149,7 +149,7 @@ def test_a_field_of_the_wrong_type_is_bad_input(plan):
     assert (code, out) == (2, "")
     assert err == (
         "gang-extender: work.yaml, document 1: JobSet/default/train: spec.replicatedJobs[0].replicas: "
-        'expected a whole number of at least 0, found "two"\n'
+        'expected a whole number from 0 to 100000, found "two"\n'
     )
 
 

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from extender.cli.commands.gang_commands import root_path
+from extender.cli.commands.gang_commands import elsewhere, root_path
 from extender.cli.completion.live_names import complete_objects
 from extender.cli.connection.service_client import Server, ask_service
 from extender.cli.connection.service_list import Ask, asks
@@ -76,9 +76,9 @@ def _explain_preemption(ask: Ask, name: str, namespace: str, output: Output) -> 
     try:
         victim = root_path(name, namespace, ask)
         found = _preemptions_of(ask, victim)
-        other = "" if found else _elsewhere(ask, name, namespace)
+        other = "" if found else elsewhere(ask, name, namespace)
     except BadInput:
-        if not (other := _elsewhere(ask, name, namespace)):
+        if not (other := elsewhere(ask, name, namespace)):
             raise
     if other:
         victim = root_path(other, namespace, ask)
@@ -98,27 +98,6 @@ def _explain_preemption(ask: Ask, name: str, namespace: str, output: Output) -> 
 
 def _preemptions_of(ask: Ask, victim: str) -> list[PreemptionLine]:
     return ask(f"/v1/preemptions?{urlencode({'victim': victim})}", list[PreemptionLine])
-
-
-def _elsewhere(ask: Ask, text: str, namespace: str) -> str:
-    """Return KIND/NAMESPACE/NAME of a name without a namespace that exists in one other namespace only, or nothing."""
-    from extender.queries.explain.name_lookup import parse_name
-    from extender.queries.explain.name_search import SEARCH_LIMIT_MAX, NameSearch
-
-    try:
-        wanted = parse_name(text, namespace)
-    except BadInput:
-        return ""
-    if wanted.given_namespace:
-        return ""
-    query = urlencode({"q": wanted.name, "limit": SEARCH_LIMIT_MAX})
-    same = [
-        one
-        for one in ask(f"/v1/search?{query}", NameSearch).found
-        if one.name.endswith(f"/{wanted.name}") and wanted.kind in ("", one.kind)
-    ]
-    spaces = {one.name.partition("/")[0] for one in same}
-    return f"{same[0].kind}/{same[0].name}" if len(spaces) == 1 else ""
 
 
 def print_explanation(found: Explanation) -> None:

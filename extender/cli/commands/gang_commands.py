@@ -33,7 +33,7 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
     """Return NAMESPACE/NAME of a root group or a pod; `namespace` is the default.
 
     Any name that `explain` takes: the kind of a group or a pod, as `-o name` prints it, is left out, and a workload is the
-    root group that it became.
+    root group that it became. KIND/NAME of a workload that only one other namespace has is found there.
 
     Args:
         name: What the user wrote.
@@ -71,6 +71,10 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
         if (one.kind, one.workload) == (wanted.kind, path)
         for root in one.roots
     ]
+    if not roots and not wanted.given_namespace:
+        other = elsewhere(ask, name, namespace)
+        if other.partition("/")[0] == wanted.kind and other != f"{wanted.kind}/{path}":
+            return root_path(other, namespace, ask)
     if len(roots) != 1:
         groups = (
             f"several root groups, name one of them: {join_names(roots)}"
@@ -81,6 +85,27 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
             f"{wanted.kind} {path} has {groups}; `gang-extender trees` lists the trees of workloads"
         )
     return f"{wanted.namespace}/{roots[0].rpartition('/')[2]}"
+
+
+def elsewhere(ask: Ask, text: str, namespace: str) -> str:
+    """Return KIND/NAMESPACE/NAME of a name without a namespace that exists in one other namespace only, or nothing."""
+    from extender.queries.explain.name_lookup import parse_name
+    from extender.queries.explain.name_search import SEARCH_LIMIT_MAX, NameSearch
+
+    try:
+        wanted = parse_name(text, namespace)
+    except BadInput:
+        return ""
+    if wanted.given_namespace:
+        return ""
+    query = urlencode({"q": wanted.name, "limit": SEARCH_LIMIT_MAX})
+    same = [
+        one
+        for one in ask(f"/v1/search?{query}", NameSearch).found
+        if one.name.endswith(f"/{wanted.name}") and wanted.kind in ("", one.kind)
+    ]
+    spaces = {one.name.partition("/")[0] for one in same}
+    return f"{same[0].kind}/{same[0].name}" if len(spaces) == 1 else ""
 
 
 def gangs(  # noqa: PLR0917 -- typer reads options from the signature

@@ -299,8 +299,10 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     )
     part = listed(namespace, all_namespaces)
     since_us, until_us = span_us(since, until)
+    source = log_source(server[0] if server else None, database_url, data_dir)
+    default = part.namespace or "default"
     wanted = EventFilter(
-        gang=checked_path(gang, "--gang") if gang else "",
+        gang=checked_path(root_path(gang, default, source), "--gang") if gang else "",
         namespace=part.namespace,
         node=checked_name(node, "--node") if node else "",
         types=tuple(checked_type(name, "--type") for name in kind or ()),
@@ -310,7 +312,6 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         limit=limit or LIMIT,
     )
     asks_service = bool(server) or finder().chosen
-    source = log_source(server[0] if server else None, database_url, data_dir)
     if server and len(server) > 1 and not follow:
         raise BadInput(f"--server {server[1]}: a second service only with --follow")
     if follow:

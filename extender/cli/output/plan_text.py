@@ -121,7 +121,7 @@ def tree_name(gang: GangVerdict) -> str:
 
 
 def _print_reasons(gang: GangVerdict) -> None:
-    out = console()
+    out = console(wrap=False)  # a reason is one line, also for grep
     for reason in gang.reasons:
         out.print(f"  {reason}")
     for conflict in gang.conflict:

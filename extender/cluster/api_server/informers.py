@@ -13,6 +13,7 @@ returns the reason.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 from collections.abc import AsyncIterator, Callable
@@ -26,6 +27,7 @@ from extender.cluster.connection.api_client import ApiResponse, ApiServer, Reque
 from extender.cluster.read import object_decoding
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.ports.log_ports import Clock
+from extender.runtime.periodic import ObjectChanges, ObjectFaults
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
 
@@ -137,6 +139,8 @@ class Informer:
         self._complete_list = 0  # the number of the last list that was applied
         self._moved = Wakeup()  # whenever the copy has reached a newer version
         self._watching: asyncio.Timeout | None = None  # while a watch is open, to end it
+        self._faults: ObjectFaults[str] = ObjectFaults("cluster", clock.monotonic_ms)
+        self._changes = ObjectChanges("cluster", clock.monotonic_ms)
 
     @property
     def synced(self) -> bool:
@@ -162,6 +166,21 @@ class Informer:
         if silent_ms > STALE_MS:
             return f"{self.resource.label}: no data for {silent_ms // 1000} s: {self.trouble}"
         return ""
+
+    async def keep(self) -> None:
+        """Keep the copy until the resource is not served any more; after a defect it is listed again, and not used until then."""
+        label = self.resource.label
+        while True:
+            with self._faults.alone(label):
+                try:
+                    await self.run()
+                except ResourceNotServed:
+                    self.synced = False
+                    self.trouble = "not served any more"
+                    return
+            self.synced = False
+            self.trouble = "a defect of this service, see the log"
+            await asyncio.sleep(self._faults.pause_s(label))
 
     async def run(self) -> None:
         """List and watch the resource until cancelled.
@@ -264,6 +283,7 @@ class Informer:
         if not version:
             raise ClusterUnavailable(f"list {self.resource.path}: no resourceVersion")
         await self._replace(found)
+        self._changes.make_again()
         self._version = version
         self._mark_received()
         self.synced, self._complete_list = True, number
@@ -313,23 +333,36 @@ class Informer:
             return
         if before is not None and before[0] != identity[0]:
             self._forget(item.key)  # deleted and recreated while no watch was open
+        # An object that comes with a list may be one that the log has: without it, it would be recorded as gone.
+        was_passed_on = before is not None and before[1] != ""
+        may_wait = was_passed_on or self.synced
+        self._known[item.key] = (
+            item.metadata.uid,
+            "",
+        )  # the next list passes it on again, until it was
+        self._pass_on(item.key, functools.partial(self._upsert, item), may_wait=may_wait)
         self._known[item.key] = identity
+
+    def _upsert(self, item: api.Watched) -> None:
         try:
             self._sink.upsert(item)
         except BadInput as problem:
             self._left_out(problem)
-        except Exception:
-            self._known[item.key] = (item.metadata.uid, "")  # the next list passes it on again
-            raise
 
     def _forget(self, key: tuple[str, str]) -> None:
         """Delete the object of a name; the sink gets only its identity."""
         uid, version = self._known.pop(key)
         namespace, name = key
         metadata = api.ObjectMeta(namespace=namespace, name=name, uid=uid, resource_version=version)
-        self._sink.delete(
-            self.resource.kind(api_version=self.resource.api_version, metadata=metadata)
-        )
+        gone = self.resource.kind(api_version=self.resource.api_version, metadata=metadata)
+        self._pass_on(key, functools.partial(self._sink.delete, gone))
+
+    def _pass_on(
+        self, key: tuple[str, str], change: Callable[[], None], *, may_wait: bool = True
+    ) -> None:
+        """Change an object of the sink; after a defect with it, it stays as it is there for a pause."""
+        name = f"{self.resource.label} {'/'.join(filter(None, key))}"
+        self._changes.make(name, change, may_wait=may_wait)
 
     # --- watch
 
@@ -365,6 +398,7 @@ class Informer:
                     self._failures = 0
                     for line in lines:
                         self._change(line)
+                    self._changes.make_again()
                     self._applied()
                     self._moved.wake()
         except ApiResponse as refusal:
@@ -395,7 +429,7 @@ class Informer:
             found = msgspec.structs.replace(found, api_version=self.resource.api_version)
         if change.type == "DELETED":
             self._known.pop(found.key, None)
-            self._sink.delete(found)
+            self._pass_on(found.key, functools.partial(self._sink.delete, found))
         else:
             self._take(found)
 

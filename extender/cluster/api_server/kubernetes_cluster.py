@@ -11,17 +11,18 @@ seconds, and without an answer the view counts as not ready long before its watc
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Self
 
 from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
 from extender.cluster.api_server.api_discovery import discover, serves_our_group
 from extender.cluster.api_server.feature_gate_reader import DryRunProber, SchedulerMetrics
-from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
+from extender.cluster.api_server.informers import Informer, Resource
 from extender.cluster.api_server.workload_informers import WorkloadInformers
 from extender.cluster.connection.api_client import (
     ApiResponse,
@@ -48,7 +49,7 @@ from extender.core.model.pods import PodEnd
 from extender.core.workloads.kind_table import KINDS
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
-from extender.runtime.periodic import Changes, ObjectFaults, PeriodicTask
+from extender.runtime.periodic import Changes, PeriodicTask, kept_running
 from extender.runtime.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -108,8 +109,6 @@ class KubernetesCluster:
         self._answered_ms = 0
         self._ready_until_ms = -1  # if nothing more is received, and no informer loses its state
         self._trouble = "not asked yet"
-        self._broken: asyncio.Future[None] | None = None
-        self._faults: ObjectFaults[str] = ObjectFaults("cluster", clock.monotonic_ms)
 
     @classmethod
     async def connect(
@@ -146,11 +145,10 @@ class KubernetesCluster:
     async def start(self) -> None:
         """Open the connection and start the informers; returns before any of them is synced."""
         await self._server.__aenter__()
-        self._broken = asyncio.get_running_loop().create_future()
         self._answered_ms = self._clock.monotonic_ms()
         for task in self._periodic_tasks():
-            self._background.append(self._spawn(task.run(), task.name))
-        self._background.append(self._spawn(self._workloads.run(), "workloads"))
+            self._background.append(self._spawn(task.run, task.name))
+        self._background.append(self._spawn(self._workloads.run, "workloads"))
 
     def _periodic_tasks(self) -> tuple[PeriodicTask, ...]:
         discovery = PeriodicTask(
@@ -180,13 +178,6 @@ class KubernetesCluster:
         self._background.clear()
         self._tasks.clear()
         await self._server.__aexit__()
-        if self._broken is not None and not self._broken.done():
-            self._broken.cancel()
-
-    async def broken(self) -> None:
-        """Wait until a task fails, and raise its exception: a defect."""
-        if self._broken is not None:
-            await asyncio.shield(self._broken)
 
     async def synced(self) -> None:
         """Wait until decisions may use the view."""
@@ -204,8 +195,6 @@ class KubernetesCluster:
 
     def not_ready_reason(self) -> str:
         """Return the reason why decisions must not use `view`, or an empty string."""
-        if self._broken is not None and self._broken.done():
-            return "a task that watches the cluster has ended by a defect; see the log"
         if not self._discovered:
             return f"API groups are not discovered yet: {self._trouble}"
         now_ms = self._clock.monotonic_ms()
@@ -361,25 +350,13 @@ class KubernetesCluster:
 
     # --- details
 
-    def _spawn(self, work: object, name: str) -> asyncio.Task[None]:
-        assert asyncio.iscoroutine(work)
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(
-            work, name=f"cluster {name}"
+    def _spawn(
+        self, run: Callable[[], Coroutine[object, object, object]], name: str
+    ) -> asyncio.Task[None]:
+        """Start a task of the cluster; one that a defect ends runs again."""
+        return asyncio.get_running_loop().create_task(
+            kept_running(name, run), name=f"cluster {name}"
         )
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or task.exception() is None:
-            return
-        problem = task.exception()
-        assert problem is not None
-        logger.error(
-            "a task of the cluster failed", exc_info=problem, extra={"task": task.get_name()}
-        )
-        if self._broken is not None and not self._broken.done():
-            self._broken.set_exception(problem)
-            self._broken.exception()  # it is logged; marks it as retrieved for asyncio
 
     def _applied(self) -> None:
         """Wake the tasks that wait for a change."""
@@ -433,24 +410,15 @@ class KubernetesCluster:
                 self._informers[resource].on_unsynced = self._on_unsynced
             if resource not in self._tasks or self._tasks[resource].done():  # briefly not served
                 informer = self._informers[resource]
-                self._tasks[resource] = self._spawn(self._follow(informer), resource.label)
+                self._tasks[resource] = self._spawn(
+                    functools.partial(self._follow, informer), resource.label
+                )
 
     async def _follow(self, informer: Informer) -> None:
-        """Keep the copy of a resource; after a defect it is listed again, and not used until then."""
-        label = informer.resource.label
-        while True:
-            with self._faults.alone(label):
-                try:
-                    await informer.run()
-                except ResourceNotServed:
-                    informer.synced = False
-                    informer.trouble = "not served any more"
-                    await asyncio.sleep(PAUSE_S)  # discovery documents lag a little behind
-                    asyncio.get_running_loop().call_soon(self._rediscover.wake)
-                    return
-            informer.synced = False
-            informer.trouble = "a defect of this service, see the log"
-            await asyncio.sleep(self._faults.pause_s(label))
+        """Keep the copy of a resource until it is not served any more; then discover again."""
+        await informer.keep()
+        await asyncio.sleep(PAUSE_S)  # discovery documents lag a little behind
+        asyncio.get_running_loop().call_soon(self._rediscover.wake)
 
     async def _ping(self) -> None:
         """Request `/readyz`; any status below 500 counts as an answer.

@@ -16,7 +16,7 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.api_server.api_discovery import served_groups, served_resources
-from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
+from extender.cluster.api_server.informers import Informer, Resource
 from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.cluster.read.workload_store import WorkloadStore
@@ -223,13 +223,9 @@ class WorkloadInformers:
         self._changed.wake()
 
     async def _follow(self, resource: Resource) -> None:
-        informer = self._informers[resource]
-        try:
-            await informer.run()
-        except ResourceNotServed:
-            informer.synced = False
-            await asyncio.sleep(RETRY_S)  # discovery documents lag a little behind
-            asyncio.get_running_loop().call_soon(self._rediscover.wake)
+        await self._informers[resource].keep()
+        await asyncio.sleep(RETRY_S)  # discovery documents lag a little behind
+        asyncio.get_running_loop().call_soon(self._rediscover.wake)
 
 
 class _Named:

@@ -190,11 +190,6 @@ def keyed_by(key: str) -> dict[str, object]:
 ClaimList = Annotated[list[ResourceClaim], Meta(max_length=4, extra_json_schema=keyed_by("name"))]
 ConditionList = Annotated[list[Condition], Meta(max_length=32, extra_json_schema=keyed_by("type"))]
 
-ALL_NEEDS_A_GANG = Rule(
-    "!(has(self.disruptionMode) && has(self.disruptionMode.all) && has(self.schedulingPolicy.basic))",
-    "disruptionMode all needs schedulingPolicy gang, but it is basic",
-)
-
 
 class Policies(Struct, rename="camel", kw_only=True):
     """The fields that leaves and composites, groups and templates share."""
@@ -227,7 +222,6 @@ class PodGroupSpec(Policies, rename="camel", kw_only=True):
     """A leaf group of pods; all but `minCount` is frozen."""
 
     RULES: ClassVar = (
-        ALL_NEEDS_A_GANG,
         Rule(
             "!has(self.parentCompositePodGroupName) || has(self.workloadRef)",
             "workloadRef is required with parentCompositePodGroupName",

@@ -12,7 +12,6 @@ from typing import Annotated, ClassVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from extender.cluster.crd.crd_group_types import (
-    ALL_NEEDS_A_GANG,
     FROZEN_POLICIES,
     ClaimList,
     CompositePolicy,
@@ -29,7 +28,7 @@ from extender.cluster.crd.crd_group_types import (
 class PodGroupTemplate(Policies, rename="camel", kw_only=True):
     """A leaf of the tree; only `gang.minCount` changes."""
 
-    RULES: ClassVar = (ALL_NEEDS_A_GANG, frozen("resourceClaims"), *FROZEN_POLICIES)
+    RULES: ClassVar = (frozen("resourceClaims"), *FROZEN_POLICIES)
     name: Label
     scheduling_policy: LeafPolicy
     resource_claims: ClaimList | UnsetType = UNSET

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.cluster import types as api
+from extender.cluster.manifests.manifest_validation import check
 from extender.cluster.read.object_decoding import OUR_GROUP, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
@@ -17,6 +18,7 @@ from extender.core.model.errors import BadInput, located
 from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import Leaf, LeafUse
+from extender.core.workloads.workload_fields import PODS_MAX
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     LEAF_LABEL,
@@ -54,6 +56,14 @@ def leaf_uses(pods: Iterable[PodLabels]) -> dict[tuple[str, str, str], tuple[Lea
         )
         for workload, leaves in counts.items()
     }
+
+
+def check_number_of_pods(workload: WorkloadObject, leaves: Iterable[Leaf]) -> None:
+    """Raise BadInput if a workload has more pods than are made of one."""
+    if (pods := sum(leaf.pods for leaf in leaves)) > PODS_MAX:
+        raise BadInput(
+            f"{workload}: spec: asks for {pods} pods at once, at most {PODS_MAX} are planned"
+        )
 
 
 def pods_of_leaf(
@@ -112,6 +122,7 @@ def _pod_of(
     }
     try:
         pod = convert(api.Pod, body)
+        check(pod)
     except BadInput as fault:
         role = f" of {leaf.role}" if leaf.role else ""
         raise located(f"{workload}: pod template{role}", fault) from fault

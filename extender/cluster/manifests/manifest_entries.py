@@ -468,7 +468,9 @@ def _read_as(
         (unusual if builtin else wrong).extend(map(str, extra))
     if wrong:
         raise several(tuple(f"{name}: {text}" for text in wrong))
-    if isinstance(found, api.Workload | api.PodGroup | api.CompositePodGroup):
+    if isinstance(found, api.Workload | api.PodGroup | api.CompositePodGroup) or (
+        isinstance(found, api.Pod) and role is Role.WANTED
+    ):
         check(found)
     return found, tuple(f"{name}: {text}" for text in unusual)
 

@@ -1,4 +1,4 @@
-"""Validate groups and workloads from files, as an API server would.
+"""Validate groups, workloads and pods from files, as an API server would.
 
 Owns the rules of SPEC A.7 about a single object; rules between the groups of a tree are
 checked at run time by `extender.core.model.pod_groups`. An API server with our CRDs (or the built-in kinds)
@@ -12,13 +12,20 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from extender.cluster import types as api
-from extender.core.model.errors import several
+from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
+from extender.core.model.dropped_fields import BUILTIN
+from extender.core.model.errors import BadQuantity, several
+from extender.core.model.quantities import NANO, nanos
 
 TEMPLATES_MAX: Final = 8
 TOPOLOGY_MAX: Final = 1
 CLAIMS_MAX: Final = 4
 LEVELS_MAX: Final = 4
 PRIORITY_MAX: Final = 1_000_000_000
+_RESTARTS: Final = ("Always", "Never", "OnFailure")
+_UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
+_HONORS: Final = ("Honor", "Ignore")
+_EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 _POLICIES: Final = {"", "PreemptLowerPriority", "Never"}
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(
@@ -28,6 +35,8 @@ _LABEL_KEY: Final = re.compile(
     r"((?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
+
+ALL_OF_BASIC: Final = "all is meant for a gang, and the policy is basic; Kubernetes 1.38 refuses it in built-in objects (E11)"
 
 Templated = api.GroupSpec | api.Template
 
@@ -39,12 +48,14 @@ def check(thing: api.Readable) -> None:
         BadInput: An API server would refuse it; names object, field and value of each violation.
 
     Source:
-        SPEC A.7, E01 to E08, E10 to E12 and E14.
+        SPEC A.7, E01 to E08, E10 to E12 and E14; of pods, pkg/apis/core/validation of Kubernetes 1.37.
     """
     if isinstance(thing, api.Workload):
         problems = _workload(thing)
     elif isinstance(thing, api.PodGroup | api.CompositePodGroup):
         problems = _group(thing)
+    elif isinstance(thing, api.Pod):
+        problems = _pod(thing.spec)
     else:
         return
     if found := tuple(f"{thing.label}: {problem}" for problem in problems):
@@ -59,11 +70,16 @@ def is_namespace(text: str) -> bool:
 def admission_warnings(thing: api.Readable) -> Iterator[str]:
     """Yield warnings about fields of a group that an API server would refuse but that do not affect planning.
 
-    These are an invalid name or label key, and a missing reference to a Workload.
+    These are an invalid name or label key, and a missing reference to a Workload; of a Workload that a basic template
+    is disrupted as a whole, which Kubernetes 1.37 accepts and 1.38 does not.
 
     Source:
-        SPEC A.7, E12 and E14.
+        SPEC A.7, E11, E12 and E14.
     """
+    if isinstance(thing, api.Workload) and not _since_1_38(thing):
+        for path, template, _, _ in _templates(thing):
+            if _is_basic(template) and disrupts_all(template.disruption_mode):
+                yield f"{thing.label}: {path}.disruptionMode: {ALL_OF_BASIC}"
     if not isinstance(thing, api.PodGroup | api.CompositePodGroup):
         return
     spec, refused = thing.spec, "an API server would refuse it"
@@ -79,6 +95,19 @@ def admission_warnings(thing: api.Readable) -> Iterator[str]:
             f"{thing.label}: spec.workloadRef: is required with parentCompositePodGroupName "
             f'"{spec.parent_composite_pod_group_name}"; {refused}'
         )
+
+
+def _since_1_38(thing: api.Workload) -> bool:
+    """Return whether a Workload is one of Kubernetes 1.38 or later: it has composites, which 1.37 has in v1alpha3 alone."""
+    builtin = (
+        thing.api_version.startswith(f"{BUILTIN}/") and thing.api_version != COMPOSITES_OF_1_37
+    )
+    return builtin and bool(thing.spec.composite_pod_group_templates)
+
+
+def _is_basic(template: api.Template) -> bool:
+    policy = template.scheduling_policy
+    return policy is not None and policy.basic is not None and policy.gang is None
 
 
 def _group(thing: api.Group) -> Iterator[str]:
@@ -112,6 +141,71 @@ def _too_many(path: str, found: Sequence[object], most: int) -> Iterator[str]:
         yield f"{path}: too many entries: {len(found)}, at most {most}"
 
 
+# --- pods
+
+
+def _pod(spec: api.PodSpec) -> Iterator[str]:
+    """Yield the values that an API server refuses and that would be read as something else."""
+    for field, containers in (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+    ):
+        for n, container in enumerate(containers):
+            path = f"spec.{field}[{n}]"
+            yield from _resources(f"{path}.resources", container.resources)
+            yield from _one_of(f"{path}.restartPolicy", container.restart_policy, _RESTARTS)
+    yield from _resources("spec.resources", spec.resources)
+    for n, constraint in enumerate(spec.topology_spread_constraints):
+        path = f"spec.topologySpreadConstraints[{n}]"
+        when = constraint.when_unsatisfiable
+        yield from _one_of(f"{path}.whenUnsatisfiable", when, _UNSATISFIABLE)
+        yield from _one_of(f"{path}.nodeAffinityPolicy", constraint.node_affinity_policy, _HONORS)
+        yield from _one_of(f"{path}.nodeTaintsPolicy", constraint.node_taints_policy, _HONORS)
+        for name, number in (
+            ("maxSkew", constraint.max_skew),
+            ("minDomains", constraint.min_domains),
+        ):
+            if number is not None and number < 1:
+                yield f"{path}.{name}: {number} is less than 1"
+        if not constraint.topology_key:
+            yield f"{path}.topologyKey: is missing"
+    for n, toleration in enumerate(spec.tolerations):
+        yield from _one_of(f"spec.tolerations[{n}].effect", toleration.effect, _EFFECTS)
+    affinity = spec.affinity
+    for field, terms in (
+        ("podAffinity", affinity.pod_affinity.required),
+        ("podAntiAffinity", affinity.pod_anti_affinity.required),
+    ):
+        for n, term in enumerate(terms):
+            if not term.topology_key:
+                path = f"spec.affinity.{field}.requiredDuringSchedulingIgnoredDuringExecution[{n}]"
+                yield f"{path}.topologyKey: is missing"
+
+
+def _one_of(path: str, value: str, known: Sequence[str]) -> Iterator[str]:
+    if value and value not in known:
+        yield f'{path}: "{value}" is none of {", ".join(known)}'
+
+
+def _resources(path: str, needs: api.ResourceNeeds) -> Iterator[str]:
+    for field, resources in (("requests", needs.requests), ("limits", needs.limits)):
+        for name, written in resources.items():
+            if "/" in name and "kubernetes.io/" not in name and _nanos(written) % NANO:
+                yield f'{path}.{field}: {name}: "{written}" is not a whole number'
+    for name in needs.requests.keys() & needs.limits.keys():
+        request, limit = needs.requests[name], needs.limits[name]
+        if _nanos(request) > _nanos(limit):
+            yield f'{path}.requests: {name}: "{request}" is more than its limit, which is "{limit}"'
+
+
+def _nanos(written: str | float) -> int:
+    """Return a quantity in nano-units; 0 for one that cannot be read, which is an error of its own."""
+    try:
+        return nanos(written)
+    except BadQuantity:
+        return 0
+
+
 # --- workloads
 
 
@@ -129,6 +223,8 @@ def _workload(thing: api.Workload) -> Iterator[str]:
     deepest = ("", 0)
     for path, template, composite, level in _templates(thing):
         yield from _template(path, template, seen, composite=composite)
+        if _since_1_38(thing):
+            yield from _refused_since_1_38(path, template, first or template)
         for key in _keys(template):
             if not _LABEL_KEY.fullmatch(key):
                 yield f'{path}.schedulingConstraints.topology: "{key}" is not a valid label key'
@@ -143,6 +239,25 @@ def _workload(thing: api.Workload) -> Iterator[str]:
     path, level = deepest
     if level > LEVELS_MAX:
         yield f"{path}: the template tree has {level} levels, at most {LEVELS_MAX} are allowed"
+
+
+def _refused_since_1_38(path: str, template: api.Template, first: api.Template) -> Iterator[str]:
+    """Yield what kube-apiserver 1.38 refuses in a Workload with composites, and 1.37 does not."""
+    if _is_basic(template) and disrupts_all(template.disruption_mode):
+        yield f"{path}.disruptionMode: {ALL_OF_BASIC}"
+    if template.preemption_policy != first.preemption_policy:
+        yield (
+            f"{path}.preemptionPolicy: all templates share one: "
+            f'"{first.name}" has "{first.preemption_policy}", "{template.name}" has "{template.preemption_policy}"'
+        )
+    if template.scheduling_policy is None or template.scheduling_policy.gang is None:
+        return
+    for child in (*template.pod_group_templates, *template.composite_pod_group_templates):
+        if _is_basic(child):
+            yield (
+                f'{path}.schedulingPolicy: child "{child.name}" is basic under "{template.name}", which is a gang; '
+                f'give "{child.name}" a gang policy, of which a minimum of 1 is enough'
+            )
 
 
 def _priority(template: api.Template) -> str:
@@ -218,8 +333,6 @@ def _policy(path: str, template: api.Template, *, composite: bool) -> Iterator[s
         if minimum is None:
             field = "minGroupCount" if composite else "minCount"
             yield f"{path}.schedulingPolicy.gang.{field}: is required, at least 1"
-    elif disrupts_all(template.disruption_mode) and not composite:
-        yield f"{path}.disruptionMode: all needs a gang, the policy is basic"
 
 
 def disrupts_all(mode: api.DisruptionMode | str | None) -> bool:

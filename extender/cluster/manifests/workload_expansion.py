@@ -17,6 +17,7 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.made_objects import (
+    check_number_of_pods,
     group_from,
     pods_of_leaf,
 )
@@ -370,14 +371,28 @@ class _WorkloadExpansion:
             if not there:
                 self._warn("has no pod templates; give its pods in the files too")
             return
+        leaves = tuple(leaves)
+        check_number_of_pods(self._workload, leaves)
         name_label = self._kind.name_label
         labels = {name_label: self._workload.name} if name_label else {}
         for plain in leaves:
             template = self._templates.get(plain.role, plain.template)
             leaf = msgspec.structs.replace(plain, template=template)
+            self._check_template(leaf)
             numbers = range(there.get(leaf.name, 0), leaf.pods)
             for pod in pods_of_leaf(leaf, self._workload, numbers, labels, members=members):
                 yield self._entry_of(pod)
+
+    def _check_template(self, leaf: Leaf) -> None:
+        """Warn of a pod template that Kubernetes refuses, or adds something to that is not known here."""
+        spec = leaf.template.get("spec") or {}
+        where = f"pod template of {leaf.role}" if leaf.role else "pod template"
+        if not spec.get("containers"):
+            text = "is missing or empty; Kubernetes refuses such pods"
+            self._warn(f"{where}: spec.containers: {text}")
+        if (runtime := spec.get("runtimeClassName")) and not spec.get("overhead"):
+            text = f"what the RuntimeClass {runtime} adds (overhead, node selector, tolerations) is not in the plan"
+            self._warn(f"{where}: spec.runtimeClassName: {text}")
 
     def _entry_of(self, thing: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
         """Return an entry in the place of the workload, as old as the workload is."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.made_objects import pods_of_leaf
+from extender.cluster.manifests.made_objects import check_number_of_pods, pods_of_leaf
 from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, SourceEntry
 from extender.cluster.manifests.workload_expansion import roots_of
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources
@@ -150,7 +150,9 @@ class _PlayedWorkload:
         known = {kind.name_label: workload.name}
         if kind.uid_label:
             known[kind.uid_label] = workload.uid
-        for leaf in (leaf for root in roots_of(kind, request) for leaf in first_leaves(root)):
+        leaves = [leaf for root in roots_of(kind, request) for leaf in first_leaves(root)]
+        check_number_of_pods(workload, leaves)
+        for leaf in leaves:
             numbers = range(there.get(leaf.name, 0), leaf.pods)
             labels = {**_template_labels(leaf), **_use_labels(leaf, request.uses), **known}
             labels = dict(labels_of_leaf(kind.name_rules, labels, leaf.name))

@@ -308,7 +308,7 @@ class ObjectStore:
             self._unlink(name)
         pod = self.view.pods.get(uid)
         if pod is not None and pod.group is not None and (pod.deleting or pod.disruption_target):
-            self._keep_end(uid, end_of_terminating(pod.disruption_target))
+            self._keep_end(uid, end_of_terminating(pod.disruption_target, pod.node or ""))
         self.view = without_pod(self.view, uid)
 
     def _keep_end(self, uid: PodUid, end: PodEnd) -> None:

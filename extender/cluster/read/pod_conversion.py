@@ -78,24 +78,29 @@ def end_of(found: api.Pod) -> PodEnd:
         UnexpectedAdmissionError, ...) and was never started; one that is evicted under node pressure is
         Failed with reason Evicted.
     """
-    status = found.status
+    status, node = found.status, found.spec.node_name
     disruption = disruption_reason(found)
     if disruption in ENDED_BY:
-        return PodEnd(ENDED_BY[disruption], disruption)
+        return PodEnd(ENDED_BY[disruption], disruption, node)
     if status.phase == SUCCEEDED:
-        return PodEnd("ended", SUCCEEDED)
+        return PodEnd("ended", SUCCEEDED, node)
     words = ": ".join(filter(None, (status.reason, status.message)))[:TEXT_MAX]
     if status.phase != "Failed" or not status.reason:
-        return PodEnd("ended", words or status.phase)
+        return PodEnd("ended", words or status.phase, node)
     if status.reason in ENDED_BY:
-        return PodEnd(ENDED_BY[status.reason], words)
+        return PodEnd(ENDED_BY[status.reason], words, node)
     started = status.container_statuses or status.init_container_statuses
-    return PodEnd("ended" if started else "rejected-by-kubelet", words)
+    return PodEnd("ended" if started else "rejected-by-kubelet", words, node)
 
 
-def end_of_terminating(reason: str) -> PodEnd:
-    """Return how a terminating pod ends, by the reason of its DisruptionTarget (empty without one)."""
-    return PodEnd(ENDED_BY.get(reason, "deleted"), reason)
+def end_of_terminating(reason: str, node: str) -> PodEnd:
+    """Return how a terminating pod ends.
+
+    Args:
+        reason: That of its condition DisruptionTarget; empty without one.
+        node: That it is bound to; empty: none.
+    """
+    return PodEnd(ENDED_BY.get(reason, "deleted"), reason, node)
 
 
 def disruption_reason(found: api.Pod) -> str:

@@ -15,13 +15,22 @@ from extender.cluster.types import group_types, tree_profile_types
 from extender.core.model.wording import did_you_mean
 
 PREFIX: Final = "gang-extender.dev/"
-KNOWN_NAMES: Final = frozenset(  # labels and annotations of users and of the service
-    PREFIX + name
-    for name in (
-        *("pod-group", "parent", "tree", "leaf", "gang", "topology", "min", "workload"),
-        *("tree-from", "trees", "plan", "kind", "written", "extender"),
-    )
-)
+_NAMES: Final[
+    Mapping[str, tuple[str, ...]]
+] = {  # of users and of the service, by the field of metadata
+    "labels": ("pod-group", "tree", "leaf", "kind", "exempt"),
+    "annotations": (
+        "parent",
+        "gang",
+        "topology",
+        "min",
+        "workload",
+        "tree-from",
+        "plan",
+        "written",
+    ),
+}
+_FIELD_OF: Final = {PREFIX + name: field for field, names in _NAMES.items() for name in names}
 _METADATA: Final = frozenset(  # fields of metadata that are not read
     ("generateName", "selfLink", "managedFields", "deletionGracePeriodSeconds", "clusterName")
 )
@@ -61,11 +70,26 @@ def fields_not_read(kind: type[Any]) -> frozenset[str] | None:
 
 
 def unknown_names(thing: Mapping[str, object]) -> Iterator[FieldProblem]:
-    """Yield the labels and annotations of an object with our prefix that have no meaning."""
-    metadata = thing.get("metadata")
-    for field in ("labels", "annotations"):
-        names = metadata.get(field) if isinstance(metadata, Mapping) else None
-        for name in names if isinstance(names, Mapping) else ():
-            if str(name).startswith(PREFIX) and name not in KNOWN_NAMES:
-                hint = did_you_mean(str(name), KNOWN_NAMES)
-                yield FieldProblem(f"metadata.{field}[{name}]", f"has no meaning{hint}")
+    """Yield the labels and annotations of an object, and of templates in it, with our prefix that have no meaning there."""
+    for part in ("metadata", "spec"):
+        yield from _unknown_names(thing.get(part), part)
+
+
+def _unknown_names(value: object, path: str) -> Iterator[FieldProblem]:
+    if isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _unknown_names(item, f"{path}[{number}]")
+    if not isinstance(value, Mapping):
+        return
+    for field, below in value.items():
+        here = f"{path}.{field}"
+        if field in _NAMES and isinstance(below, Mapping):
+            for name in below:
+                text = str(name)
+                if not text.startswith(PREFIX) or _FIELD_OF.get(text) == field:
+                    continue
+                other = _FIELD_OF.get(text)
+                hint = f"; it is one of the {other}" if other else did_you_mean(text, _FIELD_OF)
+                yield FieldProblem(f"{here}[{text}]", f"has no meaning{hint}")
+        elif isinstance(below, Mapping | list | tuple):
+            yield from _unknown_names(below, here)

@@ -90,5 +90,5 @@ class PodEvictions:
         if ended(found):
             return end_of(found)
         if found.metadata.deletion_timestamp is not None:
-            return end_of_terminating(disruption_reason(found))
+            return end_of_terminating(disruption_reason(found), found.spec.node_name)
         return None

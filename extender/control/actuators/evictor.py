@@ -87,6 +87,7 @@ class Evictor:
             policy=RETRIES,
             now_s=lambda: clock.monotonic_ms() / 1000,
         )
+        self._queue.name_of = lambda uid: self._jobs[uid].victim.pod if uid in self._jobs else uid
         self._faults: ObjectFaults[str] = ObjectFaults("evictions", clock.monotonic_ms)
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._requested: dict[PodUid, EvictionRequest] = {}
@@ -175,22 +176,32 @@ class Evictor:
         self._marked = {key for key in self._marked if key[0] in ids}
 
     def _report(self, view: ClusterView, state: ReservationState) -> None:
-        now_us, total = self._clock.now_us(), 0
+        stuck: dict[GangUid, int] = {}
         stall_reasons: dict[GangUid, str] = {}
-        for uid, preemption in state.preemptions.items():
-            found = stuck_victims(view, preemption, self._refusals, now_us)
-            total += len(found)
-            if found:
-                readers = self._readers_of(preemption.gang)
-                text = stall_reasons[uid] = stuck_victims_text(found, preemption, readers)
-                if self.stall_reasons.get(uid) != text:
-                    words = stuck_victims_text(found, preemption)
-                    log.warning(
-                        "victims are not deleted", extra={"preemptor": uid, "reason": words}
-                    )
+        for preemption in state.preemptions.values():
+            report = functools.partial(self._report_stuck, view, preemption, stuck, stall_reasons)
+            self._faults.attempt(f"report of {preemption.gang}", report)
         self.stall_reasons = stall_reasons
-        METRICS.preemption_victims_stuck.set(total)
+        METRICS.preemption_victims_stuck.set(sum(stuck.values()))
         METRICS.preemptions_pending.set(len(state.preemptions))
+
+    def _report_stuck(
+        self,
+        view: ClusterView,
+        preemption: PendingPreemption,
+        stuck: dict[GangUid, int],
+        stall_reasons: dict[GangUid, str],
+    ) -> None:
+        """Add how many victims of a preemption are not deleted, and why."""
+        uid = preemption.gang_uid
+        victims = stuck_victims(view, preemption, self._refusals, self._clock.now_us())
+        stuck[uid] = len(victims)
+        if victims:
+            readers = self._readers_of(preemption.gang)
+            text = stall_reasons[uid] = stuck_victims_text(victims, preemption, readers)
+            if self.stall_reasons.get(uid) != text:
+                words = stuck_victims_text(victims, preemption)
+                log.warning("victims are not deleted", extra={"preemptor": uid, "reason": words})
 
     # -- the work ----------------------------------------------------------------------------------
 

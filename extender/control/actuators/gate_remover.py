@@ -35,6 +35,7 @@ class GateRemover:
             workers=WORKERS,
             policy=RetryPolicy(first_s=PAUSE_S, max_s=PAUSE_S, after_failure="rest"),
         )
+        self._queue.name_of = lambda uid: self._wanted[uid].path if uid in self._wanted else uid
 
     def sync(self, held: Iterable[Pod]) -> None:
         """Queue the members whose gate is to be removed, and drop queued members that are not in `held`."""

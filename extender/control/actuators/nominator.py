@@ -103,6 +103,7 @@ class Nominator:
             workers=API_REQUESTS_MAX,
             policy=RETRIES,
         )
+        self._queue.name_of = self._name_of
         self._stale = WorkQueue(
             "stale nominations",
             self._clear,
@@ -110,6 +111,7 @@ class Nominator:
             workers=1,
             policy=CLEAR_RETRIES,
         )
+        self._stale.name_of = lambda uid: self._clearing[uid].path if uid in self._clearing else uid
         self._faults: ObjectFaults[str] = ObjectFaults("nominations")
         self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
         self._started: Map[PodUid, PlanId] = Map()
@@ -277,6 +279,12 @@ class Nominator:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run(), name="nominations")
             group.create_task(self._stale.run(), name="stale nominations")
+
+    def _name_of(self, uid: PodUid) -> str:
+        seat = self._seat_of(uid)
+        if seat is None:
+            return uid
+        return seat.pod if isinstance(seat, Reservation) else seat.claim.pod
 
     async def _clear(self, uid: PodUid) -> Retry | None:
         pod = self._clearing.get(uid)

@@ -28,6 +28,7 @@ from extender.core.decisions.admit.gang_sentences import (
     pending_sentences,
     waiting_answer,
 )
+from extender.core.decisions.admit.native_gang_scheduling import has_its_condition_written
 from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.admit.tree_warnings import (
     NodeLabels,
@@ -166,7 +167,7 @@ class StatusReporter:
         self._stall_reasons: Mapping[GangUid, str] = {}
         self._blueprints: object = None
         self._made: tuple[Any, ...] = (None,) * 10  # inputs of the last run
-        self._native = False  # kube-scheduler writes conditions of built-in PodGroups
+        self._native = False  # kube-scheduler writes conditions of built-in groups
         self._all_settled = False  # no leaf waits for `SETTLED_MS`, and no group for its turn
         self._wrote: dict[_ConditionJob, Condition] = {}  # last written, or to be written when due
         self._orphans: dict[GroupKey, Orphan] = {}  # as they were last reported
@@ -548,16 +549,15 @@ def _type(group: Group) -> str:
 def _under_own_types(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition, ...]:
     """Return a condition under the types that only this service writes.
 
-    With its own group scheduling, kube-scheduler writes `PodGroupInitiallyScheduled` (1.36: `PodGroupScheduled`) of
-    built-in PodGroups, and none of composites. A condition once written under our own type is kept up to date. The
-    types of Kubernetes on built-in groups have only its own reasons: autoscalers look for `Unschedulable`.
+    A condition once written under our own type is kept up to date. The types of Kubernetes on built-in groups have
+    only its own reasons: autoscalers look for `Unschedulable`.
     """
     if wanted.type != _type(group):
         return (wanted,)
     explained = msgspec.structs.replace(wanted, type=EXPLAINED)
     if group.source == "builtin" and wanted.reason == NEVER_FITS:
         wanted = msgspec.structs.replace(wanted, reason="Unschedulable")
-    if native and group.source == "builtin" and group.key.kind == "PodGroup":
+    if native and has_its_condition_written(group):
         return (explained,)
     if any(stored[0] == EXPLAINED for stored in group.conditions):
         return (wanted, explained)

@@ -140,7 +140,12 @@ class WorkQueue(Generic[K]):
         self._again: set[K] = set()  # active, and due once more
         self._dropped: set[K] = set()  # active, and not to be retried
         self._pauses_s: dict[K, float] = {}  # the last back-off of keys that failed
-        self._faults: ObjectFaults[K] = ObjectFaults(name)
+        self._faults: ObjectFaults[K] = ObjectFaults(name, None, self._name_of)
+        # returns the name of the object of a key, for the log
+        self.name_of: Callable[[K], str] = str
+
+    def _name_of(self, key: K) -> str:
+        return self.name_of(key)
 
     def add(self, key: K) -> None:
         """Make a key due now, or at the end of its back-off."""
@@ -210,7 +215,6 @@ class WorkQueue(Generic[K]):
                 repeat = True
                 while repeat:
                     self._again.discard(key)
-                    await self._until_allowed()
                     repeat = await self._process_alone(key)
             except asyncio.CancelledError:
                 if key not in self._dropped and key not in self._delayed:
@@ -223,6 +227,7 @@ class WorkQueue(Generic[K]):
         """Process a key; return whether the worker processes it again now."""
         retry, is_processed = None, False
         with self._faults.alone(key):
+            await self._until_allowed()
             retry, is_processed = await self._process(key), True
         if not is_processed:
             self._delay_again(key, self._faults.pause_s(key))

@@ -14,6 +14,7 @@ Nothing here survives a restart: kube-scheduler calls again, and the informers s
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
@@ -51,6 +52,7 @@ from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
 from extender.ports.log_ports import Clock
+from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import Wakeup
 from extender.settings import API_REQUESTS_MAX, Settings
 
@@ -61,6 +63,7 @@ UNSURE_MS = (
     15_000  # after a Binding without an answer: by then the informers show whether the pod is bound
 )
 STILL_ARRIVING_S = 5.0  # since the last member
+DEFECT = "internal error, see the log of gang-extender"
 TOO_LATE = "too late: kube-scheduler is about to give this call up"
 UnitKey: TypeAlias = tuple[str, str]  # kind and name: a leaf may have the name of its root
 
@@ -98,6 +101,7 @@ class _Barrier:
         self.gang_uid = gang_uid
         self.key = key
         self.unit = key[1]  # name, for log lines
+        self.label = f"{key[0]} {key[1]} of {gang_uid}"
         self.arrivals: dict[PodUid, _Arrival] = {}
         # bound, maybe not seen by the informers yet: leaf by UID
         self.posted: dict[PodUid, str] = {}
@@ -136,6 +140,7 @@ class BindBarriers:
         self._oversubscription = OversubscriptionTracker()
         self._slots = asyncio.Semaphore(API_REQUESTS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._faults: ObjectFaults[str] = ObjectFaults("bind barriers", clock.monotonic_ms)
         self.wakeup = Wakeup()  # wakes the control loop
 
     # -- for the control loop -------------------------------------------------------------------
@@ -195,22 +200,12 @@ class BindBarriers:
             root = state.gangs.get(barrier.gang_uid)
             if root is not None and root is barrier.root and barrier.waits():
                 continue  # each arrival was compared with this state when it came
-            barrier.root = root
-            for uid, arrival in list(barrier.arrivals.items()):
-                current = root.reservations.get(uid) if root is not None else None
-                if not arrival.posting and (
-                    current is None or current.plan != arrival.reservation.plan
-                ):
-                    del barrier.arrivals[uid]
-                    arrival.finish(
-                        f"the reservation of pod {arrival.reservation.pod} was released; "
-                        "it will be planned again"
-                    )
+            look = functools.partial(self._compare, barrier, root)
+            if self._faults.attempt(barrier.label, look):
+                barrier.root = root
             if (root is None or not root.reservations) and not barrier.arrivals:
                 self._stop_timer(barrier)
                 del self._barriers[key]
-            elif not barrier.opened and barrier.arrivals:
-                self._evaluate(barrier)  # the minimum may be lower now, or more of it bound
         if not self._barriers:  # what is known of the nodes has a view, and so all pods of its time
             self._oversubscription = OversubscriptionTracker()
         self.prebinding.retain_reserved(state)
@@ -219,6 +214,21 @@ class BindBarriers:
             for uid, at_us in self._progress_us.items()
             if (root := state.gangs.get(uid)) is not None and root.reservations
         }
+
+    def _compare(self, barrier: _Barrier, root: GangState | None) -> None:
+        """Drop the arrivals of a barrier without a current reservation, and open it if its minimum has arrived."""
+        for uid, arrival in list(barrier.arrivals.items()):
+            current = root.reservations.get(uid) if root is not None else None
+            if not arrival.posting and (
+                current is None or current.plan != arrival.reservation.plan
+            ):
+                del barrier.arrivals[uid]
+                arrival.finish(
+                    f"the reservation of pod {arrival.reservation.pod} was released; "
+                    "it will be planned again"
+                )
+        if not barrier.opened and barrier.arrivals:
+            self._evaluate(barrier)  # the minimum may be lower now, or more of it bound
 
     # -- the bind verb --------------------------------------------------------------------------
 
@@ -327,9 +337,9 @@ class BindBarriers:
         try:
             async with self._slots:
                 error = await self._post_binding(barrier, arrival)
-        except Exception:
-            log.exception("bind failed unexpectedly", extra={"pod": arrival.reservation.pod})
-            error = "internal error, see the log of gang-extender"
+        except Exception as defect:  # noqa: BLE001 -- logged and counted by `failed`
+            self._faults.failed(arrival.reservation.pod, defect)
+            error = DEFECT
         barrier.arrivals.pop(arrival.reservation.uid, None)
         arrival.finish(error)
         self._close_unless_started(barrier)
@@ -450,16 +460,23 @@ class BindBarriers:
     async def _expire(self, barrier: _Barrier) -> None:
         still_arriving = await self._deadline(barrier)
         barrier.timer = None
-        self._drop_disconnected(barrier)
-        self._evaluate(barrier)
-        if barrier.opened or not barrier.arrivals:
-            return
+        error = DEFECT
+        with self._faults.alone(barrier.label):
+            self._drop_disconnected(barrier)
+            self._evaluate(barrier)
+            if barrier.opened:
+                return
+            error = ""
         arrivals = dict(barrier.arrivals)
         barrier.arrivals.clear()
-        error = await self._record_expiry(barrier, arrivals, still_arriving=still_arriving)
+        if arrivals and not error:
+            error = DEFECT
+            with self._faults.alone(barrier.label):
+                error = await self._record_expiry(barrier, arrivals, still_arriving=still_arriving)
         for arrival in arrivals.values():
             arrival.finish(error)
-        self.wakeup.wake()
+        if arrivals:
+            self.wakeup.wake()
 
     async def _deadline(self, barrier: _Barrier) -> bool:
         """Wait as long as members arrive, up to the limit; return whether they still arrived then."""

@@ -23,6 +23,7 @@ from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.log.state_projector import fold
 from extender.core.model.errors import CorruptLog, ExtenderError, StoreUnavailable
 from extender.ports.log_ports import Clock, EventLog, LeaseGrant
+from extender.runtime.periodic import ObjectFaults
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class AppendPipeline:
         self._on_mismatch = on_mismatch
         self._in_flight: dict[_InFlightAppend, None] = {}  # in the order of their start
         self._tasks: set[asyncio.Task[None]] = set()
+        self._faults: ObjectFaults[str] = ObjectFaults("log", clock.monotonic_ms)
         self.committed: ReservationState = EMPTY
         self.pending: ReservationState = EMPTY
 
@@ -138,8 +140,8 @@ class AppendPipeline:
         except ExtenderError as error:
             if append in self._in_flight:  # otherwise it was settled or failed meanwhile
                 self._on_failure(error)
-        except Exception:
-            log.exception("a defect kept an append from being sent")
+        except Exception as error:  # noqa: BLE001 -- logged and counted by `failed`
+            self._faults.failed(_text_of(append), error)
             if append in self._in_flight:
                 self._on_failure(StoreUnavailable("a defect kept the append from being sent"))
         else:
@@ -148,6 +150,9 @@ class AppendPipeline:
             except CorruptLog as error:
                 log.exception("memory does not continue the log")
                 self._on_mismatch(error)
+            except Exception as error:  # noqa: BLE001 -- logged and counted by `failed`
+                self._faults.failed(_text_of(append), error)  # and what is durable is loaded again
+                self._on_mismatch(CorruptLog(f"a defect kept events from the state: {error!r}"))
         finally:
             if not append.sent.done():
                 append.sent.set_result(False)
@@ -206,6 +211,11 @@ class AppendPipeline:
             return False
         self.load(state)
         return True
+
+
+def _text_of(append: _InFlightAppend) -> str:
+    first = append.events[0]
+    return f"{type(first.data).__name__} of {first.gang or 'no gang'}"
 
 
 def _retrieve_exception(done: asyncio.Future[None]) -> None:

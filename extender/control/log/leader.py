@@ -29,6 +29,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import CorruptLog, ExtenderError, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
 from extender.ports.log_ports import Clock, EventLog, LeaseGrant, Snapshots
+from extender.runtime.periodic import ObjectFaults
 from extender.snapshots.snapshot_writer import SnapshotWriter
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class Leader(LeaderRole):
         self._identity = identity
         self._on_append = on_append
         self._lost_listeners: list[Callable[[], None]] = []
+        self._faults: ObjectFaults[str] = ObjectFaults("log", clock.monotonic_ms)
         self._snapshots = SnapshotWriter(
             event_log,
             snapshots,
@@ -150,7 +152,8 @@ class Leader(LeaderRole):
 
     def _on_commit(self, events: Sequence[RecordedEvent], chain: bytes) -> None:
         self.history.observe_appended(events[-1], chain)
-        self._on_append(events)
+        with self._faults.alone("count of appended events"):
+            self._on_append(events)
         self.wakeup.wake()
 
     def _on_failure(self, error: ExtenderError) -> None:
@@ -222,7 +225,8 @@ class Leader(LeaderRole):
 
     def _notify_lost(self) -> None:
         for listener in self._lost_listeners:
-            listener()
+            with self._faults.alone("loss of the lease"):
+                listener()
 
     async def release_lease(
         self, before: Callable[[], Awaitable[None]] = _nothing_before_release

@@ -24,6 +24,7 @@ from extender.core.model.errors import (
     StoreUnavailable,
 )
 from extender.ports.log_ports import Clock, EventLog, LeaseGrant
+from extender.runtime.periodic import ObjectFaults
 from extender.snapshots.snapshot_writer import SnapshotWriter
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class LeaseLoop:
         self._lease = leader.lease
         self._history = leader.history
         self._ending: set[asyncio.Task[None]] = set()
+        self._faults: ObjectFaults[str] = ObjectFaults("log", clock.monotonic_ms)
 
     async def run(self) -> None:
         """Follow until the lease is acquired, lead until it is lost, and repeat until cancelled.
@@ -206,8 +208,9 @@ class LeaseLoop:
                     timeout=SNAPSHOT_LOOK_S,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if self._lease.grant is not None:
-                    await self._snapshots.save_if_due(self._appends.committed)
+                if self._lease.grant is not None and not self._faults.waits("snapshot"):
+                    with self._faults.alone("snapshot"):
+                        await self._snapshots.save_if_due(self._appends.committed)
         finally:
             lost.cancel()
         if renewing.done():

@@ -13,8 +13,9 @@ from collections.abc import Container
 from extender.control.log.append_pipeline import AppendPipeline
 from extender.control.log.history_guard import OLDER_COPY
 from extender.control.log.leader_role import LeaderRole
-from extender.core.model.errors import CorruptLog, Fenced, LeaseHeld, NotLeading, StoreUnavailable
+from extender.core.model.errors import ExtenderError, NotLeading, StoreUnavailable
 from extender.ports.log_ports import EventLog, LeaseGrant
+from extender.runtime.periodic import ObjectFaults
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Settlement:
         self._leader = leader
         self._settling: asyncio.Task[None] | None = None
         self._recording: asyncio.Task[None] | None = None
+        self._faults: ObjectFaults[str] = ObjectFaults("log")
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
@@ -58,8 +60,12 @@ class Settlement:
         try:
             grant, found, chain = await self._look_up()
             self._appends.settle(found)
-        except (LeaseHeld, Fenced, NotLeading, CorruptLog) as error:
+        except ExtenderError as error:
             self._leader.lose(str(error))
+            return
+        except Exception as error:  # noqa: BLE001 -- logged and counted by `failed`
+            self._faults.failed("settlement", error)
+            self._leader.lose(f"a defect ended the settlement of appends: {error!r}")
             return
         position = self._appends.committed.position
         if grant.head.position != position:
@@ -70,7 +76,11 @@ class Settlement:
         self._leader.history.confirm(grant.head, chain)
         self._leader.become("leading", "")
         # Its own task: if this append fails too, a new settlement must be able to start.
-        self._recording = asyncio.create_task(self._leader.record_lease(grant), name="record lease")
+        self._recording = asyncio.create_task(self._record(grant), name="record lease")
+
+    async def _record(self, grant: LeaseGrant) -> None:
+        with self._faults.alone("lease event"):
+            await self._leader.record_lease(grant)
 
     async def _look_up(self) -> tuple[LeaseGrant, Container[str], bytes]:
         """Acquire the lease and look the events up, until the log answers.

@@ -14,8 +14,9 @@ writes, members of groups that need more of them, and what the last pass appende
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from itertools import chain
 from typing import NamedTuple
 
@@ -27,13 +28,14 @@ from extender.control.loop.reconciler import Reconciler
 from extender.core.decisions.admit.native_gang_scheduling import gates_to_remove
 from extender.core.decisions.admit.plan_request import refused_members
 from extender.core.decisions.capacity.hold_progress import hold_progress
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import CapacityHold, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import (
     ClusterUnavailable,
     NotLeading,
     StoreUnavailable,
 )
+from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Forest
 from extender.core.model.pods import Pod
 from extender.runtime.cooperative_yield import SlicePace
@@ -175,18 +177,31 @@ class ControlLoop:
         begun = self._observer.observe()  # the view and the trees of all steps
         await self._reconciler.reconcile(begun)
         await pace.yield_if_due()
-        await self._reconciler.record_rejections(self._observer.after_appends(begun))
+        await self._step("rejected nodes", self._reconciler.record_rejections, begun)
         await pace.yield_if_due()
         self._end_recovery(terms)
-        now = self._observer.after_appends(begun)
-        if not self._pending_trees.nothing_to_admit(now):
-            await self._pending_trees.admit(now)
-        self._pending_trees.publish_pauses()
-        self._pending_trees.hold_capacity(self._observer.after_appends(begun))
-        await self._pending_trees.record_explanations(self._observer.after_appends(begun))
+        await self._step("admission", self._admit, begun)
+        await self._step("capacity holds", self._hold_capacity, begun)
+        await self._step("explanations", self._pending_trees.record_explanations, begun)
         await pace.yield_if_due()
         self._actuate(begun)
         self._published.end_pass(terms, self._nominator.released)
+
+    async def _step(
+        self, name: str, work: Callable[[Moment], Awaitable[object]], begun: Moment
+    ) -> None:
+        """Do one step of a pass with the state as the steps before left it; a defect in it does not keep the others."""
+        if not self._faults.waits(name):
+            with self._faults.alone(name):
+                await work(self._observer.after_appends(begun))
+
+    async def _admit(self, now: Moment) -> None:
+        if not self._pending_trees.nothing_to_admit(now):
+            await self._pending_trees.admit(now)
+
+    async def _hold_capacity(self, now: Moment) -> None:
+        self._pending_trees.publish_pauses()
+        self._pending_trees.hold_capacity(now)
 
     async def _catch_up(self, terms: int) -> None:
         """Wait until the view is as new as what the leader before has decided on, once in each term.
@@ -232,8 +247,9 @@ class ControlLoop:
         notes = {uid: turn.kind_sentence() for uid, turn in self._published.turns.items()}
         for uid, refusal in self._published.unheld.items():
             notes.setdefault(uid, refusal.reason)
-        for uid, hold in state.capacity_holds.items():
-            notes[uid] = hold_progress(view, state, hold).sentence()
+        for hold in state.capacity_holds.values():
+            note = functools.partial(_note_hold, notes, view, state, hold)
+            self._faults.attempt(f"capacity hold of {hold.gang_uid}", note)
         self._reporter.sync(view, state, forest, notes | {**self._evictor.stall_reasons})
 
     def _warm_up(self) -> None:
@@ -297,6 +313,12 @@ class ControlLoop:
         return not self._nominator.has_later_stages and are_expected(
             before, view, self._leader.committed, self._children
         )
+
+
+def _note_hold(
+    notes: dict[GangUid, str], view: ClusterView, state: ReservationState, hold: CapacityHold
+) -> None:
+    notes[hold.gang_uid] = hold_progress(view, state, hold).sentence()
 
 
 class PassRests:

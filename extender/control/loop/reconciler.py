@@ -21,8 +21,13 @@ from extender.core.decisions.reconcile.cluster_reconciliation import (
 )
 from extender.core.decisions.reconcile.drift import NominationDrift, ReconcileContext
 from extender.core.decisions.reconcile.incremental_reconciliation import IncrementalReconciliation
-from extender.core.log.events import NewEvent
-from extender.core.log.reservation_state import GangState, Reservation, ReservationState
+from extender.core.log.events import MemberTerminated, NewEvent
+from extender.core.log.reservation_state import (
+    GangState,
+    Reservation,
+    ReservationState,
+    reservation_of,
+)
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
@@ -50,12 +55,14 @@ class Reconciler:
         # by root: its reservations, the time of the newest, and their plans
         self._plans: dict[GangUid, tuple[Mapping[PodUid, Reservation], int, frozenset[PlanId]]] = {}
         self._comparison, self._terms = IncrementalReconciliation(), -1
+        self._unwatched: Mapping[PodUid, Reservation] = {}  # see `ReconcileContext`
         self._nominations = NominationDrift()
 
     async def reconcile(self, moment: Moment) -> None:
         """Append what differs between cluster and log: bound, lost, released, evicted."""
         view, forest, state = moment.view, moment.forest, moment.pending
         self._termination_reasons.retain(state)
+        self._begin_term(view, state)
         now = self._context(view, state)
         known = self._evictor.eviction_context(now.actor, now.cause, view, state)
         # before `decide_reconcile`, which completes trees
@@ -100,19 +107,34 @@ class Reconciler:
             started=self._barriers.started(),
             binding=self._barriers.binding(),
             posted=self._barriers.posted(),
+            unwatched=frozenset(self._unwatched),
             expired=self._expired(state),
             over=expired_holds(state, now.now_us),
         )
+
+    def _begin_term(self, view: ClusterView, state: ReservationState) -> None:
+        """When the state was loaded anew: compare everything, and note the members that no leader has watched since."""
+        if self._terms == self._leader.terms and not self._leader.recovery_reason:
+            return
+        self._comparison, self._terms = IncrementalReconciliation(), self._leader.terms
+        self._unwatched = {
+            uid: reservation
+            for held in state.reservations_on.values()
+            for uid, reservation in held.items()
+            if uid not in view.pods
+        }
 
     def _differences(
         self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> list[NewEvent]:
         """Return the events for what differs, and start to look up how members ended that the view does not have."""
-        if self._terms != self._leader.terms or self._leader.recovery_reason:
-            # the state was loaded anew: everything is compared
-            self._comparison, self._terms = IncrementalReconciliation(), self._leader.terms
+        self._unwatched = {u: r for u, r in self._unwatched.items() if reservation_of(state, u)}
         found = self._comparison.decide(view, state, forest, now)
-        if self._termination_reasons.look_up(losses_without_cause(view, found)):
+        gone: list[MemberTerminated | Reservation] = [
+            *self._unwatched.values(),
+            *losses_without_cause(view, found),
+        ]
+        if self._termination_reasons.look_up(gone):
             now = msgspec.structs.replace(now, awaited=self._termination_reasons.awaited)
             found = self._comparison.decide(view, state, forest, now)
         return found

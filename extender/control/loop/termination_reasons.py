@@ -1,9 +1,11 @@
-"""Look up how bound members ended that the cluster does not show any more, once each, before their loss is recorded.
+"""Look up how members ended that the cluster does not show any more, once each, before their loss is recorded.
 
 Terminated pods are not watched: a control plane keeps thousands of them, and no decision uses them. So a member
 that a kubelet refused disappears like one that was deleted, and only the API server knows the difference. The
 record of the loss waits for its answer; the capacity does not, it is free when the pod is gone. After `WAIT_S`,
-or when more than `ASKED_MAX` disappear at once, a loss is recorded as `gone`.
+or when more than `ASKED_MAX` disappear at once, a loss is recorded with the cause *unknown*. Members with
+reservations of an earlier leader that are gone when this one begins are looked up likewise: one that has ended, and
+still exists, has the node that it was bound to.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from extender.core.log.events import MemberTerminated
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd
 from extender.ports.cluster_ports import Cluster, PodRef
+from extender.runtime.periodic import ObjectFaults
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +43,11 @@ class TerminationReasons:
         self._wake = wake
         self._turns = asyncio.Semaphore(TOGETHER)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._faults: ObjectFaults[str] = ObjectFaults("ends of members")
         self.known: Mapping[PodUid, PodEnd | None] = {}
         self.awaited: frozenset[PodUid] = frozenset()
 
-    def look_up(self, losses: Iterable[MemberTerminated]) -> bool:
+    def look_up(self, losses: Iterable[MemberTerminated | Reservation]) -> bool:
         """Start to look up losses that were not looked up before; return whether there are any."""
         new = [loss for loss in losses if loss.uid not in self.known]
         remaining = max(0, ASKED_MAX - len(self.awaited))
@@ -69,7 +73,7 @@ class TerminationReasons:
         for task in self._tasks:
             task.cancel()
 
-    async def _look_up(self, losses: list[MemberTerminated]) -> None:
+    async def _look_up(self, losses: list[MemberTerminated | Reservation]) -> None:
         found: dict[PodUid, PodEnd | None] = dict.fromkeys(loss.uid for loss in losses)
         try:
             async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
@@ -84,15 +88,16 @@ class TerminationReasons:
             self._wake()
 
     async def _look_up_one(
-        self, lost: MemberTerminated, found: dict[PodUid, PodEnd | None]
+        self, lost: MemberTerminated | Reservation, found: dict[PodUid, PodEnd | None]
     ) -> None:
         namespace, _, name = lost.pod.partition("/")
         ref = PodRef(namespace=namespace, name=name, uid=lost.uid)
         async with self._turns:
-            try:
-                found[lost.uid] = await self._cluster.ending(ref)
-            except (RequestRejected, ClusterUnavailable) as problem:
-                log.info(
-                    "how a member ended is not known",
-                    extra={"pod": lost.pod, "reason": str(problem)},
-                )
+            with self._faults.alone(lost.pod):
+                try:
+                    found[lost.uid] = await self._cluster.ending(ref)
+                except (RequestRejected, ClusterUnavailable) as problem:
+                    log.info(
+                        "how a member ended is not known",
+                        extra={"pod": lost.pod, "reason": str(problem)},
+                    )

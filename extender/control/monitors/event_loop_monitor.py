@@ -23,6 +23,7 @@ from typing import Final
 from extender.control.log.leader_role import LeaderRole
 from extender.core.model.errors import ExtenderError, Fenced
 from extender.ports.log_ports import Clock, LeaseRenewal
+from extender.runtime.periodic import kept_running
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class EventLoopMonitor:
     # -- the thread --------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        asyncio.run(self._watch_beats())
+        asyncio.run(kept_running("lease thread", self._watch_beats))
 
     async def _watch_beats(self) -> None:
         renewal, stalled = self._connect(), False

@@ -7,6 +7,7 @@ the view of that moment. So a write that was lost, or a group that was deleted b
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -43,6 +44,7 @@ from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster
 from extender.ports.workload_ports import GroupLink, GroupManifest, Workloads
+from extender.runtime.periodic import ObjectFaults
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class GroupController:
         # What the view showed at the last write, and when that was, in seconds of the event loop.
         self._written: dict[GroupKey, tuple[Group | None, float]] = {}
         self._rejected: dict[GroupKey, GroupProblem] = {}
+        self._faults: ObjectFaults[GroupKey] = ObjectFaults("group writes")
         self.problems: Mapping[str, tuple[GroupProblem, ...]] = {}  # by the UID of the workload
         self._queue: WorkQueue[GroupKey] = WorkQueue(
             "group writes", self._process, leader.until_may_act, workers=WORKERS, policy=POLICY
@@ -97,15 +100,20 @@ class GroupController:
             due.update(key for key, group in groups.items() if may_delete(group, changed))
         self._groups, self._owners, self._open = groups, owners, set()
         for key in due:
-            group = groups.get(key)
-            is_wanted = key in self._links or self._wanted.of(key)
-            if is_wanted or (group is not None and may_delete(group, owners)):
-                if self._write(key) is not None:
-                    self._queue.add(key)
-            else:
-                self._rejected.pop(key, None)
-                self._written.pop(key, None)
-            self._note_problems(key, group)
+            if not self._faults.attempt(key, functools.partial(self._look_at, key)):
+                self._open.add(key)
+
+    def _look_at(self, key: GroupKey) -> None:
+        """Queue a group if it differs from what the trees have."""
+        group = self._groups.get(key)
+        is_wanted = key in self._links or self._wanted.of(key)
+        if is_wanted or (group is not None and may_delete(group, self._owners)):
+            if self._write(key) is not None:
+                self._queue.add(key)
+        else:
+            self._rejected.pop(key, None)
+            self._written.pop(key, None)
+        self._note_problems(key, group)
 
     def _write(self, key: GroupKey) -> GroupWrite | None:
         """Return the write that a group needs; None while the view does not show the last one yet, or without its owner."""

@@ -6,6 +6,7 @@ Everything is in the log already; this only repeats it where users look. An Even
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterator, Mapping
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
@@ -28,6 +29,7 @@ from extender.core.workloads.workload_kind import Notice
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
 from extender.ports.workload_ports import WorkloadView
+from extender.runtime.periodic import ObjectFaults
 
 POLICY = RetryPolicy(first_s=1.0, max_s=60.0, after_failure="continue")
 POD_WORKERS = 4
@@ -42,6 +44,7 @@ class WorkloadNotifier:
         self._shown: dict[str, tuple[object, ...]] = {}  # what `_noticed` was made of
         self._pods: dict[PodUid, tuple[Pod, str]] = {}  # that wait, and why
         self._explained: dict[PodUid, str] = {}
+        self._faults: ObjectFaults[str] = ObjectFaults("workload events")
         self._events: WorkQueue[K8sEvent] = WorkQueue(
             "workload events", self._notice, leader.until_may_act, workers=1, policy=POLICY
         )
@@ -71,24 +74,13 @@ class WorkloadNotifier:
             problems: What is wrong with groups, by the UID of the workload.
         """
         for uid, workload in view.objects.items():
-            tree = trees.get(uid)
-            owned = view.owned.get(uid)
-            shown = (workload, tree, owned, problems.get(uid, ()))
+            shown = (workload, trees.get(uid), view.owned.get(uid), problems.get(uid, ()))
             if uid in self._shown and same_objects(self._shown[uid], shown):
                 continue
-            self._shown[uid] = shown
-            if tree is not None:
-                events = tuple(_events(workload, tree, problems.get(uid, ())))
-            else:
-                unused = unused_label(workload, owned.values() if owned else ())
-                events = (_event(workload, unused, warning=True),) if unused else ()
-            for event in events:
-                if event not in self._noticed.get(uid, ()):
-                    self._events.add(event)
-            if events:
-                self._noticed[uid] = events
-            else:
-                self._noticed.pop(uid, None)
+            report = functools.partial(self._report, *shown)
+            name = f"{workload.kind}/{workload.namespace}/{workload.name}"
+            if self._faults.attempt(name, report):
+                self._shown[uid] = shown
         for uid in [uid for uid in self._shown if uid not in view.objects]:
             del self._shown[uid]
             self._noticed.pop(uid, None)
@@ -97,6 +89,27 @@ class WorkloadNotifier:
             if self._explained.get(uid) != message:
                 self._conditions.add(uid)
         self._explained = {uid: one for uid, one in self._explained.items() if uid in self._pods}
+
+    def _report(
+        self,
+        workload: WorkloadObject,
+        tree: WorkloadTree | None,
+        owned: Mapping[str, WorkloadObject] | None,
+        problems: tuple[GroupProblem, ...],
+    ) -> None:
+        """Queue the Events about one workload that it did not have before."""
+        if tree is not None:
+            events = tuple(_events(workload, tree, problems))
+        else:
+            unused = unused_label(workload, owned.values() if owned else ())
+            events = (_event(workload, unused, warning=True),) if unused else ()
+        for event in events:
+            if event not in self._noticed.get(workload.uid, ()):
+                self._events.add(event)
+        if events:
+            self._noticed[workload.uid] = events
+        else:
+            self._noticed.pop(workload.uid, None)
 
     def _waiting(
         self,

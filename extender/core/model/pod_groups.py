@@ -506,7 +506,7 @@ def forest_with_updates(
 def _with_pods(tree: Tree, changes: Mapping[GroupKey, Sequence[PodChange]]) -> Tree | None:
     """Return a tree that keeps the rules after changes of pods; None where it has to be judged as a whole."""
     come = [new for pairs in changes.values() for _, new in pairs if new and not new.deleting]
-    if tree.problems or any(pod.priority != tree.root.priority for pod in come):
+    if tree.problems or any(_differs_from_root(tree.root, pod) for pod in come):
         return None
     if come:
         # all pods of the tree were alike before: one of them stands for all
@@ -533,6 +533,13 @@ def _with_pods(tree: Tree, changes: Mapping[GroupKey, Sequence[PodChange]]) -> T
 
 def _pods_in(tree: Tree) -> Iterator[Pod]:
     return itertools.chain.from_iterable(tree.members.values())
+
+
+def _differs_from_root(root: Group, pod: Pod) -> bool:
+    """Return whether a pod has another priority than its tree, or another preemption policy than built-in groups."""
+    if root.source == "builtin" and pod.preemption_policy != root.preemption_policy:
+        return True
+    return pod.priority != root.priority
 
 
 def _differs(one: Pod, other: Pod) -> bool:
@@ -892,22 +899,29 @@ def _several_workloads(order: list[Group]) -> list[TreeProblem]:
 
 
 def _unequal_priorities(order: list[Group]) -> list[TreeProblem]:
+    """Compare the numbers: two classes of one value are one priority, as kube-scheduler 1.38 has it."""
     root = order[0]
-    rank = (root.priority, root.priority_class)
-    others = [group for group in order if (group.priority, group.priority_class) != rank]
+    others = [group for group in order if group.priority != root.priority]
     if not others:
         return []
     other = min(others, key=_by_key)
     text = (
-        f"all groups of one tree share one priority and priority class: "
-        f'{root.key} has {root.priority} ("{root.priority_class}"), '
-        f'{other.key} has {other.priority} ("{other.priority_class}")'
+        f"all groups of one tree share one priority: {root.key} has {_priority_text(root)}, "
+        f"{other.key} has {_priority_text(other)}; give all the same priorityClassName"
     )
     return [TreeProblem("B9", text)]
 
 
+def _priority_text(group: Group) -> str:
+    return (
+        f'{group.priority} (class "{group.priority_class}")'
+        if group.priority_class
+        else str(group.priority)
+    )
+
+
 def _unequal_preemption_policies(order: list[Group]) -> list[TreeProblem]:
-    """Compare the policies that hold: of the group itself, else of its priority class (KEP-6012, draft for its beta)."""
+    """Compare the policies that hold: of the group itself, else of its priority class (as kube-scheduler 1.38)."""
     root = order[0]
     others = [group for group in order if group.preemption_policy != root.preemption_policy]
     if not others:
@@ -932,6 +946,14 @@ def _unequal_pods(
         text = (
             f"Pod/{other.path} has priority {other.priority}, its tree {root.key} has {root.priority}; "
             "give both the same priorityClassName"
+        )
+        return [TreeProblem(PODS_DIFFER, text)]
+    others = [pod for pod in pods if pod.preemption_policy != root.preemption_policy]
+    if root.source == "builtin" and others:  # kube-apiserver sets both, from their priority classes
+        other = min(others, key=_by_path)
+        text = (
+            f'Pod/{other.path} has preemptionPolicy "{other.preemption_policy}", its tree {root.key} has '
+            f'"{root.preemption_policy}"; give both the same priorityClassName'
         )
         return [TreeProblem(PODS_DIFFER, text)]
     fields: tuple[tuple[str, Callable[[Pod], str]], ...] = (

@@ -151,6 +151,7 @@ class PodEnd(msgspec.Struct, frozen=True, gc=False):
 
     cause: EndCause
     message: str = ""  # reason of its status, and the message if there is one
+    node: str = ""  # that it was bound to; empty: none, or the cluster does not have it any more
 
 
 TAINTED = "DeletionByTaintManager"

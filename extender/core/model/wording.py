@@ -53,7 +53,7 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:
     names = sorted(set(known))
     close = difflib.get_close_matches(name, names, n=len(names) or 1, cutoff=0.7)
     near = sorted(close, key=lambda one: (-difflib.SequenceMatcher(None, one, name).ratio(), one))
-    near = near[:most]
+    near = ([one for one in names if one.lower() == name.lower()] or near)[:most]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -51,7 +51,7 @@ from extender.core.workloads.workload_kind import Notice, WorkloadKind, Workload
 from extender.core.workloads.workload_object import PARENT_ANNOTATION, WorkloadObject
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
-TABLE_VERSION = 3
+TABLE_VERSION = 4
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -368,12 +368,15 @@ def _depth(part: Part) -> int:
 
 
 def _disruption(part: Part, policy: TreePolicy) -> Disruption:
-    """Return the disruption mode: a gang is disrupted as a whole if everything below it is (SPEC B10, E11)."""
+    """Return the disruption mode: a group is disrupted as a whole if everything below it is (SPEC B10).
+
+    A basic group only where its author has it so (E11).
+    """
     if part.given is not None:
         whole = part.given.disrupted_as_a_whole
     else:
         whole = policy.disruption_mode == "all" and not part.one_by_one
-    if part.minimum == BASIC or not whole:
+    if not whole or (part.minimum == BASIC and part.given is None):
         return "single"
     if isinstance(part, Composite) and any(
         _disruption(child, policy) != "all" for child in part.children

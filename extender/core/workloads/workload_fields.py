@@ -5,11 +5,16 @@ A kind has such a type as `spec_type`. Fields that no entry reads are not listed
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+PODS_MAX: Final = (
+    100_000  # that a plan makes of one workload; Kubernetes is made for 150,000 in a cluster
+)
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+PodCount = Annotated[int, msgspec.Meta(ge=0, le=PODS_MAX)]  # each one is a pod or a group at least
+PodSize = Annotated[int, msgspec.Meta(ge=1, le=PODS_MAX)]
 
 
 class ReadFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -33,8 +38,9 @@ class TemplateFields(ReadFields, frozen=True, kw_only=True):
 class JobFields(ReadFields, frozen=True, kw_only=True):
     """The spec of a Job."""
 
-    parallelism: Count | None = None
+    parallelism: PodCount | None = None
     completions: Count | None = None
+    completion_mode: Literal["Indexed", "NonIndexed"] | None = None
     suspend: bool | None = None
     managed_by: str | None = None
     scheduling: dict[str, Any] | None = None
@@ -51,15 +57,15 @@ class JobTemplateFields(ReadFields, frozen=True, kw_only=True):
 class DependencyFields(ReadFields, frozen=True, kw_only=True):
     """An entry of dependsOn."""
 
-    name: str = ""
-    status: str = ""
+    name: str
+    status: Literal["Ready", "Complete"]
 
 
 class ReplicatedJobFields(ReadFields, frozen=True, kw_only=True):
     """An entry of replicatedJobs."""
 
     name: str
-    replicas: Count | None = None
+    replicas: PodCount | None = None
     template: JobTemplateFields | None = None
     depends_on: tuple[DependencyFields, ...] | None = None
 
@@ -67,7 +73,7 @@ class ReplicatedJobFields(ReadFields, frozen=True, kw_only=True):
 class StartupFields(ReadFields, frozen=True, kw_only=True):
     """The order in which ReplicatedJobs start."""
 
-    startup_policy_order: str | None = None
+    startup_policy_order: Literal["AnyOrder", "InOrder"] | None = None
 
 
 class JobSetFields(ReadFields, frozen=True, kw_only=True):
@@ -83,14 +89,14 @@ class JobSetFields(ReadFields, frozen=True, kw_only=True):
 class SubgroupFields(ReadFields, frozen=True, kw_only=True):
     """The subGroupPolicy of a LeaderWorkerSet."""
 
-    sub_group_size: Count | None = None
-    sub_group_policy_type: str | None = None
+    sub_group_size: PodSize | None = None
+    sub_group_policy_type: Literal["LeaderWorker", "LeaderExcluded"] | None = None
 
 
 class LeaderWorkerFields(ReadFields, frozen=True, kw_only=True):
     """The leaderWorkerTemplate of a LeaderWorkerSet."""
 
-    size: Count | None = None
+    size: PodSize | None = None
     leader_template: TemplateFields | None = None
     worker_template: TemplateFields | None = None
     sub_group_policy: SubgroupFields | None = None
@@ -99,8 +105,8 @@ class LeaderWorkerFields(ReadFields, frozen=True, kw_only=True):
 class LeaderWorkerSetFields(ReadFields, frozen=True, kw_only=True):
     """The spec of a LeaderWorkerSet, and of a role of a DisaggregatedSet."""
 
-    replicas: Count | None = None
-    startup_policy: str | None = None
+    replicas: PodCount | None = None
+    startup_policy: Literal["LeaderCreated", "LeaderReady"] | None = None
     scheduling: dict[str, Any] | None = None
     leader_worker_template: LeaderWorkerFields | None = None
 
@@ -124,7 +130,7 @@ class ResourceFields(ReadFields, frozen=True, kw_only=True):
 class TrainerFields(ReadFields, frozen=True, kw_only=True):
     """The trainer of a TrainJob."""
 
-    num_nodes: Count | None = None
+    num_nodes: PodCount | None = None
     resources_per_node: ResourceFields | None = None
 
 
@@ -156,8 +162,9 @@ class ConstraintFields(ReadFields, frozen=True, kw_only=True):
 class CliqueSpecFields(ReadFields, frozen=True, kw_only=True):
     """The spec of a clique."""
 
-    replicas: Count | None = None
-    min_available: Count | None = None
+    replicas: PodCount | None = None
+    min_available: PodSize | None = None
+    starts_after: tuple[str, ...] | None = None
     pod_spec: dict[str, Any] | None = None
 
 
@@ -174,8 +181,8 @@ class ScalingGroupFields(ReadFields, frozen=True, kw_only=True):
 
     name: str
     clique_names: tuple[str, ...] | None = None
-    replicas: Count | None = None
-    min_available: Count | None = None
+    replicas: PodCount | None = None
+    min_available: PodSize | None = None
     topology_constraint: ConstraintFields | None = None
 
 
@@ -191,5 +198,5 @@ class CliqueTemplateFields(ReadFields, frozen=True, kw_only=True):
 class PodCliqueSetFields(ReadFields, frozen=True, kw_only=True):
     """The spec of a PodCliqueSet."""
 
-    replicas: Count | None = None
+    replicas: PodCount | None = None
     template: CliqueTemplateFields | None = None

@@ -46,6 +46,8 @@ FRAMES_PER_TURN: Final = 64
 CONTROL_FRAMES_PER_S: Final = 1_000
 SENT_PER_WINDOW_BYTES: Final = 256  # sent bytes that allow the caller one window update more
 TINY_BYTES: Final = 256  # of data, without being the last of a request
+# Of what the caller does not take, beside the answers of its open calls: they stay with their streams.
+UNTAKEN_BYTES_MAX: Final = 1 << 20
 PREFACE_BYTES: Final = 24
 FRAME_HEAD_BYTES: Final = 9
 DATA, HEADERS, END_STREAM = 0, 1, 1
@@ -187,7 +189,9 @@ class Http2Connection(asyncio.Protocol):
             if end > len(received):
                 break
             kind, flags = received[at + 3], received[at + 4]
-            tiny = kind == DATA and size < TINY_BYTES and not flags & END_STREAM
+            number = int.from_bytes(received[at + 5 : at + 9]) & STREAM_ID_MAX
+            ends = flags & END_STREAM and number in self._streams
+            tiny = kind == DATA and size < TINY_BYTES and not ends
             self._control_frames += tiny or kind not in (DATA, HEADERS)
             at, frames = end, frames + 1
         piece = bytes(received[:at])
@@ -301,6 +305,7 @@ class Http2Connection(asyncio.Protocol):
         except MalformedRequest as error:
             REFUSED.warn(self._peer, peer=self._peer, error=str(error))
             self._h2.reset_stream(number, ErrorCodes.PROTOCOL_ERROR)
+            self._control_frames += 1
             return None
         self._streams[number] = stream
         self._idle_until = None
@@ -404,6 +409,9 @@ class Http2Connection(asyncio.Protocol):
         data = self._h2.data_to_send()
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+            if len(self._transport.unsent) > UNTAKEN_BYTES_MAX:
+                METRICS.http_requests_refused.labels("answer-not-read").inc()
+                self._transport.abort()
 
     def _is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()

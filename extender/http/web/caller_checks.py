@@ -19,13 +19,12 @@ from extender.http.tls.client_certificate import ClientCertificate
 from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.web.connection_limits import ConnectionLimits, close_after
 from extender.http.web.direct_calls import DirectCaller, DirectCheck
-from extender.http.web.request_limits import RequestRefused
+from extender.http.web.request_limits import PROBES, RequestRefused
 from extender.listener_settings import Listener
 from extender.settings import LOOPBACK, Settings
 
 log = logging.getLogger(__name__)
 
-PROBES = ("/livez", "/readyz")
 JSON = "application/json"
 SHOWN_MAX = 100  # characters of a value of a caller in a message
 NAMES_LOGGED_MAX = 64

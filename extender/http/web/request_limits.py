@@ -35,6 +35,7 @@ PREEMPT_BYTES_MAX = 8 * 1024 * 1024
 VALUES_MIN = 8_192  # of a pod, or of nodes and pods that the informers do not have yet
 VALUES_PER_OBJECT = 2  # as many again may have been created just now
 RETRY_AFTER_S = 1
+PROBES = ("/livez", "/readyz")  # of the kubelet: answered always
 
 
 class ClusterSize(msgspec.Struct, frozen=True):
@@ -115,6 +116,10 @@ class RequestLimits:
             try:
                 check(request)
                 limit = self.of(request.path)
+                if request.path not in PROBES:
+                    self._take(
+                        0, limit
+                    )  # also of a request without a body: its answer may stay here
                 with self._stream(request):
                     body = bytearray()
                     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from extender.core.decisions.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.decisions.capacity.hold_progress import HELD, hold_progress
 from extender.core.decisions.fairness.hold_turns import HoldRefusal
 from extender.core.decisions.fairness.wait_reasons import WaitReason
@@ -23,7 +24,7 @@ from extender.core.model.wording import amounts_text, counted, spaced
 from extender.core.planner.plan_types import SEARCH_BUDGET
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
 from extender.ports.log_ports import Clock, StateSource
-from extender.queries.explain.explanation import Explanation, Related
+from extender.queries.explain.explanation import Check, Explanation, Related
 from extender.queries.explain.gang_checks import (
     GROUP_HELP,
     Finding,
@@ -64,6 +65,7 @@ from extender.queries.state.workload_trees import RootKey, root_groups, workload
 from extender.runtime.cooperative_yield import Yielder
 
 RELATED_MAX = 20  # members, or gangs of a node
+WARNINGS_MAX = 3  # of one tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class ExplainService:
         self._node_groups = node_groups
         self._budget = min(budget, BUDGET_MAX)
         self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
+        self._labels: IdentityMemo[NodeLabels] = IdentityMemo()
 
     async def explain(self, wanted: WantedName, readers: Visibility = EVERYTHING) -> Explanation:
         """Return why an object is in its state, and what would help.
@@ -264,12 +267,34 @@ class ExplainService:
         if key != tree.root.key and subject.kind in GROUP_KINDS and not extra:
             of = which(spaced(tree.root.key), about.answer)
             about = msgspec.structs.replace(about, answer=f"{spaced(key)} is a child group of {of}")
+        if not tree.problems:
+            about = msgspec.structs.replace(
+                about, checks=self._with_warnings(view, tree, about.checks)
+            )
         return msgspec.structs.replace(
             about,
             state=status.state if status is not None else "",
             conflict=conflict,
             related=_related(subject, tree, made_for.workload if made_for is not None else ""),
             gang=gang_at(gang, workloads) if gang is not None else None,
+        )
+
+    def _with_warnings(
+        self, view: ClusterView, tree: Tree, checks: tuple[Check, ...]
+    ) -> tuple[Check, ...]:
+        """Return the checks with the warnings about a tree that is valid."""
+        labels = self._labels.get(lambda: NodeLabels(view.nodes), same=(view.nodes,))
+        found = [text for texts in collect_warnings(view, tree, labels).values() for text in texts]
+        if not found:
+            return checks
+        text = f"warning: {'; '.join(found[:WARNINGS_MAX])}"
+        if len(found) > WARNINGS_MAX:
+            text += f"; and {len(found) - WARNINGS_MAX} more"
+        return tuple(
+            msgspec.structs.replace(check, text=text)
+            if check.check == "tree valid" and check.outcome == "yes"
+            else check
+            for check in checks
         )
 
     async def _planned(self, tree: Tree, readers: Visibility) -> GangVerdict:

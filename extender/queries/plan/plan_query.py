@@ -36,7 +36,7 @@ from extender.core.model.pod_groups import (
     composite_key,
     too_deep_text,
 )
-from extender.core.model.pods import RESOURCE_CLAIM, Pod
+from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
 from extender.core.model.wording import counted, did_you_mean, join_names
 from extender.core.planner.plan_types import (
@@ -342,8 +342,18 @@ def plan_warnings(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
 
 
 def _claim_warnings(view: ClusterView, question: PlanInput) -> Iterable[str]:
-    """Yield one warning about the pods of a query that use devices: a plan does not count these."""
+    """Yield warnings about the pods of a query that use devices, or volumes of which no node is known yet."""
     pods = [view.pods[uid] for uid in question.pods if uid in view.pods]
+    for end, state in ((UNBOUND, "are not bound to a volume"), (ABSENT, "do not exist")):
+        waiting = {pod.uid: [t for t in pod.shape.unmodelled if t.endswith(end)] for pod in pods}
+        names = {t.removesuffix(end) for texts in waiting.values() for t in texts}
+        if names:
+            few = join_names(sorted(name.rpartition(" ")[2] for name in names))
+            count = counted(sum(map(bool, waiting.values())), "pod")
+            yield (
+                f"volume claims of {count} ({few}) {state}: which nodes their volumes can be used on is not known, so "
+                "kube-scheduler may find fewer nodes"
+            )
     claims = {
         text.removeprefix(RESOURCE_CLAIM)
         for pod in pods

@@ -32,7 +32,7 @@ from tests.controlplane.waiting import until_priority_class_known
 from tests.e2e.conftest import NEWEST, require_programs, sweep, versions_of
 from tests.e2e.scenarios.aftermath import check_aftermath, check_capacity
 from tests.e2e.scenarios.proxy import Proxy
-from tests.e2e.scenarios.service import NOMINATIONS_FIRST, ROOT, Service
+from tests.e2e.scenarios.service import ROOT, STORY_SETTINGS, Service
 from tests.support.certificates import Files, certificate_folder, files_of, point_at
 from tests.support.waiting import WaitedInVain, eventually
 
@@ -404,7 +404,7 @@ async def story(
 
     When the story has passed and the service still runs, what must hold in the end is checked.
     """
-    settings = dict(NOMINATIONS_FIRST)
+    settings = dict(STORY_SETTINGS)
     for marker in request.node.iter_markers("settings"):
         settings |= marker.kwargs
     port = free_port()

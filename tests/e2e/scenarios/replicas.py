@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 
 from tests.e2e.scenarios.conftest import Story
-from tests.e2e.scenarios.service import NOMINATIONS_FIRST, Service
+from tests.e2e.scenarios.service import STORY_SETTINGS, Service
 from tests.support.logs.database_proxy import DatabaseProxy
 from tests.support.service.replicas import PROBE_S, RoundRobin
 from tests.support.waiting import eventually
@@ -150,7 +150,7 @@ async def replicas(
             made = Service(
                 story.plane, place, database.url, api_url=story.server.url if proxied else "",
                 certificates=story.service.certificates, identity=f"replica-{number}",
-                **(NOMINATIONS_FIRST | settings),
+                **(STORY_SETTINGS | settings),
             )  # fmt: skip
             made.starts = 1  # what is published is of this very log
             stack.push_async_callback(asyncio.to_thread, _end, made)

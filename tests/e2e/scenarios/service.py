@@ -9,7 +9,7 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import yaml
 
 from deploy.demo.ports import free_port
 from extender.cli.certificates.certificate_folder import CertificateFolder
+from tests.controlplane.api import Api
 from tests.controlplane.plane import ControlPlane, token_of
 from tests.controlplane.processes import dying_with_parent
 from tests.support.certificates import client_context, tls_settings
@@ -27,8 +28,13 @@ from tests.support.service.fork_server import ForkedCommand
 from tests.support.waiting import eventually, until
 
 ROOT = Path(__file__).resolve().parents[3]
-# Of the services of stories: nominations come first, as with more than 100 nodes; test_late_nominations.py has the stories about fewer
-NOMINATIONS_FIRST = {"nomination_delay_ms": "0"}
+# Of the services of stories: nominations come first, as with more than 100 nodes (test_late_nominations.py has the stories about
+# fewer), and each call has its line (`calls`).
+STORY_SETTINGS = {"nomination_delay_ms": "0", "log_level": "DEBUG"}
+
+
+class NotAnswered(AssertionError):
+    """The read API answers 503: it cannot answer now."""
 
 
 class Service:
@@ -42,6 +48,7 @@ class Service:
         *,
         api_url: str = "",
         certificates: CertificateFolder | None = None,
+        admin: Callable[[], Api] | None = None,
         forked: bool = True,
         command: Sequence[str] = ("extender", "serve"),
         **settings: str,
@@ -54,11 +61,13 @@ class Service:
             database_url: Its database.
             api_url: Of a proxy in front of kube-apiserver; empty: none.
             certificates: With which it is called; None: without TLS, all on one port of loopback.
+            admin: Makes the client that deletes what another service has published; None: that of the plane.
             forked: Whether a process that has imported the product forks it; else it is started as users start it.
             command: Another module in its place, with arguments; only where it is not forked.
             settings: More settings.
         """
         self._plane = plane
+        self._admin = admin or plane.api
         self._command = command
         self.certificates = certificates
         self._forked = forked
@@ -91,17 +100,14 @@ class Service:
                 **tls_settings(certificates),
                 **settings,
             }
-        self._environ["GANG_EXTENDER_LOG_LEVEL"] = "DEBUG"  # `calls` reads the lines of calls
         self._environ |= {f"GANG_EXTENDER_{k.upper()}": v for k, v in settings.items()}
         self._process: subprocess.Popen[bytes] | ForkedCommand | None = None
         self.starts = 0
 
     async def start(self) -> None:
         """Start it and wait until /readyz answers 200."""
-        # what was published of the database of another story is not about ours
         if self.starts == 0:
-            async with self._plane.api() as api:
-                await api.delete("/api/v1/namespaces/gang-extender/configmaps")
+            await self._delete_published()
         show_log(self.log)
         with self.log.open("ab") as log:
             if self._forked:
@@ -124,6 +130,11 @@ class Service:
         await eventually(ready_or_ended, f"{self.log}: the service to be ready", every_s=0.05)
         if not self.running:
             raise RuntimeError(f"the service has ended: {self.log.read_text()[-3000:]}")
+
+    async def _delete_published(self) -> None:
+        """Delete what was published of the database of another story: it is not about ours."""
+        async with self._admin() as api:
+            await api.delete("/api/v1/namespaces/gang-extender/configmaps")
 
     def session(self, within_s: float | None = None) -> aiohttp.ClientSession:
         """Return a session for its URLs: it trusts the certificate, and presents that of kube-scheduler.
@@ -188,6 +199,8 @@ class Service:
         """Return the answer and the position of the memory that it was made from."""
         async with self.session() as session, session.get(self.url + path) as reply:
             body = await reply.read()
+            if reply.status == 503:
+                raise NotAnswered(f"{path}: {body.decode()}")
             assert reply.status == 200, (path, reply.status, body)
             return json.loads(body), int(reply.headers.get("X-Log-Position", 0))
 
@@ -207,10 +220,17 @@ class Service:
             if not page:
                 await asyncio.sleep(0.01)
 
+    async def metrics(self) -> str:
+        """Read /metrics."""
+        async with self.session() as session, session.get(f"{self.url}/metrics") as reply:
+            text = await reply.text()
+            if reply.status == 503:
+                raise NotAnswered(f"/metrics: {text}")
+            return text
+
     async def metric(self, name: str, kind: str = "", **labels: str) -> float:
         """Read one value of /metrics, of a label `kind` or others if it has some; 0 when it is not there."""
-        async with self.session() as session, session.get(f"{self.url}/metrics") as reply:
-            lines = (await reply.text()).splitlines()
+        lines = (await self.metrics()).splitlines()
         given = ({"kind": kind} if kind else {}) | labels
         shown = ",".join(f'{label}="{value}"' for label, value in given.items())
         series = f"{name}{{{shown}}} " if given else f"{name} "
@@ -223,4 +243,7 @@ class Service:
 
     def calls(self, verb: str) -> list[dict[str, Any]]:
         """Return the canonical lines of one verb from the log file; calls without a leader have none."""
+        assert self._environ.get("GANG_EXTENDER_LOG_LEVEL") == "DEBUG", (
+            "without it no call has a line"
+        )
         return [line for line in self.lines("call") if line.get("verb") == verb and "pod" in line]

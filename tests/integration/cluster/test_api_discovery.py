@@ -15,6 +15,7 @@ from extender.cluster.api_server.feature_gate_reader import DryRunProber
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.cluster.connection.api_client import ApiServer
 from extender.cluster.read.object_decoding import blueprints_of, convert
+from extender.core.decisions.admit.native_gang_scheduling import has_its_condition_written
 from extender.core.log.control_plane_features import (
     NOT_CONFIGURED,
     PriorityOf,
@@ -203,6 +204,9 @@ async def test_groups_are_read_and_written_in_the_version_that_was_read(
         written = fake.bodies[-1][0]
         assert written.startswith(f"/apis/scheduling.k8s.io/{version}/namespaces/default/")
         assert written.endswith(f"/{key.name}/status")
+    if composites:  # which it writes itself since it has them in v1beta1
+        assert has_its_condition_written(groups[ROOT]) == (composites != "v1alpha3")
+    assert has_its_condition_written(groups[NEW])
 
 
 async def test_an_upgrade_of_the_api_server_is_never_taken_for_deleted_groups(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable, Container
+from typing import Any
 
 import msgspec
 import pytest
 
 from extender.cluster.api_server import api_discovery, informers, kubernetes_cluster
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.cluster.types import KubernetesObject
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
+from extender.runtime import periodic
 from tests.integration.cluster.fake_api import (
     FakeApi,
     Fault,
@@ -312,21 +317,96 @@ async def test_stop_leaves_nothing_behind(cluster: KubernetesCluster, fake: Fake
     assert not mine
 
 
-async def test_after_a_defect_it_is_listed_again(
+def labelled(name: str, **labels: str) -> dict[str, Any]:
+    node = a_node(name)
+    node["metadata"]["labels"] |= labels
+    return node
+
+
+def failing_for(
+    cluster: KubernetesCluster, verb: str, wanted: Container[str]
+) -> Callable[..., None]:
+    """Return a method of the objects of a cluster that raises for some names."""
+    inner = getattr(cluster._world, verb)
+
+    def outer(item: KubernetesObject) -> None:
+        if item.metadata.name in wanted:
+            raise ZeroDivisionError("the test fails it")
+        inner(item)
+
+    return outer
+
+
+async def test_a_defect_with_one_object_keeps_no_other(
+    cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """It stays as it was, and changes later; the others are followed, and decisions go on."""
+    monkeypatch.setattr(periodic, "FIRST_MS", 1)
+    for name in ("bad", "gone"):
+        fake.put("nodes", a_node(name))
+    await synced(cluster, fake)
+    before = counted("object_faults", part="cluster")
+    defective = {"bad", "new", "gone"}
+    monkeypatch.setattr(cluster._world, "upsert", failing_for(cluster, "upsert", defective))
+    monkeypatch.setattr(cluster._world, "delete", failing_for(cluster, "delete", defective))
+    fake.put("nodes", labelled("bad", changed="yes"))
+    fake.put("nodes", a_node("new"))
+    fake.remove("nodes", "gone")
+    fake.put("nodes", a_node("good"))
+    await eventually(lambda: "good" in cluster.view().nodes, "the others")
+    assert names(cluster) == {"bad", "gone", "good"}
+    assert not cluster.view().nodes[NodeName("bad")].labels.get("changed")
+    assert cluster.not_ready_reason() == ""
+    assert counted("object_faults", part="cluster") >= before + 3
+    objects = {record.object for record in caplog.records if record.levelname == "ERROR"}
+    assert objects == {"nodes bad", "nodes new", "nodes gone"}
+
+    defective.clear()
+    turns = itertools.count()
+
+    def recovered() -> bool:
+        fake.put("nodes", labelled("good", turn=str(next(turns))))
+        return names(cluster) == {"bad", "new", "good"}
+
+    await eventually(recovered, "the objects that were left out")
+    assert cluster.view().nodes[NodeName("bad")].labels["changed"] == "yes"
+
+
+async def test_an_object_of_a_list_is_not_left_out(
     cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy of a resource is not used meanwhile, and the error of ours does not end in silence."""
+    """The log may have it: without it, it would be recorded as gone. Nothing is decided until the defect has gone."""
+    monkeypatch.setattr(periodic, "FIRST_MS", 1)
+    fake.put("nodes", a_node("bad"))
+    with monkeypatch.context() as broken:
+        broken.setattr(cluster._world, "upsert", failing_for(cluster, "upsert", {"bad"}))
+        await cluster.start()
+        await eventually(lambda: "nodes: not synced: a defect" in cluster.not_ready_reason())
+    await cluster.synced()
+    assert names(cluster) == {"bad"}
 
-    def fails(*args: object) -> None:
-        raise RuntimeError("defect")
 
+async def test_a_defect_with_many_objects_is_one_of_the_resource(
+    cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view without all of them would be worse than none."""
+    monkeypatch.setattr(periodic, "LEFT_OUT_MAX", 2)
     await synced(cluster, fake)
     with monkeypatch.context() as broken:
-        broken.setattr(cluster._world, "upsert", fails)
-        fake.put("nodes", a_node("n1"))
-        await eventually(lambda: "defect" in cluster.not_ready_reason(), "the defect is reported")
+        wanted = [f"n{number}" for number in range(3)]
+        broken.setattr(cluster._world, "upsert", failing_for(cluster, "upsert", wanted))
+        for name in wanted:
+            fake.put("nodes", a_node(name))
+        await eventually(lambda: "a defect" in cluster.not_ready_reason(), "the defect is reported")
     await cluster.synced()
-    await eventually(lambda: "n1" in cluster.view().nodes, "the node")
+    turns = itertools.count()
+
+    def recovered() -> bool:
+        fake.put("nodes", labelled("good", turn=str(next(turns))))
+        return names(cluster) == {*wanted, "good"}
+
+    await eventually(recovered, "the nodes")
 
 
 # --- catching up

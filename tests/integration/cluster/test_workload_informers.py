@@ -9,12 +9,14 @@ import pytest
 
 from extender.cluster.api_server import workload_informers
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.cluster.types import WorkloadManifest
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import PodRef
 from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
-from tests.integration.cluster.fake_api import FakeApi, Fault
+from extender.runtime import periodic
+from tests.integration.cluster.fake_api import FakeApi, Fault, counted
 from tests.support.waiting import eventually
 
 TREE = "gang-extender.dev/tree"
@@ -245,3 +247,30 @@ async def test_the_reason_of_a_waiting_pod_is_its_condition(
     (condition,) = body["status"]["conditions"]
     assert (condition["type"], condition["reason"]) == ("PodScheduled", "SchedulingGated")
     assert condition["message"] == "no tree: x"
+
+
+async def test_a_defect_with_one_workload_keeps_no_other(
+    served: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays as it was; a defect of the whole resource ends no task in silence: it is listed again."""
+    monkeypatch.setattr(periodic, "FIRST_MS", 1)
+    fake.put("jobs", a_job("first"))
+    await eventually(lambda: names(served) == {"first"}, "the first one")
+    store, before = served.workloads._store, counted("object_faults", part="cluster")
+    inner = store.upsert
+
+    def fails(found: WorkloadManifest) -> None:
+        if found.metadata.name == "bad":
+            raise ZeroDivisionError("the test fails it")
+        inner(found)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "upsert", fails)
+        fake.put("jobs", a_job("bad"))
+        fake.put("jobs", a_job("good"))
+        await eventually(lambda: names(served) == {"first", "good"}, "the other one")
+        (informer,) = (i for r, i in served.workloads._informers.items() if r.name == "jobs")
+        broken.setattr(informer, "_change", lambda line: 1 / 0)
+        fake.put("jobs", a_job("lost"))
+        await eventually(lambda: counted("object_faults", part="cluster") >= before + 2)
+    await eventually(lambda: names(served) == {"first", "good", "bad", "lost"}, "all of them")

@@ -12,6 +12,7 @@ import pytest
 from h2.errors import ErrorCodes
 from hyperframe.frame import (
     DataFrame,
+    HeadersFrame,
     PingFrame,
     PriorityFrame,
     RstStreamFrame,
@@ -233,7 +234,15 @@ TINY = {
     "priorities": PriorityFrame(1).serialize(),
     "unknown frames": b"\0\0\0\xff\0\0\0\0\0",
     "empty data": DataFrame(1).serialize(),
-}
+    "ends": DataFrame(1, flags=["END_STREAM"]).serialize(),
+    "a mixture": b"".join(
+        (
+            PingFrame(0, opaque_data=b"12345678").serialize(), b"\0\0\0\xff\0\0\0\0\0",
+            SettingsFrame(0).serialize(), PriorityFrame(1).serialize(), WindowUpdateFrame(1, window_increment=1).serialize(),
+            DataFrame(7, data=b"x").serialize(), SettingsFrame(0, flags=["ACK"]).serialize(),
+        )
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", TINY)
@@ -252,16 +261,49 @@ async def test_a_hundred_thousand_tiny_frames_end_their_connection(kind, made, m
             caller.start(FILTER, b"{", ends=False, content_length="9")  # stream 1
             assert (await good.ask(FILTER, service.filter_body())).status == 200
             monkeypatch.setattr(http2_connection.Http2Connection, "_receive", noted)
-            caller.writer.write(TINY[kind] * 100_000)
+            caller.writer.write(TINY[kind] * (900_000 // len(TINY[kind])))
             await caller.ended.wait()
             assert (await good.ask(FILTER, service.filter_body())).status == 200
             monkeypatch.undo()
     frames = sum(sizes) / len(TINY[kind])
     assert max(sizes) < 4096
-    if kind not in ("resets", "empty data"):  # where h2 may find an error of its own first
+    if kind not in (
+        "resets",
+        "empty data",
+        "ends",
+        "a mixture",
+    ):  # where h2 may find an error of its own first
         assert caller.reason == ErrorCodes.ENHANCE_YOUR_CALM
         assert refused() == before + 1
     assert frames < 2 * http2_connection.CONTROL_FRAMES_PER_S + 1000
+
+
+async def test_many_malformed_requests_end_their_connection(made, monkeypatch):
+    """Each is reset, and brings nothing of a request."""
+    monkeypatch.setattr(http2_connection, "CONTROL_FRAMES_PER_S", 20)
+    monkeypatch.setattr(Http2Client, "_read", until_settled)
+    block = b"\x82\x87"  # a method and a scheme, no path
+    refused = METRICS.http_requests_refused.labels("control-frames")._value.get
+    before = refused()
+    async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
+        for number in range(1, 601, 2):
+            frame = HeadersFrame(number, block, flags=["END_HEADERS", "END_STREAM"])
+            caller.writer.write(frame.serialize())
+        await eventually(lambda: refused() == before + 1, "the end of the connection")
+
+
+async def test_what_is_not_taken_beside_answers_has_a_limit(made, monkeypatch):
+    """Acknowledgements of pings to a caller that takes nothing: its connection ends, and none of it counts any more."""
+    monkeypatch.setattr(http2_connection, "UNTAKEN_BYTES_MAX", 1_000)
+    async with listening(made) as service, http2_client(made, service.ports[0]) as caller:
+        assert (await caller.ask(FILTER, service.filter_body())).status == 200
+        (connection,) = service.runners[0].app[connection_limits.CONNECTIONS]._http2.values()
+        connection.pause_writing()
+        for _ in range(100):
+            caller.writer.write(TINY["pings"])
+            await asyncio.sleep(0)
+        await caller.ended.wait()
+        await eventually(lambda: METRICS.http_body_bytes_in_flight._value.get() == 0)
 
 
 async def test_rapid_resets_end_their_connection(made):

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 import uvloop
 
-from extender.http.web.connection_limits import ConnectionLimits
+from extender.http.web.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.web.request_limits import FILTER_BYTES_MIN, FILTER_BYTES_PER_NODE, VALUES_MIN
 from extender.http.web.server import listen
 from extender.ports.access_ports import AccessRight
@@ -459,3 +459,28 @@ async def test_malformed_requests_and_usual_calls_leave_few_lines(counted, caplo
     }
     assert len(logged) <= 2
     assert not any(r.exc_info for r in logged)
+
+
+async def test_a_request_without_a_body_waits_while_answers_are_not_taken():
+    """Its answer may stay here as well. Calls of kube-scheduler and probes are answered meanwhile."""
+    async with listening() as (served, connect):
+        most = served.stage.settings.max_body_bytes_in_flight
+        in_flight = served.client.app[CONNECTIONS].in_flight
+
+        async def status(path, method="GET"):
+            peer = await connect()
+            body = (
+                json.dumps({"Pod": wire_pod(served.stage, "g-0"), "NodeNames": ["n0"]})
+                if method == "POST"
+                else ""
+            )
+            await peer.send(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())  # fmt: skip
+            return (await peer.answer())[0]
+
+        paths = [("/v1/gangs",), ("/metrics",), ("/livez",), ("/scheduler/filter", "POST")]
+        usual = [await status(*path) for path in paths]
+        assert usual == [200] * 4
+        in_flight.hold(most // 2 + 1, reads=True)
+        assert [await status(*path) for path in paths] == [503, 503, 200, 200]
+        in_flight.hold(-most // 2 - 1, reads=True)
+        assert [await status(*path) for path in paths] == usual

@@ -334,6 +334,12 @@ async def test_preempt_never_answers_null_or_an_empty_victim(served, field, vict
     assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == {}
 
 
+async def test_preempt_refuses_a_node_without_victims_beside_one_that_has_some(served):
+    """Kubernetes 1.38 offers nodes that need no victim; a node that is omitted is refused."""
+    body = {"Pod": with_victims(served), "NodeNameToMetaVictims": META | {"n1": {"Pods": []}}}
+    assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == META
+
+
 def calls_about(served, name):
     """Return a body per verb that carries a pod."""
     pod, offered = wire_pod(served.stage, name), {"NodeNames": ["n0", "n1"]}

@@ -308,6 +308,9 @@ VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[No
     "row security": (
         "forged-definition", "gx.gang_state", _runs("ALTER TABLE gx.gang_state ENABLE ROW LEVEL SECURITY"),
     ),
+    "table in the place of a view": (
+        "forged-definition", "gx.v_victim", _runs("DROP VIEW gx.v_victim", "CREATE TABLE gx.v_victim (pod text)"),
+    ),
     "dropped view": ("forged-definition", "gx.v_victim", _runs("DROP VIEW gx.v_victim")),
     "view with another limit": (
         "forged-definition", "LIMIT 2", partial(change_unplanned, text="LIMIT 1", by="LIMIT 2"),
@@ -369,6 +372,14 @@ NOT_FOUND: Mapping[str, Callable[[FilledLog], Awaitable[None]]] = {
         "CREATE TABLE gx.mine (x int)", "CREATE VIEW gx.v_mine AS SELECT * FROM gx.event"
     ),
     "rights to read": _runs("GRANT SELECT ON gx.event TO gx_auditor"),
+    "rights that are not there yet": _runs(
+        "ALTER DEFAULT PRIVILEGES IN SCHEMA gx GRANT ALL ON TABLES TO gx_auditor"
+    ),
+    "a policy without row security": _runs("CREATE POLICY hide ON gx.event USING (false)"),
+    "an epoch ahead": _runs("UPDATE gx.lease SET epoch = epoch + 5"),
+    "a snapshot behind the end": _runs(
+        "UPDATE gx.snapshot SET position = 900000 WHERE position = 10"
+    ),
     "the server around the schema": _runs(
         "CREATE FUNCTION public.note() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",
         "CREATE EVENT TRIGGER note ON ddl_command_end EXECUTE FUNCTION public.note()",

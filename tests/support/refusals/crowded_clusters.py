@@ -6,6 +6,12 @@ import msgspec
 from hypothesis import strategies as st
 
 from extender.core.model.nodes import Taint
+from extender.core.model.pods import (
+    NodeSelector,
+    NodeSelectorRequirement,
+    PodShape,
+    SelectorTerm,
+)
 from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
 from tests.support.planning.random_trees import requests, ruled_requests
 
@@ -23,7 +29,18 @@ def refused_requests(draw, *, ruled: bool = False) -> PlanRequest:
     apart = draw(st.integers(0, 3)) == 0
     nodes = tuple(_node(draw, node, number, full=full, apart=apart) for number, node in enumerate(request.nodes))  # fmt: skip
     root = _group(draw, request.root)
-    return replace(request, root=root, nodes=nodes, explain=True)
+    shapes = tuple(_shape(draw, shape, nodes) for shape in request.shapes)
+    return replace(request, root=root, nodes=nodes, shapes=shapes, explain=True)
+
+
+def _shape(draw, shape: PodShape, nodes: tuple[PlanNode, ...]) -> PodShape:
+    """Give some pods a volume that a few nodes, or no node, can use."""
+    if draw(st.integers(0, 5)):
+        return shape
+    names = draw(st.sets(st.sampled_from([str(node.name) for node in nodes]), max_size=2))
+    host = NodeSelectorRequirement(key=HOSTNAME, operator="In", values=(*sorted(names), "gone"))
+    volume = NodeSelector(terms=(SelectorTerm(labels=(host,)),), volume=True)
+    return replace(shape, selectors=(*shape.selectors, volume))
 
 
 def _node(draw, node: PlanNode, number: int, *, full: bool, apart: bool) -> PlanNode:

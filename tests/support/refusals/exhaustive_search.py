@@ -18,7 +18,7 @@ from tests.support.planning.static_filters_checker import passes
 replace = msgspec.structs.replace
 # Its kind, and Kind/namespace/name of its group; the kinds below have none.
 Requirement = tuple[str, str]
-OF_THE_TREE = ("reservation", "taint", "cordon", "selector", "rules", "resources")
+OF_THE_TREE = ("reservation", "taint", "cordon", "selector", "volumes", "rules", "resources")
 
 
 def walk(group: PlanGroup) -> Iterator[PlanGroup]:
@@ -105,7 +105,12 @@ class _Search:
         if "cordon" in self.kinds:
             changed = replace(changed, unschedulable=False)
         shape = self.request.shapes[member.shape]
-        return passes(shape, changed, labels="selector" not in self.kinds) and not any(
+        if "selector" in self.kinds:
+            volumes = tuple(s for s in shape.selectors if s.volume)
+            shape = replace(shape, node_selector=(), selectors=volumes)
+        if "volumes" in self.kinds:
+            shape = replace(shape, selectors=tuple(s for s in shape.selectors if not s.volume))
+        return passes(shape, changed) and not any(
             v.node == node.name and (v.uid == member.uid or (v.uid is None and v.shape == member.shape))
             for v in self.request.rejected_nodes
         )  # fmt: skip

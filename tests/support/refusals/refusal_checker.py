@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from extender.core.model.ids import NodeName
+from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import (
     AddedNodes,
     Conflict,
@@ -31,7 +32,11 @@ from tests.support.refusals.exhaustive_search import (
 
 replace = msgspec.structs.replace
 HOSTNAME = "kubernetes.io/hostname"
-PARTS = {("taint", "cordons"): "cordon", ("selector", "podRules"): "rules"}
+PARTS = {
+    ("taint", "cordons"): "cordon",
+    ("selector", "podRules"): "rules",
+    ("selector", "volumes"): "volumes",
+}
 
 
 def faults(request: PlanRequest, refusal: Refusal) -> list[str]:
@@ -109,11 +114,21 @@ def changed(request: PlanRequest, change: Relaxation) -> PlanRequest:
         case "taint":
             return replace(request, nodes=tuple(_tolerated(n, change) for n in request.nodes))
         case "selector":
-            shapes = (replace(s, node_selector=(), selectors=()) for s in request.shapes)
-            return replace(request, shapes=tuple(shapes))
+            return replace(request, shapes=tuple(map(_without_selectors, request.shapes)))
+        case "volumes":
+            return replace(request, shapes=tuple(map(_without_volumes, request.shapes)))
         case "podRules":
             rules = (r for i, r in enumerate(request.rules) if i not in change.rules)
             return replace(request, rules=tuple(rules))
+
+
+def _without_selectors(shape: PodShape) -> PodShape:
+    volumes = tuple(selector for selector in shape.selectors if selector.volume)
+    return replace(shape, node_selector=(), selectors=volumes)
+
+
+def _without_volumes(shape: PodShape) -> PodShape:
+    return replace(shape, selectors=tuple(s for s in shape.selectors if not s.volume))
 
 
 def _with_minimum(group: PlanGroup, key: str, minimum: int) -> PlanGroup:

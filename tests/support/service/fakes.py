@@ -187,7 +187,9 @@ class FakeCluster:
         ]
         self.seen = without_pod(self.seen, pod.uid)
         if pod.deleting or pod.disruption_target:
-            self.seen = with_end(self.seen, pod.uid, end_of_terminating(pod.disruption_target))
+            self.seen = with_end(
+                self.seen, pod.uid, end_of_terminating(pod.disruption_target, pod.node or "")
+            )
         self._notify()
 
     def end_pod(self, name: str, end: PodEnd) -> None:

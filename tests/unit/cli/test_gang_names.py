@@ -69,6 +69,7 @@ class Service:
         ("Pod/team-a/x-0", "team-a/x-0"),
         ("Job/team-a/x", "team-a/x-1234"),
         ("jobs/team-a/x", "team-a/x-1234"),
+        ("Job/x", "team-a/x-1234"),  # of the one other namespace that has it
     ],
 )
 def test_a_name_is_that_of_a_root_group_or_a_pod(name, path):
@@ -82,6 +83,8 @@ def test_a_name_is_that_of_a_root_group_or_a_pod(name, path):
         ("a//b", Service(), "gang 'a//b' is not NAME or NAMESPACE/NAME"),
         ("no/n1", Service(), "a node is no gang; `gang-extender explain no/n1` has its pods"),
         ("Job/team-a/x", None, "name the root group, or ask the service with --server"),
+        ("Job/two", Service(), "Job default/two has no group now"),  # two namespaces have it
+        ("Job/team-b/x", Service(), "Job team-b/x has no group now"),
         ("Job/team-a/held", Service(), "Job team-a/held has no group now"),
         ("lws/team-a/x", Service(), "LeaderWorkerSet team-a/x has several root groups, name one of them: team-a/x-0, team-a/x-1"),
     ],

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
+import extender
 from extender.core.model.errors import CorruptLog, StoreUnavailable
-from extender.runtime.periodic import Changes, PeriodicTask
+from extender.runtime import periodic
+from extender.runtime.periodic import Changes, PeriodicTask, count_unhandled, kept_running
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
 from tests.support.waiting import eventually
@@ -150,3 +154,84 @@ async def test_a_cancelled_task_cancels_its_work():
         await started.wait()
     assert ended
     assert _last_success("cancelled") is None
+
+
+async def test_a_loop_that_a_defect_has_ended_runs_again(monkeypatch, caplog):
+    """Also one of several tasks; what it raised is logged and counted. An error of the log ends it, alone or in a group."""
+    monkeypatch.setattr(periodic, "FIRST_MS", 1)
+    before = METRICS.object_faults.labels("service")._value.get()
+    errors = [ZeroDivisionError(), ExceptionGroup("tasks", [ZeroDivisionError()]), None]
+
+    async def run():
+        if (error := errors.pop(0)) is not None:
+            raise error
+
+    await kept_running("a loop", run)
+    assert not errors
+    assert METRICS.object_faults.labels("service")._value.get() == before + 2
+    assert [r.object for r in caplog.records] == ["a loop"] * 2
+    for error in (CorruptLog("gap"), ExceptionGroup("tasks", [ZeroDivisionError(), CorruptLog()])):
+        errors.append(error)
+        with pytest.raises(type(error)):
+            await kept_running("a loop", run)
+
+
+async def test_an_exception_of_a_task_that_is_not_awaited_is_counted():
+    """A connection that breaks is no defect."""
+    loop, value = asyncio.get_running_loop(), METRICS.object_faults.labels("service")._value
+    before = value.get()
+    loop.set_exception_handler(count_unhandled)
+    for error in (ZeroDivisionError(), ConnectionResetError()):
+        loop.call_exception_handler({"message": "a task", "exception": error})
+    assert value.get() == before + 1
+
+
+# Where tasks are started, and what becomes of an exception in one: a new place belongs here with its answer.
+STARTED = {
+    "cluster/api_server/kubernetes_cluster.py": "kept_running; waits of catch_up, raised to its caller",
+    "cluster/api_server/workload_informers.py": "Informer.keep, and the next discovery starts it again",
+    "cluster/manifests/served/journal.py": "each caller gets it",
+    "cluster/manifests/served/manifest_cluster.py": "_poll_alone",
+    "composition.py": "kept_running; the leader ends the process",
+    "control/actuators/nominator.py": "WorkQueue",
+    "control/actuators/work_queue.py": "ObjectFaults for each key",
+    "control/binding/bind_barrier.py": "ObjectFaults, and the calls are answered",
+    "control/log/append_pipeline.py": "ObjectFaults, and the appends are settled or the lease is lost",
+    "control/log/lease_loop.py": "raised by the loop of the leader; listeners by ObjectFaults",
+    "control/log/settlement.py": "ObjectFaults, and the lease is lost",
+    "control/loop/admission/refusal_explanations.py": "ObjectFaults for each tree",
+    "control/loop/admission/tree_searches.py": "ObjectFaults for each tree",
+    "control/loop/termination_reasons.py": "ObjectFaults for each member",
+    "control/trees/tree_controller.py": "ObjectFaults and WorkQueue",
+    "http/access/review_cache.py": "the callers get it",
+    "http/scheduler/leader_proxy.py": "the caller gets it; the watch of closed connections starts again with the next call",
+    "http/web/access_control.py": "the caller gets it",
+    "http/web/direct_calls.py": "answered as an internal error",
+    "query_main.py": "PeriodicTask",
+    "queries/log/event_stream.py": "the readers get it, and the next one starts it again",
+    "runtime/wakeup.py": "waits, without work",
+    "snapshots/state_loader.py": "awaited",
+    "store/decision_inputs.py": "each caller gets it",
+    "store/embedded/embedded_server.py": "logged, and tried again",
+    "store/log/appender.py": "each caller gets it",
+    "store/log/log_reader.py": "awaited",
+    "store/projection_rebuild.py": "awaited",
+}
+SERVICE = Path(extender.__file__).parent
+
+
+def test_each_task_of_the_service_has_an_answer_to_exceptions():
+    """A task whose exception is lost ends in silence, and its work is not done any more."""
+    starts = re.compile(r"create_task\(|ensure_future\(")
+    found = {
+        str(path.relative_to(SERVICE))
+        for path in SERVICE.rglob("*.py")
+        if path.relative_to(SERVICE).parts[0] != "cli" and starts.search(path.read_text())
+    }
+    assert found == STARTED.keys()
+
+
+def test_only_the_leader_runs_without_a_guard():
+    """All other loops of the service run again after a defect."""
+    started = re.findall(r"create_task\(\s*([\w.]+)", (SERVICE / "composition.py").read_text())
+    assert sorted(started) == ["kept_running", "self.leader.run", "stopping.wait"]

@@ -29,6 +29,7 @@ from extender.cluster.manifests.manifest_loader import (
 )
 from extender.cluster.manifests.yaml_reader import files_of
 from extender.core.model.errors import BadInput
+from extender.telemetry import METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -143,8 +144,19 @@ def _content(name: str) -> _Entries | BadInput:
     """Return the objects of a file, or why it cannot be read."""
     try:
         return entries_in(documents(name), Role.CLUSTER)
-    except BadInput as fault:
-        return fault
+    except Exception as fault:  # noqa: BLE001 -- logged and counted by `_fault_of`
+        return _fault_of(name, fault)
+
+
+def _fault_of(name: str, error: Exception) -> BadInput:
+    """Return why a file is ignored; a defect is one of its objects, as far as the other files go."""
+    if isinstance(error, BadInput):
+        return error
+    METRICS.object_faults.labels("cluster").inc()
+    logger.error(
+        "a defect of this service concerns one file", exc_info=error, extra={"object": name}
+    )
+    return BadInput(f"a defect of this service, see its log: {type(error).__name__}: {error}")
 
 
 class _Built(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,9 +196,9 @@ class _Choice:
         try:
             with_these = self.used | {name: content[name] for name in names}
             self._built = self._build(with_these)
-        except BadInput as fault:
+        except Exception as fault:  # noqa: BLE001 -- logged and counted by `_fault_of`
             if len(names) == 1:
-                self.faults[names[0]] = fault
+                self.faults[names[0]] = _fault_of(names[0], fault)
                 return
             half = len(names) // 2
             self._add(names[:half], content)

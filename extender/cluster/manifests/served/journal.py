@@ -249,7 +249,9 @@ class Journal:
             fault: ClusterUnavailable | None = None
             try:
                 await asyncio.to_thread(self._flush, b"".join(line for line, _ in batch))
-            except OSError as raised:
+            except Exception as raised:  # no caller may wait for ever
+                if not isinstance(raised, OSError):
+                    logger.exception("a defect kept lines from being written")
                 fault = ClusterUnavailable(f"{self.path}: {raised}")
             for _, written in batch:
                 if written.cancelled():

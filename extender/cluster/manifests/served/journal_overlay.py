@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from extender.cluster import types as api
@@ -23,12 +25,17 @@ from extender.core.decisions.admit.plan_request import GATE
 from extender.ports.cluster_ports import Condition
 from extender.ports.written_names import DISRUPTION_TARGET, PLAN_ANNOTATION, PREEMPTED
 
+ENDED_KEPT: Final = (
+    16_384  # deleted pods of which the node is kept, for a leader that did not record their Binding
+)
+
 
 class JournalOverlay:
     """The fold of all lines so far, by UID."""
 
     def __init__(self) -> None:
         self.bound: dict[str, Bound] = {}
+        self._ended_on: dict[str, str] = {}  # node of bound pods that were deleted, oldest first
         self.nominated: dict[str, str] = {}
         self.ungated: set[str] = set()
         self.disrupted: dict[str, str] = {}  # message of their DisruptionTarget
@@ -72,6 +79,11 @@ class JournalOverlay:
         self.where[uid] = ("Pod", "", record.namespace, record.name)
         return True
 
+    def node_of(self, uid: str) -> str:
+        """Return the node that a pod is or was bound to; empty: none, or it was deleted long ago."""
+        bound = self.bound.get(uid)
+        return bound.node if bound is not None else self._ended_on.get(uid, "")
+
     def _apply_to_group(self, record: Conditions | PodGroupWritten | CompositeWritten) -> None:
         uid = record.uid
         if isinstance(record, Conditions):
@@ -89,6 +101,10 @@ class JournalOverlay:
         self.gone[ident] = self.gone.get(ident, 0) + 1
         self.ungated.discard(record.uid)
         self.evicted.discard(record.uid)
+        if record.uid in self.bound:
+            self._ended_on[record.uid] = self.bound[record.uid].node
+            if len(self._ended_on) > ENDED_KEPT:
+                del self._ended_on[next(iter(self._ended_on))]
         for table in (self.bound, self.nominated, self.disrupted, self.conditions, self.where):
             table.pop(record.uid, None)
         return self.groups.pop(record.uid, None) is not None

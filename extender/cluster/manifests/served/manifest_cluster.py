@@ -19,12 +19,15 @@ is not ready only if the manifests were never valid.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import Ident, ident_of
@@ -62,7 +65,7 @@ from extender.core.model.pod_groups import CHILDREN_MAX, Source
 from extender.core.model.pods import Pod, PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
-from extender.runtime.periodic import ObjectFaults
+from extender.runtime.periodic import ObjectChanges, ObjectFaults
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
 
@@ -142,6 +145,8 @@ class ManifestCluster:
         self._left: dict[str, Ident] = {}  # removed from the manifests, and not recorded yet
         self.workloads = ManifestWorkloads(self._world, self._overlay, self._write, clock)
         self._was_valid = False
+        self._faults: ObjectFaults[str] = ObjectFaults("cluster")
+        self._changes = ObjectChanges("cluster", clock.monotonic_ms)
         self._fault = "the manifests were not read yet"
         self._ignored: Mapping[str, str] = {}  # files that are not valid, and why
         self._view_changed = Wakeup()
@@ -171,13 +176,8 @@ class ManifestCluster:
         if self._paths != self._recorded_paths:
             check_same_manifests(self._recorded_paths, self._paths, self._journal.path)
             await self._write(ManifestPaths(at_us=self._clock.now_us(), paths=self._paths))
-        await self._poll()
+        await self._poll_alone()
         self._polling = asyncio.create_task(self._poll_forever(), name="cluster-files")
-
-    async def broken(self) -> None:
-        """Wait until the polling task ends, and raise its exception: a defect."""
-        if self._polling is not None:
-            await asyncio.shield(self._polling)
 
     async def stop(self) -> None:
         """Stop the polling task and close the journal."""
@@ -189,15 +189,28 @@ class ManifestCluster:
         await self._journal.close()
 
     async def _poll_forever(self) -> None:
-        faults: ObjectFaults[str] = ObjectFaults("cluster")
         while True:
-            await asyncio.sleep(max(self._poll_s, faults.pause_s("files")))
-            with faults.alone("files"):
-                await self._poll()
+            await asyncio.sleep(max(self._poll_s, self._faults.pause_s("files")))
+            await self._poll_alone()
+
+    async def _poll_alone(self) -> None:
+        """Poll; after a defect the next poll reads all files again."""
+        is_done = False
+        with self._faults.alone("files"):
+            await self._poll()
+            is_done = True
+        if is_done:
+            return
+        self._watcher.read_again()
+        self._invalid |= self._things.keys()
+        if not self._was_valid:
+            self._fault = "a defect of this service kept the manifests from being read, see the log"
 
     async def _poll(self) -> None:
         self._read_journal()
         await self._look()
+        if self._changes.make_again():
+            self._wake_waiting()
         await self._record_removals()
         self._polls.wake()
 
@@ -282,7 +295,7 @@ class ManifestCluster:
                     await self._next_slice()
             removed = sorted(gone.get(kind, ()), key=lambda thing: thing.key)
             for number, thing in enumerate(removed, start=1):
-                self._world.delete(thing)
+                self._pass_on(ident_of(thing), functools.partial(self._world.delete, thing))
                 if number % OBJECTS_PER_SLICE == 0:
                     await self._next_slice()
 
@@ -292,6 +305,17 @@ class ManifestCluster:
 
     def _upsert(self, ident: Ident) -> None:
         """Apply an object of the manifests with the writes to it; it may have been deleted since."""
+        if ident in self._things:
+            self._pass_on(ident, functools.partial(self._put, ident))
+
+    def _pass_on(self, ident: Ident, change: Callable[[], None]) -> None:
+        """Change an object of the world; after a defect with it, it stays as it is there for a pause."""
+        kind, _, *name = ident
+        self._changes.make(
+            f"{kind} {'/'.join(filter(None, name))}", change, may_wait=self._was_valid
+        )
+
+    def _put(self, ident: Ident) -> None:
         thing = self._things.get(ident)
         if thing is None:
             return
@@ -344,7 +368,8 @@ class ManifestCluster:
             return
         if uid not in self._overlay.where:
             del self._by_uid[uid]
-            self._world.delete(self._things.pop(ident))
+            thing = self._things.pop(ident)
+            self._pass_on(ident, functools.partial(self._world.delete, thing))
             return
         self._upsert(ident)
 
@@ -366,8 +391,6 @@ class ManifestCluster:
 
         Manifests that were valid once and are not now are no reason.
         """
-        if self._polling is not None and self._polling.done():
-            return "the files are not watched any more"
         return "" if self._was_valid else self._fault
 
     async def catch_up(self) -> None:
@@ -450,10 +473,11 @@ class ManifestCluster:
             await self._write(Evicted(at_us=at, namespace=namespace, name=name, uid=pod.uid))
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Return how a pod ended; None if it is in the view."""
+        """Return how a pod ended; None if it is in the view. The journal has the node of one that was removed."""
         if pod.uid in self._world.view.pods:
             return None
-        return self._world.view.ends.get(pod.uid, PodEnd("deleted"))
+        end = self._world.view.ends.get(pod.uid, PodEnd("deleted"))
+        return msgspec.structs.replace(end, node=end.node or self._overlay.node_of(pod.uid))
 
     async def bind(self, binding: Binding) -> None:
         """Bind a pod; a pod that is already bound to this node is a success.

@@ -5,7 +5,8 @@ The planner places the tree on some nodes as if these were free, and on the othe
 of busy slots per node decides with which it finds a place, then the domain with the fewest of them in all, then the fewest nodes.
 
 There is no hold for a tree that fits as soon as pods of its own namespace leave, nor for one that needs more than a share
-of what its pods may use in the domain that it is for (`HoldRefusal`).
+of what its pods may use (`HoldRefusal`). A domain of which it needs no more than that share comes first; a tree that fills a
+domain is the usual case of training, so it may have a whole one where that is a small part of the cluster.
 """
 
 from __future__ import annotations
@@ -70,8 +71,7 @@ class HoldRequests:
             request: Its plan request.
             ruled: The result of `ruled_part` for that request.
             staying: Further pods that count as staying, such as those that terminate and stay.
-            max_percent: How much of each resource may be held for one namespace: of the domain that the tree is for, or
-                of the cluster, on the nodes that its pods may use.
+            max_percent: How much of each resource may be held for one namespace, of the nodes that its pods may use.
         """
         shapes: dict[PodShape, int] = {}
         leaving = _leaving(view, state, tree, ruled, shapes, staying)
@@ -109,11 +109,14 @@ class HoldRequests:
         plan = yield self.all_free()
         if plan is None or not self.busy:
             return NO_PLACE
-        over = self._share.over(plan)
+        if (over := self._share.over(plan)) is not None:
+            return over
+        everywhere = self.busy
         if self._keep_domains(self._share.domains_for(plan)):
-            plan = (yield self.all_free()) if self.busy else None
-            if plan is None:
-                return over or NO_PLACE
+            wide = (yield self.all_free()) if self.busy else None
+            if wide is None:
+                self.busy = everywhere
+            plan = wide or plan
         levels = sorted(set(self.busy.values()))
         low, high = 0, len(levels) - 1
         while low < high:
@@ -132,9 +135,9 @@ class HoldRequests:
 
     def _keep_domains(self, wide: Collection[str]) -> bool:
         """Leave out nodes of other domains; return whether some were left out."""
-        before = len(self.busy)
-        self.busy = {n: slots for n, slots in self.busy.items() if self._share.domain[n] in wide}
-        return len(self.busy) < before
+        before = self.busy
+        self.busy = {n: slots for n, slots in before.items() if self._share.domain[n] in wide}
+        return len(self.busy) < len(before)
 
     def _in_order(self, level: int) -> list[NodeName]:
         """Return the nodes with at most so many busy slots, those of domains with the fewest in all first."""
@@ -166,11 +169,10 @@ class HoldShare:
 
         Args:
             request: Of the tree.
-            max_percent: How much of each resource of a domain may be held.
+            max_percent: How much of each resource may be held, of the nodes that its pods may use.
         """
         self._request, self._max_percent = request, max_percent
-        self._key = _root_key(request.root)
-        self.domain = _domains(request, self._key)
+        self.domain = _domains(request, _root_key(request.root))
 
     @cached_property
     def _capacity(self) -> Mapping[str, Counter[str]]:
@@ -190,43 +192,42 @@ class HoldShare:
         return capacity
 
     def domains_for(self, plan: Plan) -> frozenset[str]:
-        """Return the domains in which what a plan needs for the minimum is no more than the share."""
-        needs = sum((*self._needs(plan).values(),), Counter[str]())
-        return frozenset(d for d in self._capacity if not self._too_much(d, needs))
+        """Return the domains in which what a plan needs for the minimum is no more than the share of that domain."""
+        needs = self._needs(plan)
+        return frozenset(d for d, has in self._capacity.items() if not self._too_much(has, needs))
 
     def over(self, plan: Plan) -> HoldRefusal | None:
         """Return why what a plan needs for the minimum is not held; None: it is no more than the share."""
-        for domain, needs in sorted(self._needs(plan).items()):
-            over = self._too_much(domain, needs)
-            if over:
-                return self._refusal(domain, {name: needs[name] for name in over})
-        return None
+        needs = self._needs(plan)
+        over = self._too_much(self._whole, needs)
+        return self._refusal({name: needs[name] for name in over}) if over else None
 
-    def _needs(self, plan: Plan) -> Mapping[str, Counter[str]]:
-        needs: dict[str, Counter[str]] = {}
+    @cached_property
+    def _whole(self) -> Mapping[str, int]:
+        return sum(self._capacity.values(), Counter[str]())
+
+    def _needs(self, plan: Plan) -> Mapping[str, int]:
+        needs = Counter[str]()
         for assignment in plan.assignments:
             if not assignment.extra:
-                requests = dict(self._request.shapes[assignment.shape].requests)
-                needs.setdefault(self.domain[assignment.node], Counter()).update(requests)
+                needs.update(dict(self._request.shapes[assignment.shape].requests))
         return needs
 
-    def _too_much(self, domain: str, needs: Mapping[str, int]) -> list[str]:
-        capacity = self._capacity[domain]
+    def _too_much(self, capacity: Mapping[str, int], needs: Mapping[str, int]) -> list[str]:
         return [
             name
             for name, amount in needs.items()
-            if amount * 100 > capacity[name] * self._max_percent
+            if amount * 100 > capacity.get(name, 0) * self._max_percent
         ]
 
-    def _refusal(self, domain: str, needs: Mapping[str, int]) -> HoldRefusal:
-        whole = {name: self._capacity[domain][name] for name in needs}
+    def _refusal(self, needs: Mapping[str, int]) -> HoldRefusal:
+        whole = {name: self._whole[name] for name in needs}
         limit = {name: amount * self._max_percent // 100 for name, amount in whole.items()}
         percent = max(-(-amount * 100 // whole[name]) for name, amount in needs.items())
-        where = f"with {self._key}={domain} " if self._key else ""
         smaller = f"lower what its minimum needs to at most {amounts_text(limit)}, or "
         return HoldRefusal(
             reason=(
-                f"no capacity is held for it: its minimum needs {amounts_text(needs)}; the nodes {where}that its pods may use "
+                f"no capacity is held for it: its minimum needs {amounts_text(needs)}; the nodes that its pods may use "
                 f"have {amounts_text(whole)}, of which {self._max_percent} percent may be held for one namespace"
             ),
             help=(

@@ -14,13 +14,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.log.control_plane_features import OLD, native_on
+from extender.core.log.control_plane_features import COMPOSITES_OF_1_37, OLD, native_on
 from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
 
 KUBE_SCHEDULER = "with its own group scheduling on, kube-scheduler"
+
+
+def has_its_condition_written(group: Group) -> bool:
+    """Return whether kube-scheduler, with its own group scheduling on, writes the usual condition of a group.
+
+    It writes `PodGroupInitiallyScheduled` (1.36: `PodGroupScheduled`) of built-in PodGroups, and since composites are
+    served in v1beta1 (1.38) `CompositePodGroupInitiallyScheduled`.
+    """
+    return group.source == "builtin" and (group.key.kind == "PodGroup" or _since_1_38(group))
+
+
+def _since_1_38(composite: Group) -> bool:
+    """Return whether a built-in composite is of Kubernetes 1.38 or later; it is read in the newest served version."""
+    return composite.api_version not in ("", COMPOSITES_OF_1_37)
 
 
 def waits_for_all(features: ControlPlaneFeaturesDetected | None) -> bool:
@@ -36,7 +50,7 @@ def bind_blockers(tree: Tree, features: ControlPlaneFeaturesDetected | None) -> 
     if not native_on(features):
         return ()
     every = waits_for_all(features)
-    reasons: list[str] = []
+    reasons: list[str] = [*_refused_since_1_38(tree)]
     for group in tree.groups:
         pods = [pod for pod in tree.members.get(group.key, ()) if not pod.deleting]
         named = [pod for pod in pods if pod.by_field]
@@ -53,6 +67,27 @@ def bind_blockers(tree: Tree, features: ControlPlaneFeaturesDetected | None) -> 
         if every:
             reasons += _gated(named)
     return tuple(reasons)
+
+
+def _refused_since_1_38(tree: Tree) -> Iterator[str]:
+    """Yield why kube-scheduler 1.38 schedules no pod of a tree, at most one reason per rule that only it has.
+
+    Source:
+        `validatePodGroupHierarchy` in pkg/scheduler/schedule_one_podgroup.go of 1.38.0-beta.0.
+    """
+    root = tree.root
+    if root.source != "builtin" or root.key.kind == "PodGroup" or not _since_1_38(root):
+        return
+    if not any(pod.by_field and not pod.deleting for pod in tree.pods):
+        return
+    gangs = (group for group in tree.groups if not group.basic)
+    children = ((gang, child) for gang in gangs for child in tree.children.get(gang.key, ()))
+    gang, basic = next((pair for pair in children if pair[1].basic), (None, None))
+    if gang is not None and basic is not None:
+        yield (
+            f"{KUBE_SCHEDULER} schedules no pod of the tree, because {basic.key} is basic below {gang.key}, which is a "
+            f"gang; create {basic.key} with a gang policy, of which a minimum of 1 is enough"
+        )
 
 
 def _not_known(group: Group, named: list[Pod]) -> list[str]:

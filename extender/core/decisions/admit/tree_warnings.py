@@ -166,10 +166,11 @@ def collect_warnings(
         warnings = [*group.warnings, *_only_child(tree, group), *_keys(group, wider, labels)]
         if group.key in basic:
             warnings.append(basic[group.key])
-        if group.basic and group.disruption_mode == "all" and group.key.kind == "PodGroup":
+        if group.basic and group.disruption_mode == "all":
+            each = "pod" if group.key.kind == "PodGroup" else "child group"
             warnings.append(
-                f"{group.key} is basic and disrupted as a whole (all): each pod is placed by itself, and all of them "
-                "are evicted together; meant for a gang (E11)"
+                f"{group.key} is basic and disrupted as a whole (all): each {each} is placed by itself, and all of "
+                "them are evicted together; meant for a gang, and refused by Kubernetes 1.38 in built-in groups (E11)"
             )
         for child in tree.children.get(group.key, ()):
             above[child.key] = (*wider, *group.topology)
@@ -187,12 +188,12 @@ def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
     """Return a text for each basic leaf below a gang, for at most `PROBLEMS_NAMED_MAX` leaves of one composite.
 
     Source:
-        SPEC X10: upstream is of two minds. LeaderWorkerSet makes such trees, the draft of KEP-6012 for its beta
-        refuses them as a whole.
+        SPEC X10: upstream is of two minds. LeaderWorkerSet makes such trees; since 1.38 a Workload with them is
+        refused, and kube-scheduler's own group scheduling refuses such trees of built-in groups as a whole.
     """
     return {
         leaf.key: f"{leaf.key} is basic below {parent.key}, which is a gang and counts it from its first placed pod "
-        "on; the upstream draft of KEP-6012 refuses such a tree: give the leaf a gang policy with minCount 1 (X10)"
+        "on; Kubernetes 1.38 refuses such a tree of built-in groups: give the leaf a gang policy with minCount 1 (X10)"
         for parent in tree.groups
         if not parent.basic
         for leaf in [

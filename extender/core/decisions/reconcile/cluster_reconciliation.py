@@ -64,13 +64,15 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Forest, Tree, kind_of
-from extender.core.model.pods import ENDED_BY, TAINTED, PodEnd
+from extender.core.model.pods import ENDED_BY, SUCCEEDED, TAINTED, PodEnd
 from extender.core.model.visibility import Visibility, namespace_of
 
 NO_PLAN = PlanId("")
 NAMED_MAX = 5  # pods named in a text; the event lists all of them
 # Taints of a node whose kubelet does not answer, or reports that it is not ready
 SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
+DELETED_UNBOUND = "deleted before it was bound:"
+UNWATCHED = "gone when this leader first looked, and whether it was bound is not known"
 HELD_CAPACITY = "capacity that was held for the replacement of a lost member"
 
 
@@ -140,24 +142,19 @@ def root_differences(
         return []  # the root exists, and none of its members is placed: there is nothing to compare
     group = view.groups.get(group_key_of(root))
     if group is None or group.uid != root.uid:
-        events: list[AnyEventData] = []
-        if root.reservations:
-            events.append(
-                _release(root.reservations.values(), "deleted", f"{group_key_of(root)} was deleted")
-            )
-        events.append(GangRemoved(reason="the root group was deleted"))
-        return [now.draft(root.uid, root.gang, data) for data in events]
+        return [now.draft(root.uid, root.gang, data) for data in _removal(view, root, now)]
     strayed = strayed_events(view, root)
     elsewhere = {f.uid for f in strayed if isinstance(f, MemberTerminated)}
-    events = [*_relabelled(view, root), *_settled(view, root), *strayed]
     short_lived = _short_lived(view, root, now)
-    bound_here = {f.uid: f.node for f in (*events, *short_lived) if isinstance(f, PodBound)}
+    events = [*short_lived, *_relabelled(view, root), *_settled(view, root), *strayed]
+    bound_here = {f.uid: f.node for f in events if isinstance(f, PodBound)}
     lost = [
         m
         for m in root.bound.values()
         if m.uid not in elsewhere and m.uid not in now.awaited and _is_lost(view, m.uid, m.node)
     ]
     runs = bool(bound_here) or len(root.bound) > len(lost)
+    ended: list[AnyEventData] = [_lost(view, member, now) for member in short_lived]
     for member in lost:
         alive = runs or leaf_of(root, member.group) in shared.recreated
         replaced_in = tree if alive else None
@@ -167,12 +164,43 @@ def root_differences(
     events += _ended_holds(view, root, tree, shared, now, runs=runs)
     broken = tree is not None and bool(tree.problems)
     events += _released(view, state, root, shared.overtaken, bound_here, now, broken=broken)
-    counts = _counts(view, root, events, now)
+    counts = _counts(view, root, (*events, *ended), now)
     if root.phase not in ("scheduled", "invalid") and satisfied(_minima(root, tree), counts):
+        # before the ends: an admission without bound members and reservations is undone
+        ended = [*filter(_succeeded, events), *ended]
+        events = [data for data in events if not _succeeded(data)]
         events.append(GangScheduled(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
     elif root.phase == "scheduled" and tree is not None and not broken:
         events += _regrouped(root, tree)
-    return [now.draft(root.uid, root.gang, data) for data in (*short_lived, *events)]
+    return [now.draft(root.uid, root.gang, data) for data in (*events, *ended)]
+
+
+def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[AnyEventData]:
+    """Return the events of a root whose group is gone: members that were bound and have ended, and what was not used.
+
+    The end of the root comes last, when it is known how all its members ended.
+    """
+    events: list[AnyEventData] = [*_short_lived(view, root, now), *_settled(view, root)]
+    bound_here = [data for data in events if isinstance(data, PodBound)]
+    unresolved = {uid for uid in now.binding if unassigned(view, uid)} | now.awaited
+    members: list[BoundMember | PodBound] = [*root.bound.values(), *bound_here]
+    events += [
+        _lost(view, member, now)
+        for member in members
+        if member.uid not in now.awaited and _is_lost(view, member.uid, member.node)
+    ]
+    settled = unresolved | {data.uid for data in bound_here}
+    unused = [r for uid, r in root.reservations.items() if uid not in settled]
+    text = f"{group_key_of(root)} was deleted"
+    for words, reservations in (
+        (text, [r for r in unused if r.uid not in now.unwatched]),
+        (f"{text}; {UNWATCHED}", [r for r in unused if r.uid in now.unwatched]),
+    ):
+        if reservations:
+            events.append(_release(reservations, "deleted", words))
+    if unresolved.isdisjoint((*root.reservations, *root.bound)):
+        events.append(GangRemoved(reason="the root group was deleted"))
+    return events
 
 
 def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
@@ -214,13 +242,20 @@ def _regrouped(root: GangState, tree: Tree) -> Iterable[GangGroupsChanged]:
         yield GangGroupsChanged(groups=groups)
 
 
-def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[AnyEventData]:
-    """Return the events of members that were bound and ended before the view showed them on a node."""
-    events: list[AnyEventData] = []
+def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[PodBound]:
+    """Return the events of members that were bound and ended before the view showed them on a node.
+
+    The API server accepted their Binding, or the cluster has the node on which they ended: this is also how members
+    are recorded that a leader bound and that ended before it, or the next one, had recorded them.
+    """
+    events: list[PodBound] = []
     for r in root.reservations.values():
-        if r.uid in now.posted and r.uid not in view.pods and r.uid not in now.awaited:
-            events.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=r.node, group=r.group))
-            events.append(_lost(view, r, now))
+        if r.uid in view.pods or r.uid in now.awaited:
+            continue
+        end = _end_of(view, r.uid, now)
+        node = NodeName(end.node) if end is not None and end.node else r.node
+        if r.uid in now.posted or (end is not None and end.node):
+            events.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group))
     return events
 
 
@@ -307,7 +342,7 @@ def losses_without_cause(view: ClusterView, drafts: Iterable[NewEvent]) -> list[
 
 
 def _lost(
-    view: ClusterView, member: BoundMember | Reservation, now: ReconcileContext
+    view: ClusterView, member: BoundMember | PodBound, now: ReconcileContext
 ) -> MemberTerminated:
     """Return the event of a loss, with the cause as far as the cluster reports it.
 
@@ -319,7 +354,7 @@ def _lost(
             ENDED_BY.get(pod.disruption_target, "deleted"), pod.disruption_target
         )
     else:
-        end = view.ends.get(member.uid) or now.ends.get(member.uid)
+        end = _end_of(view, member.uid, now)
     cause: MemberTerminationCause = "unknown" if end is None else end.cause
     text = "" if end is None else end.message
     if node is None or (text == TAINTED and _is_silent(node)):
@@ -327,6 +362,15 @@ def _lost(
     return MemberTerminated(
         pod=member.pod, uid=member.uid, node=member.node, cause=cause, message=text
     )
+
+
+def _end_of(view: ClusterView, uid: PodUid, now: ReconcileContext) -> PodEnd | None:
+    """Return how a pod ended that the view does not have, as far as the cluster reports it."""
+    return view.ends.get(uid) or now.ends.get(uid)
+
+
+def _succeeded(data: AnyEventData) -> bool:
+    return isinstance(data, MemberTerminated) and (data.cause, data.message) == ("ended", SUCCEEDED)
 
 
 def _held_on(
@@ -377,17 +421,20 @@ def _is_silent(node: Node) -> bool:
 def _counts(
     view: ClusterView, root: GangState, events: Iterable[AnyEventData], now: ReconcileContext
 ) -> Mapping[str, int]:
-    """Return the number of bound members per leaf after `events`, without members that are lost."""
+    """Return the number of members per leaf that are bound after `events`, or end with success by them."""
     counts: dict[str, int] = {}
+    leaves = {uid: member.group for uid, member in root.bound.items()}
     for member in root.bound.values():
         if member.uid not in now.awaited:
             counts[member.group] = counts.get(member.group, 0) + 1
     for data in events:
-        if isinstance(data, PodBound) and not _is_lost(view, data.uid, data.node):
-            counts[data.group] = counts.get(data.group, 0) + 1
+        if isinstance(data, PodBound):
+            leaves[data.uid] = data.group
+            if not _is_lost(view, data.uid, data.node):
+                counts[data.group] = counts.get(data.group, 0) + 1
         elif isinstance(data, MemberTerminated):
-            group = root.bound[data.uid].group
-            counts[group] -= 1
+            group = leaves[data.uid]
+            counts[group] = counts.get(group, 0) + _succeeded(data) - (data.uid in root.bound)
     return counts
 
 
@@ -432,14 +479,14 @@ def _released(
     running = [*((u, m.node) for u, m in root.bound.items()), *bound_here.items()]
     started = root.uid in now.started or any(not _is_lost(view, u, n) for u, n in running)
     if root.uid in now.expired and not started:
-        return [_release(open_ones.values(), "expired", "the reservation was not used in time")]
+        return _expired(view, open_ones.values(), now)
     if broken and not started:
         return [_release(open_ones.values(), "invalid", "the tree breaks a rule now")]
     changed = {**_leaves_being_deleted(view, root), **changed_group_texts(view, root)}
     if changed and not started:
         text = "; ".join(sorted(set(changed.values())))
         return [_release(open_ones.values(), "deleted", f"{text}: the tree begins anew")]
-    gone = _gone(view, root, open_ones, overtaken, changed)
+    gone = _gone(view, root, open_ones, overtaken, changed, now)
     if not gone:
         return []
     names = {r.uid for found in gone.values() for r, _ in found}
@@ -464,18 +511,38 @@ def _released(
     return [_release(open_ones.values(), whys[0], text, taken_by)]
 
 
+def _expired(
+    view: ClusterView, unused: Iterable[Reservation], now: ReconcileContext
+) -> list[AnyEventData]:
+    """Return the events for reservations whose lifetime is over; that of a pod that is gone was not left unused."""
+    waiting: list[Reservation] = []
+    gone: list[tuple[Reservation, str]] = []
+    for reservation in unused:
+        if reservation.uid in view.pods:
+            waiting.append(reservation)
+        else:
+            gone.append((reservation, _gone_words(view, reservation, now)))
+    events: list[AnyEventData] = []
+    if waiting:
+        events.append(_release(waiting, "expired", "the reservation was not used in time"))
+    if gone:
+        events.append(_release([r for r, _ in gone], "deleted", _release_text(gone)))
+    return events
+
+
 def _gone(
     view: ClusterView,
     root: GangState,
     open_ones: Mapping[PodUid, Reservation],
     overtaken: Collection[PodUid],
     changed: Mapping[str, str],
+    now: ReconcileContext,
 ) -> Mapping[ReleaseReason, list[tuple[Reservation, str]]]:
     """Return the reservations that cannot be used any more, with the text of the cause."""
     unfit = unfit_pods(view, root, open_ones)
     found: dict[ReleaseReason, list[tuple[Reservation, str]]] = {}
     for uid, reservation in open_ones.items():
-        reason = _missing_reason(view, reservation, overtaken)
+        reason = _missing_reason(view, reservation, overtaken, now)
         if reason is None and reservation.group in changed:
             reason = ("deleted", f"{changed[reservation.group]}:")
         if reason is None and uid in unfit:
@@ -486,11 +553,16 @@ def _gone(
 
 
 def _missing_reason(
-    view: ClusterView, reservation: Reservation, overtaken: Collection[PodUid]
+    view: ClusterView,
+    reservation: Reservation,
+    overtaken: Collection[PodUid],
+    now: ReconcileContext,
 ) -> tuple[ReleaseReason, str] | None:
     pod = view.pods.get(reservation.uid)
-    if pod is None or pod.deleting:
-        return "deleted", "deleted before it was bound:"
+    if pod is None:
+        return "deleted", _gone_words(view, reservation, now)
+    if pod.deleting:
+        return "deleted", DELETED_UNBOUND
     node = view.nodes.get(reservation.node)
     if node is None or node.deleting:
         return "node-lost", f"node {reservation.node} is gone:"
@@ -499,6 +571,14 @@ def _missing_reason(
     if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
         return "node-lost", f"node {node.name} offers less than was reserved on it:"
     return "superseded", "other pods took the capacity of"
+
+
+def _gone_words(view: ClusterView, reservation: Reservation, now: ReconcileContext) -> str:
+    """Return the words for a member with a reservation that is gone, where there is no evidence that it was bound."""
+    end = _end_of(view, reservation.uid, now)
+    if end is not None and end.cause == "ended":
+        return "ended before it was bound:"
+    return f"{UNWATCHED}:" if reservation.uid in now.unwatched else DELETED_UNBOUND
 
 
 def _release_text(found: list[tuple[Reservation, str]]) -> str:

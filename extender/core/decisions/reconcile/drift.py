@@ -55,6 +55,8 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
     # their Binding was sent, but is perhaps not in the view yet
     binding: frozenset[PodUid] = frozenset()
     posted: frozenset[PodUid] = frozenset()  # the API server accepted their Binding
+    # had a reservation when this process began to lead, and were in no view since: perhaps an earlier leader bound them
+    unwatched: frozenset[PodUid] = frozenset()
     expired: frozenset[GangUid] = frozenset()  # roots with reservations older than their lifetime
     # How members that left the view ended, by the answer of the API server; None: unknown
     ends: Mapping[PodUid, PodEnd | None] = {}

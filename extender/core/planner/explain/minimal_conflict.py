@@ -9,7 +9,7 @@ import numpy as np
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import PodRule, PodShape
 from extender.core.model.wording import counted, join_names
-from extender.core.planner.explain.leaf_causes import volume_text
+from extender.core.planner.explain.refusal_causes import volume_text
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,

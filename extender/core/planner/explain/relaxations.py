@@ -9,13 +9,13 @@ from typing import TypeVar
 import msgspec
 
 from extender.core.model.wording import join_names
-from extender.core.planner.explain.leaf_causes import volume_text
 from extender.core.planner.explain.minimal_conflict import (
     cordoned_nodes,
     hard_taints,
     rule_texts,
 )
 from extender.core.planner.explain.more_nodes import more_nodes, with_added
+from extender.core.planner.explain.refusal_causes import volume_text
 from extender.core.planner.explain.requirement_solver import (
     PlacementRequirement,
     RequirementSolver,

@@ -1,7 +1,7 @@
 """Reasons for a tree that does not fit: which group fails, its best domain, and what is missing there.
 
-Reads the upper bounds of a finished search. How many pods of a leaf fit together, and what keeps the others out, is found by
-small searches for this leaf alone (`leaf_causes`).
+Reads the upper bounds of a finished search. How many pods or child groups fit together, and what keeps the others out, is
+found by small searches for this group alone (`refusal_causes`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.model.wording import counted, join_names
-from extender.core.planner.explain.leaf_causes import NO_CAUSE, LeafCauses, volume_text
+from extender.core.planner.explain.refusal_causes import NO_CAUSE, GroupCauses, volume_text
 from extender.core.planner.model.node_filters import selected, tolerated, without_volumes
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
@@ -42,9 +42,12 @@ def diagnose(request: PlanRequest, solved: Solved) -> tuple[str, ...]:
         request: The tree, on the nodes of the search.
         solved: The proof.
     """
-    return tuple(
-        itertools.islice(_Reasons(request, solved).of(solved.problem.groups[0]), LINES_MAX)
-    )
+    reasons = _Reasons(request, solved)
+    root = solved.problem.groups[0]
+    if root.leaf:
+        return tuple(reasons.of(root))
+    below = itertools.islice(reasons.below(root), LINES_MAX - 1)
+    return (*below, reasons.together(root))
 
 
 def name_of(group: CompiledGroup) -> str:
@@ -114,106 +117,68 @@ class _Reasons:
         self._solved = solved
 
     def of(self, group: CompiledGroup) -> Iterator[str]:
-        """Yield the reasons why a group does not fit."""
-        problem, best = self._solved.problem, self._solved.bounds.best
+        """Yield the reasons why a group does not fit, those of the groups below it first."""
         if group.leaf:
-            yield from _leaf(self._request, problem, group)
+            yield from _leaf(self._request, self._solved.problem, group)
             return
-        children = [problem.groups[c] for c in group.children if problem.groups[c].alive]
-        bad = [c for c in children if not c.holds and not (best[c.index] >= 0).any()]
-        can, needed = len(children) - len(bad), [c for c in bad if c.required]
-        if can >= group.minimum and not needed:
-            yield from self._together(group, children)
-        for child in bad:
-            yield from self.of(child)
-        if needed:
-            names = " and ".join(name_of(child) for child in needed)
-            yield f"{name_of(group)} cannot be without {names}: its requiredGroups name it"
-        elif can < group.minimum:
-            yield (
-                f"{name_of(group)} needs {group.minimum} of its {counted(len(group.children), 'child group')}; "
-                f"at most {can} can be satisfied"
-            )
+        yield from self.below(group)
+        yield self.together(group)
 
-    def _together(self, group: CompiledGroup, children: list[CompiledGroup]) -> Iterator[str]:
-        """Yield the reasons for a group whose children fit one by one but not together."""
-        problem, best = self._solved.problem, self._solved.bounds.best
-        if (best[group.index] >= 0).any():
-            deeper = [
-                c
-                for c in children
-                if not c.leaf
-                and (c.required or group.minimum == len(children))
-                and not (best[c.index] >= 0).any()
-            ]
-            for child in deeper:
+    def below(self, group: CompiledGroup) -> Iterator[str]:
+        """Yield the reasons of the child groups that fit nowhere, even one by one."""
+        best = self._solved.bounds.best
+        for child in self._children(group):
+            if not child.holds and not (best[child.index] >= 0).any():
                 yield from self.of(child)
-            if not deeper:
-                yield (
-                    f"{name_of(group)} needs {group.least} new pods at least; its child groups fit one by "
-                    f"one{domain_phrase(group)}, but every choice of domains and nodes for {group.minimum} of them "
-                    "was ruled out"
-                )
-            return
-        able = np.zeros(group.level.count, dtype=np.int64)
-        pods = np.zeros(group.level.count, dtype=np.int64)
-        required = np.zeros(group.level.count, dtype=np.int64)  # of them
-        for child in children:
-            here = best_inside(problem, child, group, best[child.index])
-            able += (here >= 0) | child.holds
-            required += ((here >= 0) | child.holds) & child.required
-            pods += np.where(here >= 0, np.minimum(here, child.least), 0)
+
+    def together(self, group: CompiledGroup) -> str:
+        """Return how many child groups of a composite fit together, and what keeps the others out."""
+        problem = self._solved.problem
+        children = self._children(group)
+        total = len(group.children)
+        need = f"{name_of(group)} needs {group.minimum} of its {counted(total, 'child group')}"
+        if names := [child.source.key.name for child in children if child.required]:
+            need += f", {join_names(names)} among them"
+        need += domain_phrase(group)
         if not group.level.count:
-            yield f"{name_of(group)}: no node has the label {' and '.join(group.level.keys)}"
-            return
-        first = int(np.lexsort((-pods, -able, -required))[0])
-        where = "/".join(group.level.values[first]) or "the cluster"
-        if int(required[first]) < sum(child.required for child in children):
-            lacking = [
-                name_of(child)
-                for child in children
-                if child.required
-                and not child.holds
-                and best_inside(problem, child, group, best[child.index])[first] < 0
-            ]
-            yield (
-                f"{name_of(group)} cannot be without {' and '.join(lacking)}{domain_phrase(group)}, which does not fit in "
-                f"the best, {where}"
-            )
-            yield from _inside(self._solved, group, children, first)
-            return
-        if int(able[first]) < group.minimum:
-            yield (
-                f"{name_of(group)} needs {group.minimum} of its child groups{domain_phrase(group)}; the best, "
-                f"{where}, can hold {int(able[first])}"
-            )
-            yield from _inside(self._solved, group, children, first)
-            return
-        yield (
-            f"{name_of(group)} needs {group.least} new pods{domain_phrase(group)}; each child group fits alone "
-            f"in {where}, but together they exceed its capacity"
+            return f"{need}; no node has the label {' and '.join(group.level.keys)}"
+        causes = GroupCauses(self._request, problem, group)
+        joint = causes.joint()
+        bounded, domain = self._best(group, children)
+        holds = joint.holds if joint is not None else min(bounded, group.minimum)
+        if joint is not None and joint.domain >= 0:
+            domain = joint.domain
+        most = "" if joint is not None else "at most "
+        missing = (
+            f"{group.minimum - holds} missing" if holds < group.minimum else "not all together"
         )
+        what = causes.named() or NO_CAUSE
+        return f"{need}; {_place(group, domain)} holds {most}{holds} of them ({missing}: {what})"
+
+    def _children(self, group: CompiledGroup) -> list[CompiledGroup]:
+        groups = self._solved.problem.groups
+        return [groups[i] for i in group.children if groups[i].alive]
+
+    def _best(self, group: CompiledGroup, children: list[CompiledGroup]) -> tuple[int, int]:
+        """Return how many child groups the best domain has place for, one by one, and this domain."""
+        problem, best = self._solved.problem, self._solved.bounds.best
+        able = np.zeros(group.level.count, dtype=np.int64)
+        for child in children:
+            able += (best_inside(problem, child, group, best[child.index]) >= 0) | child.holds
+        if group.pinned >= 0:
+            return int(able[group.pinned]), group.pinned
+        first = int(np.argmax(able))
+        return int(able[first]), first
 
 
-def _inside(
-    solved: Solved, group: CompiledGroup, children: list[CompiledGroup], domain: int
-) -> list[str]:
-    """Return, for each child that does not fit in the best domain, how many of its pods fit there."""
-    lines: list[str] = []
-    problem = solved.problem
-    for child in children:
-        here = best_inside(problem, child, group, solved.bounds.best[child.index])
-        if here[domain] >= 0 or child.holds or not child.leaf:
-            continue
-        most = np.full(child.level.count, child.bound, dtype=np.int64)
-        for kind, members in child.members.items():
-            most += np.minimum(capacity_of(problem, child, kind, problem.counts), len(members))
-        got = int(max(best_inside(problem, child, group, most)[domain], 0))
-        lines.append(
-            f"{name_of(child)} needs {counted(child.minimum, 'pod')}{domain_phrase(child)}; in "
-            f"{'/'.join(group.level.values[domain])} at most {got} fit"
-        )
-    return lines
+def _place(group: CompiledGroup, domain: int) -> str:
+    """Return the words for the domain that is meant."""
+    if not group.level.keys:
+        return "the cluster"
+    where = "/".join(group.level.values[domain])
+    if group.pinned >= 0:
+        return f"its bound members pin it to {where}, which"
+    return f"the best, {where},"
 
 
 def _leaf(request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup) -> Iterator[str]:
@@ -227,7 +192,7 @@ def _leaf(request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup) 
     if barred:
         yield f"{need}; {barred}"
         return
-    causes = LeafCauses(request, problem, leaf)
+    causes = GroupCauses(request, problem, leaf)
     joint = causes.joint()
     holds, domain = close.holds, close.domain
     if joint is not None:
@@ -236,14 +201,10 @@ def _leaf(request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup) 
     missing = f"{leaf.minimum - holds} missing" if holds < leaf.minimum else "not all together"
     what = causes.named() or ", ".join(close.lacking) or NO_CAUSE
     bound = f" ({leaf.bound} bound already)" if leaf.bound else ""
-    if not leaf.level.keys:
-        yield f"{need}; the cluster holds {most}{holds}{bound} ({missing}: {what})"
-        return
-    where = "/".join(leaf.level.values[domain])
-    best = (
-        f"its bound members pin it to {where}, which" if leaf.pinned >= 0 else f"the best, {where},"
+    yield (
+        f"{need}; {_place(leaf, domain)} holds {most}{holds}{bound} ({missing}: {what})"
+        f"{_elsewhere(problem, leaf)}"
     )
-    yield f"{need}; {best} holds {most}{holds}{bound} ({missing}: {what}){_elsewhere(problem, leaf)}"
 
 
 def _elsewhere(problem: PlacementProblem, leaf: CompiledGroup) -> str:
@@ -298,7 +259,8 @@ def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     mask = problem.rules.masks.get(problem.kinds[min(leaf.members)])
     if mask is not None and not (kept & mask).any():
         rules = " and ".join(rule.text for rule in shape.rules) or "rules of the pods there"
-        return f"{rules} keeps it off {_the_nodes(int(kept.sum()))} it could run on"
+        keep = "keeps" if len(shape.rules) == 1 else "keep"
+        return f"{rules} {keep} it off {_the_nodes(int(kept.sum()))} it could run on"
     return f"kube-scheduler refused {_the_nodes(int(kept.sum()))} it could run on"
 
 

@@ -99,6 +99,7 @@ class Options:
     no_rules: bool = False  # between pods
     no_resources: bool = False  # nor host ports, nor claims that one pod may use
     no_reservations: bool = False
+    no_pod_limit: bool = False  # how many pods a node may run
     only_near: bool = False  # without rules that evicting other pods could satisfy (SPEC C.2)
 
 
@@ -259,6 +260,8 @@ def _free_capacity(
         columns = [fleet.free(r) for r in names] + [free_ports(fleet, p) for p in ports]
         if options.no_reservations:
             columns = _unreserved(request, names, columns)
+        if options.no_pod_limit:
+            columns[names.index("pods")] = np.full(fleet.size, FIT_MAX << 20, dtype=np.int64)
     free = np.stack(columns, axis=1) if fleet.size else np.zeros((0, len(columns)), dtype=np.int64)
     axes = names + [f"host port {p.port}/{p.protocol}" for p in ports]
     return axes, requests, free

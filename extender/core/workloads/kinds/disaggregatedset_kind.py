@@ -17,6 +17,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
     TAIL,
     Replica,
     exclusive_topology,
+    impossible_subgroups,
     leaf_label,
     observed_replicas,
     replica_kept_out,
@@ -181,6 +182,7 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal
         annotations = (role.get("metadata") or {}).get("annotations") or {}
         place = f"spec.roles[{index}].metadata"
         found += exclusive_topology(workload, place, annotations, role.get("spec") or {})
+        found += impossible_subgroups(workload, place, annotations, role.get("spec") or {})
     return (*found, *only_whole(workload))
 
 

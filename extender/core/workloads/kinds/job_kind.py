@@ -21,7 +21,7 @@ from extender.core.workloads.kind_rules import (
 )
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
-from extender.core.workloads.tree_policy import TreePolicy
+from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_fields import JobFields
 from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import TREE_LABEL, WorkloadObject
@@ -96,6 +96,15 @@ def _kept_out(workload: WorkloadObject) -> str:
     )
 
 
+def _without_completions(workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
+    """Return the refusal of an Indexed Job without completions: Kubernetes refuses it, in files as well as in a CronJob."""
+    spec = workload.spec
+    if spec.get("completionMode") != "Indexed" or spec.get("completions") is not None:
+        return ()
+    text = f"is missing; with completionMode Indexed set it, to {number(spec, 'parallelism', 1)} for pods that run at once"
+    return (refusal_of(workload, "InvalidField", "spec.completions", text),)
+
+
 def _of_cronjob(cronjob: Mapping[str, Any]) -> HeldWorkload:
     """Return the Job that a CronJob makes when its time has come: labels of the CronJob itself do not reach it."""
     template = required(cronjob, "spec", "jobTemplate")
@@ -138,7 +147,7 @@ JOB = WorkloadKind(
     parts=_parts,
     finished=finished,
     suspended=lambda workload: bool(workload.spec.get("suspend")),
-    refusals=lambda workload, _: only_whole(workload),
+    refusals=lambda workload, _: (*only_whole(workload), *_without_completions(workload)),
     kept_out=_kept_out,
     native_parts=lambda _, __: (),
 )

@@ -42,7 +42,7 @@ from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameR
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.user_templates import TemplateUser, templated_roots
-from extender.core.workloads.workload_fields import JobSetFields
+from extender.core.workloads.workload_fields import PODS_MAX, JobSetFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
@@ -128,13 +128,15 @@ def _part(
         return None
     if _leaf_label(job) == PER_REPLICATED_JOB:
         gang = all_at_once(spec) and policy.gang != "per-job" and not is_initializer(job)
-        templates = [pod_template(workload, job, index) for index in range(replicas)]
-        same = templates[0] if templates[0] == templates[-1] else None
-        of_pods = () if same is not None else tuple(one for one in templates for _ in range(most))
-        leaf = _leaf(
-            group_name(workload, name), name, replicas * most, finished, templates[0], gang=gang
-        )
-        return leaf and msgspec.structs.replace(leaf, leading=of_pods)
+        first = pod_template(workload, job, 0)
+        leaf = _leaf(group_name(workload, name), name, replicas * most, finished, first, gang=gang)
+        if leaf is None or pod_template(workload, job, replicas - 1) == first:
+            return leaf
+        if replicas * most > PODS_MAX:
+            raise InvalidPolicy(_too_many_templates(workload, name, replicas * most))
+        templates = (pod_template(workload, job, index) for index in range(replicas))
+        of_pods = tuple(one for one in templates for _ in range(most))
+        return msgspec.structs.replace(leaf, leading=of_pods)
     gang = all_at_once(spec) and not is_initializer(job)
     if replicas > CHILDREN_MAX:
         raise InvalidPolicy(_too_many_jobs(workload, name, replicas))
@@ -163,6 +165,15 @@ def _too_many_jobs(workload: WorkloadObject, name: str, replicas: int) -> TreeRe
     text = (
         f"{replicas} Jobs would be {replicas} groups, at most {CHILDREN_MAX} are allowed; write the "
         f"label {LEAF_LABEL}: {PER_REPLICATED_JOB} into its pod template to make all its pods one group"
+    )
+    return refusal_of(workload, "TooManyGroups", field, text)
+
+
+def _too_many_templates(workload: WorkloadObject, name: str, pods: int) -> TreeRefusal:
+    field = f"spec.replicatedJobs[{name}].replicas"
+    text = (
+        f"{pods} pods with a node selector for each Job ({NODE_SELECTOR}), at most {PODS_MAX} are possible; "
+        "make it several ReplicatedJobs"
     )
     return refusal_of(workload, "TooManyGroups", field, text)
 
@@ -228,7 +239,28 @@ def _is_indexed(spec: Mapping[str, Any]) -> bool:
 
 def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
     del policy
-    return tuple(_exclusive_topology(workload))
+    return (*_exclusive_topology(workload), *_impossible_order(workload))
+
+
+def _impossible_order(workload: WorkloadObject) -> Iterable[TreeRefusal]:
+    """Yield a refusal where a ReplicatedJob waits for one that does not start before it.
+
+    The webhook of JobSet refuses all of these but a ReplicatedJob that waits for itself, which has no pods ever.
+    """
+    in_order = (workload.spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
+    before: list[str] = []
+    for index, job in enumerate(replicated_jobs(workload)):
+        field = f"spec.replicatedJobs[{index}].dependsOn"
+        for one in job.get("dependsOn") or ():
+            text = ""
+            if in_order:
+                text = "cannot be combined with startupPolicyOrder InOrder; remove one of the two"
+            elif one.get("name") not in before:
+                earlier = f", which are {', '.join(before)}" if before else ", and there are none"
+                text = f"{one.get('name')!r} is not one of the ReplicatedJobs listed before {job['name']}{earlier}"
+            if text:
+                yield refusal_of(workload, "InvalidField", field, text)
+        before.append(job["name"])
 
 
 def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:

@@ -445,6 +445,38 @@ def exclusive_topology(
         yield refusal_of(workload, "ExclusiveTopology", field, text)
 
 
+def impossible_subgroups(
+    workload: WorkloadObject,
+    place: str,
+    annotations: Mapping[str, str],
+    spec: Mapping[str, Any],
+) -> Iterable[TreeRefusal]:
+    """Yield a refusal where the webhook of LeaderWorkerSet refuses the subgroups; as a tree they would not be what was asked for.
+
+    Args:
+        workload: For messages.
+        place: Where the annotations are, and before them the spec.
+        annotations: Of the LeaderWorkerSet.
+        spec: The LeaderWorkerSetSpec.
+    """
+    template = spec.get("leaderWorkerTemplate") or {}
+    policy, size = template.get("subGroupPolicy"), number(template, "size", 1)
+    before = place.removesuffix("metadata")
+    if policy is None:
+        if key := annotations.get(SUBGROUP_EXCLUSIVE):
+            field = f"{place}.annotations[{SUBGROUP_EXCLUSIVE}]"
+            text = f"{key!r}: there are no subgroups; set {before}spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
+            yield refusal_of(workload, "InvalidField", field, text)
+        return
+    each = number(policy, "subGroupSize", 1)
+    excluded = policy.get("subGroupPolicyType") == "LeaderExcluded"
+    whole = (size - 1,) if excluded else (size, size - 1)
+    if each < 1 or each > size or all(one % each for one in whole):
+        field = f"{before}spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
+        text = f"{each}: {' or '.join(map(str, whole))} pods cannot be divided into subgroups of {each}"
+        yield refusal_of(workload, "InvalidField", field, text)
+
+
 def replica_kept_out(spec: Mapping[str, Any]) -> str:
     """Return why the pods of a LeaderWorkerSetSpec are scheduled by something else, or an empty string."""
     template = spec.get("leaderWorkerTemplate") or {}

@@ -23,6 +23,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
     TAIL,
     Replica,
     exclusive_topology,
+    impossible_subgroups,
     leaf_label,
     observed_replicas,
     replica_kept_out,
@@ -73,8 +74,12 @@ def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
 
 def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
     del policy
-    exclusive = exclusive_topology(workload, "metadata", workload.annotations, workload.spec)
-    return (*exclusive, *only_whole(workload))
+    where = ("metadata", workload.annotations, workload.spec)
+    return (
+        *exclusive_topology(workload, *where),
+        *impossible_subgroups(workload, *where),
+        *only_whole(workload),
+    )
 
 
 def _kept_out(workload: WorkloadObject) -> str:

@@ -15,6 +15,7 @@ from extender.core.model.errors import BadInput
 from extender.core.model.wording import did_you_mean
 from extender.core.workloads.kind_rules import number
 from extender.core.workloads.kinds.podgang_kind import CLIQUE_LABEL, SCHEDULER_LABEL
+from extender.core.workloads.workload_fields import PODS_MAX
 from extender.core.workloads.workload_object import WorkloadObject
 
 GROUP = "grove.io"
@@ -45,7 +46,8 @@ def podgangs_of(
         topologies: Of each topology of Grove, by its name, the keys of node labels by their domains.
 
     Raises:
-        BadInput: A scaling group names a clique that does not exist, or a topology constraint cannot be kept.
+        BadInput: A scaling group names a clique that does not exist, a topology constraint cannot be kept, or a number
+            is one that the webhook of Grove refuses, or too large.
     """
     return _PodGangs(owner, topologies).gangs()
 
@@ -65,7 +67,42 @@ class _PodGangs:
                     place = f"spec.template.podCliqueScalingGroups[{at}].cliqueNames"
                     raise BadInput(f"{place}: {text}")
                 self._grouped.add(name)
+        self._check_numbers()
         self._packs = {id(part): self._pack(part, *where) for part, *where in self._constrained()}
+
+    def _check_numbers(self) -> None:
+        """Raise BadInput if there are too many pods, or a part asks for more than it has."""
+        pods = {
+            name: number(one.get("spec") or {}, "replicas", 0) or 1
+            for name, one in self._cliques.items()
+        }
+        parts = [
+            (f"cliques[{at}].spec", self._cliques[name].get("spec") or {}, pods[name], pods[name])
+            for at, name in enumerate(self._cliques)
+        ]
+        parts += [
+            (f"podCliqueScalingGroups[{at}]", one, number(one, "replicas", 1), 1)
+            for at, one in enumerate(self._scaling)
+        ]
+        for place, part, replicas, least in parts:
+            if (needed := number(part, "minAvailable", least)) > replicas:
+                text = f"is {needed}, more than replicas, which is {replicas}"
+                raise BadInput(f"spec.template.{place}.minAvailable: {text}")
+        for at, one in enumerate(self._cliques.values()):
+            for name in (one.get("spec") or {}).get("startsAfter") or ():
+                if name not in self._cliques:
+                    text = f"there is no clique {name!r}; there are {', '.join(self._cliques)}"
+                    raise BadInput(f"spec.template.cliques[{at}].spec.startsAfter: {text}")
+        grouped = (
+            number(one, "replicas", 1) * sum(pods[name] for name in one.get("cliqueNames") or ())
+            for one in self._scaling
+        )
+        each = sum(count for name, count in pods.items() if name not in self._grouped) + sum(
+            grouped
+        )
+        total = number(self._owner.spec, "replicas", 0) * each
+        if total > PODS_MAX:
+            raise BadInput(f"spec: asks for {total} pods at once, at most {PODS_MAX} are planned")
 
     def gangs(self) -> tuple[PlannedPodGang, ...]:
         replicas = range(number(self._owner.spec, "replicas", 0))

@@ -26,6 +26,7 @@ from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, 
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
 from extender.core.workloads.workload_fields import (
     Count,
+    PodCount,
     ReadFields,
     ResourceFields,
     TemplateFields,
@@ -258,10 +259,10 @@ class _AutoscalerFields(ReadFields, frozen=True, kw_only=True):
 
 class _WorkerGroupFields(ReadFields, frozen=True, kw_only=True):
     group_name: str
-    replicas: Count | None = None
-    min_replicas: Count | None = None
+    replicas: PodCount | None = None
+    min_replicas: PodCount | None = None
     max_replicas: Count | None = None
-    num_of_hosts: Count | None = None
+    num_of_hosts: PodCount | None = None
     suspend: bool | None = None
     labels: dict[str, str] | None = None
     template: TemplateFields | None = None

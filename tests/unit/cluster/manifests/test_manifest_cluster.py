@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cluster.manifests.served import journal
+from extender.cluster.manifests.served import file_watcher, journal
 from extender.cluster.manifests.served.manifest_cluster import OBJECTS_PER_SLICE, ManifestCluster
 from extender.core.model.errors import BadInput, RequestRejected
 from extender.core.model.ids import NodeName
@@ -18,6 +18,7 @@ from extender.core.model.pod_groups import leaf_key
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.workload_ports import GroupLink, GroupManifest
+from extender.runtime import periodic
 from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
 from tests.support.service.workload_builders import a_job, a_jobset, a_profile
 from tests.support.waiting import eventually, patient
@@ -548,3 +549,57 @@ async def test_a_replica_without_changes_catches_up(write, running):
         before = one.view()
         await asyncio.gather(one.catch_up(), one.catch_up())
         assert one.view() is before
+
+
+async def test_a_defect_with_one_object_keeps_no_other(write, running, monkeypatch, caplog) -> None:
+    """It stays as it was and changes later, without a change of its file; the others are followed."""
+    monkeypatch.setattr(periodic, "FIRST_MS", 0)
+    write(a_node("bad"), a_node("good"))
+    async with running() as cluster:
+        inner = cluster._world.upsert
+
+        def fails(thing):
+            if thing.metadata.name == "bad":
+                raise ZeroDivisionError("the test fails it")
+            inner(thing)
+
+        def is_changed(name):
+            return cluster.view().nodes[NodeName(name)].labels.get("changed")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(cluster._world, "upsert", fails)
+            write(*(a_node(name, {"changed": "yes"}) for name in ("bad", "good")))
+            await shown(cluster, lambda: is_changed("good"))
+            assert not is_changed("bad")
+            assert cluster.not_ready_reason() == ""
+        await shown(cluster, lambda: is_changed("bad"))
+    assert {r.object for r in caplog.records if r.levelname == "ERROR"} == {"Node bad"}
+
+
+@pytest.mark.parametrize("place", ["content", "whole"])
+async def test_a_defect_with_a_file_keeps_no_other(write, running, monkeypatch, place) -> None:
+    """A file whose content shows a defect is ignored; after one of the whole poll all files are read again."""
+    monkeypatch.setattr(periodic, "FIRST_MS", 1)
+    inner = file_watcher.entries_in
+
+    def fails(documents, role):
+        entries = inner(documents, role)
+        if any(entry.thing.metadata.name == "bad" for entry in entries):
+            raise ZeroDivisionError("the test fails it")
+        return entries
+
+    with monkeypatch.context() as broken:
+        if place == "content":
+            broken.setattr(file_watcher, "entries_in", fails)
+        else:
+            broken.setattr(ManifestCluster, "_take", lambda self, files: 1 / 0)
+        write(a_node("bad"), name="bad.yaml")
+        write(a_node("good"), name="good.yaml")
+        async with running() as cluster:
+            if place == "content":
+                assert set(cluster.view().nodes) == {"good"}
+                assert "a defect of this service" in cluster.ignored_sources()[0]
+            else:
+                assert "a defect of this service" in cluster.not_ready_reason()
+                broken.undo()
+                await shown(cluster, lambda: set(cluster.view().nodes) == {"good", "bad"})

@@ -53,6 +53,20 @@ def a_template(name="t", *, gang=1, composite=False, **more):
     return {"name": name, "schedulingPolicy": {"gang": {field: gang}}, **more}
 
 
+ALL = {"all": {}}
+
+
+def basic(name: str, **more):
+    return {"name": name, "schedulingPolicy": {"basic": {}}, **more}
+
+
+def a_builtin_workload(*leaves, version="v1beta1", **more):
+    """Make a built-in Workload with a composite, which only Kubernetes 1.38 has in v1beta1."""
+    top = a_template("top", composite=True, podGroupTemplates=list(leaves), **more)
+    spec = {"compositePodGroupTemplates": [top]}
+    return an_object("Workload", "w", f"scheduling.k8s.io/{version}", spec=spec)
+
+
 def nested(levels: int):
     """Make composites inside composites, with a leaf at the bottom."""
     template = {"podGroupTemplates": [a_template("leaf")]}
@@ -376,6 +390,21 @@ def test_what_came_from_f_is_given_in_order() -> None:
     assert sorted(found.order.values()) == list(found.order.values())
 
 
+@pytest.mark.parametrize(
+    "thing",
+    [
+        a_workload(podGroupTemplates=[basic("a", disruptionMode=ALL)]),
+        a_builtin_workload(basic("a", disruptionMode=ALL), version="v1alpha3", disruptionMode=ALL),
+    ],
+    ids=["ours", "1.37"],
+)
+def test_a_basic_template_that_is_disrupted_as_a_whole_is_a_warning(thing) -> None:
+    """Kubernetes 1.37 accepts it, and a basic leaf below a gang; 1.38 does not."""
+    (text,) = a_manifest([thing]).warnings
+    assert "Workload/default/w: spec." in text
+    assert "Kubernetes 1.38 refuses it in built-in objects (E11)" in text
+
+
 # --- what an API server refuses (vectors A01 to A08)
 
 
@@ -392,7 +421,9 @@ def test_what_came_from_f_is_given_in_order() -> None:
         (a_workload(compositePodGroupTemplates=[a_template("a", composite=True)]), '"a" has no child template'),
         (a_workload(compositePodGroupTemplates=[a_template("a", composite=True, disruptionMode={"all": {}}, podGroupTemplates=[a_template("b")])]),
          'child "b" is single under "a"'),
-        (a_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": {"basic": {}}, "disruptionMode": {"all": {}}}]), "all needs a gang"),
+        (a_builtin_workload(basic("a", disruptionMode=ALL), disruptionMode=ALL), "0..disruptionMode: all is meant for a gang"),
+        (a_builtin_workload(basic("a")), 'child "a" is basic under "top", which is a gang; give "a" a gang policy'),
+        (a_builtin_workload(a_template("a", preemptionPolicy="Never")), 'share one: "top" has "", "a" has "Never"'),
         (a_workload(podGroupTemplates=[a_template("a", priorityClassName="x", priority=5), a_template("b", priorityClassName="y", priority=5)]),
          'priority and class: "a" has 5 and class "x", "b" has 5 and class "y"'),
         (a_workload(podGroupTemplates=[{"name": "a"}]), "choose exactly one of basic, gang"),
@@ -403,7 +434,7 @@ def test_what_came_from_f_is_given_in_order() -> None:
         (a_group("g", gang=1, preemptionPolicy="Maybe"), 'spec.preemptionPolicy: "Maybe"'),
         (a_group("g", gang=1, schedulingConstraints={"topology": [{"key": "a"}, {"key": "b"}]}), "too many entries: 2, at most 1"),
     ],
-    ids=range(16),
+    ids=range(18),
 )  # fmt: skip
 def test_refused(thing, words) -> None:
     with pytest.raises(BadInput, match=words):

@@ -180,7 +180,7 @@ def test_pods_that_are_there_are_not_made_again() -> None:
          "object 1: PodCliqueSet/default/serve: spec.template.podCliqueScalingGroups[0].cliqueNames: there is no clique 'worker'; "
          "there are router, prefill, decode"),
         ({"cliques": [{"name": "a", "spec": {"replicas": "two"}}]},
-         'object 1: PodCliqueSet/default/serve: spec.template.cliques[0].spec.replicas: expected a whole number of at least 0, found "two"'),
+         'object 1: PodCliqueSet/default/serve: spec.template.cliques[0].spec.replicas: expected a whole number from 0 to 100000, found "two"'),
     ],
     ids=["domain", "preferred", "misspelt", "nothing", "both", "unknown", "clique", "type"],
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from extender.cluster import types as api
@@ -136,7 +137,7 @@ def test_how_a_member_ended_is_known(status, why) -> None:
     over = a_pod("p", "g", node="n", metadata={"uid": "p"}, status=status)
     world.upsert(read(over))
     assert "p" not in world.view.pods
-    assert world.view.ends.get("p") == why
+    assert world.view.ends.get("p") == msgspec.structs.replace(why, node="n")
     other = a_pod(
         "q", node="n", metadata={"uid": "q"}, status={"phase": "Failed", "reason": "Evicted"}
     )
@@ -144,15 +145,15 @@ def test_how_a_member_ended_is_known(status, why) -> None:
     assert "q" not in world.view.ends
     world.delete(read(over))
     world.upsert(read(a_pod("p", "g", node="n", metadata={"uid": "again"})))
-    assert dict(world.view.ends) == {"p": why}
+    assert dict(world.view.ends) == {"p": msgspec.structs.replace(why, node="n")}
 
 
 @pytest.mark.parametrize(
     ("metadata", "conditions", "end"),
     [
         ({}, [], None),
-        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, [], PodEnd("deleted")),
-        ({}, [EVICTED], PodEnd("evicted", "EvictionByEvictionAPI")),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, [], PodEnd("deleted", node="n")),
+        ({}, [EVICTED], PodEnd("evicted", "EvictionByEvictionAPI", "n")),
     ],
 )
 def test_what_was_seen_of_a_deletion_is_known_when_the_pod_is_gone(

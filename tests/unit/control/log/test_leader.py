@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
+from extender.control.log import lease_loop
 from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity
 from extender.core.log.events import GangObserved, LeaseAcquired, NewEvent
@@ -14,6 +16,7 @@ from extender.core.log.state_projector import fold
 from extender.core.model.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
 from extender.core.model.ids import GangUid
 from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC
+from extender.telemetry import METRICS
 from tests.support.service.fakes import TTL_MS, Stage
 from tests.support.waiting import eventually
 
@@ -300,3 +303,58 @@ async def test_a_stopped_leader_gives_the_lease_back():
         assert stage.database.expired
         assert stage.leader.role == "stopped"
         assert not stage.leader.may_act()
+
+
+def raising_once(inner):
+    """Return a function that raises at its first call."""
+    errors = [ZeroDivisionError("the test fails it")]
+
+    def outer(*arguments):
+        if errors:
+            raise errors.pop()
+        return inner(*arguments)
+
+    return outer
+
+
+# what raises once, and what makes it be called
+LOG_DEFECTS = {
+    "count of events": (lambda leader: (leader, "_on_append"), "append"),
+    "fold of what is durable": (lambda leader: (leader.appends, "_commit"), "append"),
+    "listener of the lease": (lambda leader: (leader._lost_listeners[0].__self__, "fail_waiting_calls"), "loss"),
+    "snapshot": (lambda leader: (leader._snapshots, "save_if_due"), "time"),
+    "settlement": (lambda leader: (leader.appends, "event_ids"), "lost append"),
+    "lease event": (lambda leader: (leader, "record_lease"), "lost append"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("defect", LOG_DEFECTS)
+async def test_a_defect_beside_the_log_ends_no_leader(defect, monkeypatch):
+    """It is counted, memory and log agree afterwards, and this process leads on or again."""
+    monkeypatch.setattr(lease_loop, "SNAPSHOT_LOOK_S", 0.01)
+    monkeypatch.setattr(lease_loop, "LOOK_EVERY_S", 0.01)
+    (place_of, cause), before = (
+        LOG_DEFECTS[defect],
+        METRICS.object_faults.labels("log")._value.get(),
+    )
+    async with Stage() as stage:
+        await stage.lead()
+        leader = stage.leader
+        place, name = place_of(leader)
+        broken = raising_once(getattr(place, name))
+        if name == "fail_waiting_calls":
+            leader._lost_listeners.insert(0, broken)
+        else:
+            monkeypatch.setattr(place, name, broken)
+        if cause == "loss":
+            leader.lose("the test ends it")
+        elif cause != "time":
+            if cause == "lost append":
+                stage.log.lose_next_append()
+            with contextlib.suppress(NotLeading, StoreUnavailable):
+                await leader.append(drafts())
+        await eventually(lambda: METRICS.object_faults.labels("log")._value.get() > before, "the defect")  # fmt: skip
+        await eventually(leader.may_record, "leading")
+        await leader.append(drafts(root="later"))
+        await agree(stage)
+        assert METRICS.object_faults.labels("log")._value.get() == before + 1

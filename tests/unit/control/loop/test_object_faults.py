@@ -1,87 +1,344 @@
-"""A defect that shows with one object: the pass goes on for the others, and the object is tried again after a pause."""
+"""A defect that shows with one object: the work for the others goes on, and the object is tried again after a pause.
+
+`GUARDS` has each actuator, reporter and controller; the watches are in tests/integration/cluster/test_informers.py, the log in
+tests/unit/control/log/test_leader.py, loops and periodic tasks in tests/unit/runtime/test_periodic.py.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from typing import NamedTuple
+
 import pytest
 
-from extender.control.actuators import status_reporter
+from extender.control.actuators import evictor, finalizer_controller, nominator, status_reporter
+from extender.control.actuators.finalizer_controller import FinalizerController
+from extender.control.binding import bind_barrier
 from extender.control.loop.admission import tree_admission
-from extender.core.log.events import GangAdmitted
+from extender.control.trees import group_controller, tree_controller, workload_notifier
+from extender.core.log.events import GangAdmitted, MemberTerminated
+from extender.core.model.cluster_view import Guard, with_guard
 from extender.core.model.errors import CorruptLog
+from extender.runtime import periodic
 from extender.telemetry import METRICS
+from tests.support.planning.preemption_builders import order
+from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import GATED, Stage
-from tests.support.service.manifest_builders import GPU, a_gang, a_node
+from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
+from tests.unit.control.trees.test_tree_controller import a_jobset
 
 
 def faults(part):
     return METRICS.object_faults.labels(part)._value.get()
 
 
-def raising_for(inner, name, position):
-    """Return a function that raises when its argument at a position names an object, while `raises`."""
+class Defect:
+    """A defect that shows with each object that has `bad` in its name, while `raises`."""
 
-    def outer(*arguments, **rest):
-        if outer.raises and name in repr(arguments[position]):
-            raise ZeroDivisionError(f"the test fails {name}")
-        return inner(*arguments, **rest)
+    def __init__(self, monkeypatch):
+        self.raises = True
+        self._monkeypatch = monkeypatch
 
-    outer.raises = True
-    return outer
+    def with_name(self, name):
+        """Return what is raised in the work for an object; None for others."""
+        return (
+            ZeroDivisionError(f"the test fails {name}") if self.raises and "bad" in name else None
+        )
+
+    def within(self, place, name, position):
+        """Let a function show the defect; its argument at a position names the object."""
+        inner = getattr(place, name)
+
+        def outer(*arguments, **rest):
+            if (error := self.with_name(repr(arguments[position]))) is not None:
+                raise error
+            return inner(*arguments, **rest)
+
+        self._monkeypatch.setattr(place, name, outer)
+
+    def of_requests(self, requested):
+        """Return the fault of a cluster or of workloads, for one verb."""
+        return lambda verb, name: self.with_name(name) if verb == requested else None
 
 
-# the module and the name of what fails for one gang, which argument names it, the part that counts it, and the object of the log line
-DEFECTS = {
-    "warnings": (status_reporter, "collect_warnings", 1, "status reports", "warnings of PodGroup/default/bad"),
-    "conditions": (status_reporter, "_condition_of", 0, "status reports", "conditions of PodGroup/default/bad"),
-    "events": (status_reporter, "pending_reason", 3, "status reports", "members of PodGroup/default/bad"),
-    "planning": (tree_admission, "bind_blockers", 0, "admission", "default/bad"),
+class Story(NamedTuple):
+    """A service whose work for `bad` and `good` begins, and what is seen of it."""
+
+    turn: object
+    is_done: object  # whether the work for an object was done, by its name
+
+
+@contextlib.asynccontextmanager
+async def staged(*objects, runs=(), **settings):
+    """Yield a stage that leads, with a turn: time goes on, and a pass is made."""
+    async with Stage(a_node("n0", gpu=8), *objects, **settings) as stage:
+
+        async def turn():
+            stage.later(2)
+            stage.conditions_due()
+            await stage.one_pass()
+
+        await stage.lead()
+        for run in runs:
+            stage.start(run(stage).run())
+        yield stage, turn
+
+
+def gangs(*, requests=1, pods=1, **spec):
+    return [
+        *a_gang("bad", pods=pods, requests={GPU: requests}, **spec),
+        *a_gang("good", pods=pods, requests={GPU: requests}, **spec),
+    ]
+
+
+@contextlib.asynccontextmanager
+async def gated(defect, verb=""):
+    """Members lose their gate."""
+    runs = (lambda stage: stage.parts.nominator,)
+    async with staged(*gangs(schedulingGates=GATED), runs=runs) as (stage, turn):
+        stage.cluster.fault = defect.of_requests(verb)
+        yield Story(turn, lambda name: not stage.cluster.pod(f"{name}-0").gates)
+
+
+@contextlib.asynccontextmanager
+async def refused(defect, verb):
+    """Members of trees that were refused lose their gate."""
+    runs = (lambda stage: stage.parts.gate_remover,)
+    objects = gangs(requests=9, schedulingGates=GATED)
+    async with staged(*objects, runs=runs, unschedulable_gates="remove") as (stage, turn):
+        stage.cluster.fault = defect.of_requests(verb)
+        yield Story(turn, lambda name: not stage.cluster.pod(f"{name}-0").gates)
+
+
+@contextlib.asynccontextmanager
+async def preempting(defect, verb=""):
+    """Two gangs preempt; the victim of `bad` is `low-of-bad-0`."""
+    lows = []
+    for name in ("bad", "good"):
+        low = f"low-of-{name}"
+        lows += [a_group(low, gang=1, priority=0)]
+        lows += [a_pod(f"{low}-0", low, node="n0", requests={GPU: 4}, priority=0)]
+    objects = [*lows, *gangs(requests=4, priority=10)]
+    for one in objects:
+        if one["kind"] == "PodGroup" and not one["metadata"]["name"].startswith("low"):
+            one["spec"]["priority"] = 10
+    runs = (lambda stage: stage.parts.evictor,)
+    async with staged(*objects, runs=runs, preemption=False) as (stage, turn):
+        stage.cluster.fault = defect.of_requests(verb)
+        await stage.one_pass()
+        for name in ("bad", "good"):
+            victims = {f"PodGroup/low-of-{name}": [f"low-of-{name}-0"]}
+            await order(stage, name, {f"{name}-0": "n0"}, victims, preemption=f"of-{name}")
+        yield Story(
+            turn, lambda name: (f"default/low-of-{name}-0", "deleted") in stage.cluster.did("evict")
+        )
+
+
+@contextlib.asynccontextmanager
+async def finalized(defect):
+    """Groups get our finalizer."""
+    async with staged(*gangs()) as (stage, _):
+        stage.cluster.fault = defect.of_requests("set_finalizers")
+        for key, group in list(stage.cluster.seen.groups.items()):
+            stage.cluster.seen = with_guard(stage.cluster.seen, key, Guard(uid=group.uid))
+        stage.start(FinalizerController(stage.cluster, stage.leader, stage.clock).run())
+
+        async def change():
+            stage.later(2)
+            stage.cluster.change_node("n0", labels={"at": str(stage.clock.ms)})
+
+        done = stage.cluster.did
+        yield Story(
+            change, lambda name: f"default/{name}" in {n for n, _ in done("set_finalizers")}
+        )
+
+
+@contextlib.asynccontextmanager
+async def reported(defect, what):
+    """Groups get conditions, and Events about warnings and members that wait."""
+    del defect
+    objects = [*a_gang("bad", pods=1, requests={GPU: 9}, topo="example.com/nowhere"),
+               *a_gang("good", pods=1, requests={GPU: 9}, topo="example.com/nowhere")]  # fmt: skip
+    async with staged(*objects, runs=(lambda stage: stage.reporter,)) as (stage, turn):
+
+        def is_done(name):
+            if what == "conditions":
+                return f"default/{name}" in {n for n, _ in stage.cluster.did("set_conditions")}
+            wanted = name if what == "warnings" else f"{name}-0"
+            return wanted in {notice.name for notice in stage.cluster.notices}
+
+        yield Story(turn, is_done)
+
+
+@contextlib.asynccontextmanager
+async def admitted(defect):
+    """Gangs get reservations."""
+    del defect
+    async with staged(*gangs()) as (stage, turn):
+        yield Story(turn, lambda name: stage.root(name) and stage.root(name).reservations)
+
+
+@contextlib.asynccontextmanager
+async def searched(defect, monkeypatch):
+    """Each plan is searched in the planner process."""
+    del defect
+    async with staged(*gangs()) as (stage, turn):
+        monkeypatch.setattr(stage.parts.planner, "at_once", lambda request: "search")
+        yield Story(turn, lambda name: stage.root(name) and stage.root(name).reservations)
+
+
+@contextlib.asynccontextmanager
+async def bound(defect):
+    """Members come to bind."""
+    del defect
+    async with staged(*gangs(pods=2)) as (stage, turn):
+        await stage.one_pass()
+        for name in ("bad", "good"):
+            for number in range(2):
+                stage.bind(f"{name}-{number}")
+        yield Story(turn, lambda name: stage.cluster.pod(f"{name}-1").node)
+
+
+@contextlib.asynccontextmanager
+async def ended(defect):
+    """A member of each gang is lost, then another one of `bad`."""
+    async with staged(*gangs(pods=2)) as (stage, turn):
+        await stage.settled()
+        for name in ("bad", "good"):
+            for number in range(2):
+                stage.cluster.change_pod(f"{name}-{number}", node="n0", phase="Running")
+        await stage.settled()
+        stage.cluster.fault = defect.of_requests("ending")
+        stage.cluster.delete_pod("bad-0")
+        stage.cluster.delete_pod("good-0")
+
+        async def lose():
+            if not defect.raises and any(
+                p.name == "bad-1" for p in stage.cluster.seen.pods.values()
+            ):
+                stage.cluster.delete_pod("bad-1")
+            await turn()
+
+        def is_done(name):
+            losses = stage.event_data(MemberTerminated)
+            return f"default/{name}-{0 if name == 'good' else 1}" in {
+                e.pod for e in losses if e.cause == "deleted"
+            }
+
+        yield Story(lose, is_done)
+
+
+@contextlib.asynccontextmanager
+async def compiled(defect, verb=""):
+    """JobSets get groups, and Events."""
+    async with staged() as (stage, _):
+        jobsets = [a_jobset(name, f"{name}-0123456789") for name in ("bad", "good")]
+        workloads = FakeWorkloads(stage.cluster, *jobsets)
+        workloads.fault = defect.of_requests(verb)
+        stage.start(
+            tree_controller.TreeController(
+                stage.cluster, workloads, stage.leader, stage.inputs, stage.settings
+            ).run()
+        )
+        if verb == "notice":
+            stage.cluster.fault = defect.of_requests(verb)
+
+        async def turn():
+            pass
+
+        def is_done(name):
+            if verb in ("events", "notice"):
+                return name in {notice.name for notice in stage.cluster.notices}
+            return any(key.name.startswith(name) for key in stage.cluster.seen.groups)
+
+        yield Story(turn, is_done)
+
+
+# the story, the part of the metric, and the object in the log
+GUARDS = {
+    "nomination, its step": (
+        lambda d, m: (d.within(nominator, "next_step", 0), gated(d))[1], "nominations", "default/bad-0",
+    ),
+    "nomination, its write": (lambda d, m: gated(d, "remove_gate"), "nominations", "bad-0"),
+    "gate removal": (lambda d, m: refused(d, "remove_gate"), "gate removal", "bad-0"),
+    "eviction, what is due": (
+        lambda d, m: (d.within(evictor, "victims_to_evict", 1), preempting(d))[1], "evictions", "default/bad",
+    ),
+    "eviction, its write": (lambda d, m: preempting(d, "evict"), "evictions", "low-of-bad-0"),
+    "finalizer": (lambda d, m: finalized(d), "finalizers", "PodGroup/default/bad"),
+    "warnings": (
+        lambda d, m: (d.within(status_reporter, "collect_warnings", 1), reported(d, "warnings"))[1],
+        "status reports", "warnings of PodGroup/default/bad",
+    ),
+    "conditions": (
+        lambda d, m: (d.within(status_reporter, "_condition_of", 0), reported(d, "conditions"))[1],
+        "status reports", "conditions of PodGroup/default/bad",
+    ),
+    "reasons of pods": (
+        lambda d, m: (d.within(status_reporter, "pending_reason", 3), reported(d, "pods"))[1],
+        "status reports", "members of PodGroup/default/bad",
+    ),
+    "admission": (
+        lambda d, m: (d.within(tree_admission, "bind_blockers", 0), admitted(d))[1], "admission", "default/bad",
+    ),
+    "search": (
+        lambda d, m: (d.within(tree_admission.TreeAdmission, "perform", 1), searched(d, m))[1], "searches", "default/bad",
+    ),
+    "bind barrier": (lambda d, m: (d.within(bind_barrier, "missing", 0), bound(d))[1], "bind barriers", "bad"),
+    "end of a member": (lambda d, m: ended(d), "ends of members", "default/bad-0"),
+    "tree": (lambda d, m: (d.within(tree_controller, "decide_tree", 0), compiled(d))[1], "trees", "JobSet/default/bad"),
+    "group, its comparison": (
+        lambda d, m: (d.within(group_controller, "group_write", 0), compiled(d))[1], "group writes", "PodGroup/default/bad-",
+    ),
+    "group, its write": (lambda d, m: compiled(d, verb="create"), "group writes", "PodGroup/default/bad-"),
+    "workload, its Events": (
+        lambda d, m: (d.within(workload_notifier, "_events", 0), compiled(d, verb="events"))[1],
+        "workload events", "JobSet/default/bad",
+    ),
+    "workload, their write": (lambda d, m: compiled(d, verb="notice"), "workload events", "bad"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
-async def test_a_defect_with_one_gang_keeps_no_other(defect, monkeypatch, caplog):
-    """The other gang is placed and bound meanwhile; the log line names the object; afterwards it is done as usual."""
-    module, name, position, part, named = DEFECTS[defect]
-    broken = raising_for(getattr(module, name), "bad", position)
-    before = faults(part)
-    gangs = [*a_gang("bad", pods=2, requests={GPU: 9}), *a_gang("good", pods=2, schedulingGates=GATED)]  # fmt: skip
-    async with Stage(a_node("n0", gpu=2), *gangs) as stage:
-        monkeypatch.setattr(module, name, broken)
-        await stage.lead()
-        stage.start(stage.parts.nominator.run())
-        await stage.one_pass()
-        stage.later(2)
-        await stage.one_pass()
-        for pod in ("good-0", "good-1"):
-            await eventually(lambda pod=pod: not stage.cluster.pod(pod).gates, "its gate is gone")
-            stage.bind(pod)
-        await eventually(lambda: len(stage.cluster.bindings) == 2, "the other gang is bound")
-        await stage.one_pass()
-        assert stage.root("good").phase == "scheduled"
-        assert faults(part) > before
-        logged = {r.object for r in caplog.records if r.levelname == "ERROR"}
-        assert logged == {named}
-        broken.raises = False
+@pytest.mark.parametrize("guard", GUARDS)
+async def test_a_defect_with_one_object_keeps_no_other(guard, monkeypatch, caplog):
+    """The work for the other object is done meanwhile; the log line names the object, whose pause doubles; later it is done as usual."""
+    monkeypatch.setattr(periodic, "FIRST_MS", 20)
+    monkeypatch.setattr(finalizer_controller, "SETTLE_S", 0.001)
+    monkeypatch.setattr(tree_controller, "TICK_S", 0.02)
+    monkeypatch.setattr(tree_controller, "SETTLE_S", 0.001)
+    story, part, named = GUARDS[guard]
+    defect, before = Defect(monkeypatch), faults(part)
+    async with story(defect, monkeypatch) as (turn, is_done):
+
+        async def others_go_on():
+            await turn()
+            return is_done("good") and faults(part) >= before + 1
+
+        async def recovers():
+            await turn()
+            return is_done("bad")
+
+        await eventually(others_go_on, "the others go on")
+        assert not is_done("bad")
+        defect.raises = False
+        await eventually(recovers, "it is done")
         count = faults(part)
-        stage.later(60)
-        await stage.one_pass()
-        stage.later(2)
-        await stage.settled()
+        await turn()
         assert faults(part) == count
-        stage.start(stage.reporter.run())
-        await eventually(lambda: stage.root("bad").last_decision, "it is planned")
-        stage.conditions_due()
-        await eventually(
-            lambda: "bad" in {n for verb, n, _ in stage.cluster.calls if verb == "set_conditions" for n in [n.partition("/")[2]]},
-            "its condition",
-        )  # fmt: skip
+    records = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert {r.part for r in records} == {part}
+    assert all(named in r.object for r in records)
+    pauses: dict[str, list[int]] = {}
+    for record in records:
+        pauses.setdefault(record.object, []).append(record.pause_ms)
+    for each in pauses.values():
+        assert each == [20 * 2**n for n in range(len(each))]
 
 
 async def test_a_pause_doubles_while_the_defect_stays(monkeypatch, caplog):
     """An object that always fails costs a look every minute, not one per pass."""
-    broken = raising_for(status_reporter.collect_warnings, "bad", 1)
-    monkeypatch.setattr(status_reporter, "collect_warnings", 1, broken)
+    Defect(monkeypatch).within(status_reporter, "collect_warnings", 1)
     async with Stage(a_node("n0", gpu=2), *a_gang("bad", pods=2)) as stage:
         await stage.lead()
         for _ in range(40):

@@ -7,22 +7,29 @@ import contextlib
 import functools
 import random
 from collections import Counter
+from typing import ClassVar
 
 import pytest
 
-from extender.core.log.events import GangAdmitted, GangExtended, PodBound
+from extender.control.actuators.finalizer_controller import FinalizerController
+from extender.control.trees.tree_controller import TreeController
+from extender.core.log.events import GangAdmitted, GangExtended, MemberTerminated, PodBound
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
+from extender.core.model.cluster_view import without_pdb
 from extender.core.model.errors import (
     ClusterUnavailable,
     NotLeading,
     RequestRejected,
     StoreUnavailable,
 )
+from extender.core.model.pods import PodEnd
 from extender.telemetry import METRICS
+from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import GATED, Stage, check_state
-from tests.support.service.manifest_builders import GPU, a_gang, a_node
+from tests.support.service.manifest_builders import GPU, a_budget, a_gang, a_group, a_node
 from tests.support.waiting import eventually
+from tests.unit.control.trees.test_tree_controller import a_jobset
 
 STEPS = 40
 
@@ -60,11 +67,12 @@ def object_faults():
 class Life:
     """A cluster with a service on it that is killed now and then."""
 
-    def __init__(self, seed, *, changes_in_passes=False):
+    settings: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, seed):
         self.chance = random.Random(seed)
-        self.changes_in_passes = changes_in_passes
-        self.changes = 0
-        self.stage = Stage(*(a_node(f"n{n}", gpu=4) for n in range(3)))
+        self.changes = Counter()
+        self.stage = Stage(*(a_node(f"n{n}", gpu=4) for n in range(3)), **self.settings)
         self.gangs = 0
 
     async def begin(self):
@@ -72,15 +80,19 @@ class Life:
         self.stage.start(self.stage.parts.nominator.run())
 
     async def look(self):
-        work = self.stage.one_pass()
+        await self.do(self.stage.one_pass())
+
+    async def do(self, work):
         with contextlib.suppress(NotLeading, StoreUnavailable):
-            await (ChangedAtEachAwait(work, self.change) if self.changes_in_passes else work)
+            await work
         await eventually(self.stage.leader.may_record, "leading")
 
     async def kill(self):
         old = self.stage
         await old.killed()
-        self.stage = Stage(database=old.database, cluster=old.cluster, clock=old.clock)
+        self.stage = Stage(
+            database=old.database, cluster=old.cluster, clock=old.clock, **self.settings
+        )
         self.stage.cluster.fault = lambda verb, name: None
         await self.begin()
 
@@ -108,22 +120,6 @@ class Life:
         objects = a_gang(f"g{self.gangs}", pods=size, minimum=self.chance.randint(1, size),
                          requests={GPU: self.chance.randint(1, 2)}, schedulingGates=GATED, **topology)  # fmt: skip
         self.stage.cluster.add(*objects)
-
-    def change(self):
-        """Change the view: mostly a node, now and then a group or a pod comes or goes."""
-        cluster, chance = self.stage.cluster, self.chance
-        self.changes += 1
-        pods = sorted(pod.path for pod in cluster.seen.pods.values())
-        groups = sorted(group.key.name for group in cluster.seen.groups.values())
-        what = chance.choices(["node", "group", "pod", "gang"], [10, 2, 1, 1])[0]
-        if what == "group" and groups:
-            cluster.delete_group(chance.choice(groups))
-        elif what == "pod" and pods:
-            cluster.delete_pod(chance.choice(pods))
-        elif what == "gang" and len(groups) < 8:
-            self.add_gang()
-        else:
-            cluster.change_node(f"n{chance.randrange(3)}", labels={"change": str(self.changes)})
 
     async def step(self):
         stage, chance = self.stage, self.chance
@@ -182,16 +178,153 @@ class Life:
         assert all(amount <= 4 for amount in used.values()), used
 
 
+class ChangingLife(Life):
+    """The same with all that writes and looks: preemption, capacity holds, status, finalizers and the trees of workloads.
+
+    The cluster changes at each await of a pass, of the look at workloads, and of each search: a node, a root, a leaf, a pod, a budget
+    or a workload comes, changes or goes.
+    """
+
+    settings: ClassVar[dict[str, int]] = {"hold_capacity_after_s": 1}
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.workloads = None
+        self.stage.cluster.obeys = True  # victims go at once
+        self.kinds = {
+            self.change_node: 8, self.lose_node: 1, self.add_gang: 1, self.add_tree: 1, self.change_group: 1,
+            self.delete_group: 2, self.delete_pod: 1, self.end_pod: 1, self.change_budget: 1, self.change_workload: 2,
+        }  # fmt: skip
+
+    async def begin(self):
+        await super().begin()
+        stage = self.stage
+        if self.workloads is None:
+            self.workloads = FakeWorkloads(stage.cluster)
+        parts = stage.parts
+        self.trees = TreeController(
+            stage.cluster, self.workloads, stage.leader, stage.inputs, stage.settings
+        )
+        finalizers = FinalizerController(stage.cluster, stage.leader, stage.clock)
+        for one in (
+            parts.evictor,
+            parts.gate_remover,
+            stage.reporter,
+            self.trees.groups,
+            self.trees.notifier,
+            finalizers,
+        ):
+            stage.start(one.run())
+
+    async def look(self):
+        if self.trees._may_record():
+            await self.do(ChangedAtEachAwait(self.trees.look(), self.change))
+        await self.do(ChangedAtEachAwait(self.stage.one_pass(), self.change))
+        self.stage.conditions_due()
+
+    def change(self):
+        """Change something of the cluster."""
+        (kind,) = self.chance.choices(list(self.kinds), list(self.kinds.values()))
+        self.changes[kind.__name__] += 1
+        kind()
+
+    def some(self, names):
+        """Return one of some names; None where there is none."""
+        return self.chance.choice(sorted(names)) if names else None
+
+    def change_node(self):
+        if (name := self.some(self.stage.cluster.seen.nodes)) is not None:
+            self.stage.cluster.change_node(name, labels={"change": str(self.changes.total())})
+
+    def lose_node(self):
+        """Let a node go, or one that has gone come again."""
+        cluster = self.stage.cluster
+        gone = [f"n{n}" for n in range(3) if f"n{n}" not in cluster.seen.nodes]
+        if gone:
+            cluster.objects = [
+                one for one in cluster.objects if one["metadata"]["name"] not in gone
+            ]
+            cluster.add(*(a_node(name, gpu=4) for name in gone))
+        else:
+            cluster.delete_node(f"n{self.chance.randrange(3)}")
+
+    def add_gang(self):
+        if len(self.stage.cluster.seen.groups) < 10:
+            super().add_gang()
+            name = f"g{self.gangs}"
+            priority = self.chance.choice([0, 0, 10])
+            self.stage.cluster.change_group(name, priority=priority)
+            for pod in list(self.stage.cluster.seen.pods.values()):
+                if pod.name.startswith(f"{name}-"):
+                    self.stage.cluster.change_pod(pod.path, priority=priority)
+
+    def add_tree(self):
+        """Create a root of two leaves, pods of one of them later."""
+        if len(self.stage.cluster.seen.groups) < 10:
+            self.gangs += 1
+            root = f"t{self.gangs}"
+            leaves = []
+            for number in range(2):
+                leaf, *pods = a_gang(
+                    f"{root}-{number}", pods=2, requests={GPU: 1}, schedulingGates=GATED
+                )
+                leaf["spec"] |= a_group("any", gang=2, parent=root)["spec"]
+                leaves += [leaf, *pods]
+            self.stage.cluster.add(a_group(root, composite=True, gang=2), *leaves)
+
+    def change_group(self):
+        names = [key.name for key in self.stage.cluster.seen.groups if key.kind == "PodGroup"]
+        if (name := self.some(names)) is not None:
+            self.stage.cluster.change_group(name, minimum=self.chance.randint(1, 3))
+
+    def delete_group(self):
+        if (name := self.some([key.name for key in self.stage.cluster.seen.groups])) is not None:
+            self.stage.cluster.delete_group(name)
+
+    def delete_pod(self):
+        if (
+            path := self.some([pod.path for pod in self.stage.cluster.seen.pods.values()])
+        ) is not None:
+            self.stage.cluster.delete_pod(path)
+
+    def end_pod(self):
+        if (
+            path := self.some([pod.path for pod in self.stage.cluster.seen.pods.values()])
+        ) is not None:
+            self.stage.cluster.end_pod(path, PodEnd("rejected-by-kubelet", "OutOfcpu"))
+
+    def change_budget(self):
+        cluster = self.stage.cluster
+        if cluster.seen.budgets:
+            cluster.seen = without_pdb(cluster.seen, *next(iter(cluster.seen.budgets)))
+            cluster.objects = [
+                one for one in cluster.objects if one["kind"] != "PodDisruptionBudget"
+            ]
+            cluster._notify()
+        else:
+            cluster.add(a_budget("budget", {}, allowed=self.chance.choice([0, 1, None])))
+
+    def change_workload(self):
+        """Create, change or delete a JobSet."""
+        number = self.chance.randrange(2)
+        jobset = a_jobset(f"w{number}", f"w{number}-0123456789", workers=self.chance.randint(1, 2))
+        there = jobset["metadata"]["uid"] in self.workloads.view().objects
+        if there and self.chance.random() < 0.3:
+            self.workloads.remove(jobset)
+        else:
+            self.workloads.put(jobset)
+
+
 @pytest.mark.parametrize("changes", [False, True], ids=["between passes", "at each await"])
 @pytest.mark.parametrize("seed", range(12))
 async def test_no_order_of_mishaps_breaks_a_promise(seed, changes, monkeypatch):
     """Gangs, deletions, kills, lost appends and refusals in random order: capacity is used once, binds follow admissions, the log is the state.
 
-    With `changes` the cluster also changes at each await of each pass, and each pass yields wherever it may.
+    With `changes` see `ChangingLife`; and each pass yields wherever it may.
     """
     if changes:
         monkeypatch.setattr("extender.runtime.cooperative_yield.SLICE_MS", 0)
-    life, faults = Life(seed, changes_in_passes=changes), object_faults()
+    life, faults = (ChangingLife if changes else Life)(seed), object_faults()
     await life.begin()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(life.end)
@@ -206,11 +339,10 @@ async def test_no_order_of_mishaps_breaks_a_promise(seed, changes, monkeypatch):
             "appends on their way",
         )
         assert stage.leader.committed == fold(EMPTY, stage.events())
-        once = Counter(
-            (event.gang_uid, event.data.uid)
-            for event in stage.events()
-            if isinstance(event.data, PodBound)
+        bound, lost = (
+            Counter((e.gang_uid, e.data.uid) for e in stage.events() if isinstance(e.data, kind))
+            for kind in (PodBound, MemberTerminated)
         )
-        assert set(once.values()) <= {1}
+        assert all(times <= 1 + lost[member] for member, times in bound.items())
         assert bool(life.changes) is changes
         assert object_faults() == faults, "exceptions in the work for one object"

@@ -12,7 +12,7 @@ from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import NIL_GANG
 from extender.snapshots.state_loader import decode_state, encode_state
 from tests.support.service.fakes import Stage
-from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_pod
+from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_group, a_pod
 from tests.support.waiting import eventually
 
 NATIVE = "scheduling.k8s.io/v1beta1"
@@ -147,6 +147,37 @@ async def test_each_condition_has_one_writer(native, type_, reason):
         await eventually(lambda: stage.cluster.group("g").conditions, "a condition")
         ((*written, _),) = stage.cluster.group("g").conditions
         assert written == [type_, "False", reason]
+
+
+@pytest.mark.parametrize(
+    ("native", "version", "type_"),
+    [
+        (True, "v1beta1", "PlacementExplained"),
+        (True, "v1", "PlacementExplained"),
+        (True, "v1alpha3", "CompositePodGroupInitiallyScheduled"),
+        (False, "v1beta1", "CompositePodGroupInitiallyScheduled"),
+    ],
+)
+@pytest.mark.parametrize("broken", [False, True], ids=["refused", "invalid"])
+async def test_conditions_of_composites_are_those_of_kube_scheduler_since_1_38(
+    native, version, type_, broken
+):
+    """1.37 serves composites in v1alpha3 alone and writes none of their conditions; also of a tree that breaks a rule."""
+    version = f"scheduling.k8s.io/{version}"
+    root = a_group("root", composite=True, gang=1, version=version)
+    more = {"priority": 7} if broken else {}
+    leaf = a_group("leaf", gang=2, parent="root", version=version, **more)
+    pods = [a_pod(f"p{n}", "leaf", requests={GPU: 8}) for n in range(2)]
+    async with Stage(*a_fleet("1 nodes"), root, leaf, *pods) as stage:
+        await stage.lead()
+        plane = FakePlane()
+        plane.gates = SchedulerGates({"GenericWorkload": native})
+        await watch(stage, plane).look()
+        stage.start(stage.reporter.run())
+        await stage.one_pass()
+        stage.conditions_due()
+        await eventually(lambda: stage.cluster.group("root").conditions, "a condition")
+        assert [one[0] for one in stage.cluster.group("root").conditions] == [type_]
 
 
 async def test_readiness_names_what_is_lost(stage):

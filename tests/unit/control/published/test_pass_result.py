@@ -123,7 +123,7 @@ async def test_a_pass_that_fails_publishes_no_result():
         def failing(*_given):
             raise RuntimeError("set by the test")
 
-        stage.control_loop._pending_trees.publish_pauses = failing
+        stage.control_loop._reconciler.reconcile = failing
         with pytest.raises(RuntimeError):
             await stage.one_pass()
         assert published.result is before

@@ -152,22 +152,17 @@ def test_b8_two_workloads_in_one_tree() -> None:
         assert word in text
 
 
-@pytest.mark.parametrize("change", [{"priority": 7}, {"priority_class": "prod"}])
-def test_b9_groups_share_priority_and_class(change) -> None:
-    ((rule, text),) = problems(
-        composite("r", priority=5), leaf("x", "r", **{"priority": 5, **change})
-    )
+def test_b9_groups_share_the_number_of_their_priority() -> None:
+    """Kubernetes 1.38 compares the numbers: two classes of one value are one priority."""
+    root = composite("r", priority=5, priority_class="prod")
+    ((rule, text),) = problems(root, leaf("x", "r", priority=7))
     assert rule == "B9"
-    for word in (
-        "CompositePodGroup/a/r has 5",
-        "PodGroup/a/x has",
-        str(next(iter(change.values()))),
-    ):
-        assert word in text
+    assert 'CompositePodGroup/a/r has 5 (class "prod"), PodGroup/a/x has 7; give all' in text
+    assert problems(root, leaf("x", "r", priority=5, priority_class="batch")) == []
 
 
 def test_b9_groups_share_the_preemption_policy() -> None:
-    """As the draft of KEP-6012 has it; a tree of one policy is valid whichever it is."""
+    """As Kubernetes 1.38 has it; a tree of one policy is valid whichever it is."""
     never = {"preemption_policy": "Never"}
     ((rule, text),) = problems(
         composite("r"), leaf("x", "r"), leaf("z", "r", **never), leaf("y", "r", **never)
@@ -188,6 +183,25 @@ def test_b9_a_preemption_policy_that_becomes_known_is_judged() -> None:
     assert after is not None
     (tree,) = after.trees.values()
     assert [problem.rule for problem in tree.problems] == ["B9"]
+
+
+def test_b9_pods_share_the_preemption_policy_of_a_built_in_group() -> None:
+    """kube-scheduler 1.38 refuses such a tree; a group of ours may be stricter than its pods, and evicts none then."""
+    never = {"preemption_policy": "Never"}
+    members = [pod("p0", "x"), pod("p1", "x")]
+    ((rule, text),) = problems(leaf("x", source="builtin", **never), *members)
+    assert rule == "B9 pods"
+    assert 'Pod/a/p0 has preemptionPolicy "PreemptLowerPriority", its tree PodGroup/a/x' in text
+    assert problems(leaf("x", source="builtin"), *members) == []
+    assert problems(leaf("x", **never), *members) == []
+    alone = leaf("x", source="builtin", **never)
+    late = {alone.key: [members[0]]}
+    after = forest_with_updates(
+        build_forest({alone.key: alone}, {}), {alone.key: alone}, [], late,
+        pods={alone.key: [(None, members[0])]},
+    )  # fmt: skip
+    assert after is not None
+    assert after.trees[alone.key].problems[0].message == text
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,18 @@ def refused(
     return result.refusal.reason, result.refusal.message
 
 
+def test_a_basic_template_may_be_disrupted_as_a_whole():
+    """Our kinds accept it (E11); what we make by ourselves is never so."""
+    driver = leaf("driver", 1, disruptionMode={"all": {}})
+    driver["schedulingPolicy"] = {"basic": {}}
+    made = compiled(
+        jobset(*JOBS, annotations=ANNOTATION),
+        templates=tree(inner("root", driver, leaf("worker", 6), count=1)),
+    )
+    modes = {group.template: (group.basic, group.disruption_mode) for group in made.groups}
+    assert modes["driver"] == (True, "all")
+
+
 def test_the_tree_is_that_of_the_templates():
     rack = {"topology": [{"key": "net/rack"}]}
     templates = tree(

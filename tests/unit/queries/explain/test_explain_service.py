@@ -17,6 +17,7 @@ from extender.core.model.errors import BadInput, NotFound, RequestRejected
 from extender.core.model.ids import GangUid, PodUid
 from extender.core.model.pod_groups import DEPTH_MAX, Group, composite_key, leaf_key
 from extender.core.model.pods import Pod, PodShape
+from extender.core.model.visibility import EVERYTHING
 from extender.queries.explain.explain_service import ExplainService, LiveProgress, _forest_around
 from extender.queries.explain.explanation import CHECKS
 from extender.queries.explain.name_lookup import WantedName, all_names, parse_name, similar_names
@@ -192,6 +193,27 @@ async def test_a_child_group_is_explained_by_its_root() -> None:
         assert failing(found) == ("members complete", "no")
         (link,) = found.related
         assert (link.kind, link.name) == ("CompositePodGroup", "default/root")
+
+
+async def test_a_warning_about_a_valid_tree_stands_at_its_check() -> None:
+    """V20, W4: rack R1 is in two zones, and the gang constrains the rack alone."""
+    zone = RACK.replace("rack", "zone")
+    nodes = [a_node(f"n{n}", {RACK: "R1", zone: f"z{n}"}, gpu=8) for n in range(2)]
+    gang = a_gang("g", pods=2, requests=WHOLE, topo=RACK)
+    async with Stage(*nodes, *gang) as stage:
+        found = await (await led(stage))("g")
+        valid = next(check for check in found.checks if check.check == "tree valid")
+        assert valid.outcome == "yes"
+        assert valid.text.startswith(
+            f"warning: PodGroup/default/g: value R1 of {RACK} is on nodes of several values of {zone} (z0, z1)"
+        )
+        stage.start(stage.reporter.run())
+        await eventually(
+            lambda: any("(W4)" in n.message for n in stage.cluster.notices), "the Event"
+        )
+        question = msgspec.json.encode({"groups": ["PodGroup/default/g"]})
+        reply = await live_plans(stage).plan(question, EVERYTHING)
+        assert any("(W4)" in text for text in msgspec.json.decode(reply.body)["warnings"])
 
 
 async def test_an_orphan() -> None:

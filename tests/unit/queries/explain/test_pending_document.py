@@ -426,6 +426,14 @@ SCENARIOS = {
         nothing_more,
         {},
     ),
+    "Is not valid: preemptionPolicy of a pod": (
+        [
+            a_group("tree", gang=1, version=NEW, preemptionPolicy="Never"),
+            a_pod("worker-0", "tree"),
+        ],
+        nothing_more,
+        {},
+    ),
     "Is not valid: Workloads": (
         [
             a_group("tree", gang=1, composite=True, workload="train"),

@@ -151,13 +151,8 @@ class Simulation:
         assert len(holds) <= HOLDS_MAX
         for hold in holds:
             needs = sum((Counter(dict(pod.requests)) for pod in hold.pods), Counter())
-            domains = {self.view.nodes[pod.node].labels.get(self.topo, "") for pod in hold.pods}
             for resource, amount in needs.items():
-                whole = sum(
-                    node.allocatable.get(resource, 0)
-                    for node in self.view.nodes.values()
-                    if node.labels.get(self.topo, "") in domains
-                )
+                whole = sum(node.allocatable.get(resource, 0) for node in self.view.nodes.values())
                 assert amount * 100 <= whole * self.max_percent, f"more {resource} than the share"
         of_equals = Counter((h.gang.partition("/")[0], h.priority) for h in holds)
         assert not of_equals or max(of_equals.values()) == 1
@@ -269,20 +264,43 @@ def test_a_domain_that_is_wide_enough_is_held_instead_of_one_that_it_would_fill(
     assert waits(everything) == ["n0", "n1"]
 
 
-def test_a_tree_that_needs_more_than_the_share_of_every_domain_gets_no_hold():
+def test_a_tree_that_fills_a_domain_has_it_held_where_that_is_no_more_than_the_share_of_the_cluster():
+    """A gang of a whole rack: one of two racks, and of three the ones that are there for others stay theirs."""
+    racks = [a_node(f"n{i}", {RACK: f"r{i // 2}"}, gpu=1) for i in range(6)]
+    simulation = crowded(*racks, topo=RACK, max_percent=50)
+    simulation.add("large", 2)
+    assert waits(simulation) == ["n0", "n1"]
+    simulation.add("second", 2, namespace="second")
+    assert waits(simulation) == ["n0", "n1", "n2", "n3"]
+    only = crowded(*racks[:2], topo=RACK, max_percent=50)
+    only.add("large", 2)
+    assert waits(only) == []
+    assert "have nvidia.com/gpu 2, of which 50 percent" in only.refusals["large"].reason
+
+
+def test_where_a_wide_domain_has_no_place_a_whole_one_is_held():
+    """In the wide rack each node has one GPU, too few for a pod of two."""
+    narrow = [a_node(f"n{i}", {RACK: "narrow"}, gpu=2) for i in range(2)]
+    wide = [a_node(f"n{i}", {RACK: "wide"}, gpu=1) for i in range(2, 12)]
+    simulation = crowded(*narrow, *wide, topo=RACK, max_percent=50)
+    simulation.add("large", 2, gpu=2)
+    assert waits(simulation) == ["n0", "n1"]
+
+
+def test_a_tree_that_needs_more_than_the_share_of_all_domains_gets_no_hold():
     simulation = crowded(*two_racks(), topo=RACK, max_percent=50)
-    simulation.add("large", 4)
+    simulation.add("large", 5)
     assert waits(simulation) == []
     refusal = simulation.refusals["large"]
-    assert "needs nvidia.com/gpu 4; the nodes with" in refusal.reason
     assert (
-        "=wide that its pods may use have nvidia.com/gpu 6, of which 50 percent" in refusal.reason
+        "needs nvidia.com/gpu 5; the nodes that its pods may use have nvidia.com/gpu 8, of which 50 percent"
+        in refusal.reason
     )
-    assert "at most nvidia.com/gpu 3, or set" in refusal.help
-    assert refusal.help.endswith("HOLD_CAPACITY_MAX_PERCENT to 67")
-    raised = crowded(*two_racks(), topo=RACK, max_percent=67)
-    raised.add("large", 4)
-    assert waits(raised) == ["n2", "n3"]
+    assert "at most nvidia.com/gpu 4, or set" in refusal.help
+    assert refusal.help.endswith("HOLD_CAPACITY_MAX_PERCENT to 63")
+    raised = crowded(*two_racks(), topo=RACK, max_percent=63)
+    raised.add("large", 5)
+    assert waits(raised) == ["n2", "n3", "n4"]
 
 
 def test_the_share_is_of_the_nodes_that_the_pods_may_use():

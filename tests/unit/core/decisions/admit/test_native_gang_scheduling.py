@@ -14,7 +14,7 @@ from extender.core.decisions.admit.plan_request import GATE
 from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import forest_of
-from extender.core.model.pod_groups import leaf_key
+from extender.core.model.pod_groups import composite_key, leaf_key
 from tests.support.service.manifest_builders import a_group, a_pod, a_world
 
 NEW, OLD = "scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha2"
@@ -78,6 +78,36 @@ def test_pods_by_label_are_not_counted_by_kube_scheduler():
         "ordinary pods to it"
     )
     assert bind_blockers(tree(by_field("a"), a_pod("b", "g"), gang=None), found()) == (), "basic"
+
+
+@pytest.mark.parametrize("child", ["leaf", "composite"])
+@pytest.mark.parametrize(
+    ("version", "native", "blocked"),
+    [
+        ("scheduling.k8s.io/v1beta1", "on", True),
+        ("scheduling.k8s.io/v1alpha3", "on", False),  # 1.37 has no such rule
+        ("scheduling.k8s.io/v1beta1", "off", False),
+        ("gang-extender.dev/v1alpha1", "on", False),
+    ],
+)
+def test_a_basic_child_of_a_gang_keeps_the_whole_tree_since_1_38(child, version, native, blocked):
+    """kube-scheduler asks that of the trees whose pods it schedules as a group."""
+    top = composite_key("default", "top")
+    groups = [a_group("top", gang=1, composite=True, version=version)]
+    if child == "composite":
+        groups.append(a_group("g", gang=1, parent="middle", version=version))
+        groups.append(a_group("middle", composite=True, parent="top", version=version))
+    else:
+        groups.append(a_group("g", parent="top", version=version))
+    features = found(native, "scheduling.k8s.io/v1beta1")
+    for pods, expected in (([by_field("a")], blocked), ([a_pod("a", "g")], False)):
+        made = forest_of(a_world(*groups, *pods).view).trees[top]
+        assert not made.problems
+        reasons = [one for one in bind_blockers(made, features) if "is basic" in one]
+        assert len(reasons) == int(expected)
+        for text in reasons:
+            assert "below CompositePodGroup/default/top" in text
+            assert "with a gang policy, of which a minimum of 1 is enough" in text
 
 
 def test_a_foreign_gate_keeps_the_whole_group_since_1_37():

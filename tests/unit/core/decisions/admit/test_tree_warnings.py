@@ -39,7 +39,7 @@ def test_a_basic_leaf_below_a_gang_is_questionable():
     ((key, (text,)),) = collect_warnings(view, tree).items()
     assert (key.kind, key.name) == ("PodGroup", "leader")
     assert "PodGroup/default/leader is basic below CompositePodGroup/default/root" in text
-    assert "the upstream draft of KEP-6012 refuses such a tree" in text
+    assert "Kubernetes 1.38 refuses such a tree of built-in groups" in text
     assert "minCount 1" in text
     for alone in (
         [a_group("leader")],
@@ -153,11 +153,21 @@ def test_a_wide_key_and_labels_that_are_no_places_are_not_questionable(key):
 
 
 def test_a_basic_leaf_that_is_disrupted_as_a_whole_is_questionable():
-    """Kubernetes 1.37 accepts it (peer case F3); it is scheduled, and its pods are one unit."""
+    """Kubernetes 1.37 accepts it (peer case F3), 1.38 does not; it is scheduled, and its pods are one unit."""
     view, tree = tree_of(a_group("g", whole=True))
     assert not tree.problems
     ((text,),) = collect_warnings(view, tree).values()
-    assert "all of them are evicted together" in text
+    assert "each pod is placed by itself, and all of them are evicted together" in text
+    assert "refused by Kubernetes 1.38 in built-in groups" in text
+
+
+def test_a_basic_composite_that_is_disrupted_as_a_whole_is_questionable():
+    leaves = [a_group(name, gang=1, whole=True, parent="root") for name in ("a", "b")]
+    view, tree = tree_of(a_group("root", composite=True, whole=True), *leaves)
+    assert not tree.problems
+    ((key, (text,)),) = collect_warnings(view, tree).items()
+    assert key.name == "root"
+    assert "each child group is placed by itself" in text
 
 
 def test_group_that_does_not_match_its_template_is_named():

@@ -25,11 +25,11 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import GangUid, NodeName, PlanId
 from extender.core.model.nodes import Taint
-from extender.core.model.pods import PodEnd
+from extender.core.model.pods import SUCCEEDED, PodEnd
 from extender.queries.state.gang_status import gang_status
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
-from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
+from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.unit.core.decisions.support import ME, check_prefixes, folded
 
 
@@ -63,6 +63,8 @@ class Scene:
         where = {f"g-{n}": f"n{n % 2}" for n in range(pods)}
         self.state = admitted(EMPTY, self.cluster, "g", where, minimum=minimum)
         self.uid = self.cluster.group("g").uid
+        self.names = tuple(where)
+        self._uids = {name: self.cluster.pod(name).uid for name in where}
 
     def decide(self, now=ME):
         """Return the events and fold them, after checking that every prefix of them is sound."""
@@ -73,6 +75,10 @@ class Scene:
         events = [draft.data for draft in once(self.state)]
         self.state = check_prefixes(self.state, once)
         return events
+
+    def state_uid(self, name):
+        """Return the UID of a member, which may be gone."""
+        return self._uids[name]
 
     @property
     def root(self):
@@ -215,6 +221,103 @@ def test_a_member_that_ended_before_it_was_seen_running_was_bound_all_the_same()
     assert (bound.node, lost.node) == ("n0", "n0")
     assert [r.pod for r in scene.root.reservations.values()] == ["default/g-1"]
     assert scene.decide(now) == []
+
+
+def begins(scene, **ends):
+    """Return the context of a leader that finds the gang of an earlier one; `ends`: the answers of the API server."""
+    uids = {name: scene.state_uid(name) for name in scene.names}
+    return msgspec.structs.replace(
+        ME,
+        unwatched=frozenset(u for u in uids.values() if u not in scene.cluster.seen.pods),
+        ends={uids[name.replace("_", "-")]: end for name, end in ends.items()},
+    )
+
+
+SUCCESS = PodEnd("ended", SUCCEEDED, "n0")
+
+
+def test_members_that_an_earlier_leader_bound_and_that_have_succeeded_make_the_gang_complete():
+    """They are bound, the gang is scheduled, and they end: their reservations were used."""
+    scene = Scene(pods=2)
+    for name in scene.names:
+        scene.cluster.delete_pod(name)
+    events = scene.decide(begins(scene, g_0=SUCCESS, g_1=PodEnd("ended", SUCCEEDED, "n1")))
+    assert kinds(events) == [
+        "PodBound",
+        "PodBound",
+        "GangScheduled",
+        "MemberTerminated",
+        "MemberTerminated",
+    ]
+    assert [f.node for f in events[:2]] == ["n0", "n1"]
+    assert gang_status(scene.root).state == "completed"
+
+
+def test_what_is_not_known_of_a_member_that_is_gone_is_in_the_message():
+    """One has ended on a node, one is gone without a trace: only the second is released, as not known."""
+    scene = Scene(pods=2)
+    for name in scene.names:
+        scene.cluster.delete_pod(name)
+    bound, released, lost = scene.decide(
+        begins(scene, g_0=PodEnd("ended", "Failed", "n0"), g_1=PodEnd("deleted"))
+    )
+    assert (bound.pod, lost.pod, lost.cause) == ("default/g-0", "default/g-0", "ended")
+    assert (released.reason, [p.pod for p in released.pods]) == ("deleted", ["default/g-1"])
+    assert released.message == (
+        "gone when this leader first looked, and whether it was bound is not known: default/g-1"
+    )
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
+def test_the_root_and_its_members_went_while_there_was_no_leader(again):
+    """Bound in the log, bound by an earlier leader, waiting: each is what it was, and the root is removed last."""
+    scene = Scene(pods=4)
+    scene.bind("g-0")
+    scene.decide()
+    now_gone = [*scene.names[:3]]
+    uids = [scene.state_uid(name) for name in scene.names]
+    for name in now_gone:
+        scene.cluster.delete_pod(name)
+    scene.cluster.delete_group("g")
+    if again:
+        scene.cluster.add(a_group("g", metadata={"uid": "again"}))
+    ends = {"g_0": PodEnd("deleted"), "g_1": PodEnd("deleted", node="n1"), "g_2": PodEnd("deleted")}
+    asked = msgspec.structs.replace(begins(scene), awaited=frozenset(uids[:3]), ends={})
+    first = scene.decide(asked)
+    assert [[p.pod for p in f.pods] for f in first] == [["default/g-3"]]
+    assert first[0].message.endswith("PodGroup/default/g was deleted")
+    events = scene.decide(begins(scene, **ends))
+    assert [(type(f).__name__, getattr(f, "pod", "")) for f in events] == [
+        ("PodBound", "default/g-1"),
+        ("MemberTerminated", "default/g-0"),
+        ("MemberTerminated", "default/g-1"),
+        ("ReservationReleased", ""),
+        ("GangRemoved", ""),
+    ]
+    assert [p.pod for p in events[3].pods] == ["default/g-2"]
+    assert "whether it was bound is not known" in events[3].message
+    assert scene.uid not in scene.state.gangs
+
+
+def test_a_root_that_goes_while_its_members_run_ends_without_an_end_of_theirs():
+    """They run on: they are not terminated, and one that was bound just now is recorded."""
+    scene = Scene(pods=2)
+    scene.bind("g-0")
+    scene.decide()
+    scene.bind("g-1")
+    scene.cluster.delete_group("g")
+    assert kinds(scene.decide()) == ["PodBound", "GangRemoved"]
+
+
+def test_a_reservation_whose_lifetime_is_over_was_not_left_unused_by_a_pod_that_is_gone():
+    """After a long stop: the pod that waits did not use it in time; of the other that is not known."""
+    scene = Scene(pods=2)
+    uid = scene.uid
+    scene.cluster.delete_pod("g-1")
+    now = msgspec.structs.replace(begins(scene, g_1=PodEnd("deleted")), expired=frozenset({uid}))
+    expired, gone = scene.decide(now)
+    assert (expired.reason, [p.pod for p in expired.pods]) == ("expired", ["default/g-0"])
+    assert (gone.reason, [p.pod for p in gone.pods]) == ("deleted", ["default/g-1"])
 
 
 def awaiting(uid, ends=None):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 from hypothesis import HealthCheck, given
 
 from extender.core.planner.model.feasibility import satisfied_by_bound
-from extender.core.planner.plan_types import Plan, PlanRequest, Refusal
+from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, Relaxation
 from extender.core.planner.preempt.judgement import judge
 from extender.core.planner.preempt.victim_search import PreemptionPlan
+from extender.core.planner.preemption_types import PlanVictim
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker
 from tests.support.planning.brute_force_planner import best_total
 from tests.support.planning.random_trees import crowded
+from tests.support.refusals.exhaustive_search import walk
 from tests.support.refusals.refusal_checker import changed
 from tests.unit.core.planner.preempt.test_victim_search_cases import (
     ask,
@@ -105,8 +109,9 @@ def _faults(request: PlanRequest) -> None:
         assert (
             preemption_checker.most_placed(bare) is None or not judged.preemption.search.exhausted
         )
-    if judged.preemption is None:
-        return
+    if refusal.outcome == "waiting" and judged.preemption is not None:
+        going = list(request.evictable.going)
+        assert best_total(preemption_checker.roomier(request, going)) is not None
     for change in refusal.changes:
         after = changed(request, change)
         if (
@@ -121,16 +126,30 @@ def _faults(request: PlanRequest) -> None:
                     for i, rule in enumerate(request.rules)
                 ),
             )
-        if change.evicts:
-            assert preemption_checker.most_placed(after) is not None, change
-        elif not satisfied_by_bound(after.root):
-            going = list(request.evictable.going)
-            assert best_total(preemption_checker.roomier(after, going)) is not None, change
-        if change.kind == "nodes" and len(change.added) == 1:
-            (one,) = change.added
-            fewer = msgspec.structs.replace(one, count=one.count - 1)
-            less = changed(request, msgspec.structs.replace(change, added=(fewer,)))
-            assert preemption_checker.most_placed(less) is None, change
+        if not satisfied_by_bound(after.root):
+            gone = [*request.evictable.going, *_pods_of(request, change)]
+            assert best_total(preemption_checker.roomier(after, gone)) is not None, change
+        if change.kind == "nodes" and "fewer may do" not in change.text:
+            for place, one in enumerate(change.added):
+                added = list(change.added)
+                added[place] = msgspec.structs.replace(one, count=one.count - 1)
+                less = changed(request, msgspec.structs.replace(change, added=tuple(added)))
+                assert preemption_checker.most_placed(less) is None, change
+        if change.kind in {"minCount", "minGroupCount"}:
+            higher = msgspec.structs.replace(change, minimum=change.minimum + 1)
+            least = next(g.minimum for g in walk(request.root) if g.key == change.groups[0])
+            if higher.minimum < least:
+                assert preemption_checker.most_placed(changed(request, higher)) is None, change
+
+
+def _pods_of(request: PlanRequest, change: Relaxation) -> Iterator[PlanVictim]:
+    """Yield the pods of the units that a way out evicts, and of those on nodes that it empties."""
+    for unit in request.evictable.units:
+        emptied = change.kind == "reservation" and any(p.node in change.nodes for p in unit.pods)
+        if emptied:
+            continue
+        if any(f"{unit.name}" == name.split(" (")[0] for name in change.evicts):
+            yield from unit.pods
 
 
 @examples(300, quick=40, suppress_health_check=list(HealthCheck))

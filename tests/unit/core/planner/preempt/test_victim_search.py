@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.core.planner.codec.request_codec import decode, encode
 from extender.core.planner.model.feasibility import satisfied_by_bound
-from extender.core.planner.plan_types import Plan
+from extender.core.planner.plan_types import Plan, Refusal
 from extender.core.planner.planning import NodeTable, plan
 from extender.core.planner.preempt import victim_search as front
 from extender.core.planner.preempt.min_cost_cp_sat import CheapestVictims
@@ -75,6 +75,8 @@ def _agree(request) -> None:
             assert figures(made.cost) == best
         return
     if made.cause == "not-triggered":
+        if isinstance(refused, Refusal) and refused.outcome == "impossible":
+            assert preemption_checker.cheapest(request) is None
         return
     if made.cause == "unknown" and any("is not judged" in text for text in made.reasons):
         assert any(rule.kind == "near" for rule in request.rules)

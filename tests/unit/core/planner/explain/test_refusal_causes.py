@@ -6,9 +6,9 @@ import re
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, assume, given
+from hypothesis import HealthCheck, assume, given, note
 
-from extender.core.model.ids import NodeName
+from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import (
     NodeSelector,
@@ -17,7 +17,15 @@ from extender.core.model.pods import (
     PodShape,
     SelectorTerm,
 )
-from extender.core.planner.plan_types import PlanBound, PlanNode, PlanRequest, PlanRule, Refusal
+from extender.core.planner.explain.refusal_causes import NO_CAUSE
+from extender.core.planner.plan_types import (
+    PlanBound,
+    PlanGroup,
+    PlanNode,
+    PlanRequest,
+    PlanRule,
+    Refusal,
+)
 from extender.core.planner.planning import plan
 from tests.support.hypothesis_profile import examples
 from tests.support.refusals.crowded_clusters import refused_requests
@@ -139,6 +147,85 @@ def test_rules_among_members_hold_on_an_empty_cluster_too():
     assert refusal.when_empty == "never"
 
 
+def tree(*children: PlanGroup, minimum: int | None = None, **more) -> PlanGroup:
+    key = GroupKey(namespace="ns", name="t", kind="CompositePodGroup")
+    least = minimum or len(children)
+    return PlanGroup(key=key, minimum=least, groups=children, **more)
+
+
+def racks(*cpus: int) -> list[PlanNode]:
+    """Return nodes with a rack each, all in one zone."""
+    return [node(f"n{i}", cpu, labels={"rack": f"r{i}", "zone": "z"}) for i, cpu in enumerate(cpus)]
+
+
+def test_child_groups_that_fit_one_by_one_are_counted_together():
+    """Each of three leaves fits; two of them together: cpu is short jointly."""
+    root = tree(*(leaf(name, 2) for name in "abc"))
+    text = reason([node("n", 5)], 0, shape(), root=root)
+    assert text == (
+        "CompositePodGroup ns/t needs 3 of its 3 child groups; the cluster holds 2 of them (1 missing: cpu)"
+    )
+
+
+def test_the_level_that_keeps_child_groups_apart_is_named():
+    """Three racks of three CPUs: two pods of each leaf in one rack fit once per rack, and nine CPUs are enough for eight pods."""
+    root = tree(*(leaf(name, 2, topology=("rack",)) for name in "abcd"))
+    text = reason(racks(3, 3, 3), 0, shape(), root=root)
+    assert text.endswith(
+        "holds 3 of them (1 missing: one rack for each of 4 groups such as PodGroup ns/a, or cpu)"
+    )
+
+
+def test_the_group_above_that_has_the_constraint_is_named():
+    """The inner group asks for no zone; the root does, and without it the whole fits."""
+    inner = replace(
+        tree(leaf("a", 2), leaf("b", 2)),
+        key=GroupKey(namespace="ns", name="u", kind="CompositePodGroup"),
+    )
+    nodes = [node("n0", 2, labels={"zone": "x"}), node("n1", 2, labels={"zone": "y"})]
+    wants = shape(asks={"gpu": 1})
+    nodes = [
+        replace(n, allocatable={**n.allocatable, "gpu": 2}, free={**n.free, "gpu": 2})
+        for n in nodes
+    ]
+    text = reason(nodes, 0, wants, root=tree(inner, topology=("zone",)))
+    assert text == (
+        "CompositePodGroup ns/u needs 2 of its 2 child groups in one zone; the best, x, holds 1 of them (1 missing: "
+        "one zone for CompositePodGroup ns/t, or cpu together with gpu)"
+    )
+
+
+def test_the_last_sentence_names_what_the_whole_tree_lacks():
+    """One leaf lacks a GPU, the other a disk: each sentence is of its leaf, the last one of both."""
+    gpu, disk = shape(asks={"gpu": 1}), shape(node_selector=(("disk", "ssd"),))
+    first, second = leaf("a", 1), leaf("b", 1)
+    second = replace(second, members=tuple(replace(m, shape=1) for m in second.members))
+    request = PlanRequest(root=tree(first, second), nodes=(node("n", 4),), shapes=(gpu, disk))
+    reasons = plan(request).reasons
+    assert reasons[0].endswith("(1 missing: gpu)")
+    assert "matches its node selector" in reasons[1]
+    assert reasons[-1].endswith(
+        "holds 0 of them (2 missing: node selector disk=ssd together with gpu)"
+    )
+
+
+def test_a_required_child_that_does_not_fit_beside_the_others_is_named():
+    """Two of three fit, but not with the required one among them."""
+    root = tree(leaf("head", 1, size=1), leaf("a", 2), leaf("b", 2), minimum=2, required=("head",))
+    nodes = (node("n", 4),)
+    big = shape(3)
+    refusal = plan(PlanRequest(root=root, nodes=nodes, shapes=(shape(), big)))
+    assert refusal.reasons[-1].endswith(
+        "needs 2 of its 3 child groups, head among them; the cluster holds 2 of them (not all together: cpu)"
+    )
+
+
+def test_the_number_of_pods_of_a_node_is_named():
+    """CPUs are enough, and the node runs no more pods."""
+    text = reason([node("n", 9, amounts={"pods": 2})], 3, shape())
+    assert text.endswith("the cluster holds 2 (1 missing: pods)")
+
+
 # --- random refusals
 
 
@@ -153,13 +240,29 @@ def without(request: PlanRequest, cause: str) -> PlanRequest:
     elif cause == "cordoned nodes":
         nodes = tuple(replace(n, unschedulable=False) for n in nodes)
     elif cause.startswith("node selector "):
-        shapes = tuple(replace(s, node_selector=(), selectors=()) for s in shapes)
+        shapes = tuple(
+            replace(s, node_selector=(), selectors=tuple(x for x in s.selectors if x.volume))
+            for s in shapes
+        )
+    elif cause.startswith("volume that is only on nodes with "):
+        shapes = tuple(
+            replace(s, selectors=tuple(x for x in s.selectors if not x.volume)) for s in shapes
+        )
     elif cause.startswith("host port"):
         shapes = tuple(replace(s, host_ports=()) for s in shapes)
     elif cause.startswith("claim "):
         shapes = tuple(replace(s, exclusive_claims=()) for s in shapes)
     elif cause == "capacity reserved for other trees":
         nodes = tuple(replace(n, free=n.allocatable) if n.reserved else n for n in nodes)
+    elif match := re.fullmatch(r"one (.*) for (?:each of \d+ groups such as )?(\w+) (\S+)", cause):
+        alike = cause.startswith(f"one {match[1]} for each of")
+        return replace(request, root=without_topology(request.root, match[3], alike=alike))
+    elif cause == "pods":
+        unlimited = {"pods": 99}
+        nodes = tuple(
+            replace(n, free={**n.free, **unlimited}, allocatable={**n.allocatable, **unlimited})
+            for n in nodes
+        )
     elif " over " in cause:
         rules = tuple(r for r in request.rules if PodRule(r.kind, r.keys, ()).text != cause)
         return replace(request, rules=rules)
@@ -171,21 +274,67 @@ def without(request: PlanRequest, cause: str) -> PlanRequest:
     return replace(request, shapes=shapes, nodes=nodes)
 
 
+def without_topology(root: PlanGroup, path: str, *, alike: bool) -> PlanGroup:
+    """Return a tree in which a group, or no group of its depth, has its topology constraint."""
+    levels = [[root]]
+    while levels[-1]:
+        levels.append([child for group in levels[-1] for child in group.groups])
+    like = next(g for level in levels for g in level if g.key.path == path)
+    level = next(level for level in levels if like in level)
+    freed = {g.key for g in level if g.topology == like.topology} if alike else {like.key}
+
+    def free(group: PlanGroup) -> PlanGroup:
+        topology = () if group.key in freed else group.topology
+        return replace(group, topology=topology, groups=tuple(map(free, group.groups)))
+
+    return free(root)
+
+
+def alone(request: PlanRequest, path: str) -> PlanRequest:
+    """Return a request for one group of a tree, in one domain of what it and the groups above it ask for."""
+
+    def find(group: PlanGroup, above: tuple[str, ...]) -> PlanGroup | None:
+        keys = (*above, *group.topology)
+        if group.key.path == path:
+            return replace(group, topology=tuple(dict.fromkeys(keys)))
+        return next(filter(None, (find(child, keys) for child in group.groups)), None)
+
+    return replace(request, root=find(request.root, ()))
+
+
+def enough(request: PlanRequest, text: str, path: str = "") -> None:
+    """Fail if a group of a request does not fit without one of "a, or b", where each may be "c together with d"."""
+
+    def fits_without(causes: list[str]) -> bool:
+        changed = request
+        for cause in causes:
+            changed = without(changed, cause)
+        return fits(alone(changed, path or request.root.key.path))
+
+    for alternative in text.split(", or "):
+        causes = alternative.split(" together with ")
+        assert fits_without(causes), causes
+        for cause in causes:
+            assert not fits_without([other for other in causes if other != cause]), causes
+
+
 @examples(500, quick=40, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(refused_requests() | refused_requests(ruled=True))
 def test_without_the_named_cause_alone_it_fits(request_):
-    """Of random refusals of one group: each of "a, or b" is enough by itself; of "a together with b" only both."""
-    assume(request_.root.key.kind == "PodGroup" and not request_.rejected_nodes)
+    """Of random refusals of leaves and trees: each sentence is true of its group, and the last one of the whole tree."""
+    assume(not request_.rejected_nodes)
     refusal = plan(request_)
     assume(isinstance(refusal, Refusal) and refusal.outcome == "impossible")
-    match = NAMED.search(refusal.reasons[0])
-    assume(match is not None and not match[1].startswith("no single requirement"))
-    if " together with " not in match[1]:
-        for cause in match[1].split(", or "):
-            assert fits(without(request_, cause)), (cause, refusal.reasons[0])
-        return
-    every = request_
-    for cause in match[1].split(" together with "):
-        assert not fits(without(request_, cause)), (cause, refusal.reasons[0])
-        every = without(every, cause)
-    assert fits(every), refusal.reasons[0]
+    of_groups = [
+        (line.split()[1], match[1])
+        for line in refusal.reasons
+        if (match := NAMED.search(line)) and not match[1].startswith(NO_CAUSE)
+    ]
+    assume(of_groups)
+    for path, text in of_groups:
+        note(f"{path}: {text}\n{refusal.reasons}")
+        enough(request_, text, path)
+    if request_.root.key.kind != "PodGroup":
+        path, text = of_groups[-1]
+        assert path == request_.root.key.path, refusal.reasons
+        enough(request_, text)

@@ -1,0 +1,367 @@
+"""Why a group that fits nowhere does not fit, and how much of it does: each cause is confirmed by a search without it.
+
+A cause that is named alone is enough: without it the group fits. Where no single one is, a smallest set of them is named.
+Searches have a small budget; a group for which it ends has its causes from `shortfalls`, without a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+
+from extender.core.model.ids import NodeName
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import NodeSelector, PodShape, Toleration
+from extender.core.model.wording import join_names
+from extender.core.planner.explain.tree_forms import map_groups
+from extender.core.planner.model.interpod_constraints import rule_text
+from extender.core.planner.model.node_filters import (
+    CORDON,
+    selected,
+    tolerated,
+    without_selectors,
+    without_volumes,
+)
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.problem import (
+    CompiledGroup,
+    Options,
+    PlacementProblem,
+    compile_request,
+)
+from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.solve.greedy_placement import Solution
+from extender.core.planner.solve.solver_pipeline import Solved, size, solve
+
+GROUP_BUDGET = 500  # search nodes of one search
+NO_CAUSE = "no single requirement of its pods"
+AXES_MAX = 16  # resources that are tried
+NOT_OFFERED = 4  # rank of a resource that no node has on which the pods may run
+OWN_TOPOLOGY = 5  # rank of the constraint that the sentence about the group has already
+
+Change = Callable[[PlanRequest], PlanRequest]
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """A requirement that can be left out."""
+
+    text: str
+    change: Change
+    options: Options = Options()
+    rank: int = 0  # the lower, the earlier it is named
+
+
+class JointCount(msgspec.Struct, frozen=True):
+    """The most that fits together: pods of a leaf, child groups of a composite; what bound members hold included."""
+
+    holds: int
+    domain: int  # of the level of the group; -1: nothing new fits
+
+
+class GroupCauses:
+    """The searches for one group of a refused tree, with all below it."""
+
+    def __init__(
+        self, request: PlanRequest, problem: PlacementProblem, group: CompiledGroup
+    ) -> None:
+        """Prepare the request for the group alone.
+
+        Args:
+            request: The refused request.
+            problem: The same, compiled.
+            group: A group that fits in no domain.
+        """
+        self._group = group
+        self._problem = problem
+        path, index = [group.source], group.parent
+        while index >= 0:
+            path.insert(0, problem.groups[index].source)
+            index = problem.groups[index].parent
+        self._holders = [holder for holder in path if holder.topology]
+        keys = dict.fromkeys(key for holder in self._holders for key in holder.topology)
+        root = msgspec.structs.replace(group.source, topology=tuple(keys))
+        self._request = msgspec.structs.replace(
+            request, root=root, budget=min(request.budget, GROUP_BUDGET), explain=False
+        )
+        self._kinds = sorted(_kinds_below(problem, group))
+
+    def joint(self) -> JointCount | None:
+        """Return how much fits together; None: not found within the budget."""
+        return self._pods() if self._group.leaf else self._child_groups()
+
+    def _pods(self) -> JointCount | None:
+        least = max(self._group.bound, 1)
+        solved = self._solve(self._with_minimum(least), maximise=True)
+        if solved is None or not solved.proved:
+            return None
+        if solved.solution is None:
+            return JointCount(self._group.bound, -1)
+        return JointCount(size(solved.solution) + self._group.bound, self._domain(solved.solution))
+
+    def _child_groups(self) -> JointCount | None:
+        """Find the largest minimum that fits, whichever child groups it counts."""
+        children = [self._problem.groups[i] for i in self._group.children]
+        low = sum(child.holds for child in children)
+        high = self._group.minimum - (not any(child.required for child in children))
+        high = max(min(high, sum(child.alive for child in children)), low)
+        domain = -1
+        while low < high:
+            middle = (low + high + 1) // 2
+            solved = self._solve(self._with_minimum(middle), maximise=False)
+            if solved is None or (solved.solution is None and not solved.proved):
+                return None
+            if solved.solution is None:
+                high = middle - 1
+            else:
+                low, domain = middle, self._domain(solved.solution)
+        return JointCount(low, domain)
+
+    def _with_minimum(self, minimum: int) -> PlanRequest:
+        root = msgspec.structs.replace(
+            self._request.root, basic=False, minimum=minimum, required=UNSET
+        )
+        return msgspec.structs.replace(self._request, root=root)
+
+    def _domain(self, solution: Solution) -> int:
+        for by_kind in solution.values():
+            for nodes in by_kind.values():
+                for node in nodes:
+                    return int(self._group.level.domain[node])
+        return -1
+
+    def named(self) -> str:
+        """Return what is enough: "a, or b", where each may be several that only suffice together, "c together with d".
+
+        Empty: not found within the budget.
+        """
+        causes = sorted(self._possible(), key=lambda cause: cause.rank)
+        others = [cause for cause in causes if cause.rank < OWN_TOPOLOGY]
+        if alone := [cause for cause in others if self._fits_without([cause])]:
+            offered = [cause for cause in alone if cause.rank < NOT_OFFERED]
+            return ", or ".join(cause.text for cause in offered or alone)
+        own = [[cause] for cause in causes[len(others) :] if self._fits_without([cause])]
+        together = self._needed(others)
+        if not own and not together:
+            every = self._fits_without(causes)
+            if not every:
+                return "" if every is None else NO_CAUSE
+            together = self._needed(causes)
+        sets = [*own, together] if together else own
+        return ", or ".join(" together with ".join(cause.text for cause in some) for some in sets)
+
+    def _needed(self, causes: list[Cause]) -> list[Cause]:
+        """Return a smallest part of some causes that is enough, or nothing if all of them are not."""
+        if not self._fits_without(causes):
+            return []
+        needed = list(causes)
+        for cause in reversed(causes):
+            rest = [other for other in needed if other is not cause]
+            if self._fits_without(rest):
+                needed = rest
+        return needed
+
+    def _fits_without(self, causes: Iterable[Cause]) -> bool | None:
+        request = self._request
+        options: dict[str, bool] = {}
+        for cause in causes:
+            request = cause.change(request)
+            options |= {
+                name: True for name in Options.__dataclass_fields__ if getattr(cause.options, name)
+            }
+        solved = self._solve(request, maximise=False, options=Options(**options))
+        if solved is None or (solved.solution is None and not solved.proved):
+            return None
+        return solved.solution is not None
+
+    def _solve(
+        self, request: PlanRequest, *, maximise: bool, options: Options | None = None
+    ) -> Solved | None:
+        fleet: NodeTable = self._problem.fleet
+        problem = compile_request(request, fleet, options)
+        if problem.violations:
+            return None
+        return solve(request, fleet, maximise=maximise, problem=problem)
+
+    # --- what there is to leave out ------------------------------------------------------------------
+
+    def _possible(self) -> Iterator[Cause]:
+        """Yield what keeps pods of the group off nodes, and what keeps them together."""
+        shapes = [self._request.shapes[self._problem.kinds[kind]] for kind in self._kinds]
+        yield from self._of_nodes(shapes)
+        for text in dict.fromkeys(map(rule_text, self._request.rules)):
+            yield Cause(text, _without_rule(text))
+        if any(shape.host_ports for shape in shapes):
+            ports = sorted({f"{p.port}/{p.protocol}" for s in shapes for p in s.host_ports})
+            names = join_names(ports)
+            word = "port" if len(ports) == 1 else "ports"
+            yield Cause(f"host {word} {names}", _with_shapes(_without_ports), rank=1)
+        if claims := sorted({c for shape in shapes for c in shape.exclusive_claims}):
+            text = f"claim {join_names(claims)} for one pod"
+            yield Cause(text, _with_shapes(_without_claims), rank=1)
+        if any(node.reserved for node in self._request.nodes):
+            text = "capacity reserved for other trees"
+            yield Cause(text, _same, Options(no_reservations=True), rank=2)
+        yield from self._of_resources(shapes)
+        yield from self._of_topology()
+
+    def _of_resources(self, shapes: list[PodShape]) -> Iterator[Cause]:
+        resources = {r for shape in shapes for r, n in shape.requests if n > 0 and r != "pods"}
+        nodes = np.flatnonzero(self._problem.allowed[self._kinds].any(axis=0)).tolist()
+        for name in sorted(resources)[:AXES_MAX]:
+            offered = any(name in self._request.nodes[i].allocatable for i in nodes)
+            rank = 3 if offered else NOT_OFFERED
+            yield Cause(name, _with_shapes(_without_resource(name)), rank=rank)
+        yield Cause("pods", _same, Options(no_pod_limit=True), rank=3)
+
+    def _of_topology(self) -> Iterator[Cause]:
+        """Yield the topology constraints: those below the group level by level, its own and those above it each by itself."""
+        root = self._request.root
+        below: dict[tuple[int, tuple[str, ...]], list[PlanGroup]] = {}
+        groups, depth = root.groups, 1
+        while groups:
+            for group in groups:
+                if not set(group.topology) <= set(root.topology):
+                    below.setdefault((depth, group.topology), []).append(group)
+            groups, depth = tuple(child for group in groups for child in group.groups), depth + 1
+        for (_, keys), constrained in below.items():
+            name = f"{constrained[0].key.kind} {constrained[0].key.path}"
+            if len(constrained) > 1:
+                name = f"each of {len(constrained)} groups such as {name}"
+            yield Cause(f"one {' and '.join(keys)} for {name}", _without_topology(constrained))
+        for holder in self._holders:
+            others = {
+                key for other in self._holders if other is not holder for key in other.topology
+            }
+            kept = tuple(key for key in root.topology if key in others)
+            if kept != root.topology:
+                text = (
+                    f"one {' and '.join(holder.topology)} for {holder.key.kind} {holder.key.path}"
+                )
+                yield Cause(text, _with_topology(holder.topology, others), rank=OWN_TOPOLOGY)
+
+    def _of_nodes(self, shapes: list[PodShape]) -> Iterator[Cause]:
+        fleet = self._problem.fleet
+        keys = {
+            taint.key
+            for taints in fleet.taints()[1]
+            for taint in taints
+            if taint.effect != "PreferNoSchedule"
+            and not all(tolerated(_one(taint), shape)[0] for shape in shapes)
+        }
+        if keys:
+            word = "taint" if len(keys) == 1 else "taints"
+            text = f"{word} {join_names(sorted(keys))}, not tolerated"
+            yield Cause(text, _with_shapes(_tolerating(sorted(keys))))
+        if fleet.cordoned().any():
+            yield Cause("cordoned nodes", _with_shapes(_tolerating([CORDON.key])))
+        own = [s for s in shapes if s.node_selector or any(not x.volume for x in s.selectors)]
+        if own and not all(selected(fleet, shape).all() for shape in own):
+            parts = [f"{key}={value}" for s in own for key, value in s.node_selector]
+            parts += [text for s in own for x in s.selectors if not x.volume for text in _words(x)]
+            yield Cause(
+                f"node selector {join_names([*dict.fromkeys(parts)])}",
+                _with_shapes(without_selectors),
+            )
+        reach = [x for shape in shapes for x in shape.selectors if x.volume]
+        if reach:
+            yield Cause(volume_text(shapes), _with_shapes(without_volumes))
+
+
+def volume_text(shapes: Iterable[PodShape]) -> str:
+    """Return where the volumes of pods are, in words."""
+    parts = dict.fromkeys(
+        text for s in shapes for x in s.selectors if x.volume for text in _words(x)
+    )
+    return f"volume that is only on nodes with {join_names([*parts])}"
+
+
+def _tolerating(keys: list[str]) -> Callable[[PodShape], PodShape]:
+    """Return the change that tolerates taints, for the node filters and for spreads that honor taints alike."""
+    more = tuple(Toleration(key=key, operator="Exists") for key in keys)
+    return lambda shape: msgspec.structs.replace(shape, tolerations=(*shape.tolerations, *more))
+
+
+def _without_ports(shape: PodShape) -> PodShape:
+    return msgspec.structs.replace(shape, host_ports=())
+
+
+def _without_claims(shape: PodShape) -> PodShape:
+    return msgspec.structs.replace(shape, exclusive_claims=())
+
+
+def _without_resource(name: str) -> Callable[[PodShape], PodShape]:
+    def change(shape: PodShape) -> PodShape:
+        rest = tuple((r, amount) for r, amount in shape.requests if r != name)
+        return msgspec.structs.replace(shape, requests=rest)
+
+    return change
+
+
+def _with_shapes(change: Callable[[PodShape], PodShape]) -> Change:
+    return lambda request: msgspec.structs.replace(
+        request, shapes=tuple(map(change, request.shapes))
+    )
+
+
+def _without_topology(groups: Iterable[PlanGroup]) -> Change:
+    keys = {group.key for group in groups}
+
+    def free(group: PlanGroup) -> PlanGroup:
+        return msgspec.structs.replace(group, topology=()) if group.key in keys else group
+
+    return lambda request: msgspec.structs.replace(request, root=map_groups(request.root, free))
+
+
+def _with_topology(dropped: tuple[str, ...], others: set[str]) -> Change:
+    """Return the change that drops keys of the topology of the root, but for those that others name."""
+
+    def change(request: PlanRequest) -> PlanRequest:
+        kept = tuple(k for k in request.root.topology if k not in dropped or k in others)
+        return msgspec.structs.replace(
+            request, root=msgspec.structs.replace(request.root, topology=kept)
+        )
+
+    return change
+
+
+def _without_rule(text: str) -> Change:
+    def change(request: PlanRequest) -> PlanRequest:
+        rules = (
+            msgspec.structs.replace(rule, shapes=(), about=()) if rule_text(rule) == text else rule
+            for rule in request.rules
+        )
+        return msgspec.structs.replace(request, rules=tuple(rules))
+
+    return change
+
+
+def _same(request: PlanRequest) -> PlanRequest:
+    return request
+
+
+def _kinds_below(problem: PlacementProblem, group: CompiledGroup) -> set[int]:
+    """Return the kinds of the waiting pods of a group and of all below it."""
+    return set(group.members).union(
+        *(_kinds_below(problem, problem.groups[i]) for i in group.children)
+    )
+
+
+def _one(taint: Taint) -> NodeTable:
+    return NodeTable((PlanNode(name=NodeName("node"), taints=(taint,)),))
+
+
+def _words(selector: NodeSelector) -> Iterator[str]:
+    """Yield the requirements of a selector as people write them."""
+    for term in selector.terms:
+        for requirement in (*term.labels, *term.fields):
+            match requirement.operator, requirement.values:
+                case "In", (value,):
+                    yield f"{requirement.key}={value}"
+                case "Exists" | "DoesNotExist", _:
+                    yield f"{requirement.key} {requirement.operator}"
+                case _:
+                    values = ", ".join(requirement.values)
+                    yield f"{requirement.key} {requirement.operator} ({values})"
