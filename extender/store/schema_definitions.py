@@ -300,7 +300,9 @@ def _with_numbered_aliases(plan: str) -> str:
     numbers = {alias: number for number, alias in enumerate(dict.fromkeys(_ALIAS.findall(plan)))}
     if not numbers:
         return plan
-    used = re.compile(rf"(?m)(?<![\w.'])({'|'.join(sorted(numbers, key=len, reverse=True))})(?=\.|$)")
+    used = re.compile(
+        rf"(?m)(?<![\w.'])({'|'.join(sorted(numbers, key=len, reverse=True))})(?=\.|$)"
+    )
     return used.sub(lambda use: f"{re.sub(r'_[0-9]+$', '', use[1])}#{numbers[use[1]]}", plan)
 
 

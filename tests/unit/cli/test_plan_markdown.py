@@ -66,7 +66,10 @@ def test_a_refusal_has_reasons_and_what_would_help():
     text = done.stdout
     assert done.returncode == 1, done.stderr
     assert text.startswith("## Would it fit? No\n")
-    assert "needs 9 of its 9 child groups in one topology.example.com/block; the best, block-a, holds 3" in text
+    assert (
+        "needs 9 of its 9 child groups in one topology.example.com/block; the best, block-a, holds 3"
+        in text
+    )
     assert "**What would help** (each was verified by a plan):" in text
     assert "Where JobSet" not in text
 
