@@ -249,7 +249,8 @@ def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> l
     are recorded that a leader bound and that ended before it, or the next one, had recorded them.
     """
     events: list[PodBound] = []
-    for r in sorted(root.reservations.values(), key=lambda r: r.pod):  # the same order in each process
+    # sorted: the same order in each process
+    for r in sorted(root.reservations.values(), key=lambda r: r.pod):
         if r.uid in view.pods or r.uid in now.awaited:
             continue
         end = _end_of(view, r.uid, now)
