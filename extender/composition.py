@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from extender.control.log.leader import Leader
-    from extender.core.log.anchors import Anchor
     from extender.http.web.query_process import ForkedQueryProcess
-    from extender.ports.verification_ports import SliceResult
     from extender.runtime.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -393,6 +391,7 @@ class Service:
         from extender.control.monitors.reference_indexer import ReferenceIndexer
         from extender.control.monitors.state_verifier import StateVerifier
         from extender.runtime.worker_process import NICE, WorkerProcess
+        from extender.verification_worker import verify_slice
 
         writer, seen, settings = self.leader, self.cluster, self.settings
         writer.history.anchor, writer.history.keys = seen, opened.keys
@@ -404,21 +403,14 @@ class Service:
         )
         self.publisher = LogHeadPublisher(writer, opened.log, seen, clock, opened.keys)
         self.verification = WorkerProcess(nice=NICE)
-        verify_next = functools.partial(self._verify_slice, opened.url)
+        verify_next = functools.partial(
+            self.verification.run, verify_slice, opened.url, settings.anchor_key_file
+        )
         self.verifier = LogVerifier(writer, seen, verify_next, clock, settings.identity)
         self.projector = ReadModelProjector(writer, opened.projection)
         self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
         self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
         self.clock_monitor = ClockMonitor(writer, clock, settings.identity)
-
-    async def _verify_slice(
-        self, url: str, anchors: Sequence[Anchor] | None, most: int
-    ) -> SliceResult:
-        """Verify the next events of the log in the process for that; see `LogVerifier`."""
-        from extender.verification_worker import verify_slice
-
-        key_file = self.settings.anchor_key_file
-        return await self.verification.run(verify_slice, url, key_file, anchors, most)
 
     def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
         """Return the HTTP applications, one for each listener."""
