@@ -249,9 +249,12 @@ class PreemptionPolicy:
             return False
         if root is not None and self._clock.now_us() < next_preemption_us(root):
             return False
-        if may_preempt(tree) and self.lower_priority_exists(view, state, tree.root.priority):
-            return True
-        return self.some_terminate(view)  # they may be all that is in the way (E-2)
+        # terminating pods may be all that is in the way (E-2)
+        return self.may_evict_for(view, state, tree) or self.some_terminate(view)
+
+    def may_evict_for(self, view: ClusterView, state: ReservationState, tree: Tree) -> bool:
+        """Return whether something may be evicted for a tree: it may preempt, and something has a lower priority."""
+        return may_preempt(tree) and self.lower_priority_exists(view, state, tree.root.priority)
 
     def some_terminate(self, view: ClusterView) -> bool:
         """Return whether a pod on a node terminates."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodShape
@@ -85,6 +86,8 @@ class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     priority: int  # of the preemptor
     may_preempt: bool = True  # False: preemptionPolicy Never
+    # whether only `going` is asked about, since preemption is off or nothing has a lower priority: no answer speaks of evictions
+    only_awaits: bool | UnsetType = UNSET  # never False: older inputs have their bytes without it
     # sorted by kind, name and UID (a name may occur with several UIDs)
     units: tuple[PlanUnit, ...] = ()
     shapes: tuple[PodShape, ...] = ()

@@ -529,7 +529,7 @@ def _planned(
             view, state, forest_of(view), tree, request, ruled=ruled, moment=moment
         )
         if not question.preemption and request.evictable is not None:
-            kept = msgspec.structs.replace(request.evictable, may_preempt=False, units=())
+            kept = msgspec.structs.replace(request.evictable, only_awaits=True, units=())
             request = msgspec.structs.replace(request, evictable=kept)
         judged = judge(request)
     elif isinstance(first, Refusal):

@@ -110,14 +110,16 @@ def writes(story: Story) -> list[tuple[str, str]]:
 
 
 async def until_refused(story: Story, *gangs: str) -> None:
-    """Wait until trees are refused, and until everything about it is written."""
+    """Wait until trees are refused and explained, which happens later and beside, and until everything about it is written."""
 
     async def trees_refused() -> bool:
-        found = {g["gang"]: g for g in await story.service.get("/v1/gangs")}
-        return all(
-            (line := found.get(f"default/{name}")) is not None
-            and line["state"] == "unschedulable"
-            and line["outcome"] == "impossible"
+        rows = {row["gang"]: row for row in await story.service.get("/v1/gangs")}
+        refusals = await story.service.events("GangUnschedulable")
+        explained = {event["gang"] for event in refusals if event["data"].get("when_empty")}
+        return explained >= {f"default/{name}" for name in gangs} and all(
+            (row := rows.get(f"default/{name}")) is not None
+            and row["state"] == "unschedulable"
+            and row["outcome"] == "impossible"
             for name in gangs
         )
 

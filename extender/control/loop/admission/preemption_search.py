@@ -81,12 +81,14 @@ class PreemptionSearch:
         """
         uid = tree_request.tree.root.uid
         request = self._requests.with_evictable(tree_request)
-        if request.evictable is not None and not self._policy.wanted:
-            kept = msgspec.structs.replace(request.evictable, may_preempt=False, units=())
+        now = tree_request.now
+        if request.evictable is not None and not self._policy.may_evict_for(
+            now.view, now.pending, tree_request.tree
+        ):
+            kept = msgspec.structs.replace(request.evictable, only_awaits=True, units=())
             request = msgspec.structs.replace(request, evictable=kept)
         if request.nodes is not tree_request.request.nodes:
             verdict = None  # less is free for a preemptor: claims of others hold against it
-        now = tree_request.now
         searched = SearchedCapacity.of(now.view, now.pending, tree_request.tree, request)
         asked = msgspec.structs.replace(request, explain=explain and request.explain)
         encoded = self._planner.encode(asked)

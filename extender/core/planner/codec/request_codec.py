@@ -152,7 +152,12 @@ class Encoder:
 
 
 def _bare(source: Evictable) -> Evictable:
-    return Evictable(priority=source.priority, may_preempt=source.may_preempt, spared=source.spared)
+    return Evictable(
+        priority=source.priority,
+        may_preempt=source.may_preempt,
+        only_awaits=source.only_awaits,
+        spared=source.spared,
+    )
 
 
 def _fixed(n: PlanNode) -> StaticNodeRow:

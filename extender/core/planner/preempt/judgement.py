@@ -136,8 +136,9 @@ def _explained(
         )
     refusal = compared_with_empty(refusal, request)
     explanation = explain(roomier, table, solved, request.rejected_nodes)
+    usable = FREE if made.cause == "not-triggered" else FREE_OR_LOWER
     conflict = (
-        msgspec.structs.replace(c, message=c.message.replace(FREE, FREE_OR_LOWER))
+        msgspec.structs.replace(c, message=c.message.replace(FREE, usable))
         for c in explanation.conflict
     )
     planned = (_planned(request, fleet, change) for change in explanation.changes)

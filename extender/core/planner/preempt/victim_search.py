@@ -142,14 +142,17 @@ def preempt(
         idle = ""
     if idle:
         return _none("not-triggered", idle, spent)
-    if not source.may_preempt:  # it waits all the same for what terminates
+    if source.only_awaits or not source.may_preempt:  # it waits all the same for what terminates
         source = msgspec.structs.replace(source, units=())
         request = msgspec.structs.replace(request, evictable=source)
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
     made = _Decision(request, fleet, spent).decide(placed, extras=isinstance(verdict, Plan))
-    if not source.may_preempt and not (
-        isinstance(made, NoPreemption) and made.cause == "comes-free"
-    ):
+    if isinstance(made, NoPreemption) and made.cause == "comes-free":
+        return made
+    if source.only_awaits:
+        text = "what terminates is not enough, and nothing is evicted for it"
+        return _none("not-triggered", text, made.search.nodes)
+    if not source.may_preempt:
         text = "preemptionPolicy Never: it waits, and no pod is evicted"
         return _none("never", text, made.search.nodes)
     return made

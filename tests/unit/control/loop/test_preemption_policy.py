@@ -557,6 +557,20 @@ async def test_a_long_search_is_repeated_after_a_minute_at_the_latest():
         assert asking.may_search(stage.cluster.seen, state, tree, complete=True)
 
 
+async def test_a_pod_that_terminates_elsewhere_does_not_change_a_refusal():
+    """Nothing has a lower priority, so no reason speaks of evictions, before and while a pod terminates."""
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("of-others")]
+    pods = [a_pod("stays", node="n0", requests=ONE, priority=50)]
+    pods.append(a_pod("goes", node="of-others", priority=50))
+    async with await leading(*nodes, *pods, *preemptor_tree()) as stage:
+        await settled(stage, 4)
+        (before,) = stage.event_data(GangUnschedulable)
+        stage.cluster.change_pod("goes", deleting=True)
+        stage.clock.advance(6)
+        await settled(stage, 4)
+        assert stage.event_data(GangUnschedulable) == [before]
+
+
 async def test_a_tree_that_only_terminating_pods_keep_out_waits():
     """Peer case F2 in the service: nothing has a lower priority, and no nodes are to be bought for it."""
     going = a_pod("going", node="n1", requests=ONE, priority=50)
