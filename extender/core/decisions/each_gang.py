@@ -1,6 +1,6 @@
 """Decisions about one gang after the other: what a defect shows with is left out, and the others are decided.
 
-The core does not catch exceptions. Its caller says how the work for one gang is attempted (`Attempt`), and reads afterwards
+The core does not catch exceptions. Its caller decides how the work for one gang is attempted (`Attempt`), and reads afterwards
 which gangs were left out.
 """
 
