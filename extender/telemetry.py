@@ -52,7 +52,7 @@ DRIFT_KINDS = (
 # parts of the service that go on after a defect with one object, see `runtime/periodic`
 FAULT_PARTS = (
     "admission", "bind barriers", "cluster", "control loop", "ends of members", "evictions", "explanations", "finalizers", "gate removal",
-    "group writes", "log", "nominations", "periodic task", "pod explanations", "searches", "service", "stale nominations",
+    "group writes", "log", "nominations", "periodic task", "pod explanations", "reconciliation", "searches", "service", "stale nominations",
     "status reports", "trees", "workload events",
 )  # fmt: skip
 

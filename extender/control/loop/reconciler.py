@@ -13,6 +13,7 @@ from extender.control.loop.overcommit_warnings import warn_overcommit
 from extender.control.loop.readmission_alarm import report_loops
 from extender.core.decisions.admit.node_rejections import decide_rejections
 from extender.core.decisions.capacity.replacement_holds import expired_holds
+from extender.core.decisions.each_gang import EachGang
 from extender.core.decisions.preempt.preemption_lifecycle import decide_evictions
 from extender.core.decisions.preempt.preemption_takeover import takeovers_by_pods
 from extender.core.decisions.reconcile.capacity_hold_ends import decide_hold_ends
@@ -30,8 +31,8 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, PlanId, PodUid
-from extender.core.model.pod_groups import Forest
 from extender.runtime.idle_times import IdleTimes
+from extender.runtime.periodic import ObjectFaults
 
 
 class Reconciler:
@@ -57,6 +58,8 @@ class Reconciler:
         self._comparison, self._terms = IncrementalReconciliation(), -1
         self._unwatched: Mapping[PodUid, Reservation] = {}  # see `ReconcileContext`
         self._nominations = NominationDrift()
+        # a gang whose comparison raised an exception is compared again after a pause; the others are recorded meanwhile
+        self._faults: ObjectFaults[str] = ObjectFaults("reconciliation", parts.clock.monotonic_ms)
 
     async def reconcile(self, moment: Moment) -> None:
         """Append what differs between cluster and log: bound, lost, released, evicted."""
@@ -65,19 +68,21 @@ class Reconciler:
         self._begin_term(view, state)
         now = self._context(view, state)
         known = self._evictor.eviction_context(now.actor, now.cause, view, state)
+        gangs = EachGang(self._faults.attempt)
         # before `decide_reconcile`, which completes trees
         drafts = decide_hold_ends(
             view,
             state,
             forest,
             now,
+            gangs,
             enabled=bool(self._settings.hold_capacity_after_s),
         )
-        drafts += decide_evictions(view, state, forest, known)
-        drafts += self._differences(view, state, forest, now)
-        drafts += takeovers_by_pods(view, state, drafts, known)
+        drafts += decide_evictions(view, state, forest, known, gangs)
+        drafts += self._differences(moment, now, gangs)
+        drafts += takeovers_by_pods(view, state, drafts, known, gangs)
         self._preemption_policy.allow_retry(drafts)
-        await self._appends.append([*drafts, *self._nominations.look(view, state, now)])
+        await self._appends.append([*drafts, *self._nominations.look(view, state, now, gangs)])
         warn_overcommit(drafts)
         self._back_off_released(moment, state, drafts)
         self._published.mark_compared(view)
@@ -125,18 +130,19 @@ class Reconciler:
         }
 
     def _differences(
-        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
+        self, moment: Moment, now: ReconcileContext, gangs: EachGang
     ) -> list[NewEvent]:
         """Return the events for what differs, and start to look up how members ended that the view does not have."""
+        view, forest, state = moment.view, moment.forest, moment.pending
         self._unwatched = {u: r for u, r in self._unwatched.items() if reservation_of(state, u)}
-        found = self._comparison.decide(view, state, forest, now)
+        found = self._comparison.decide(view, state, forest, now, gangs)
         gone: list[MemberTerminated | Reservation] = [
             *self._unwatched.values(),
             *losses_without_cause(view, found),
         ]
         if self._termination_reasons.look_up(gone):
             now = msgspec.structs.replace(now, awaited=self._termination_reasons.awaited)
-            found = self._comparison.decide(view, state, forest, now)
+            found = self._comparison.decide(view, state, forest, now, gangs)
         return found
 
     def _expired(self, state: ReservationState) -> frozenset[GangUid]:
@@ -147,19 +153,24 @@ class Reconciler:
             return frozenset(found)
         longest_ms = self._settings.reservation_ttl_s * 1000
         self._idle.begin_round(self._leader.terms)
+
+        def look_at(root: GangState) -> None:
+            pending = state.preemptions.get(root.uid)
+            newest_us, plans = self._last_plans(root)
+            progress_us = max(newest_us, self._barriers.progress_us(root.uid))
+            if pending is not None:
+                progress_us = max(progress_us, pending.progress_us)
+            idle_ms = self._idle.idle_ms(root.uid, progress_us, plans)
+            if pending is not None and pending.victims:
+                return  # recorded victims still terminate
+            if idle_ms > longest_ms:
+                found.add(root.uid)
+
         for root in state.gangs.values():
             if root.reservations and not root.bound:
                 waiting.add(root.uid)
-                pending = state.preemptions.get(root.uid)
-                newest_us, plans = self._last_plans(root)
-                progress_us = max(newest_us, self._barriers.progress_us(root.uid))
-                if pending is not None:
-                    progress_us = max(progress_us, pending.progress_us)
-                idle_ms = self._idle.idle_ms(root.uid, progress_us, plans)
-                if pending is not None and pending.victims:
-                    continue  # recorded victims still terminate
-                if idle_ms > longest_ms:
-                    found.add(root.uid)
+                name = f"lifetime of the reservations of {root.gang}"
+                self._faults.attempt(name, functools.partial(look_at, root))
         self._idle.retain(waiting)
         self._plans = {uid: known for uid, known in self._plans.items() if uid in waiting}
         return frozenset(found)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from extender.control.published.pass_result import PublishedPass
+from extender.core.decisions.each_gang import EachGang
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.decisions.reconcile.predicted_replacements import PredictedLosses
 from extender.core.log.reservation_state import ReservationState
@@ -13,6 +14,7 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd
 from extender.ports.log_ports import Clock
+from extender.runtime.periodic import ObjectFaults
 from extender.settings import Settings
 
 
@@ -45,6 +47,8 @@ class LossPredictor:
         self._clock = clock
         self._settings = settings
         self._cache = PredictedLosses()
+        # the loss of a gang that waits is not predicted: calls for other gangs are answered as usual
+        self._faults: ObjectFaults[str] = ObjectFaults("reconciliation", clock.monotonic_ms)
 
     def context(self, cause: str = "") -> ReconcileContext:
         """Return what `decide_reconcile` needs beside view and state to record lost members."""
@@ -60,4 +64,5 @@ class LossPredictor:
     def with_predicted_losses(self, view: ClusterView, state: ReservationState) -> ReservationState:
         """Return `state` with the replacement holds of members lost since the last pass (`PredictedLosses`)."""
         seen = self._published.observation
-        return self._cache.of(view, state, seen.forest, seen.compared, self.context())
+        gangs = EachGang(self._faults.attempt)
+        return self._cache.of(view, state, seen.forest, seen.compared, self.context(), gangs)

@@ -2,7 +2,8 @@
 
 kube-scheduler offers nodes, calls filter, bind and preempt, and deletes the victims of ordinary pods; the kubelet
 lets pods that were deleted go after a while; a job's controller makes again what was evicted, under new UIDs.
-Chance is seeded and time is the fake clock's, one second per step, so a seed is one story.
+Chance is seeded and time is the fake clock's, one second per step, so a seed is one story. The jobs of a seed are the same whatever
+the service does.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ class Arrivals:
     def __init__(self, stage: Stage, *, jobs: int, seed: int, per_step: float = 0.6) -> None:
         self.stage = stage
         self.cluster = stage.cluster
+        # Which jobs come, and when: nothing that the service does changes it, so runs of two versions can be compared.
         self.chance = random.Random(seed)
+        self.reactions = random.Random(f"reactions {seed}")  # of controllers and kubelet
         self.left = jobs
         self.per_step = per_step
         self.step_number = 0
@@ -220,7 +223,7 @@ class Arrivals:
         ]
         if job.shape in ("pod", "loose"):
             for name in taken:
-                job.again[name] = self.step_number + self.chance.randint(5, 12)
+                job.again[name] = self.step_number + self.reactions.randint(5, 12)
             self._again(job, there)
         elif taken:
             self._whole(job, there)
@@ -259,7 +262,7 @@ class Arrivals:
         for pod in there.values():
             self.cluster.delete_pod(pod.path)
         self._delete_groups(job)
-        job.again = {job.name: self.step_number + self.chance.randint(3, 10)}
+        job.again = {job.name: self.step_number + self.reactions.randint(3, 10)}
 
     def _root_uid(self, job: Job) -> set[str]:
         if job.shape == "pod":
@@ -282,7 +285,7 @@ class Arrivals:
         for pod in sorted(self.cluster.seen.pods.values(), key=lambda p: p.path):
             if not pod.deleting:
                 continue
-            at = self.goes.setdefault(pod.uid, self.step_number + self.chance.randint(0, 5))
+            at = self.goes.setdefault(pod.uid, self.step_number + self.reactions.randint(0, 5))
             if self.step_number >= at:
                 del self.goes[pod.uid]
                 self.cluster.delete_pod(pod.path)

@@ -20,12 +20,14 @@ The rules (SPEC E-11, P15, issue 5):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from extender.core.decisions.capacity.capacity_claims import claims_do_not_fit
+from extender.core.decisions.each_gang import EachGang
 from extender.core.log.events import (
     AnyEventData,
     CancelReason,
@@ -97,18 +99,38 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_evictions(
-    view: ClusterView, state: ReservationState, forest: Forest, known: EvictionContext
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    known: EvictionContext,
+    gangs: EachGang | None = None,
 ) -> list[NewEvent]:
-    """Return the events that bring pending preemptions up to date with the view."""
+    """Return the events that bring pending preemptions up to date with the view.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        forest: The trees of `view`.
+        known: Data about victims.
+        gangs: How each preemptor is decided; None: exceptions are raised.
+    """
+    gangs = gangs or EachGang()
+
+    def changes_of(preemption: PendingPreemption) -> Iterator[NewEvent]:
+        gone = [v for v in preemption.victims.values() if _is_gone(view, v)]
+        for victim in gone:
+            yield known.draft(preemption, _victim_gone(view, preemption, victim, known))
+        end = None
+        if not preemption.ended:
+            end = _end(view, state, forest, preemption, gone, known)
+        if end is not None:
+            yield known.draft(preemption, end)
+
     drafts: list[NewEvent] = []
     for preemption in state.preemptions.values():
-        gone = [v for v in preemption.victims.values() if _is_gone(view, v)]
-        drafts += [known.draft(preemption, _victim_gone(view, preemption, v, known)) for v in gone]
-        if preemption.ended:
-            continue
-        end = _end(view, state, forest, preemption, gone, known)
-        if end is not None:
-            drafts.append(known.draft(preemption, end))
+        name = f"preemption of {preemption.gang}"
+        decide = functools.partial(changes_of, preemption)
+        drafts += gangs.decide(preemption.gang_uid, name, decide)
     return drafts
 
 

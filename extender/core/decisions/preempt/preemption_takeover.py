@@ -18,11 +18,13 @@ nodes (`preemption_state.cancelled`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
 from extender.core.decisions.capacity.capacity_claims import claims_do_not_fit
+from extender.core.decisions.each_gang import EachGang
 from extender.core.decisions.preempt.preemption_lifecycle import (
     NAMED_MAX,
     EvictionContext,
@@ -38,7 +40,7 @@ from extender.core.log.events import (
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import Visibility, is_hidden, name_for, namespace_of
 
@@ -82,7 +84,11 @@ def takeovers_by_plan(
 
 
 def takeovers_by_pods(
-    view: ClusterView, state: ReservationState, decided: Iterable[NewEvent], known: EvictionContext
+    view: ClusterView,
+    state: ReservationState,
+    decided: Iterable[NewEvent],
+    known: EvictionContext,
+    gangs: EachGang | None = None,
 ) -> list[NewEvent]:
     """Return the ends of the preemptions whose capacity is used by running pods of higher priority.
 
@@ -91,7 +97,9 @@ def takeovers_by_pods(
         state: The pending state.
         decided: Events that are recorded before these: ends of preemptions, and released reservations.
         known: Data about victims.
+        gangs: How each preemptor is decided; None: exceptions are raised.
     """
+    gangs = gangs or EachGang()
     events = [(d.gang_uid, d.data) for d in decided]
     ends = {
         f.preemption for _, f in events if isinstance(f, PreemptionCompleted | PreemptionCancelled)
@@ -101,10 +109,8 @@ def takeovers_by_pods(
         for uid, f in events
         if isinstance(f, ReservationReleased) and f.reason == "superseded"
     }
-    drafts = []
-    for uid, preemption in state.preemptions.items():
-        if preemption.ended or preemption.id in ends:
-            continue
+
+    def end_of(uid: GangUid, preemption: PendingPreemption) -> Iterator[NewEvent]:
         root = state.gangs.get(uid)
         there = known.there.get(preemption.id, frozenset())
         if preemption.claims:
@@ -117,13 +123,20 @@ def takeovers_by_pods(
                 if (p := _newcomer(view, preemption, n, there, among=users))
             }
         else:
-            continue
+            return
         if found:
             pod = found[min(found)]
             by = TakeoverPreemptor(name=f"Pod/{pod.path}", uid=pod.uid, priority=pod.priority)
             nodes = sorted(found)
             what = f"uses the capacity{_on(nodes)}"
-            drafts.append(_superseding_event(view, preemption, by, known, lost=nodes, what=what))
+            yield _superseding_event(view, preemption, by, known, lost=nodes, what=what)
+
+    drafts: list[NewEvent] = []
+    for uid, preemption in state.preemptions.items():
+        if not preemption.ended and preemption.id not in ends:
+            name = f"takeover from {preemption.gang}"
+            decide = functools.partial(end_of, uid, preemption)
+            drafts += gangs.decide(uid, name, decide)
     return drafts
 
 

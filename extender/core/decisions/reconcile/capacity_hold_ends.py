@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping
 
 from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.admit.verdict_events import group_records
 from extender.core.decisions.capacity.capacity_holds import held_requests_against, may_leave
 from extender.core.decisions.capacity.hold_progress import is_blocked_by_own_pods
+from extender.core.decisions.each_gang import EachGang
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.decisions.reconcile.reservation_checks import unassigned, unfit_pods
 from extender.core.log.events import CapacityHoldReleased, GroupRecord, HoldEndReason, NewEvent
@@ -24,6 +26,7 @@ def decide_hold_ends(
     state: ReservationState,
     forest: Forest,
     now: ReconcileContext,
+    gangs: EachGang | None = None,
     *,
     enabled: bool,
 ) -> list[NewEvent]:
@@ -34,16 +37,23 @@ def decide_hold_ends(
         state: The reservation state.
         forest: The trees of `view`.
         now: The time, and further fields of the events.
+        gangs: How each gang is decided; None: exceptions are raised.
         enabled: Whether capacity is held at all.
     """
-    drafts = []
-    for hold in sorted(state.capacity_holds.values(), key=lambda h: h.position):
+    gangs = gangs or EachGang()
+
+    def end_of(hold: CapacityHold) -> Iterator[NewEvent]:
         ended = _hold_end(view, state, forest, hold, now.now_us)
         if ended is None and not enabled:
             ended = ("disabled", "holding capacity is switched off")
         if ended is not None:
             data = CapacityHoldReleased(hold=hold.hold, reason=ended[0], message=ended[1])
-            drafts.append(now.draft(hold.gang_uid, hold.gang, data))
+            yield now.draft(hold.gang_uid, hold.gang, data)
+
+    drafts: list[NewEvent] = []
+    for hold in sorted(state.capacity_holds.values(), key=lambda h: h.position):
+        name = f"capacity hold of {hold.gang}"
+        drafts += gangs.decide(hold.gang_uid, name, functools.partial(end_of, hold))
     return drafts
 
 

@@ -8,6 +8,7 @@ reservations on a node that kube-scheduler would reject: cordoned, tainted, rela
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -21,6 +22,7 @@ from extender.core.decisions.capacity.replacement_holds import (
     oversubscribed_holds,
     replacement_hold_end,
 )
+from extender.core.decisions.each_gang import EachGang
 from extender.core.decisions.reconcile.drift import (
     ReconcileContext,
     bound_events,
@@ -77,9 +79,22 @@ HELD_CAPACITY = "capacity that was held for the replacement of a lost member"
 
 
 def decide_reconcile(
-    view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    now: ReconcileContext,
+    gangs: EachGang | None = None,
 ) -> list[NewEvent]:
-    """Return the events that bring the log up to date with the view; none when they agree."""
+    """Return the events that bring the log up to date with the view; none when they agree.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        forest: The trees of `view`.
+        now: Further input.
+        gangs: How each gang is decided; None: exceptions are raised.
+    """
+    gangs = gangs or EachGang()
     shared = Shared(
         overtaken=oversubscribed_reservations(view, state),
         taken=oversubscribed_holds(view, state),
@@ -89,10 +104,23 @@ def decide_reconcile(
     drafts: list[NewEvent] = []
     for root in state.gangs.values():
         tree = forest.trees.get(group_key_of(root))
-        drafts += root_differences(view, state, root, tree, shared, now)
+        drafts += gangs.decide(
+            root.uid,
+            root.gang,
+            functools.partial(root_differences, view, state, root, tree, shared, now),
+        )
     for tree in forest.populated.values():
-        drafts += bound_outside(view, state, tree, now)
+        drafts += members_outside(view, state, tree, now, gangs)
     return drafts
+
+
+def members_outside(
+    view: ClusterView, state: ReservationState, tree: Tree, now: ReconcileContext, gangs: EachGang
+) -> list[NewEvent]:
+    """Return the events for members of a tree that run without a reservation; see `bound_outside`."""
+    name = f"members of {tree.root.key.path} without a reservation"
+    decide = functools.partial(bound_outside, view, state, tree, now)
+    return gangs.decide(tree.root.uid, name, decide)
 
 
 class Shared(msgspec.Struct, frozen=True):

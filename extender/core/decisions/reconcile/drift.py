@@ -18,12 +18,14 @@ does that after every failed bind, and filter still passes only the reserved nod
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import msgspec
 
 from extender.core.decisions.admit.changed_members import ChangedMembers
 from extender.core.decisions.admit.plan_request import is_running
+from extender.core.decisions.each_gang import EachGang
 from extender.core.log.events import (
     AnyEventData,
     DriftDetected,
@@ -170,22 +172,48 @@ class NominationDrift:
     def __init__(self) -> None:
         self._shown: dict[PodUid, PlanId] = {}
         self._changed = ChangedMembers()
+        self._left_out: frozenset[PodUid] = frozenset()  # looked at again the next time
 
     def look(
-        self, view: ClusterView, state: ReservationState, now: ReconcileContext
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        now: ReconcileContext,
+        gangs: EachGang | None = None,
     ) -> list[NewEvent]:
-        """Return the events for nominations that changed since the last call."""
-        drafts: list[NewEvent] = []
-        for uid in self._changed.since_last(view, state):
-            shown = self._shown.pop(uid, None)
-            reservation, pod = reservation_of(state, uid), view.pods.get(uid)
-            if reservation is None or pod is None or pod.node is not None:
-                continue
+        """Return the events for nominations that changed since the last call.
+
+        Args:
+            view: The cluster.
+            state: The reservation state.
+            now: Further fields of the events.
+            gangs: How the members of each gang are compared; None: exceptions are raised.
+        """
+        gangs = gangs or EachGang()
+
+        def change_of(pod: Pod, reservation: Reservation, shown: PlanId | None) -> list[NewEvent]:
             if pod.nominated == reservation.node:
-                self._shown[uid] = reservation.plan
+                self._shown[pod.uid] = reservation.plan
             elif pod.nominated is not None and shown == reservation.plan:
                 text = f"its nomination of {reservation.node} was changed to {pod.nominated}"
                 root = state.gangs[reservation.gang_uid]
                 data = _drift("nomination-altered", pod.path, text)
-                drafts.append(now.draft(root.uid, root.gang, data))
+                return [now.draft(root.uid, root.gang, data)]
+            return []
+
+        drafts: list[NewEvent] = []
+        left_out: set[PodUid] = set()
+        for uid in self._left_out.union(self._changed.since_last(view, state)):
+            shown = self._shown.pop(uid, None)
+            reservation, pod = reservation_of(state, uid), view.pods.get(uid)
+            if reservation is not None and pod is not None and pod.node is None:
+                look_at = functools.partial(change_of, pod, reservation, shown)
+                name = f"nomination of {reservation.pod}"
+                events = gangs.result(reservation.gang_uid, name, look_at)
+                if events is None:
+                    left_out.add(uid)
+                    if shown is not None:
+                        self._shown[uid] = shown
+                drafts += events or ()
+        self._left_out = frozenset(left_out)
         return drafts

@@ -8,6 +8,7 @@ every other difference concerns the whole tree.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -18,13 +19,15 @@ from extender.core.decisions.capacity.replacement_holds import (
     RecreatedLeaves,
     oversubscribed_holds,
 )
+from extender.core.decisions.each_gang import EachGang
 from extender.core.decisions.reconcile.cluster_reconciliation import (
     Shared,
     decide_reconcile,
+    members_outside,
     root_differences,
     victims_of,
 )
-from extender.core.decisions.reconcile.drift import ReconcileContext, bound_events, bound_outside
+from extender.core.decisions.reconcile.drift import ReconcileContext, bound_events
 from extender.core.decisions.reconcile.reservation_checks import oversubscribed_on, unfit_pods
 from extender.core.log.events import NewEvent, PodBound
 from extender.core.log.gang_phase import missing
@@ -214,13 +217,34 @@ class IncrementalReconciliation:
         self._open: dict[GangUid, frozenset[PodUid] | None] = {}
 
     def decide(
-        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        now: ReconcileContext,
+        gangs: EachGang | None = None,
     ) -> list[NewEvent]:
-        """Return the same events as `decide_reconcile`, those of one root in another order perhaps."""
+        """Return the same events as `decide_reconcile`, those of one root in another order perhaps.
+
+        A gang that was left out is compared as a whole the next time.
+        """
+        gangs = gangs or EachGang()
+        drafts = self._decide(view, state, forest, now, gangs)
+        self._open |= dict.fromkeys(gangs.left_out)
+        return drafts
+
+    def _decide(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        now: ReconcileContext,
+        gangs: EachGang,
+    ) -> list[NewEvent]:
         here = _Compared(view, state, forest, now)
         last, self._last = self._last, here
         if last is None or _concerns_all(last, here):
-            drafts = decide_reconcile(view, state, forest, now)
+            drafts = decide_reconcile(view, state, forest, now, gangs)
             self._open = {draft.gang_uid: None for draft in drafts}
             return drafts
         changes = _Changes(last, here, self._open.keys(), self._roots_by_group)
@@ -230,17 +254,18 @@ class IncrementalReconciliation:
             }
         changes.whole |= {uid for uid, members in self._open.items() if members is None}
         before, self._open = self._open, {}
-        drafts, compared, left = self._of_members(last, here, changes, before)
+        drafts, compared, left = self._of_members(last, here, changes, before, gangs)
         shared = _shared(here, changes, left) if left else None
         for root in left:
             assert shared is not None
             tree = forest.trees.get(group_key_of(root))
-            drafts += self._noted(root_differences(view, state, root, tree, shared, now))
+            differences = functools.partial(root_differences, view, state, root, tree, shared, now)
+            drafts += self._noted(gangs.decide(root.uid, root.gang, differences))
         keys = {group_key_of(root) for root in left} | changes.trees
         for key in keys - compared:
             tree = forest.populated.get(key)
             if tree is not None:
-                drafts += self._noted(bound_outside(view, state, tree, now))
+                drafts += self._noted(members_outside(view, state, tree, now, gangs))
         return drafts
 
     def _noted(self, drafts: list[NewEvent]) -> list[NewEvent]:
@@ -254,6 +279,7 @@ class IncrementalReconciliation:
         here: _Compared,
         changes: _Changes,
         unsettled: Mapping[GangUid, frozenset[PodUid] | None],
+        gangs: EachGang,
     ) -> tuple[list[NewEvent], set[GroupKey], list[GangState]]:
         """Compare the members of roots of which only members changed.
 
@@ -264,12 +290,9 @@ class IncrementalReconciliation:
         compared: set[GroupKey] = set()
         left: list[GangState] = []
         for root in filter(None, map(here.state.gangs.get, changes.roots)):
-            events = None
-            members = _changed_members(last, here, root)
-            if members is not None and root.uid not in changes.whole:
-                members |= changes.members.get(root.uid, set())
-                members |= unsettled.get(root.uid) or frozenset()
-                events = _member_differences(here, root, members)
+            compare = functools.partial(_compared_members, last, here, root, changes, unsettled)
+            # one that is left out here is compared as a whole now, which reads less of the last comparison
+            events = gangs.result(root.uid, f"members of {root.gang}", compare)
             if events is None:
                 left.append(root)
                 continue
@@ -278,6 +301,22 @@ class IncrementalReconciliation:
             if events:
                 self._open[root.uid] = frozenset(data.uid for data in events)
         return drafts, compared, left
+
+
+def _compared_members(
+    last: _Compared,
+    here: _Compared,
+    root: GangState,
+    changes: _Changes,
+    unsettled: Mapping[GangUid, frozenset[PodUid] | None],
+) -> list[PodBound] | None:
+    """Return the events of a root of which only members changed; None where it has to be compared as a whole."""
+    members = _changed_members(last, here, root)
+    if members is None or root.uid in changes.whole:
+        return None
+    members |= changes.members.get(root.uid, set())
+    members |= unsettled.get(root.uid) or frozenset()
+    return _member_differences(here, root, members)
 
 
 def _uses_the_same(before: Pod | None, pod: Pod | None) -> bool:

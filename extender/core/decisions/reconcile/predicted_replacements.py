@@ -6,12 +6,14 @@ planner see the capacity as free as soon as the pod is gone; without these holds
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator
 
 import msgspec
 
 from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.capacity.replacement_holds import NO_REPLACEMENT_HOLDS
+from extender.core.decisions.each_gang import EachGang
 from extender.core.decisions.reconcile.cluster_reconciliation import losses_with_hold
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.reservation_state import ReplacementHold, ReservationState
@@ -38,6 +40,7 @@ class PredictedLosses:
         forest: Forest,
         before: ClusterView,
         now: ReconcileContext,
+        gangs: EachGang | None = None,
     ) -> ReservationState:
         """Return the state with a replacement hold for each loss that it does not contain yet.
 
@@ -47,7 +50,9 @@ class PredictedLosses:
             forest: The trees, perhaps of a slightly older view.
             before: The view of the last pass.
             now: The context of the next pass; pods with an awaited answer count as answered.
+            gangs: How each gang is predicted; None: exceptions are raised.
         """
+        each = gangs or EachGang()
         gone = self._gone.get(
             lambda: frozenset((*now.awaited, *vanished(before, view))),
             same=(view.members, before.members, now.awaited),
@@ -55,7 +60,7 @@ class PredictedLosses:
         if not gone:
             return state
         found = self._found.get(
-            lambda: tuple(_holds(view, state, forest, gone, now)),
+            lambda: tuple(_holds(view, state, forest, gone, now, each)),
             same=(gone, view.nodes, view.groups, view.ends, state.gangs, state.trees, now.ends),
         )
         if not found:
@@ -84,12 +89,14 @@ def _holds(
     forest: Forest,
     gone: Collection[PodUid],
     now: ReconcileContext,
+    gangs: EachGang,
 ) -> Iterator[ReplacementHold]:
     answered = msgspec.structs.replace(now, awaited=NO_PODS)
     for gang_uid in sorted({state.gang_of[uid] for uid in gone if uid in state.gang_of}):
         root = state.gangs[gang_uid]
         tree = forest.trees.get(group_key_of(root))
-        for lost in losses_with_hold(view, state, root, tree, answered):
+        losses = functools.partial(losses_with_hold, view, state, root, tree, answered)
+        for lost in gangs.result(gang_uid, f"losses of {root.gang}", losses) or ():
             member = root.bound[lost.uid]
             yield ReplacementHold(
                 plan=member.plan, gang_uid=gang_uid, pod=member.pod, uid=member.uid, group=member.group,

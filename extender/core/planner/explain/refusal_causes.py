@@ -1,12 +1,14 @@
 """Why a group that fits nowhere does not fit, and how much of it does: each cause is confirmed by a search without it.
 
 A cause that is named alone is enough: without it the group fits. Where no single one is, a smallest set of them is named.
-Searches have a small budget; a group for which it ends has its causes from `shortfalls`, without a search.
+Each search has a small budget, and so have all searches for one refusal; a group for which it ends has its causes from
+`shortfalls`, without a search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import numpy as np
@@ -31,13 +33,24 @@ from extender.core.planner.model.problem import (
     Options,
     PlacementProblem,
     compile_request,
+    shares_groups,
 )
 from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
 GROUP_BUDGET = 500  # search nodes of one search
+REFUSAL_BUDGET = 1_500  # search nodes of all searches for the sentences of one refusal, a tenth of a second or so
+ROOT_KEEPS = 3  # the sentence about the whole tree leaves this fraction of them to the others
+JOINT_KEEPS = 2  # the search for what fits together leaves this fraction to the causes
+# In the time of one search node ...
+GROUPS_PER_STEP = 3  # ... so many groups are compiled,
+PODS_PER_STEP = 300  # ... or their pods,
+BOUNDS_PER_STEP = 12  # ... so many groups are bounded,
+CELLS_PER_STEP = 1_000  # ... and kinds of pods are compared with so many nodes
 NO_CAUSE = "no single requirement of its pods"
+NOT_SEARCHED = "what keeps them out is not examined in a tree of this size"
+SOME_OF = "some of "
 AXES_MAX = 16  # resources that are tried
 NOT_OFFERED = 4  # rank of a resource that no node has on which the pods may run
 OWN_TOPOLOGY = 5  # rank of the constraint that the sentence about the group has already
@@ -58,14 +71,38 @@ class JointCount(msgspec.Struct, frozen=True):
     """The most that fits together: pods of a leaf, child groups of a composite; what bound members hold included."""
 
     holds: int
-    domain: int  # of the level of the group; -1: nothing new fits
+    domain: int  # of the level of the group; -1: nothing new fits, or not found
+    exact: bool = True  # False: at most so many
+
+
+class CausesBudget:
+    """The search nodes that are left for the sentences of one refusal."""
+
+    def __init__(self) -> None:
+        self.left = REFUSAL_BUDGET
+
+    @contextmanager
+    def kept_for_others(self, part: int) -> Iterator[None]:
+        """Keep a fraction of the search nodes that are left for what comes later."""
+        kept = self.left // part
+        self.left -= kept
+        yield
+        self.left = max(self.left, 0) + kept
+
+    def spend(self, nodes: int) -> None:
+        """Count the search nodes of one search."""
+        self.left -= nodes
 
 
 class GroupCauses:
     """The searches for one group of a refused tree, with all below it."""
 
     def __init__(
-        self, request: PlanRequest, problem: PlacementProblem, group: CompiledGroup
+        self,
+        request: PlanRequest,
+        problem: PlacementProblem,
+        group: CompiledGroup,
+        budget: CausesBudget,
     ) -> None:
         """Prepare the request for the group alone.
 
@@ -73,8 +110,10 @@ class GroupCauses:
             request: The refused request.
             problem: The same, compiled.
             group: A group that fits in no domain.
+            budget: That of the refusal.
         """
         self._group = group
+        self._budget = budget
         self._problem = problem
         path, index = [group.source], group.parent
         while index >= 0:
@@ -86,11 +125,23 @@ class GroupCauses:
         self._request = msgspec.structs.replace(
             request, root=root, budget=min(request.budget, GROUP_BUDGET), explain=False
         )
-        self._kinds = sorted(_kinds_below(problem, group))
+        below = list(groups_below(problem, group))
+        self._kinds = sorted({kind for inner in below for kind in inner.members})
+        self._compiled: PlacementProblem | None = None  # the request without a change
+        self._answers: dict[frozenset[str], bool | None] = {}  # by the texts of what is left out
+        cells = len(self._kinds) * problem.fleet.size
+        self._bounding = 1 + len(below) // BOUNDS_PER_STEP + cells // CELLS_PER_STEP
+        pods = sum(len(inner.source.members) for inner in below)
+        self._compiling = len(below) // GROUPS_PER_STEP + pods // PODS_PER_STEP
 
-    def joint(self) -> JointCount | None:
-        """Return how much fits together; None: not found within the budget."""
-        return self._pods() if self._group.leaf else self._child_groups()
+    def joint(self, most: int) -> JointCount | None:
+        """Return how much fits together; None: not found within the budget.
+
+        Args:
+            most: Of a composite, an upper bound that needs no search.
+        """
+        with self._budget.kept_for_others(JOINT_KEEPS):
+            return self._pods() if self._group.leaf else self._child_groups(most)
 
     def _pods(self) -> JointCount | None:
         least = max(self._group.bound, 1)
@@ -101,22 +152,22 @@ class GroupCauses:
             return JointCount(self._group.bound, -1)
         return JointCount(size(solved.solution) + self._group.bound, self._domain(solved.solution))
 
-    def _child_groups(self) -> JointCount | None:
-        """Find the largest minimum that fits, whichever child groups it counts."""
+    def _child_groups(self, most: int) -> JointCount:
+        """Find the largest minimum that fits, whichever child groups it counts; the upper bound is tried first."""
         children = [self._problem.groups[i] for i in self._group.children]
         low = sum(child.holds for child in children)
         high = self._group.minimum - (not any(child.required for child in children))
-        high = max(min(high, sum(child.alive for child in children)), low)
-        domain = -1
+        high = max(min(high, sum(child.alive for child in children), most), low)
+        domain, middle = -1, high
         while low < high:
-            middle = (low + high + 1) // 2
             solved = self._solve(self._with_minimum(middle), maximise=False)
             if solved is None or (solved.solution is None and not solved.proved):
-                return None
+                return JointCount(high, domain, exact=False)
             if solved.solution is None:
                 high = middle - 1
             else:
                 low, domain = middle, self._domain(solved.solution)
+            middle = (low + high + 1) // 2
         return JointCount(low, domain)
 
     def _with_minimum(self, minimum: int) -> PlanRequest:
@@ -135,7 +186,8 @@ class GroupCauses:
     def named(self) -> str:
         """Return what is enough: "a, or b", where each may be several that only suffice together, "c together with d".
 
-        Empty: not found within the budget.
+        "some of c, d": both together are enough, and whether both are needed was not found within the budget. Empty:
+        nothing was found within the budget.
         """
         causes = sorted(self._possible(), key=lambda cause: cause.rank)
         others = [cause for cause in causes if cause.rank < OWN_TOPOLOGY]
@@ -149,21 +201,31 @@ class GroupCauses:
             if not every:
                 return "" if every is None else NO_CAUSE
             together = self._needed(causes)
-        sets = [*own, together] if together else own
-        return ", or ".join(" together with ".join(cause.text for cause in some) for some in sets)
+        sets = [cause.text for [cause] in own]
+        return ", or ".join([*sets, together] if together else sets)
 
-    def _needed(self, causes: list[Cause]) -> list[Cause]:
-        """Return a smallest part of some causes that is enough, or nothing if all of them are not."""
+    def _needed(self, causes: list[Cause]) -> str:
+        """Return a smallest part of some causes that is enough, or an empty string if all of them are not."""
         if not self._fits_without(causes):
-            return []
-        needed = list(causes)
+            return ""
+        needed, is_smallest = list(causes), True
         for cause in reversed(causes):
             rest = [other for other in needed if other is not cause]
-            if self._fits_without(rest):
+            fits = self._fits_without(rest)
+            is_smallest = is_smallest and fits is not None
+            if fits:
                 needed = rest
-        return needed
+        texts = [cause.text for cause in needed]
+        return " together with ".join(texts) if is_smallest else SOME_OF + ", ".join(texts)
 
-    def _fits_without(self, causes: Iterable[Cause]) -> bool | None:
+    def _fits_without(self, causes: Collection[Cause]) -> bool | None:
+        """Return whether the group fits without some causes; None: not found within the budget. Each set is searched once."""
+        left_out = frozenset(cause.text for cause in causes)
+        if left_out not in self._answers:
+            self._answers[left_out] = self._search_without(causes)
+        return self._answers[left_out]
+
+    def _search_without(self, causes: Collection[Cause]) -> bool | None:
         request = self._request
         options: dict[str, bool] = {}
         for cause in causes:
@@ -179,11 +241,27 @@ class GroupCauses:
     def _solve(
         self, request: PlanRequest, *, maximise: bool, options: Options | None = None
     ) -> Solved | None:
+        """Search, or return None where that cannot decide: the budget is spent, or bound members are in no common domain."""
         fleet: NodeTable = self._problem.fleet
-        problem = compile_request(request, fleet, options)
-        if problem.violations:
+        if self._compiled is None and request.root is self._request.root:
+            if self._budget.left < self._compiling:
+                return None
+            self._budget.spend(self._compiling)
+            plain = msgspec.structs.replace(self._request, rejected_nodes=(), rules=())
+            self._compiled = compile_request(plain, fleet)
+        is_shared = self._compiled is not None and shares_groups(request, self._compiled)
+        size_nodes = self._bounding + (0 if is_shared else self._compiling)
+        if self._budget.left <= size_nodes:
             return None
-        return solve(request, fleet, maximise=maximise, problem=problem)
+        problem = compile_request(request, fleet, options, compiled=self._compiled)
+        if problem.violations:
+            self._budget.spend(size_nodes)
+            return None
+        left = self._budget.left - size_nodes
+        request = msgspec.structs.replace(request, budget=min(request.budget, left))
+        solved = solve(request, fleet, maximise=maximise, problem=problem)
+        self._budget.spend(size_nodes + solved.nodes)
+        return solved
 
     # --- what there is to leave out ------------------------------------------------------------------
 
@@ -342,11 +420,11 @@ def _same(request: PlanRequest) -> PlanRequest:
     return request
 
 
-def _kinds_below(problem: PlacementProblem, group: CompiledGroup) -> set[int]:
-    """Return the kinds of the waiting pods of a group and of all below it."""
-    return set(group.members).union(
-        *(_kinds_below(problem, problem.groups[i]) for i in group.children)
-    )
+def groups_below(problem: PlacementProblem, group: CompiledGroup) -> Iterator[CompiledGroup]:
+    """Yield a group and all below it."""
+    yield group
+    for index in group.children:
+        yield from groups_below(problem, problem.groups[index])
 
 
 def _one(taint: Taint) -> NodeTable:

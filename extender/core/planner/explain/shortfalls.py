@@ -13,7 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.model.wording import counted, join_names
-from extender.core.planner.explain.refusal_causes import NO_CAUSE, GroupCauses, volume_text
+from extender.core.planner.explain.refusal_causes import (
+    NOT_SEARCHED,
+    ROOT_KEEPS,
+    CausesBudget,
+    GroupCauses,
+    JointCount,
+    groups_below,
+    volume_text,
+)
 from extender.core.planner.model.node_filters import selected, tolerated, without_volumes
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
@@ -46,8 +54,8 @@ def diagnose(request: PlanRequest, solved: Solved) -> tuple[str, ...]:
     root = solved.problem.groups[0]
     if root.leaf:
         return tuple(reasons.of(root))
-    below = itertools.islice(reasons.below(root), LINES_MAX - 1)
-    return (*below, reasons.together(root))
+    last = reasons.of_tree(root)
+    return (*itertools.islice(reasons.below(root), LINES_MAX - 1), last)
 
 
 def name_of(group: CompiledGroup) -> str:
@@ -115,11 +123,17 @@ class _Reasons:
     def __init__(self, request: PlanRequest, solved: Solved) -> None:
         self._request = request
         self._solved = solved
+        self._budget = CausesBudget()
+
+    def of_tree(self, root: CompiledGroup) -> str:
+        """Return the reason of a composite root; called first, it may spend most of the budget."""
+        with self._budget.kept_for_others(ROOT_KEEPS):
+            return self.together(root)
 
     def of(self, group: CompiledGroup) -> Iterator[str]:
         """Yield the reasons why a group does not fit, those of the groups below it first."""
         if group.leaf:
-            yield from _leaf(self._request, self._solved.problem, group)
+            yield from _leaf(self._request, self._solved.problem, group, self._budget)
             return
         yield from self.below(group)
         yield self.together(group)
@@ -142,17 +156,15 @@ class _Reasons:
         need += domain_phrase(group)
         if not group.level.count:
             return f"{need}; no node has the label {' and '.join(group.level.keys)}"
-        causes = GroupCauses(self._request, problem, group)
-        joint = causes.joint()
         bounded, domain = self._best(group, children)
-        holds = joint.holds if joint is not None else min(bounded, group.minimum)
-        if joint is not None and joint.domain >= 0:
+        causes = GroupCauses(self._request, problem, group, self._budget)
+        joint = causes.joint(bounded) or JointCount(min(bounded, group.minimum), -1, exact=False)
+        holds = joint.holds
+        if joint.domain >= 0:
             domain = joint.domain
-        most = "" if joint is not None else "at most "
-        missing = (
-            f"{group.minimum - holds} missing" if holds < group.minimum else "not all together"
-        )
-        what = causes.named() or NO_CAUSE
+        most = "" if joint.exact else "at most "
+        missing = _missing(group.minimum - holds, exact=joint.exact)
+        what = causes.named() or ", ".join(self._short(group, domain)) or NOT_SEARCHED
         return f"{need}; {_place(group, domain)} holds {most}{holds} of them ({missing}: {what})"
 
     def _children(self, group: CompiledGroup) -> list[CompiledGroup]:
@@ -160,15 +172,39 @@ class _Reasons:
         return [groups[i] for i in group.children if groups[i].alive]
 
     def _best(self, group: CompiledGroup, children: list[CompiledGroup]) -> tuple[int, int]:
-        """Return how many child groups the best domain has place for, one by one, and this domain."""
+        """Return how many child groups the best domain has place for at most, and this domain."""
         problem, best = self._solved.problem, self._solved.bounds.best
         able = np.zeros(group.level.count, dtype=np.int64)
         for child in children:
             able += (best_inside(problem, child, group, best[child.index]) >= 0) | child.holds
+        able = np.minimum(able, self._solved.bounds.together[group.index])
         if group.pinned >= 0:
             return int(able[group.pinned]), group.pinned
         first = int(np.argmax(able))
         return int(able[first]), first
+
+    def _short(self, group: CompiledGroup, domain: int) -> list[str]:
+        """List the resources of which a domain has too little for the fewest pods of a composite, each taken alone."""
+        problem = self._solved.problem
+        kinds = sorted({k for g in groups_below(problem, group) for k in g.members})
+        if not kinds:
+            return []
+        nodes = group.level.members(domain)
+        nodes = nodes[problem.allowed[kinds][:, nodes].any(axis=0)]
+        least = problem.requests[kinds].min(axis=0)
+        return [
+            name
+            for axis, name in enumerate(problem.axes)
+            if least[axis]
+            and int((problem.free[nodes, axis] // int(least[axis])).sum()) < group.least
+        ]
+
+
+def _missing(count: int, *, exact: bool) -> str:
+    """Return the words for what is missing where a group comes closest; `exact` False: it may be more."""
+    if count <= 0:
+        return "not all together"
+    return f"{count} missing" if exact else f"at least {count} missing"
 
 
 def _place(group: CompiledGroup, domain: int) -> str:
@@ -181,7 +217,9 @@ def _place(group: CompiledGroup, domain: int) -> str:
     return f"the best, {where},"
 
 
-def _leaf(request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup) -> Iterator[str]:
+def _leaf(
+    request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup, budget: CausesBudget
+) -> Iterator[str]:
     """Yield the reason for a leaf that fits in no domain."""
     close = shortfall(problem, leaf)
     need = f"{name_of(leaf)} needs {counted(leaf.minimum, 'pod')}{domain_phrase(leaf)}"
@@ -192,14 +230,14 @@ def _leaf(request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup) 
     if barred:
         yield f"{need}; {barred}"
         return
-    causes = GroupCauses(request, problem, leaf)
-    joint = causes.joint()
+    causes = GroupCauses(request, problem, leaf, budget)
+    joint = causes.joint(leaf.minimum)
     holds, domain = close.holds, close.domain
     if joint is not None:
         holds, domain = joint.holds, joint.domain if joint.domain >= 0 else close.domain
     most = "" if joint is not None else "at most "
-    missing = f"{leaf.minimum - holds} missing" if holds < leaf.minimum else "not all together"
-    what = causes.named() or ", ".join(close.lacking) or NO_CAUSE
+    missing = _missing(leaf.minimum - holds, exact=joint is not None)
+    what = causes.named() or ", ".join(close.lacking) or NOT_SEARCHED
     bound = f" ({leaf.bound} bound already)" if leaf.bound else ""
     yield (
         f"{need}; {_place(leaf, domain)} holds {most}{holds}{bound} ({missing}: {what})"

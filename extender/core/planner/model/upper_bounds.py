@@ -23,6 +23,8 @@ class UpperBounds:
 
     best: list[Ints]
     root: int  # the same for the whole tree in any domain
+    # per composite and domain: the largest number of child groups that can fit at once; empty for a leaf
+    together: list[Ints]
 
     @property
     def infeasible(self) -> bool:
@@ -55,6 +57,7 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
     table = problem.counts if counts is None else counts
     groups = problem.groups
     best: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(groups)
+    together = list(best)
     known: dict[tuple[object, ...], Ints] = {}
     kinds: list[set[int]] = [set(g.members) for g in groups]
     copies = _Copies(problem, table)
@@ -71,14 +74,17 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
             result = known[signature]
         else:
             result = _composite(problem, group, best, sorted(kinds[group.index]), table)
-            result = np.where(copies.enough(group, best), result, NEVER)
+            together[group.index], fits_required = copies.at_once(group, best)
+            enough = (together[group.index] >= group.minimum) & fits_required
+            result = np.where(enough, result, NEVER)
         if group.pinned >= 0:
             elsewhere = np.arange(group.level.count) != group.pinned
             result = np.where(elsewhere, NEVER, result)
         best[group.index] = result
         copies.add(group)
     root = best[0]
-    return UpperBounds(best=best, root=int(root.max()) if len(root) else NEVER)
+    most = int(root.max()) if len(root) else NEVER
+    return UpperBounds(best=best, root=most, together=together)
 
 
 def capacity_of(problem: PlacementProblem, group: CompiledGroup, kind: int, counts: Ints) -> Ints:
@@ -183,8 +189,11 @@ class _Copies:
         if number not in self._fit:
             self._fit[number] = self._leaves(group) if group.leaf else self._composites(group)
 
-    def enough(self, group: CompiledGroup, best: list[Ints]) -> Bools:
-        """Return per domain whether as many children as the minimum can fit at once, those that are alike together."""
+    def at_once(self, group: CompiledGroup, best: list[Ints]) -> tuple[Ints, Bools]:
+        """Return per domain how many children can fit at once at most, those that are alike counted together.
+
+        And whether the required ones of each kind of them can.
+        """
         there = np.zeros(group.level.count, dtype=np.int64)
         all_required = np.ones(group.level.count, dtype=np.bool_)
         alike: dict[int, list[CompiledGroup]] = {}
@@ -202,7 +211,7 @@ class _Copies:
             fit = self._inside(children[0], group, self._fit[number])
             there += np.minimum(fit, len(children))
             all_required &= fit >= sum(child.required for child in children)
-        return (there >= group.minimum) & all_required
+        return there, all_required
 
     def _classes(self, group: CompiledGroup) -> dict[int, int] | None:
         """Return how many children of each signature a composite has; None if one has bound members."""

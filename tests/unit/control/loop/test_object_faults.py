@@ -14,9 +14,22 @@ import pytest
 from extender.control.actuators import evictor, finalizer_controller, nominator, status_reporter
 from extender.control.actuators.finalizer_controller import FinalizerController
 from extender.control.binding import bind_barrier
+from extender.control.loop import reconciler
 from extender.control.loop.admission import tree_admission
 from extender.control.trees import group_controller, tree_controller, workload_notifier
-from extender.core.log.events import GangAdmitted, MemberTerminated
+from extender.core.decisions.preempt import preemption_lifecycle
+from extender.core.decisions.reconcile import (
+    cluster_reconciliation,
+    drift,
+    incremental_reconciliation,
+)
+from extender.core.log.events import (
+    DriftDetected,
+    GangAdmitted,
+    MemberTerminated,
+    ReservationReleased,
+    VictimGone,
+)
 from extender.core.model.cluster_view import Guard, with_guard
 from extender.core.model.errors import CorruptLog
 from extender.runtime import periodic
@@ -112,8 +125,8 @@ async def refused(defect, verb):
 
 
 @contextlib.asynccontextmanager
-async def preempting(defect, verb=""):
-    """Two gangs preempt; the victim of `bad` is `low-of-bad-0`."""
+async def two_preemptions(defect, verb=""):
+    """Yield a stage and its turn: two gangs preempt; the victim of `bad` is `low-of-bad-0`."""
     lows = []
     for name in ("bad", "good"):
         low = f"low-of-{name}"
@@ -130,9 +143,76 @@ async def preempting(defect, verb=""):
         for name in ("bad", "good"):
             victims = {f"PodGroup/low-of-{name}": [f"low-of-{name}-0"]}
             await order(stage, name, {f"{name}-0": "n0"}, victims, preemption=f"of-{name}")
+        yield stage, turn
+
+
+@contextlib.asynccontextmanager
+async def preempting(defect, verb=""):
+    """Victims are evicted."""
+    async with two_preemptions(defect, verb) as (stage, turn):
         yield Story(
             turn, lambda name: (f"default/low-of-{name}-0", "deleted") in stage.cluster.did("evict")
         )
+
+
+@contextlib.asynccontextmanager
+async def freed(defect):
+    """The ends of victims are recorded."""
+    async with two_preemptions(defect) as (stage, turn):
+        for name in ("bad", "good"):
+            stage.cluster.delete_pod(f"low-of-{name}-0")
+        yield Story(
+            turn,
+            lambda name: (
+                f"default/low-of-{name}-0" in {e.pod for e in stage.event_data(VictimGone)}
+            ),
+        )
+
+
+@contextlib.asynccontextmanager
+async def run_elsewhere(defect, *, is_admitted):
+    """Members run: on their reserved nodes, or without an admission."""
+    async with staged(*gangs(pods=2)) as (stage, turn):
+        if is_admitted:
+            await stage.one_pass()
+        for name in ("bad", "good"):
+            for number in range(2):
+                stage.cluster.change_pod(f"{name}-{number}", node="n0", phase="Running")
+        yield Story(turn, lambda name: stage.root(name) and len(stage.root(name).bound) == 2)
+
+
+@contextlib.asynccontextmanager
+async def renominated(defect):
+    """Nominations that another client changed are recorded."""
+    async with staged(a_node("n1"), *gangs()) as (stage, turn):
+        await stage.one_pass()
+        for node in ("n0", "n1"):
+            for name in ("bad-0", "good-0"):
+                stage.cluster.change_pod(name, nominated=node)
+            if node == "n0":
+                defect.raises = False
+                await stage.one_pass()
+                defect.raises = True
+
+        def is_done(name):
+            drift = {(e.kind, e.object) for e in stage.event_data(DriftDetected)}
+            return ("nomination-altered", f"Pod/default/{name}-0") in drift
+
+        yield Story(turn, is_done)
+
+
+@contextlib.asynccontextmanager
+async def unused(defect):
+    """Reservations that are not used for their lifetime are released."""
+    async with staged(*gangs(pods=2)) as (stage, turn):
+        await stage.one_pass()
+        stage.later(10_000)
+
+        def is_done(name):
+            released = stage.event_data(ReservationReleased)
+            return any(pod.pod == f"default/{name}-0" for e in released for pod in e.pods)
+
+        yield Story(turn, is_done)
 
 
 @contextlib.asynccontextmanager
@@ -287,6 +367,24 @@ GUARDS = {
     ),
     "bind barrier": (lambda d, m: (d.within(bind_barrier, "missing", 0), bound(d))[1], "bind barriers", "bad"),
     "end of a member": (lambda d, m: ended(d), "ends of members", "default/bad-0"),
+    "reconciliation of a gang": (
+        lambda d, m: (d.within(cluster_reconciliation, "_settled", 1), run_elsewhere(d, is_admitted=True))[1],
+        "reconciliation", "default/bad",
+    ),
+    "members without a reservation": (
+        lambda d, m: (d.within(drift, "_outside_events", 1), run_elsewhere(d, is_admitted=False))[1],
+        "reconciliation", "members of default/bad without a reservation",
+    ),
+    "ends of victims": (
+        lambda d, m: (d.within(preemption_lifecycle, "_victim_gone", 1), freed(d))[1], "reconciliation", "preemption of default/bad",
+    ),
+    "nomination that was changed": (
+        lambda d, m: (d.within(drift, "_drift", 1), renominated(d))[1], "reconciliation", "nomination of default/bad-0",
+    ),
+    "lifetime of reservations": (
+        lambda d, m: (d.within(reconciler.Reconciler, "_last_plans", 1), unused(d))[1],
+        "reconciliation", "lifetime of the reservations of default/bad",
+    ),
     "tree": (lambda d, m: (d.within(tree_controller, "decide_tree", 0), compiled(d))[1], "trees", "JobSet/default/bad"),
     "group, its comparison": (
         lambda d, m: (d.within(group_controller, "group_write", 0), compiled(d))[1], "group writes", "PodGroup/default/bad-",
@@ -334,6 +432,21 @@ async def test_a_defect_with_one_object_keeps_no_other(guard, monkeypatch, caplo
         pauses.setdefault(record.object, []).append(record.pause_ms)
     for each in pauses.values():
         assert each == [20 * 2**n for n in range(len(each))]
+
+
+async def test_a_gang_is_compared_as_a_whole_after_a_defect_with_its_changed_members(
+    monkeypatch, caplog
+):
+    """The comparison of what has changed is only shorter: without it nothing waits."""
+    defect = Defect(monkeypatch)
+    defect.within(incremental_reconciliation, "_changed_members", 2)
+    async with run_elsewhere(defect, is_admitted=True) as (turn, is_done):
+        await turn()
+        assert is_done("bad")
+        assert is_done("good")
+    assert {r.object for r in caplog.records if r.levelname == "ERROR"} == {
+        "members of default/bad"
+    }
 
 
 async def test_a_pause_doubles_while_the_defect_stays(monkeypatch, caplog):

@@ -7,6 +7,7 @@ import pytest
 
 from extender.control.published.loss_predictor import LossPredictor
 from extender.control.published.pass_result import PublishedPass
+from extender.core.decisions.reconcile import predicted_replacements
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodEnd
 from tests.support.service.fakes import Stage
@@ -53,6 +54,21 @@ async def test_a_loss_is_predicted_until_it_is_compared_and_answered(awaited):
         answers.awaited = frozenset({uid} if awaited else ())
         published.mark_compared(stage.cluster.view())
         assert held(predictor, stage) == ({"default/g-0"} if awaited else set())
+
+
+async def test_a_defect_with_one_gang_is_no_error_of_a_call(monkeypatch, caplog):
+    """Calls for other gangs read the same state: without the hold of that gang, and with a line in the log."""
+    stage, _ = await lost_member()
+    async with stage:
+        stage.cluster.delete_pod("g-0")
+
+        def broken(*arguments):
+            raise ZeroDivisionError("the test fails it")
+
+        monkeypatch.setattr(predicted_replacements, "losses_with_hold", broken)
+        assert held(stage.parts.exchange.committed_losses, stage) == set()
+    (line,) = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert (line.part, line.object) == ("reconciliation", "losses of default/g")
 
 
 async def test_the_answers_are_those_of_now():

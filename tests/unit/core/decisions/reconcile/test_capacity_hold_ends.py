@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from extender.core.decisions.admit.verdict_events import decide_verdict
+from extender.core.decisions.each_gang import EachGang
 from extender.core.decisions.reconcile.capacity_hold_ends import decide_hold_ends
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.events import CapacityHoldReleased
@@ -151,3 +152,21 @@ def test_a_reservation_of_higher_priority_there_ends_it():
     (ended,) = ends(simulation)
     assert ended.reason == "superseded"
     assert "2 nodes" in ended.message
+
+
+def test_a_gang_that_is_left_out_keeps_its_hold():
+    """The caller attempts each gang; nothing is recorded of one whose work was not done."""
+    simulation = held()
+    forest = forest_of(simulation.view)
+    now = ReconcileContext(actor="test", cause="", now_us=simulation.now_us)
+    names = []
+
+    def attempt(name, work):
+        names.append(name)
+        return False
+
+    gangs = EachGang(attempt)
+    drafts = decide_hold_ends(simulation.view, simulation.state, forest, now, gangs, enabled=False)
+    (hold,) = simulation.state.capacity_holds.values()
+    assert (drafts, gangs.left_out) == ([], {hold.gang_uid})
+    assert names == ["capacity hold of default/large"]

@@ -17,7 +17,8 @@ from extender.core.model.pods import (
     PodShape,
     SelectorTerm,
 )
-from extender.core.planner.explain.refusal_causes import NO_CAUSE
+from extender.core.planner.explain import refusal_causes
+from extender.core.planner.explain.refusal_causes import NO_CAUSE, NOT_SEARCHED, SOME_OF
 from extender.core.planner.plan_types import (
     PlanBound,
     PlanGroup,
@@ -34,7 +35,7 @@ from tests.unit.core.planner.preempt.test_victim_search_cases import leaf
 
 replace = msgspec.structs.replace
 HOST = "kubernetes.io/hostname"
-NAMED = re.compile(r"\((?:\d+ missing|not all together): (.*?)\)(?:;|$)")
+NAMED = re.compile(r"\((?:(?:at least )?\d+ missing|not all together): (.*?)\)(?:;|$)")
 
 
 def node(name: str, cpu: int, **more) -> PlanNode:
@@ -226,6 +227,68 @@ def test_the_number_of_pods_of_a_node_is_named():
     assert text.endswith("the cluster holds 2 (1 missing: pods)")
 
 
+@pytest.fixture
+def work(monkeypatch):
+    """Return the work of searches for causes, one number for each: search nodes and a part of the groups; the searches are made."""
+    spent: list[int] = []
+    solve = refusal_causes.solve
+
+    def counted(*arguments, **more):
+        solved = solve(*arguments, **more)
+        groups = len(solved.problem.groups)
+        spent.append(solved.nodes + groups // refusal_causes.BOUNDS_PER_STEP)
+        return solved
+
+    monkeypatch.setattr(refusal_causes, "solve", counted)
+    return spent
+
+
+def of_a_large_tree(leaves: int) -> tuple[str, ...]:
+    """Return the reasons for leaves of sizes that vary; each fits in a rack, and two resources are short for all of them."""
+    children = (leaf(f"g{i:03}", 6 + i % 3, topology=("rack",)) for i in range(leaves))
+    hosts = [
+        node(f"n{i:04}", 2, labels={"rack": f"r{i // 20:03}"}, amounts={"gpu": 2, "memory": 9})
+        for i in range(leaves * 3)
+    ]
+    wants = shape(asks={"gpu": 1, "memory": 1})
+    request = PlanRequest(root=tree(*children), nodes=tuple(hosts), shapes=(wants,), explain=False)
+    refusal = plan(request)
+    assert isinstance(refusal, Refusal)
+    return refusal.reasons
+
+
+def test_the_work_for_the_reasons_of_a_large_tree_is_bounded(work, monkeypatch):
+    """Without the bound of a refusal the searches for 500 leaves cost several times as much; the sentence is true with it too."""
+    reasons = of_a_large_tree(500)
+    bounded, searches = sum(work), len(work)
+    assert bounded <= refusal_causes.REFUSAL_BUDGET
+    assert reasons[-1].startswith("CompositePodGroup ns/t needs 500 of its 500 child groups")
+    assert NO_CAUSE not in reasons[-1]
+    assert "cpu" in reasons[-1]
+    work.clear()
+    monkeypatch.setattr(refusal_causes, "REFUSAL_BUDGET", 10**6)
+    of_a_large_tree(500)
+    assert sum(work) > 2 * bounded
+    assert len(work) > searches
+
+
+def test_a_small_tree_has_all_its_searches(work, monkeypatch):
+    """The bound of a refusal changes nothing where its searches are small."""
+    reasons, searches = of_a_large_tree(8), len(work)
+    work.clear()
+    monkeypatch.setattr(refusal_causes, "REFUSAL_BUDGET", 10**6)
+    assert of_a_large_tree(8) == reasons
+    assert len(work) == searches
+
+
+def test_without_a_search_the_resources_are_named_of_which_there_is_too_little(work, monkeypatch):
+    """A refusal whose budget is spent: resources are named that are too little by themselves, and counts are limits."""
+    monkeypatch.setattr(refusal_causes, "REFUSAL_BUDGET", 0)
+    text = of_a_large_tree(8)[-1]
+    assert not work
+    assert re.search(r"holds at most \d of them \(.*: cpu, gpu\)$", text), text
+
+
 # --- random refusals
 
 
@@ -328,7 +391,8 @@ def test_without_the_named_cause_alone_it_fits(request_):
     of_groups = [
         (line.split()[1], match[1])
         for line in refusal.reasons
-        if (match := NAMED.search(line)) and not match[1].startswith(NO_CAUSE)
+        if (match := NAMED.search(line))
+        and not match[1].startswith((NO_CAUSE, NOT_SEARCHED, SOME_OF))
     ]
     assume(of_groups)
     for path, text in of_groups:
