@@ -102,8 +102,6 @@ class ReportQueries(Protocol):
         ...
 
 
-# The reason of a gang without one; it stands in an SQL text.
-UNDECIDED: Final = "no decision yet since it was observed, or since its reservations were released"
 _GANG: Final = {"gang": "namespace/name of the root group", "gang_uid": "its UID; names are reused"}
 _POSITION: Final = {"position": "of the event in the log"}
 
