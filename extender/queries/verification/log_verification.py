@@ -261,7 +261,8 @@ class LogVerification:
             first = lost[0]
             others = f" and {len(lost) - 1} others" if len(lost) > 1 else ""
             text = f"gx.event_reference lacks {first.kind} {first.name}{others}, which this event names"
-            self._report(LogFinding(kind="forged-reference", position=position, message=text))
+            finding = LogFinding(kind="forged-reference", position=position, message=text)
+            self._findings.add(finding, common="events of which names are lacking")
 
     async def _compare_indexed(self) -> None:
         """Find names in the index that no event has."""
