@@ -206,7 +206,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "held": "how many of them still exist at its end",
             "longest": "seconds of the longest within the span",
         },
-        limitations="Capacity claims of preemptions and nominations of ordinary pods are not included.",
+        limitations="Capacity claims of preemptions and nominations of ordinary pods are not included. A member counts until its Binding is recorded.",
     ),
     "decisions": ReportKind(
         description="Admissions and refusals per hour.",
