@@ -132,7 +132,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
     async with database(settings, creates=migrates) as owner:
         if await schema_migration.needs_migration(owner):
             if settings.database_url or not migrates:
-                msg = "database schema is out of date; run: gang-extender db migrate"
+                msg = "database schema is out of date; run `gang-extender db migrate`"
                 raise SchemaOutdated(msg)
             revision = await schema_migration.upgrade(owner)
             log.info("migrated", extra={"revision": revision})

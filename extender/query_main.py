@@ -94,7 +94,7 @@ async def _answer(given: QueryProcessOptions, keys: LogKeys, listening: socket.s
             StateApi(as_of),
             PastNodesApi(as_of),
             PastExplainApi(PastExplanations(as_of, audit)),
-            ReportApi(PostgresReportQueries(reading), clock),
+            ReportApi(PostgresReportQueries(reading), audit, clock),
         )
         gc.collect()
         gc.freeze()

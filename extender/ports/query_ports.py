@@ -88,6 +88,10 @@ class EventQueries(Protocol):
         """Return the root groups that had this `namespace/name`, oldest first; without a name, the one with the UID."""
         ...
 
+    async def gangs_named(self, name: str) -> Sequence[str]:
+        """Return `namespace/name` of the root groups, and pods that preempted, of this name in any namespace, sorted."""
+        ...
+
     async def position_at(self, at_us: int) -> Position:
         """Return the position of the last event recorded up to a time; 0 if there is none."""
         ...

@@ -175,7 +175,10 @@ def fault_of(error: BaseException, doing: str) -> ExtenderError:
         kind = UNIQUE_FAULTS.get(getattr(foreign, "constraint_name", None) or "")
     text = str(foreign).partition("\n")[0]
     if kind is SchemaOutdated:
-        return SchemaOutdated(f"{text}; run `gang-extender db migrate`")
+        return SchemaOutdated(
+            f"{text}: the schema is not the one of this version; if no older version made it, keep this database, copy it "
+            "first: it was changed; else run `gang-extender db migrate`"
+        )
     if kind is not None:
         return kind(text)
     return StoreUnavailable(f"{doing}: {type(foreign).__name__}: {text}")

@@ -84,6 +84,21 @@ FROM (SELECT 'schema gx' AS name, n.nspowner AS owner, n.nspacl AS acl, 'USAGE' 
 WHERE a.grantee <> o.owner AND a.privilege_type IS DISTINCT FROM o.harmless
 ORDER BY 1, 2, 3
 """
+# The roles that the groups of roles.sql can act as, by any number of steps: none that owns, writes or reads more than they may.
+# Login roles are not looked at: administrators may make one that migrates and reads. Nor are members of superusers.
+_MEMBERSHIPS: Final = """
+WITH RECURSIVE held (member, role) AS (
+    SELECT g.oid, g.oid FROM pg_roles g WHERE g.rolname IN ('gx_writer', 'gx_auditor')
+    UNION
+    SELECT h.member, m.roleid FROM held h JOIN pg_auth_members m ON m.member = h.role
+)
+SELECT g.rolname AS member, r.rolname AS role
+FROM held h JOIN pg_roles g ON g.oid = h.member JOIN pg_roles r ON r.oid = h.role
+WHERE r.rolsuper OR h.member <> h.role AND r.rolname IN (
+    'gx_owner', 'gx_writer', 'pg_read_all_data', 'pg_write_all_data', 'pg_read_server_files', 'pg_write_server_files',
+    'pg_execute_server_program')
+ORDER BY 1, 2
+"""
 # Of gx_writer, by the newest grants.sql; which functions it may call is in their definitions.
 _WRITER: Final = "gx_writer"
 _WRITES: Final = frozenset(
@@ -322,4 +337,7 @@ async def _rights(connection: asyncpg.Connection) -> Sequence[Definition]:
             extra.append(
                 Definition(name=f"right {right} of {role} on {name}", expected="", stored=right)
             )
+    for member, role in await connection.fetch(_MEMBERSHIPS):
+        what = "right of a superuser" if member == role else f"membership in {role}"
+        extra.append(Definition(name=f"{what} of {member}", expected="", stored=what))
     return extra

@@ -257,3 +257,11 @@ async def test_namespaces_that_were_ever_named(reader):
     assert await reader.has_namespace("team-a")
     assert not await reader.has_namespace("team")
     assert not await reader.has_namespace("")
+
+
+@pytest.mark.parametrize(
+    ("name", "gangs"),
+    [("serve", ["team-a/serve"]), ("train", ["team-b/train"]), ("team-a", []), ("rve", []), ("", [])],
+)  # fmt: skip
+async def test_gangs_of_a_name_in_any_namespace(reader, name, gangs):
+    assert list(await reader.gangs_named(name)) == gangs

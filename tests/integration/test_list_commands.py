@@ -150,7 +150,7 @@ def test_preemptions_are_filtered_by_outcome_and_namespace(command):
         (("-n", "research", "-A"), 1),
         (("--victim", BATCH, "--state", "completed"), 1),
         (("--victim", "batch", "-n", "team-b"), 1),
-        (("--victim", "batch"), 0),
+        (("--victim", "batch"), 1),  # the only namespace that has it
     ):
         done = command("preemptions", *words, "-o", "json")
         assert (done.returncode, len(json.loads(done.stdout))) == (0, count), words

@@ -141,7 +141,7 @@ async def served(url, *objects):
             EventApi(reader, feed),
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
-            ReportApi(PostgresReportQueries(engine), SystemClock()),
+            ReportApi(PostgresReportQueries(engine), reader, SystemClock()),
             PlanApi(no_plan),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan),
@@ -405,3 +405,108 @@ async def test_no_word_of_any_command_reaches_the_database_as_sql(written):
             assert result.returncode in (0, 1, 2), result  # 1: the log knows no such thing
             assert "Traceback" not in result.stderr
     assert await census(written) == 11
+
+
+EVERYWHERE = {"since": "2020-01-01T00:00:00Z"}
+TWINS = "of this name it has team-b/twin, team-c/twin: give the namespace"
+
+
+@pytest.fixture
+async def several_namespaces(database_url):
+    """`job`, and the group `rack` of its victim, are in one namespace other than `default`; `twin` is in two; `here` also in default."""
+    async with PostgresEventLog(database_url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=3_600_000)
+        script = Script(grant)
+        events = list(events_of(script))
+        for number, gang in enumerate(
+            ("team-b/twin", "team-c/twin", "default/here", "team-b/here")
+        ):
+            refused = GangUnschedulable(outcome="impossible", reasons=("no place",))
+            for data in (GangObserved(kind="PodGroup"), refused):
+                events.append(script.next(data, gang=gang, uid=f"several-{number}"))
+        await log.append(grant, events)
+    engine = create_engine(database_url, name="project")
+    projection = PostgresIntervalProjection(engine)
+    assert await projection.project(Position(len(events)), max_events=100) == len(events)
+    await engine.dispose()
+    return database_url
+
+
+# Words of a command, and what it prints where the name is one; `{name}` is filled in, `{server}` empty or an option.
+READERS = {
+    "history": ("history", "{name}"),
+    "events": ("events", "--gang", "{name}"),
+    "report": ("report", "decisions", "--gang", "{name}", "--since", "2020-01-01T00:00:00Z"),
+    "preemptor": ("preemptions", "--preemptor", "{name}"),
+    "victim": ("preemptions", "--victim", "{name}"),
+}
+ONE = {"preemptor": ("big", "ns/big"), "victim": ("job-0", "ns/job-0")}
+
+
+@pytest.mark.parametrize("door", ["database", "service"])
+@pytest.mark.parametrize("reader", READERS)
+async def test_a_name_in_one_other_namespace_is_answered(several_namespaces, reader, door):
+    """By every command as by `explain`: the same answer as with the namespace; a name in `default` is that one."""
+    name, path = ONE.get(reader, ("job", "ns/job"))
+    async with served(several_namespaces) as server:
+        option = ("--server", str(server.make_url(""))) if door == "service" else ()
+
+        async def run(name):
+            words = [word.format(name=name) for word in READERS[reader]]
+            return await asyncio.to_thread(
+                command, several_namespaces, *words, "-o", "json", *option
+            )
+
+        alone, whole = await run(name), await run(path)
+        assert (alone.returncode, alone.stderr) == (whole.returncode, whole.stderr)
+        assert without_times(alone.stdout) == without_times(whole.stdout)
+        assert without_times(alone.stdout) not in ([], "")
+        kind = await run(f"{'Pod' if reader == 'victim' else 'PodGroup'}/{name}")
+        assert without_times(kind.stdout) == without_times(whole.stdout)
+        if reader != "victim":
+            twin = await run("twin")
+            assert (twin.returncode, twin.stdout) == (1, "")
+            assert TWINS in twin.stderr
+            assert without_times((await run("here")).stdout) == without_times(
+                (await run("default/here")).stdout
+            )
+        absent = await run("absent")
+        assert (absent.returncode, absent.stdout) == (1, "")
+        assert "/absent: the log has no " in absent.stderr
+        assert "lists" in absent.stderr
+
+
+def without_times(text):
+    """Return a decoded answer without the span of a report, which ends now."""
+    found = json.loads(text) if text else ""
+    return (
+        {name: found[name] for name in found if name != "until"}
+        if isinstance(found, dict)
+        else found
+    )
+
+
+async def test_a_history_names_the_other_namespaces_also_with_a_namespace(several_namespaces):
+    """A given namespace is not left, in a command and over /v1."""
+    given = command(several_namespaces, "history", "team-a/twin")
+    assert (given.returncode, given.stdout) == (1, "")
+    assert TWINS in given.stderr
+    first = command(several_namespaces, "history", "here", "-n", "team-b", "-o", "json")
+    assert {line["gang"] for line in json.loads(first.stdout)} == {"team-b/here"}
+    for words in (("--gang", "ns/absent"), ("--gang", "team-a/twin")):
+        report = command(several_namespaces, "report", "pending", *words)
+        assert (report.returncode, report.stdout) == (1, ""), report
+    async with asking(several_namespaces) as ask:
+        for path, query in (
+            ("/v1/gangs/team-a/twin/history", {}),
+            ("/v1/events", {"gang": "twin"}),
+            ("/v1/preemptions", {"preemptor": "twin"}),
+            ("/v1/reports/pending", {"gang": "twin"}),
+            ("/v1/reports/pending", {"gang": "team-a/twin"}),
+        ):
+            status, answer = await ask(path, **query)
+            assert (status, TWINS in answer["detail"]) == (404, True), (path, answer)
+        _, alone = await ask("/v1/events", gang="here", namespace="team-b")
+        assert {event["gang"] for event in alone} == {"team-b/here"}
+        _, rows = await ask("/v1/reports/pending", gang="job", **EVERYWHERE)
+        assert {row["gang"] for row in rows["rows"]} == {"ns/job"}

@@ -83,6 +83,26 @@ def test_a_schema_that_it_does_not_know_is_named(log, options):
     )
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER SCHEMA gx RENAME TO other",
+        "ALTER TABLE gx.event RENAME COLUMN actor TO author",
+        "ALTER TABLE gx.event RENAME TO happening",
+        "DROP TABLE gx.migration",
+    ],
+)
+def test_a_schema_that_was_renamed_is_kept(log, options, statement):
+    """It looks like one of an older version; nothing that changes it is advised."""
+    run(tamper(log.url, statement))
+    done = called("verify", *options)
+    assert done.exit_code == 1, done.output
+    first, advice = done.output.splitlines()
+    assert first.startswith("the log cannot be verified: ")
+    assert advice.strip().startswith("what to do: keep this database, copy it first; ")
+    assert "db migrate" not in done.output
+
+
 def test_without_anchors_it_names_what_is_not_found(log):
     """As it was before: the chain alone; and what that does not show."""
     run(TAMPERINGS["rewritten"](log))

@@ -11,6 +11,7 @@ from contextlib import aclosing
 import msgspec
 
 from extender import settings as settings_module
+from extender.cli.commands.history_commands import logged_gang
 from extender.cli.connection.service_client import finder
 from extender.cli.output.list_table import ListForm, clock_text
 from extender.cli.output.printing import complain
@@ -45,7 +46,7 @@ async def follow_events(
     Args:
         database_url: The database; None: the embedded one.
         data_dir: Folder of the embedded database.
-        wanted: Which events.
+        wanted: Which events; `gang` may be a name alone.
         output: Form of the lines.
         from_now: Begin at the end of the log instead of `wanted.after`.
         count: End after so many events; None: never.
@@ -55,6 +56,8 @@ async def follow_events(
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
     async with store(settings, migrates=False) as opened:
         feed = EventStream(opened.log, opened.audit)
+        gang = await logged_gang(opened.audit, wanted.gang, expected=True)
+        wanted = msgspec.structs.replace(wanted, gang=gang)
         _until_interrupted(feed.stop)
         if from_now:
             wanted = msgspec.structs.replace(wanted, after=await feed.head())

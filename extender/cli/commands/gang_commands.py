@@ -24,6 +24,7 @@ from extender.cli.options.list_options import (
 from extender.cli.output.gang_columns import gang_columns, gang_name
 from extender.cli.output.list_table import ListForm, ListTable
 from extender.core.model.errors import BadInput
+from extender.queries.log.parameter_validation import checked_name, checked_path
 from extender.queries.state.gang_selection import GANG_STATES
 from extender.queries.state.state_dto import GangAt
 from extender.runtime.system_clock import SystemClock
@@ -85,6 +86,28 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
             f"{wanted.kind} {path} has {groups}; `gang-extender trees` lists the trees of workloads"
         )
     return f"{wanted.namespace}/{roots[0].rpartition('/')[2]}"
+
+
+def path_or_name(name: str, namespace: str, ask: Ask | None, *, only: bool = False) -> str:
+    """Return what `root_path` does; of a name without a namespace only the name.
+
+    The log may have such a name in another namespace, see `gang_of_name`.
+
+    Args:
+        name: What the user wrote.
+        namespace: Where a name without one is looked for first.
+        ask: As for `root_path`.
+        only: Whether it is looked for only there.
+
+    Raises:
+        BadInput: As `root_path`.
+    """
+    from extender.queries.explain.name_lookup import WORKLOAD_KINDS, parse_name
+
+    path = root_path(name, namespace, ask)
+    wanted = parse_name(name, namespace)
+    given = only or wanted.given_namespace or wanted.kind in WORKLOAD_KINDS
+    return checked_path(path, "gang") if given else checked_name(wanted.name, "gang")
 
 
 def elsewhere(ask: Ask, text: str, namespace: str) -> str:

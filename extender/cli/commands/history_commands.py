@@ -8,16 +8,19 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import quote, urlencode
 
+import msgspec
 import typer
+from msgspec.structs import replace
 
 from extender import settings as settings_module
-from extender.cli.commands.gang_commands import root_path
+from extender.cli.commands.gang_commands import path_or_name
 from extender.cli.completion.live_names import complete_groups
 from extender.cli.connection.service_client import LogServer, finder
 from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
+    Listed,
     NoHeaders,
     OfNamespace,
     SortBy,
@@ -38,7 +41,7 @@ from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.wording import counted
-from extender.ports.query_ports import EventFilter
+from extender.ports.query_ports import EventFilter, EventPage, EventQueries
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.gang_history import (
     LIMIT_MAX,
@@ -46,11 +49,11 @@ from extender.queries.log.gang_history import (
     HistoryLine,
     HistoryQuery,
     ServedEvent,
+    gang_of_name,
 )
 from extender.queries.log.gang_history import history as read_history
 from extender.queries.log.parameter_validation import (
     checked_name,
-    checked_path,
     checked_text,
     checked_type,
 )
@@ -64,6 +67,10 @@ Url = Annotated[str | None, typer.Option(help="postgresql://… ; unset: the emb
 Folder = Annotated[str | None, typer.Option(help="Folder of the embedded PostgreSQL.")]
 LIMIT = 100  # events, by default
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+class _GangField(msgspec.Struct):
+    gang: str
 
 
 def ask(
@@ -143,7 +150,8 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     gang: Annotated[
         str,
         typer.Argument(
-            help="NAME, NAMESPACE/NAME or UID of the root group.", autocompletion=complete_groups
+            help="NAME, NAMESPACE/NAME, KIND/NAME, KIND/NAMESPACE/NAME or UID of the root group.",
+            autocompletion=complete_groups,
         ),
     ],
     namespace: Annotated[
@@ -175,7 +183,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     alone = _UUID.fullmatch(gang) is not None and not uid
     source = log_source(server, database_url, data_dir)
     wanted = HistoryQuery(
-        gang="" if alone else checked_path(root_path(gang, namespace, source), "gang"),
+        gang="" if alone else path_or_name(gang, namespace, source),
         uid=GangUid(checked_text(gang.lower() if alone else uid, "--uid"))
         if alone or uid
         else None,
@@ -188,17 +196,70 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     detailed = decisions or table.wanted.is_table
     lines: Sequence[HistoryLine | ServedEvent]
     if source is None:
-        found = ask(database_url, data_dir, lambda s: read_history(s.audit, s.inputs, wanted))
+
+        async def question(opened: Store) -> GangHistory:
+            found = await logged_gang(opened.audit, wanted.gang, namespace)
+            return await read_history(opened.audit, opened.inputs, replace(wanted, gang=found))
+
+        found = ask(database_url, data_dir, question)
         for note in _notes(found, wanted):
             complain(note)
         name, lines = found.gang, found.lines if detailed else [one.bare() for one in found.lines]
     else:
+        if not alone:
+            wanted = replace(wanted, gang=_served_gang(source, wanted.gang, namespace))
         name, lines = wanted.gang, _served_history(source, wanted, detailed=detailed)
     if decisions and output is ListForm.table:
         for line in table.sorted(lines):
             print_line(line, name)
     else:
         table.print(lines, empty=f"No event about {name} matches.")
+
+
+def listed_gang(gang: str, part: Listed, source: Ask | None) -> str:
+    """Return the gang of a list as by `path_or_name`: in the namespace of the list, if it is restricted to one.
+
+    Raises:
+        BadInput: As `root_path`.
+    """
+    only = bool(part.namespace)
+    return path_or_name(gang, part.namespace or "default", source, only=only) if gang else ""
+
+
+async def logged_gang(
+    reader: EventQueries, gang: str, namespace: str = "default", *, expected: bool = False
+) -> str:
+    """Return the `namespace/name` of a gang that is named as by `path_or_name`; empty: none is named.
+
+    Args:
+        reader: Reads the log.
+        gang: `namespace/name`, which is returned, or a name.
+        namespace: Where a name is looked for first.
+        expected: Whether the log may not have it yet.
+
+    Raises:
+        NotFound: The log has the name in no namespace, or in several others.
+        StoreUnavailable: The database did not answer.
+    """
+    if not gang or "/" in gang:
+        return gang
+    return await gang_of_name(reader, gang, namespace, expected=expected)
+
+
+def _served_gang(source: Ask, gang: str, namespace: str) -> str:
+    """Return the same of a service.
+
+    Raises:
+        typer.Exit: The service does not know the name, or knows several; this is printed.
+    """
+    if "/" in gang:
+        return gang
+    for name in (f"{namespace}/{gang}", gang):
+        for event in source(
+            f"/v1/events?{urlencode({'gang': name, 'limit': 1})}", list[_GangField]
+        ):
+            return event.gang
+    return f"{namespace}/{gang}"
 
 
 def _served_history(source: Ask, wanted: HistoryQuery, *, detailed: bool) -> list[ServedEvent]:
@@ -254,7 +315,12 @@ def _cut_off(count: int, position: int) -> str:
 def events(  # noqa: PLR0917 -- typer reads options from the signature
     namespace: OfNamespace = "",
     all_namespaces: AllNamespaces = False,
-    gang: Annotated[str, typer.Option(help="Only this root group, NAMESPACE/NAME.")] = "",
+    gang: Annotated[
+        str,
+        typer.Option(
+            help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME."
+        ),
+    ] = "",
     node: Annotated[str, typer.Option(help="Only events that name this node.")] = "",
     kind: Annotated[
         list[str] | None, typer.Option("--type", help="Only events of this type. Repeatable.")
@@ -300,9 +366,8 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     part = listed(namespace, all_namespaces)
     since_us, until_us = span_us(since, until)
     source = log_source(server[0] if server else None, database_url, data_dir)
-    default = part.namespace or "default"
     wanted = EventFilter(
-        gang=checked_path(root_path(gang, default, source), "--gang") if gang else "",
+        gang=listed_gang(gang, part, source),
         namespace=part.namespace,
         node=checked_name(node, "--node") if node else "",
         types=tuple(checked_type(name, "--type") for name in kind or ()),
@@ -330,7 +395,12 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         return
     lines: Sequence[EventLine | ServedEvent]
     if source is None:
-        page = ask(database_url, data_dir, lambda s: s.audit.page(wanted))
+
+        async def question(opened: Store) -> EventPage:
+            found = await logged_gang(opened.audit, wanted.gang)
+            return await opened.audit.page(replace(wanted, gang=found))
+
+        page = ask(database_url, data_dir, question)
         lines = [event_line(event) for event in page.events]
         if page.more:
             complain(_cut_off(len(lines), lines[-1].position))

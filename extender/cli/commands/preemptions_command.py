@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
-from extender.cli.commands.gang_commands import root_path
-from extender.cli.commands.history_commands import Folder, Url, ask, log_source
+from extender.cli.commands.history_commands import (
+    Folder,
+    Url,
+    ask,
+    listed_gang,
+    log_source,
+    logged_gang,
+)
 from extender.cli.completion.live_names import complete_objects
 from extender.cli.connection.service_client import LogServer
 from extender.cli.connection.service_list import ServiceList
@@ -39,9 +46,12 @@ from extender.cli.output.list_table import (
 from extender.cli.output.printing import complain, console, print_table
 from extender.core.model.wording import duration_text, spaced
 from extender.queries.log.preemption_line import OUTCOMES, PreemptionLine, UnitLine
-from extender.queries.log.preemption_report import PreemptionQuery
+from extender.queries.log.preemption_report import PreemptionQuery, Preemptions, victim_of_name
 from extender.queries.log.preemption_report import preemptions as read
 from extender.runtime.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from extender.composition import Store
 
 PRIORITY_OFFSET = 2**31
 VICTIMS_MAX = 3  # named in a row; JSON has all
@@ -52,15 +62,13 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     victim: Annotated[
         str,
         typer.Option(
-            help="Only preemptions of this pod or group, [NAMESPACE/]NAME, with details.",
+            help="Only preemptions of this pod or group, with details; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.",
             autocompletion=complete_objects,
         ),
     ] = "",
     preemptor: Annotated[
         str,
-        typer.Option(
-            help="Only preemptions for this root group or pod, [NAMESPACE/]NAME, with details."
-        ),
+        typer.Option(help="Only preemptions for this root group or pod, likewise."),
     ] = "",
     since: Since = None,
     until: Until = None,
@@ -78,11 +86,10 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     """Show preemptions: preemptor, victims, cost, alternatives, when each victim was gone, and the outcome."""
     part = listed(namespace, all_namespaces, states, OUTCOMES)
     since_us, until_us = span_us(since, until)
-    default = part.namespace or "default"
     source = log_source(server, database_url, data_dir, watch=watch)
     wanted = PreemptionQuery(
-        victim=root_path(victim, default, source) if victim else "",
-        preemptor=root_path(preemptor, default, source) if preemptor else "",
+        victim=listed_gang(victim, part, source),
+        preemptor=listed_gang(preemptor, part, source),
         namespace=part.namespace,
         outcomes=frozenset(part.states),
         since_us=since_us,
@@ -102,7 +109,7 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
             return
         lines: Sequence[PreemptionLine] = served()
     else:
-        found = ask(database_url, data_dir, lambda opened: read(opened.audit, wanted))
+        found = ask(database_url, data_dir, partial(_read_logged, wanted))
         lines = found.lines
         if found.more:
             complain(f"cut off after {len(lines)} preemptions; continue with --since")
@@ -116,6 +123,15 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
             console(wrap=False).print(line.explanation)
             console().print()
         _print(line)
+
+
+async def _read_logged(wanted: PreemptionQuery, opened: Store) -> Preemptions:
+    """Return the preemptions of a query whose names may have no namespace."""
+    victim = wanted.victim
+    if victim and "/" not in victim:
+        victim = await victim_of_name(opened.audit, victim)
+    preemptor = await logged_gang(opened.audit, wanted.preemptor)
+    return await read(opened.audit, replace(wanted, victim=victim, preemptor=preemptor))
 
 
 def _path(part: Listed, wanted: PreemptionQuery) -> str:

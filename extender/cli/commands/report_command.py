@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
-from extender.cli.commands.gang_commands import root_path
-from extender.cli.commands.history_commands import Folder, Url, ask, log_source
+from extender.cli.commands.history_commands import (
+    Folder,
+    Url,
+    ask,
+    listed_gang,
+    log_source,
+    logged_gang,
+)
 from extender.cli.connection.service_client import LogServer
 from extender.cli.options.list_options import (
     AllNamespaces,
@@ -44,6 +51,9 @@ from extender.queries.log.reports import (
 from extender.queries.log.reports import report as read_report
 from extender.runtime.system_clock import SystemClock
 
+if TYPE_CHECKING:
+    from extender.composition import Store
+
 DURATIONS = ("seconds", "longest")  # columns of seconds, written as durations
 HEADERS = {"seconds": "duration"}
 TIMES = ("at", "since", "until", "first", "last", "hour")  # columns of times
@@ -58,7 +68,12 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
     until: Until = None,
     namespace: OfNamespace = "",
     all_namespaces: AllNamespaces = False,
-    gang: Annotated[str, typer.Option(help="Only this root group, [NAMESPACE/]NAME.")] = "",
+    gang: Annotated[
+        str,
+        typer.Option(
+            help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME."
+        ),
+    ] = "",
     limit: Annotated[
         int, typer.Option(help="Maximum number of rows.", min=1, max=LIMIT_MAX)
     ] = LIMIT,
@@ -84,11 +99,16 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
             since_us=since_us,
             until_us=until_us,
             namespace=part.namespace,
-            gang=root_path(gang, part.namespace or "default", source) if gang else "",
+            gang=listed_gang(gang, part, source),
             limit=limit,
         )
     if source is None:
-        found = ask(database_url, data_dir, lambda opened: read_report(opened.reports, query))
+
+        async def question(opened: Store) -> Report:
+            found = await logged_gang(opened.audit, query.gang)
+            return await read_report(opened.reports, opened.audit, replace(query, gang=found))
+
+        found = ask(database_url, data_dir, question)
     else:
         span = times(query.since_us, query.until_us if until else None)
         path = part.path(f"/v1/reports/{query.name}", gang=query.gang, limit=str(limit), **span)

@@ -12,7 +12,7 @@ from extender.cli.commands.history_commands import Folder, Url, ask
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
 from extender.cli.verification.anchor_sources import Anchors, find_anchors
-from extender.core.model.errors import CorruptLog
+from extender.core.model.errors import CorruptLog, SchemaOutdated
 from extender.core.model.ids import Position
 from extender.core.model.wording import counted
 from extender.ports.query_ports import EventFilter
@@ -97,6 +97,16 @@ def verify(
 
     try:
         verdict, losses = ask(database_url, data_dir, question)
+    except SchemaOutdated as error:
+        # Not its advice: a schema that was renamed or changed looks like an older one, and to migrate it changes evidence.
+        fault = str(error).partition(": the schema is not")[0].partition("; run")[0]
+        console(wrap=False).print(
+            f"the log cannot be verified: {fault}\n"
+            "    what to do: keep this database, copy it first; if an older version of gang-extender made it, verify it with "
+            "that version; if none did, the schema or a table was renamed or changed: restore the newest backup that verifies "
+            "with the same anchors"
+        )
+        raise typer.Exit(1) from error
     except CorruptLog as error:
         console().print(f"the log does not verify: {error}")
         raise typer.Exit(1) from error

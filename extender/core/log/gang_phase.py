@@ -12,8 +12,10 @@ from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import EffectivePhase, GangState
 
 PREEMPTING: Final = "preempting"  # outcome of an answer: the victims of the gang terminate
-# The reason of a gang that has no decision any more: `ReservationReleased` with pods that use its capacity.
-TAKEN: Final = "other pods took its capacity before it was bound; it is planned again"
+# The reasons of a gang that has no decision, see `undecided_reason`; they stand in SQL texts.
+CAPACITY_TAKEN: Final = "other pods took its capacity before it was bound"
+TAKEN: Final = f"{CAPACITY_TAKEN}; it is planned again"
+UNDECIDED: Final = "no decision yet since it was observed, its reservations were released or its preemption was cancelled"
 # Phases that `GangUnschedulable` and `GangInvalid` do not end.
 HOLDS_CAPACITY: Final = ("admitted", "scheduled")
 
@@ -50,6 +52,23 @@ def effective_phase(root: GangState, minimum: MinimumStatus) -> EffectivePhase:
     loss = root.last_loss
     evicted = loss is not None and (loss.preemptor or loss.cause == "preempted")
     return "preempted" if evicted and not root.bound else "degraded"
+
+
+def capacity_was_taken(root: GangState) -> bool:
+    """Return whether other pods took capacity of the last admission of a root, which has no decision since."""
+    return (
+        root.phase == "observed"
+        and root.last_decision is None
+        and root.capacity_used_times > 0
+        and root.capacity_used_us >= root.admitted_us
+    )
+
+
+def undecided_reason(root: GangState) -> str:
+    """Return the reason of a pending root that has no decision; empty: it has one, or it is not pending."""
+    if root.last_decision is not None or root.phase in HOLDS_CAPACITY:
+        return ""
+    return TAKEN if capacity_was_taken(root) else UNDECIDED
 
 
 def minimum_status(root: GangState, groups: tuple[GroupRecord, ...]) -> MinimumStatus:

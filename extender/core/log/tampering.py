@@ -115,18 +115,26 @@ class Findings:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: dict[TamperKind, list[LogFinding]] = {}
-        self._positions: dict[TamperKind, list[int]] = {}
+        # By kind, and by what the findings have in common; empty: each is about something else.
+        self._kept: dict[tuple[TamperKind, str], list[LogFinding]] = {}
+        self._positions: dict[tuple[TamperKind, str], list[int]] = {}
 
-    def add(self, finding: LogFinding) -> None:
-        """Count a finding, and keep it if there are not too many of its kind."""
-        positions = self._positions.setdefault(finding.kind, [])
+    def add(self, finding: LogFinding, *, common: str = "") -> None:
+        """Count a finding, and keep it if there are not too many of its kind.
+
+        Args:
+            finding: The finding.
+            common: What it has in common with others of its kind, of which only the first is reported, with the number of
+                the others; empty: nothing.
+        """
+        key = (finding.kind, common)
+        positions = self._positions.setdefault(key, [])
         positions.append(finding.position)
         if len(positions) <= self._most:
-            self._kept.setdefault(finding.kind, []).append(finding)
+            self._kept.setdefault(key, []).append(finding)
 
     def __contains__(self, kind: TamperKind) -> bool:
-        return kind in self._positions
+        return any(found == kind for found, _ in self._positions)
 
     def explained(self) -> tuple[LogFinding, ...]:
         """Return what is to be reported: of the log itself first, with the numbers of those that follow from it.
@@ -136,24 +144,25 @@ class Findings:
         has the number of the others.
         """
         causes = sorted(
-            (one for kind in OF_THE_LOG for one in self._kept.get(kind, ())),
+            (one for kind in OF_THE_LOG for one in self._kept.get((kind, ""), ())),
             key=lambda one: one.position,
         )
         begin = causes[0].position if causes else None
         weaker: dict[TamperKind, int] = {}
         others: list[LogFinding] = []
-        for kind in ADVICE:
+        order = list(ADVICE)
+        for kind, common in sorted(self._kept, key=lambda key: (order.index(key[0]), key[1])):
             if kind in OF_THE_LOG:
                 continue
-            kept, positions = self._kept.get(kind, []), self._positions.get(kind, [])
-            follows = begin is not None and kind in COMPARED_WITH_THE_LOG
-            if follows:
+            kept, positions = self._kept[kind, common], self._positions[kind, common]
+            if begin is not None and kind in COMPARED_WITH_THE_LOG:
                 after = sum(_after(position, begin) for position in positions)
                 if after:
-                    weaker[kind] = after
+                    weaker[kind] = weaker.get(kind, 0) + after
                 kept = [one for one in kept if not _after(one.position, begin)]
                 positions = [one for one in positions if not _after(one, begin)]
-            others += _with_rest(kept, len(positions) - len(kept))
+            kept = kept[:1] if common else kept
+            others += _with_rest(kept, len(positions) - len(kept), common)
         if causes and weaker:
             causes[0] = msgspec.structs.replace(causes[0], weaker=weaker)
         return (*causes, *others)
@@ -163,10 +172,10 @@ def _after(position: int, begin: int | None) -> bool:
     return begin is not None and (position == 0 or position >= begin)
 
 
-def _with_rest(kept: Sequence[LogFinding], rest: int) -> Sequence[LogFinding]:
+def _with_rest(kept: Sequence[LogFinding], rest: int, common: str) -> Sequence[LogFinding]:
     """Return findings of one kind, the last of them with the number of those that were not kept."""
     if not kept or rest <= 0:
         return kept
     *others, last = kept
-    message = f"{last.message}; {rest} more of this kind"
+    message = f"{last.message}; {rest} more {common or 'of this kind'}"
     return (*others, msgspec.structs.replace(last, message=message))

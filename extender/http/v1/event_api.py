@@ -8,6 +8,7 @@ stream have the position up to which the log was examined; they set the id too.
 from __future__ import annotations
 
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -17,7 +18,15 @@ from extender.core.model.ids import Position
 from extender.http.responses.error_responses import ProblemDetails
 from extender.http.responses.json_responses import answer, listed, next_page
 from extender.http.responses.request_visibility import visibility_of
-from extender.http.v1.openapi import EVENT_TYPE_NAMES, NAME, ORDER, PATH, TIME, Operation, Parameter
+from extender.http.v1.openapi import (
+    EVENT_TYPE_NAMES,
+    NAME,
+    ORDER,
+    PATH_OR_NAME,
+    TIME,
+    Operation,
+    Parameter,
+)
 from extender.http.v1.query_parameters import (
     LIMIT_MAX,
     POSITION_MAX,
@@ -35,6 +44,7 @@ from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.event_stream import EventBatch, EventStream
+from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.visible_queries import visible_queries
 
 READERS_MAX = 512  # the service opens half as many; one that it closed ends here within ten seconds
@@ -44,7 +54,8 @@ FILTERS = (
     Parameter(name="type", about="Only events of this type", repeatable=True,
               schema={"type": "string", "enum": list(EVENT_TYPE_NAMES)}),
     Parameter(name="namespace", about="Only events about root groups of this namespace", schema=NAME),
-    Parameter(name="gang", about="Only events about root groups of this namespace/name", schema=PATH),
+    Parameter(name="gang", schema=PATH_OR_NAME,
+              about="Only events about root groups of this namespace/name; a name alone is that in `namespace`, in default, or in the only namespace that has it"),
     Parameter(name="node", about="Only events that name this node", schema=NAME),
     Parameter(name="since", about="Only events recorded at this time or later (RFC 3339 with offset)",
               schema=TIME),
@@ -73,7 +84,7 @@ OPERATIONS = (
         about="Events of the log, a page at a time (Link: next) or live",
         answer=list[EventLine],
         parameters=PARAMETERS,
-        problems=(400, 409, 503),
+        problems=(400, 404, 409, 503),
         streams=True,
         tagged=True,
     ),
@@ -96,8 +107,11 @@ class EventApi:
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Return a page of events, or a stream."""
         query = known(request, _QUERY, repeatable={"type"})
+        reader = visible_queries(self._reader, visibility_of(request))
+        follow = flag(query, "follow")
+        of_name = partial(gang_of_name, reader, expected=follow)
         wanted = EventFilter(
-            gang=path_in(query, "gang"),
+            gang=await path_in(query, "gang", of_name),
             namespace=name_in(query, "namespace"),
             node=name_in(query, "node"),
             types=types_in(query, "type"),
@@ -108,9 +122,9 @@ class EventApi:
             newest_first=newest_first(query),
         )
         last_id = _last_event_id(request)
-        if flag(query, "follow"):
+        if follow:
             return await self._stream(request, wanted, last_id)
-        page = await visible_queries(self._reader, visibility_of(request)).page(wanted)
+        page = await reader.page(wanted)
         pieces = await listed(map(event_line, page.events))
         link = next_page(request, page.events[-1].position) if page.more else ""
         return await answer(request, pieces, page.head, link=link)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from aiohttp import web
 
@@ -14,7 +16,7 @@ from extender.http.v1.openapi import (
     NAME,
     NAMESPACE,
     ORDER,
-    PATH,
+    PATH_OR_NAME,
     TEXT,
     TIME,
     Operation,
@@ -37,10 +39,10 @@ from extender.ports.log_ports import DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, event_line
-from extender.queries.log.gang_history import HistoryLine, HistoryQuery, history
+from extender.queries.log.gang_history import HistoryLine, HistoryQuery, gang_of_name, history
 from extender.queries.log.parameter_validation import checked_text
 from extender.queries.log.preemption_line import OUTCOMES, PreemptionLine
-from extender.queries.log.preemption_report import PreemptionQuery, preemptions
+from extender.queries.log.preemption_report import PreemptionQuery, preemptions, victim_of_name
 from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.gang_selection import checked_states
 
@@ -105,8 +107,8 @@ OPERATIONS = (
         about="Preemptions with preemptor, victims, reason and outcome",
         answer=list[PreemptionLine],
         parameters=(
-            Parameter(name="victim", about="Only preemptions of this pod or group", schema=PATH),
-            Parameter(name="preemptor", about="Only preemptions for this root group or pod", schema=PATH),
+            Parameter(name="victim", about="Only preemptions of this pod or group, by namespace/name; a name alone as in /v1/events", schema=PATH_OR_NAME),
+            Parameter(name="preemptor", about="Only preemptions for this root group or pod, likewise", schema=PATH_OR_NAME),
             Parameter(name="namespace", schema=NAME,
                       about="Only preemptions with a preemptor or victim, or released reservations, in this namespace"),
             Parameter(name="state", about="Only preemptions with this outcome", repeatable=True,
@@ -117,6 +119,7 @@ OPERATIONS = (
             ORDER,
             LIMIT,
         ),
+        problems=(400, 404, 503),
         tagged=True,
     ),
 )  # fmt: skip
@@ -180,9 +183,10 @@ class HistoryApi:
     async def preemptions(self, request: web.Request) -> web.StreamResponse:
         """Return the preemptions that match all parameters, a page at a time."""
         query = known(request, PREEMPTION_PARAMETERS, repeatable={"state"})
+        reader = self._seen_by(request)
         wanted = PreemptionQuery(
-            victim=path_in(query, "victim"),
-            preemptor=path_in(query, "preemptor"),
+            victim=await path_in(query, "victim", partial(victim_of_name, reader)),
+            preemptor=await path_in(query, "preemptor", partial(gang_of_name, reader)),
             namespace=name_in(query, "namespace"),
             outcomes=checked_states(query.getall("state", []), OUTCOMES, field("state")),
             since_us=time_in(query, "since"),
@@ -191,6 +195,6 @@ class HistoryApi:
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
             newest_first=newest_first(query),
         )
-        found = await preemptions(self._seen_by(request), wanted)
+        found = await preemptions(reader, wanted)
         link = next_page(request, found.last) if found.more else ""
         return await answer(request, await listed(found.lines), found.head, link=link)

@@ -41,7 +41,11 @@ POSITION_HEADER = {
 }
 TEXT = {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\u0000]+$"}
 NAME = {"type": "string", "minLength": 1, "maxLength": 253, "pattern": "^[^\\u0000/]+$"}
-PATH = {"type": "string", "maxLength": 1024, "pattern": "^[^\\u0000/]+/[^\\u0000/]+$"}
+PATH_OR_NAME = {
+    "type": "string",
+    "maxLength": 1024,
+    "pattern": "^([^\\u0000/]+/)?[^\\u0000/]+$",
+}
 MOMENT = {  # a time, or a position
     "anyOf": [
         {"type": "string", "format": "date-time", "maxLength": 1024},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 from aiohttp import web
 from multidict import MultiMapping
@@ -185,13 +185,27 @@ def name_in(query: MultiMapping[str], name: str) -> str:
     return checked_name(query[name], field(name)) if name in query else ""
 
 
-def path_in(query: MultiMapping[str], name: str) -> str:
+async def path_in(
+    query: MultiMapping[str], name: str, of_name: Callable[[str], Awaitable[str]]
+) -> str:
     """Return a `namespace/name`, or an empty string where it is not given.
 
+    A name alone is that in the namespace of the query, if it has one.
+
+    Args:
+        query: Query parameters; `namespace` is that of a name without one.
+        name: Name of the parameter.
+        of_name: Finds the `namespace/name` that a name without a namespace means.
+
     Raises:
-        BadInput: It is not a valid `namespace/name`.
+        BadInput: It is neither a valid `namespace/name` nor a valid name, or `of_name` rejects the name.
     """
-    return checked_path(query[name], field(name)) if name in query else ""
+    if name not in query:
+        return ""
+    if "/" in query[name]:
+        return checked_path(query[name], field(name))
+    alone, namespace = checked_name(query[name], field(name)), name_in(query, "namespace")
+    return f"{namespace}/{alone}" if namespace else await of_name(alone)
 
 
 def types_in(query: MultiMapping[str], name: str) -> tuple[str, ...]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from aiohttp import web
 
 from extender.http.responses.error_responses import problem
 from extender.http.responses.json_responses import at_position
 from extender.http.responses.request_visibility import visibility_of
-from extender.http.v1.openapi import NAME, PATH, TIME, Operation, Parameter
-from extender.http.v1.query_parameters import field, known, number
+from extender.http.v1.openapi import NAME, PATH_OR_NAME, TIME, Operation, Parameter
+from extender.http.v1.query_parameters import field, known, number, path_in
 from extender.ports.log_ports import Clock
+from extender.ports.query_ports import EventQueries
 from extender.queries.log.event_dto import parse_time
-from extender.queries.log.parameter_validation import checked_name, checked_path
+from extender.queries.log.gang_history import gang_of_name
+from extender.queries.log.parameter_validation import checked_name
 from extender.queries.log.reports import (
     LIMIT,
     LIMIT_MAX,
@@ -24,6 +28,7 @@ from extender.queries.log.reports import (
     check_report_query,
     report,
 )
+from extender.queries.log.visible_queries import visible_queries
 
 PARAMETERS = {"since", "until", "namespace", "gang", "limit"}
 
@@ -46,7 +51,7 @@ OPERATIONS = (
             Parameter(name="since", about="From this time on", schema=TIME),
             Parameter(name="until", about="Before this time", schema=TIME),
             Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
-            Parameter(name="gang", about="Only this root group: namespace/name", schema=PATH),
+            Parameter(name="gang", about="Only this root group: namespace/name; a name alone as in /v1/events", schema=PATH_OR_NAME),
             Parameter(name="limit", about="Maximum number of rows",
                       schema={"type": "integer", "minimum": 0, "maximum": LIMIT_MAX}),
         ),
@@ -58,8 +63,9 @@ OPERATIONS = (
 class ReportApi:
     """Handlers of /v1/reports."""
 
-    def __init__(self, reader: ReportQueries, clock: Clock) -> None:
+    def __init__(self, reader: ReportQueries, events: EventQueries, clock: Clock) -> None:
         self._reader = reader
+        self._events = events
         self._clock = clock
 
     def routes(self) -> list[web.RouteDef]:
@@ -83,18 +89,18 @@ class ReportApi:
         query = known(request, PARAMETERS)
         if "namespace" in query:
             checked_name(query["namespace"], field("namespace"))
-        if "gang" in query:
-            checked_path(query["gang"], field("gang"))
+        events = visible_queries(self._events, visibility_of(request))
+        gang = await path_in(query, "gang", partial(gang_of_name, events))
         wanted = check_report_query(
             name,
             now_us=self._clock.now_us(),
             since_us=parse_time(query["since"], "since") if "since" in query else None,
             until_us=parse_time(query["until"], "until") if "until" in query else None,
             namespace=query.get("namespace", ""),
-            gang=query.get("gang", ""),
+            gang=gang,
             limit=number(query, "limit", LIMIT, most=LIMIT_MAX),
         )
-        found = await report(self._reader, wanted, visibility_of(request))
+        found = await report(self._reader, events, wanted, visibility_of(request))
         return _json(found, position=found.position)
 
 

@@ -10,7 +10,13 @@ from extender.core.decisions.admit.gang_sentences import (
     waiting_answer,
 )
 from extender.core.decisions.fairness.wait_reasons import ReadmissionPause, WaitReason
-from extender.core.log.gang_phase import PREEMPTING
+from extender.core.log.gang_phase import (
+    CAPACITY_TAKEN,
+    PREEMPTING,
+    TAKEN,
+    UNDECIDED,
+    capacity_was_taken,
+)
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, LastDecision
 from extender.core.model.wording import counted
@@ -69,8 +75,9 @@ def recorded_finding(
     if status.state in ("degraded", "preempted", "suspended"):
         return _lost(who, gang.last_decision, status)
     if gang.last_decision is None:
+        reason = CAPACITY_TAKEN if capacity_was_taken(gang) else UNDECIDED
         return Finding(
-            answer=f"{who} was pending: no decision about it was recorded since it was last observed",
+            answer=f"{who} was pending: {reason}",
             checks=_only_known(),
         )
     return _refused(who, gang.last_decision)
@@ -104,6 +111,9 @@ def turn_finding(
             reasons=refused.reasons,
             help=(*help_, *refused.help),
         )
+    if gang is not None and capacity_was_taken(gang):
+        answer = waiting_answer(f"{waiting_answer(who, TAKEN)}; it", turn.sentence())
+        return Finding(answer=answer, checks=checks, help=help_)
     return Finding(
         answer=waiting_answer(who, turn.sentence(), lost_text(status)),
         checks=checks,

@@ -6,7 +6,7 @@ their streams, the preemptions that chose the gang, its groups or its pods as vi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, Position
+from extender.core.model.wording import join_names
 from extender.ports.log_ports import START, DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries, GangIncarnation
 from extender.queries.log.decision_details import Decision, decision_of
@@ -135,7 +136,7 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
     else:
         chosen = list(lives)
     if not chosen:
-        raise NotFound(_unknown(query, lives))
+        raise NotFound(await _unknown(reader, query, lives))
     mine = EventFilter(
         gang=query.gang if query.uid is None else "",
         gang_uid=query.uid,
@@ -164,12 +165,75 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
     )
 
 
-def _unknown(query: HistoryQuery, lives: Iterable[GangIncarnation]) -> str:
-    names = "; names are NAMESPACE/NAME of the root, `gang-extender events` lists them"
+async def gang_of_name(
+    reader: EventQueries, name: str, namespace: str = "default", *, expected: bool = False
+) -> str:
+    """Return the `namespace/name` of the root group that a name without a namespace means.
+
+    It is that in `namespace`, if the log has it there; else that in the only other namespace that has it.
+
+    Args:
+        reader: Reads the log.
+        name: The name.
+        namespace: Where it is looked for first.
+        expected: Whether it is that in `namespace` if the log does not have it yet.
+
+    Raises:
+        NotFound: Several other namespaces have it, or none has and it is not expected.
+        StoreUnavailable: The database did not answer.
+    """
+    paths, preferred = await reader.gangs_named(name), f"{namespace}/{name}"
+    return preferred if expected and not paths else chosen_path(paths, preferred, "gang")
+
+
+def chosen_path(paths: Collection[str], preferred: str, noun: str) -> str:
+    """Return which of some `namespace/name` of one name is meant.
+
+    Args:
+        paths: Those that the log has.
+        preferred: The one that is meant if the log has it.
+        noun: What they are, for the message.
+
+    Raises:
+        NotFound: There is none, or there are several others.
+    """
+    if preferred in paths or len(paths) == 1:
+        return preferred if preferred in paths else next(iter(paths))
+    raise NotFound(f"{noun} {preferred}: {_absent(sorted(paths))}")
+
+
+async def check_gang_is_known(reader: EventQueries, gang: str) -> None:
+    """Do nothing if the log has events of a root group.
+
+    Args:
+        reader: Reads the log.
+        gang: Its namespace/name.
+
+    Raises:
+        NotFound: The log has none; with those of the same name in other namespaces.
+        StoreUnavailable: The database did not answer.
+    """
+    paths = await reader.gangs_named(gang.partition("/")[2])
+    if gang not in paths:
+        raise NotFound(f"gang {gang}: {_absent(paths)}")
+
+
+def _absent(others: Sequence[str]) -> str:
+    if others:
+        return (
+            f"the log has none there; of this name it has {join_names(others)}: give the namespace"
+        )
+    return "the log has no such root group; names are NAMESPACE/NAME of the root, `gang-extender events` lists them"
+
+
+async def _unknown(
+    reader: EventQueries, query: HistoryQuery, lives: Iterable[GangIncarnation]
+) -> str:
     if query.gang and query.uid is not None and lives:
         known = ", ".join(life.uid for life in lives)
         return f"gang {query.gang}: the log has it with UID {known}, not {query.uid}"
-    return f"gang {query.gang or query.uid}: the log has no such root group{names}"
+    others = await reader.gangs_named(query.gang.partition("/")[2]) if query.gang else ()
+    return f"gang {query.gang or query.uid}: {_absent(others)}"
 
 
 async def _merged(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,11 +14,13 @@ from extender.core.log.events import (
     RecordedEvent,
     VictimGone,
 )
+from extender.core.model.errors import NotFound
 from extender.core.model.ids import PlanId, Position
-from extender.core.model.visibility import is_hidden
+from extender.core.model.visibility import is_hidden, namespace_of
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import PAGE, rfc3339
+from extender.queries.log.gang_history import chosen_path
 from extender.queries.log.preemption_line import (
     AlternativeLine,
     EvictedPodLine,
@@ -28,6 +30,7 @@ from extender.queries.log.preemption_line import (
 from extender.queries.log.preemption_paragraph import is_unit_of, preemption_paragraph
 from extender.queries.log.visible_queries import with_plans
 
+PLANS_MAX = 1_000_000  # that are read to find a victim by its name
 PLANS = (PreemptionPlanned.__name__,)
 ENDS = tuple(data.__name__ for data in (VictimGone, PreemptionCompleted, PreemptionCancelled))
 
@@ -67,6 +70,32 @@ async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preempti
     for line in found:
         line.explanation = preemption_paragraph(line, wanted.victim)
     return Preemptions(lines=found, head=head, more=more, last=last)
+
+
+async def victim_of_name(reader: EventQueries, name: str, namespace: str = "default") -> str:
+    """Return the `namespace/name` of the victim that a name without a namespace means; as `gang_of_name`.
+
+    Raises:
+        NotFound: No preemption has a victim of this name, or those of several other namespaces.
+    """
+    lines, _, _ = await _plans(reader, PreemptionQuery(limit=PLANS_MAX))
+    paths = {path for line in lines for path in _victim_paths(line) if path.endswith(f"/{name}")}
+    if not paths:
+        raise NotFound(
+            f"victim {namespace}/{name}: the log has no preemption of a pod or group of this name in any namespace; "
+            "`gang-extender preemptions` lists all"
+        )
+    return chosen_path(paths, f"{namespace}/{name}", "victim")
+
+
+def _victim_paths(line: PreemptionLine) -> Iterator[str]:
+    """Yield the `namespace/name` by which a victim can be named, see `is_unit_of`."""
+    yield from line.superseded
+    for unit in line.victims:
+        yield unit.unit.partition("/")[2]
+        for pod in unit.pods:
+            yield pod.pod
+            yield f"{namespace_of(pod.pod)}/{pod.group}"
 
 
 async def _plans(

@@ -21,7 +21,9 @@ from extender.core.model.visibility import (
     name_for,
     namespace_of,
 )
+from extender.ports.query_ports import EventQueries
 from extender.queries.log.event_dto import rfc3339
+from extender.queries.log.gang_history import check_gang_is_known
 
 DAY_US: Final = 86_400_000_000
 LIMIT: Final = 1000  # rows, by default
@@ -100,8 +102,6 @@ class ReportQueries(Protocol):
         ...
 
 
-# The reason of a gang without one; it stands in an SQL text.
-UNDECIDED: Final = "no decision yet since it was observed, or since its reservations were released"
 _GANG: Final = {"gang": "namespace/name of the root group", "gang_uid": "its UID; names are reused"}
 _POSITION: Final = {"position": "of the event in the log"}
 
@@ -206,7 +206,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "held": "how many of them still exist at its end",
             "longest": "seconds of the longest within the span",
         },
-        limitations="Capacity claims of preemptions and nominations of ordinary pods are not included.",
+        limitations="Capacity claims of preemptions and nominations of ordinary pods are not included. A member counts until its Binding is recorded.",
     ),
     "decisions": ReportKind(
         description="Admissions and refusals per hour.",
@@ -278,9 +278,6 @@ def check_report_query(
         which = "namespace" if namespace else "gang"
         msg = f"{which}: {(namespace or gang)[:80]!r}: report {name} is about the whole cluster and has no such parameter"
         raise BadInput(msg)
-    if gang and not all(gang.partition("/")[::2]):
-        msg = f"gang: {gang[:80]!r} is not namespace/name of a root group"
-        raise BadInput(msg)
     until = min(until_us, now_us) if until_us is not None else now_us
     since = since_us if since_us is not None else until - DAY_US
     if since > until:
@@ -300,22 +297,29 @@ def _storable(**texts: str) -> None:
 
 
 async def report(
-    reader: ReportQueries, query: ReportQuery, readers: Visibility = EVERYTHING
+    reader: ReportQueries,
+    events: EventQueries,
+    query: ReportQuery,
+    readers: Visibility = EVERYTHING,
 ) -> Report:
     """Return a report.
 
     Args:
         reader: Reads the rows.
+        events: The log as the caller sees it; it is asked for the gang where there are no rows.
         query: Which rows.
         readers: What the caller sees: rows about these namespaces, without names of others.
 
     Raises:
+        NotFound: There are no rows, and the log does not have the gang of the query.
         StoreUnavailable: The database did not answer in time.
     """
     kind = REPORTS[query.name]
     if not readers.everything:
         query = msgspec.structs.replace(query, namespaces=_selected(query, readers))
     found = await reader.rows(query)
+    if query.gang and not found.rows:
+        await check_gang_is_known(events, query.gang)
     return Report(
         report=query.name,
         description=kind.description,

@@ -84,6 +84,11 @@ class VisibleQueries:
         found = await self._reader.incarnations(root, uid=uid)
         return tuple(life for life in found if self._readers.sees(namespace_of(life.gang)))
 
+    async def gangs_named(self, name: str) -> Sequence[str]:
+        """See `EventQueries.gangs_named`."""
+        found = await self._reader.gangs_named(name)
+        return tuple(gang for gang in found if self._readers.sees(namespace_of(gang)))
+
     async def position_at(self, at_us: int) -> Position:
         """See `EventQueries.position_at`."""
         return await self._reader.position_at(at_us)

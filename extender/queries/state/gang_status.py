@@ -8,12 +8,16 @@ from typing import Final
 import msgspec
 
 from extender.core.log.events import GroupRecord
-from extender.core.log.gang_phase import TAKEN, MinimumStatus, effective_phase, minimum_status
+from extender.core.log.gang_phase import (
+    MinimumStatus,
+    effective_phase,
+    minimum_status,
+    undecided_reason,
+)
 from extender.core.log.reservation_state import GangState, MemberLoss
 from extender.core.model.wording import counted, spaced
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import loss_reason
-from extender.queries.log.reports import UNDECIDED
 
 SUSPENDED: Final = "suspended"
 NOT_WAITING: Final = frozenset({"scheduled", "completed", SUSPENDED})  # for pods of its minimum
@@ -53,8 +57,8 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
         made_for: Its workload, whose present minima count; None: there is none.
     """
     reasons = root.last_decision.reasons if root.last_decision is not None else ()
-    if root.phase == "observed" and root.last_decision is None:
-        reasons = (TAKEN,) if root.capacity_used_times else (UNDECIDED,)
+    if undecided := undecided_reason(root):
+        reasons = (undecided,)
     groups = _groups_now(root.groups, made_for) if made_for is not None else root.groups
     minimum = minimum_status(root, groups)
     state: str = effective_phase(root, minimum)

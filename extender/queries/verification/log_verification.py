@@ -259,9 +259,10 @@ class LogVerification:
             self._names[(name.position - 1) // BLOCK] -= 1
         for position, lost in missing.items():
             first = lost[0]
-            others = f" and {len(lost) - 1} others" if len(lost) > 1 else ""
+            others = f" and {counted(len(lost) - 1, 'other')}" if len(lost) > 1 else ""
             text = f"gx.event_reference lacks {first.kind} {first.name}{others}, which this event names"
-            self._report(LogFinding(kind="forged-reference", position=position, message=text))
+            finding = LogFinding(kind="forged-reference", position=position, message=text)
+            self._findings.add(finding, common="events of which names are lacking")
 
     async def _compare_indexed(self) -> None:
         """Find names in the index that no event has."""
@@ -382,7 +383,7 @@ class LogVerification:
 
 
 def _names(event: RecordedEvent) -> Sequence[StoredReference]:
-    return [StoredReference(event.position, *name) for name in references_of(event.data)]
+    return [StoredReference(event.position, *name) for name in sorted(references_of(event.data))]
 
 
 def definition_fault(definition: Definition) -> str:

@@ -50,6 +50,17 @@ _ENDS = sa.select(
     .scalar_subquery()
     .label("indexed"),
 )
+# Each namespace by one step in its index, then each name in the other index: the log is not read.
+_NAMED = sa.text("""
+WITH RECURSIVE namespace (name) AS (
+    SELECT min(split_part(e.gang, '/', 1)) FROM gx.event e WHERE split_part(e.gang, '/', 1) > ''
+    UNION ALL
+    SELECT (SELECT min(split_part(e.gang, '/', 1)) FROM gx.event e WHERE split_part(e.gang, '/', 1) > n.name)
+    FROM namespace n WHERE n.name IS NOT NULL
+)
+SELECT n.name || '/' || :name AS gang FROM namespace n
+WHERE EXISTS (SELECT FROM gx.event e WHERE e.gang = n.name || '/' || :name)
+LIMIT :limit""").bindparams(sa.bindparam("name", type_=sa.Text))
 _namespace = sa.func.split_part(EVENT.c.gang, sa.literal_column("'/'"), sa.literal_column("1"))
 
 
@@ -147,6 +158,16 @@ class PostgresEventQueries:
         async with transaction(self._engine, "asking the log") as connection:
             rows = (await connection.execute(query)).all()
         return tuple(GangIncarnation(**row._asdict()) for row in rows)
+
+    async def gangs_named(self, name: str) -> Sequence[str]:
+        """See `EventQueries.gangs_named`. Returns at most `LIMIT_MAX`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        async with transaction(self._engine, "asking the log") as connection:
+            found = await connection.execute(_NAMED, {"name": name, "limit": LIMIT_MAX})
+            return tuple(sorted(found.scalars()))
 
     async def position_at(self, at_us: int) -> Position:
         """See `EventQueries.position_at`.

@@ -16,11 +16,11 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from extender.core.log.gang_phase import TAKEN, UNDECIDED
 from extender.core.model.ids import Position
 from extender.queries.log.reports import (
     EPOCH,
     LIMIT_MAX,
-    UNDECIDED,
     ReportQueries,
     ReportQuery,
     ReportRows,
@@ -42,15 +42,26 @@ _PHRASES: Final[Mapping[str, str]] = {
     "clipped": "date_part('epoch', least(until, :until) - greatest(since, :since))",
     "overlaps": "until > :since AND since < :until",
     "at": "at >= :since AND at < :until",
+    "taken": f"'{TAKEN}'",
     "undecided": f"'{UNDECIDED}'",
 }
 _QUERIES: Final[Mapping[str, _Query]] = {
+    # The reason without a decision as by `undecided_reason`: the last admission lost capacity to other pods, or not.
     "pending": _Query(
         text="""
-SELECT gang, gang_uid, state, CASE WHEN reason = '' AND state = 'observed' THEN {undecided} ELSE reason END,
-       sum({clipped}) AS seconds, count(*), min(since), nullif(max(until), 'infinity')
-FROM gx.v_pending
-WHERE {overlaps} {where}
+SELECT gang, gang_uid, state, reason, sum({clipped}) AS seconds, count(*), min(since), nullif(max(until), 'infinity')
+FROM (
+    SELECT gang, gang_uid, state, since, until, CASE WHEN reason <> '' THEN reason WHEN state = 'observed' AND EXISTS (
+        SELECT FROM gx.event e
+        WHERE e.gang_uid = p.gang_uid AND e.position <= p.position AND e.type = 'ReservationReleased'
+          AND json_array_length(e.payload -> 'taken_by') > 0 AND e.at_us >= coalesce((
+            SELECT max(a.at_us) FROM gx.event a
+            WHERE a.gang_uid = p.gang_uid AND a.position <= p.position AND a.type = 'GangAdmitted'
+        ), 0)
+    ) THEN {taken} ELSE {undecided} END AS reason
+    FROM gx.v_pending p
+    WHERE {overlaps} {where}
+) p
 GROUP BY gang, gang_uid, state, reason
 ORDER BY seconds DESC, gang, gang_uid, state, reason"""
     ),

@@ -144,7 +144,7 @@ async def here(url):
         as_of = HistoricalState(log, PostgresSnapshots(engine), reader)
         async with serving(
             HistoryApi(reader, PostgresDecisionInputs(engine)), EventApi(reader, EventStream(log, reader)),
-            StateApi(as_of), ReportApi(PostgresReportQueries(engine), SystemClock()), NodesApi(a_cluster(), past_node(as_of)),
+            StateApi(as_of), ReportApi(PostgresReportQueries(engine), reader, SystemClock()), NodesApi(a_cluster(), past_node(as_of)),
         ) as client:  # fmt: skip
             yield client
     await engine.dispose()

@@ -24,10 +24,10 @@ from extender.queries.log.reports import (
     report,
 )
 from extender.runtime.system_clock import SystemClock
-from extender.store.queries.event_queries import create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
 from tests.support.logs.example_log import BATCH, TRAIN, at, tuesday, write_tuesday
-from tests.support.logs.fake_store import FakeDatabase, FakeEventLog
+from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries
 from tests.support.logs.postgres import fresh_database, run
 from tests.support.logs.reference_reports import FakeReportQueries
 
@@ -49,7 +49,11 @@ def tuesday_url(postgres_url, template_database):
 async def served(tuesday_url):
     engine = create_reading_engine(tuesday_url)
     app = web.Application(middlewares=[problems])
-    app.add_routes(ReportApi(PostgresReportQueries(engine), SystemClock()).routes())
+    app.add_routes(
+        ReportApi(
+            PostgresReportQueries(engine), PostgresEventQueries(engine), SystemClock()
+        ).routes()
+    )
     async with TestClient(TestServer(app)) as client:
         yield client
     await engine.dispose()
@@ -83,7 +87,11 @@ async def test_every_report_is_served_with_its_columns(served, tuesday_url):
             since_us=at("00:00:00"),
             until_us=at("00:00:00") + DAY_US,
         )
-        plain = json.loads(msgspec.json.encode(await report(FakeReportQueries(database), asked)))
+        plain = json.loads(
+            msgspec.json.encode(
+                await report(FakeReportQueries(database), FakeEventQueries(database), asked)
+            )
+        )
         by_text = lambda rows: sorted(map(str, rows))
         assert by_text(found.pop("rows")) == by_text(plain.pop("rows")), name
         assert found == plain
@@ -102,7 +110,8 @@ async def test_every_report_is_served_with_its_columns(served, tuesday_url):
         ("/v1/reports/pending", {"since": "2999-01-01T00:00:00Z"}, 400, ["is after until", "2999"]),
         ("/v1/reports/largest-free", {"namespace": "team-a"}, 400, ["namespace", "'team-a'", "whole cluster"]),
         ("/v1/reports/largest-free", {"gang": "team-a/train"}, 400, ["gang", "'team-a/train'"]),
-        ("/v1/reports/terminations", {"gang": "train"}, 400, ["gang", "'train'", "NAMESPACE/NAME"]),
+        ("/v1/reports/terminations", {"gang": "a/b/c"}, 400, ["gang", "'b/c'", "no slash"]),
+        ("/v1/reports/terminations", {"gang": "absent"}, 404, ["gang default/absent", "no such root group", "gang-extender events"]),
         ("/v1/reports/terminations", {"limit": "10001"}, 400, ["limit", "10000"]),
         ("/v1/reports/terminations", {"limit": "-1"}, 400, ["limit", "'-1'"]),
         ("/v1/reports/terminations", {"namespace": "a\0b"}, 400, ["namespace", "NUL"]),
@@ -138,7 +147,9 @@ async def test_what_is_asked_for_is_never_part_of_the_question(served, text):
         for field in ("namespace", "gang", "since", "until", "limit", "x"):
             given = DAY | {field: f"a/{text}" if field == "gang" else text}
             status, body, _ = await get(served, f"/v1/reports/{name}", **given)
-            if kind.of_gangs and field in ("namespace", "gang") and could_be_a_name(text):
+            if kind.of_gangs and field == "gang" and could_be_a_name(text):
+                assert (status, "no such root group" in body["detail"]) == (404, True), body
+            elif kind.of_gangs and field == "namespace" and could_be_a_name(text):
                 assert (status, body["rows"]) == (200, []), (name, field, body)
             else:
                 assert status == 400, (name, field, body)

@@ -180,7 +180,7 @@ async def serving(stage, url):
             EventApi(reader, feed),
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
-            ReportApi(PostgresReportQueries(reading), stage.clock),
+            ReportApi(PostgresReportQueries(reading), reader, stage.clock),
             PlanApi(plan),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, stage.clock, plan),

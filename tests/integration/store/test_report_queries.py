@@ -15,17 +15,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.log.events import (
+    AssignmentRecord,
     CapacityMeasured,
     FreeDomainRecord,
     GangAdmitted,
     GangExtended,
+    GangObserved,
     GangUnschedulable,
+    GroupRecord,
     MemberTerminated,
+    ReleasedPod,
+    ReservationReleased,
+    ReservedCapacityUser,
 )
+from extender.core.log.gang_phase import TAKEN, UNDECIDED
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
-from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PodUid, Position
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid, Position
 from extender.queries.log.reports import EPOCH, REPORTS, ReportQuery
+from extender.queries.state.gang_status import gang_status
 from extender.store.engine import transaction
 from extender.store.queries.event_queries import create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries, query_of
@@ -323,3 +331,43 @@ async def test_no_question_reads_the_whole_log(database_url):
         plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {here}"))
         assert not WHOLE.search(plan), f"{here}\n{plan}"
     await connection.close()
+
+
+def released(uid, *, taken):
+    user = ReservedCapacityUser(
+        pod="ns/other", uid=PodUid("o"), node=NodeName("n0"), scheduler="", priority=0, via="unaware"
+    )  # fmt: skip
+    pod = ReleasedPod(pod=f"ns/{uid}-0", uid=PodUid(f"{uid}-0"), node=NodeName("n0"))
+    reason, users = ("superseded", (user,)) if taken else ("node-lost", ())
+    return ReservationReleased(plan=PlanId("plan"), reason=reason, pods=(pod,), taken_by=users)
+
+
+def admitted(uid):
+    pod = AssignmentRecord(
+        pod=f"ns/{uid}-0", uid=PodUid(f"{uid}-0"), group="leaf", node=NodeName("n0")
+    )
+    group = GroupRecord(kind="PodGroup", name="leaf", minimum=1, parent="")
+    return GangAdmitted(
+        plan=PlanId("plan"), kind="PodGroup", priority=0, groups=(group,), shapes=({"cpu": 1},), assignments=(pod,)
+    )  # fmt: skip
+
+
+async def test_a_gang_without_a_decision_has_the_same_reason_as_in_lists(database_url):
+    """Its capacity was taken, was not taken this time, and it was only observed."""
+    stories = {
+        "a": [GangObserved(kind="PodGroup"), admitted("a"), released("a", taken=True)],
+        "b": [GangObserved(kind="PodGroup"), admitted("b"), released("b", taken=True), admitted("b"), released("b", taken=False)],
+        "c": [GangObserved(kind="PodGroup")],
+    }  # fmt: skip
+    state, events, at_us = EMPTY, [], START_US
+    for uid, entries in stories.items():
+        for entry in entries:
+            at_us += MINUTE_US
+            event = event_after(state, GangUid(uid), entry)
+            events.append(msgspec.structs.replace(event, at_us=at_us, gang=f"ns/{uid}"))
+            state = fold(state, [events[-1]])
+    asked = ReportQuery(name="pending", since_us=at_us + 1, until_us=at_us + MINUTE_US)
+    found = (await answer_reports(database_url, events, [asked]))["pending"]
+    reasons = {row[0]: row[3] for row in found.rows}
+    assert reasons == {"ns/a": TAKEN, "ns/b": UNDECIDED, "ns/c": UNDECIDED}
+    assert reasons == {root.gang: gang_status(root).reasons[0] for root in state.gangs.values()}

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
+import asyncpg
 import pytest
 from sqlalchemy import make_url
 
@@ -20,9 +21,11 @@ from extender.queries.verification.log_verification import LogVerification
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
 from extender.runtime.worker_process import WorkerProcess
+from extender.store.engine import plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log_evidence import PostgresLogEvidence
 from extender.store.retention import prune
+from extender.store.schema_definitions import read_definitions
 from extender.verification_worker import verify_slice
 from tests.integration.store.test_rewritten_log import replica
 from tests.support.logs.postgres import execute, fresh_database, run
@@ -141,6 +144,33 @@ async def test_a_forged_anchor_is_never_silent(filled):
     await TAMPERINGS["forged-anchor"](filled)
     verdict = await verified(filled, keys=NO_KEYS)
     assert [finding.kind for finding in verdict.findings] == ["rewritten"]
+
+
+@pytest.mark.parametrize(
+    ("statements", "names"),
+    [
+        (("GRANT gx_owner TO gx_auditor",), ["membership in gx_owner of gx_auditor"]),
+        (("CREATE ROLE gx_between IN ROLE gx_owner", "GRANT gx_between TO gx_writer"), ["membership in gx_owner of gx_writer"]),
+        (("GRANT gx_writer TO gx_auditor",), ["membership in gx_writer of gx_auditor"]),
+        (("GRANT pg_write_all_data TO gx_auditor",), ["membership in pg_write_all_data of gx_auditor"]),
+        (("ALTER ROLE gx_writer SUPERUSER",), ["right of a superuser of gx_writer"]),
+        (("CREATE ROLE gx_alice LOGIN IN ROLE gx_owner, gx_auditor",), []),
+        (("GRANT pg_monitor TO gx_auditor",), []),
+    ],
+)  # fmt: skip
+async def test_what_roles_can_act_as_is_compared(filled, statements, names):
+    """Roles are those of the whole server, so they are changed in a transaction that is undone."""
+    connection = await asyncpg.connect(plain_url(filled.url))
+    change = connection.transaction()
+    await change.start()
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+        definitions = await read_definitions(connection)
+        assert [one.name for one in definitions if one.stored != one.expected] == names
+    finally:
+        await change.rollback()
+        await connection.close()
 
 
 async def test_a_schema_of_another_version_is_not_compared(filled):

@@ -392,6 +392,9 @@ class FakeEventQueries:
             for of, found in mine.items()
         )
 
+    async def gangs_named(self, name: str) -> Sequence[str]:
+        return sorted({row.gang for row, _ in self.database.rows if row.gang.endswith(f"/{name}")})
+
     async def position_at(self, at_us: int) -> Position:
         return Position(
             max((row.position for row, _ in self.database.rows if row.at_us <= at_us), default=0)

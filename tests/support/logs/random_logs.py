@@ -37,6 +37,7 @@ from extender.core.log.events import (
     RecordedEvent,
     ReleasedPod,
     ReservationReleased,
+    ReservedCapacityUser,
     SupersededRecord,
     VictimGone,
     VictimPod,
@@ -218,8 +219,12 @@ def _event_data(draw, uid, root, fresh):
     if kind == "released":
         some = draw(st.lists(st.sampled_from(held), min_size=1, unique_by=lambda r: r.uid))
         pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in some)
-        reason = draw(st.sampled_from(["deleted", "expired", "node-rejected"]))
-        return ReservationReleased(plan=some[0].plan, reason=reason, pods=pods)
+        reason = draw(st.sampled_from(["deleted", "expired", "node-rejected", "superseded"]))
+        user = ReservedCapacityUser(
+            pod="ns/other", uid=PodUid("other"), node=some[0].node, scheduler="", priority=0, via="unaware"
+        )  # fmt: skip
+        taken_by = (user,) if reason == "superseded" else ()
+        return ReservationReleased(plan=some[0].plan, reason=reason, pods=pods, taken_by=taken_by)
     if kind == "lost":
         m = draw(st.sampled_from(bound))
         cause, message = draw(

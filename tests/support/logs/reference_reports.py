@@ -25,9 +25,10 @@ from extender.core.log.events import (
     RecordedEvent,
     VictimGone,
 )
+from extender.core.log.gang_phase import undecided_reason
 from extender.core.log.reservation_state import EMPTY, GangState, Reservation, ReservationState
 from extender.core.log.state_projector import fold
-from extender.queries.log.reports import UNDECIDED, ReportQuery, ReportRows
+from extender.queries.log.reports import ReportQuery, ReportRows
 from extender.store.log.event_codec import to_event
 from tests.support.logs.fake_store import FakeDatabase
 
@@ -179,7 +180,7 @@ def _standing(root: GangState) -> Row:
 def _reason(root: GangState) -> str:
     if root.last_decision is not None and root.last_decision.reasons:
         return root.last_decision.reasons[0]
-    return UNDECIDED if root.phase == "observed" else ""
+    return undecided_reason(root)
 
 
 def _about(query: ReportQuery, *gangs: str) -> bool:

@@ -345,6 +345,9 @@ VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[No
     "right to change the log": (
         "forged-definition", "gx_auditor", _runs("GRANT DELETE ON gx.event TO gx_auditor"),
     ),
+    "all names of the index": (
+        "forged-reference", "more events of which names are lacking", _runs("DELETE FROM gx.event_reference"),
+    ),
 }  # fmt: skip
 
 # What no verification finds; docs/security.md lists these rows.

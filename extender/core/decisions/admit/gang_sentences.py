@@ -11,7 +11,12 @@ from typing import Final
 import msgspec
 
 from extender.core.decisions.admit.plan_request import foreign_gates
-from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING, TAKEN
+from extender.core.log.gang_phase import (
+    HOLDS_CAPACITY,
+    PREEMPTING,
+    TAKEN,
+    capacity_was_taken,
+)
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, LastDecision
 from extender.core.log.visible_state import reduced_decision
@@ -127,7 +132,7 @@ def pending_sentences(
     """
     who, decision = spaced(tree.root.key), root.last_decision
     if decision is None or decision.outcome == "invalid":  # it is valid again, and not planned yet
-        if root.capacity_used_times and not root.reservations:
+        if capacity_was_taken(root):
             return Sentences(answer=f"{who} waits: {TAKEN}")
         return None
     decision = reduced_decision(decision, readers)

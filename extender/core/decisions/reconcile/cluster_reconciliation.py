@@ -27,6 +27,7 @@ from extender.core.decisions.reconcile.drift import (
     ReconcileContext,
     bound_events,
     bound_outside,
+    elsewhere_events,
     strayed_events,
 )
 from extender.core.decisions.reconcile.overcommit_attribution import (
@@ -41,6 +42,7 @@ from extender.core.decisions.reconcile.reservation_checks import (
 )
 from extender.core.log.events import (
     AnyEventData,
+    DriftDetected,
     GangGroupsChanged,
     GangRemoved,
     GangScheduled,
@@ -174,7 +176,13 @@ def root_differences(
     strayed = strayed_events(view, root)
     elsewhere = {f.uid for f in strayed if isinstance(f, MemberTerminated)}
     short_lived = _short_lived(view, root, now)
-    events = [*short_lived, *_relabelled(view, root), *_settled(view, root), *strayed]
+    events = [
+        *short_lived,
+        *_elsewhere(root, short_lived),
+        *_relabelled(view, root),
+        *_settled(view, root),
+        *strayed,
+    ]
     bound_here = {f.uid: f.node for f in events if isinstance(f, PodBound)}
     lost = [
         m
@@ -208,7 +216,12 @@ def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[
 
     The end of the root comes last, when it is known how all its members ended.
     """
-    events: list[AnyEventData] = [*_short_lived(view, root, now), *_settled(view, root)]
+    short_lived = _short_lived(view, root, now)
+    events: list[AnyEventData] = [
+        *short_lived,
+        *_elsewhere(root, short_lived),
+        *_settled(view, root),
+    ]
     bound_here = [data for data in events if isinstance(data, PodBound)]
     unresolved = {uid for uid in now.binding if unassigned(view, uid)} | now.awaited
     members: list[BoundMember | PodBound] = [*root.bound.values(), *bound_here]
@@ -286,6 +299,15 @@ def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> l
         if r.uid in now.posted or (end is not None and end.node):
             events.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group))
     return events
+
+
+def _elsewhere(root: GangState, short_lived: Iterable[PodBound]) -> list[DriftDetected]:
+    """Return the drift of those that ended on another node than the reserved one."""
+    return [
+        drift
+        for bound in short_lived
+        for drift in elsewhere_events(root.reservations[bound.uid], bound.node)
+    ]
 
 
 def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:

@@ -4,7 +4,7 @@ The kinds of `DriftDetected` from this module:
 
 | kind | difference | further events |
 |---|---|---|
-| `bound-elsewhere` | a member runs on another node than was reserved, or than the log has it on | `PodBound` there (`MemberTerminated` before, where it counted as bound) |
+| `bound-elsewhere` | a member runs, or ran until it ended, on another node than was reserved, or than the log has it on | `PodBound` there (`MemberTerminated` before, where it counted as bound) |
 | `bound-outside-admission` | a member runs without any reservation | `PodBound` |
 | `bound-by-unknown-plan` | the annotation of its Binding names a plan that holds no capacity for it | `PodBound` |
 | `not-bound` | a member that is bound in the log is not assigned in the cluster | `MemberTerminated`; it is planned again |
@@ -89,13 +89,19 @@ def bound_events(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
             group=reservation.group,
         )
     ]
-    if pod.node != reservation.node:
-        text = f"bound to {pod.node}, its capacity was reserved on {reservation.node}"
-        events.append(_drift("bound-elsewhere", pod.path, text))
+    events += elsewhere_events(reservation, pod.node)
     if pod.plan and pod.plan != reservation.plan:
         text = f"its Binding names plan {pod.plan}, its capacity was reserved by {reservation.plan}"
         events.append(_drift("bound-by-unknown-plan", pod.path, text))
     return events
+
+
+def elsewhere_events(reservation: Reservation, node: NodeName) -> list[DriftDetected]:
+    """Return the drift of a member that was bound to a node, if its capacity was reserved on another one; else nothing."""
+    if node == reservation.node:
+        return []
+    text = f"bound to {node}, its capacity was reserved on {reservation.node}"
+    return [_drift("bound-elsewhere", reservation.pod, text)]
 
 
 def strayed_events(view: ClusterView, root: GangState) -> list[AnyEventData]:

@@ -22,7 +22,7 @@ from extender.core.decisions.capacity.capacity_claims import (
 from extender.core.decisions.capacity.capacity_holds import held_requests_against
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.capacity.replacement_holds import hold_requests_against
-from extender.core.log.gang_phase import PREEMPTING, TAKEN
+from extender.core.log.gang_phase import PREEMPTING, TAKEN, capacity_was_taken
 from extender.core.log.reservation_state import (
     GangState,
     Reservation,
@@ -137,12 +137,7 @@ def tree_reason(state: ReservationState, tree: Tree) -> str:
     if tree.root.deleting:
         return f"gang {name}: its root group is being deleted"
     root = state.gangs.get(tree.root.uid)
-    if (
-        root is not None
-        and root.last_decision is None
-        and root.capacity_used_times
-        and not root.reservations
-    ):
+    if root is not None and capacity_was_taken(root):
         return f"gang {name}: {TAKEN}"
     if root is None or root.last_decision is None:
         return f"gang {name}: not planned yet"

@@ -54,6 +54,21 @@ def test_of_too_many_of_a_kind_the_last_one_has_the_number_of_the_others():
     assert third.message == "m; 7 more of this kind"
 
 
+def test_of_findings_with_something_in_common_the_first_has_the_number_of_the_others():
+    """Before a cause; those behind it follow from it."""
+    made = Findings(3)
+    for position in range(1, 11):
+        made.add(
+            LogFinding(kind="forged-reference", position=position, message="m"), common="pears"
+        )
+    made.add(LogFinding(kind="forged-reference", position=2, message="another"))
+    assert [one.message for one in made.explained()] == ["another", "m; 9 more pears"]
+    made.add(LogFinding(kind="hole", position=6, message="h"))
+    hole, *others = made.explained()
+    assert hole.weaker == {"forged-reference": 5}
+    assert [one.message for one in others] == ["another", "m; 4 more pears"]
+
+
 CHANGES = re.compile(r"rebuild|delete|empty|restore|prune|from a backup|start the service|move")
 
 

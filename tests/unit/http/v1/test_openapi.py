@@ -36,7 +36,7 @@ async def test_every_route_is_in_the_document_and_the_other_way_round():
         ExplainApi(None, None),
         StateApi(None),
         PastNodesApi(None),
-        ReportApi(None, None),
+        ReportApi(None, None, None),
     )
     routes |= {(route.method.lower(), route.path) for api in others for route in api.routes()}
     described = {(method, path) for path, found in DOCUMENT["paths"].items() for method in found}

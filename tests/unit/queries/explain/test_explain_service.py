@@ -460,6 +460,31 @@ async def test_the_last_refusal_comes_before_the_next_search() -> None:
         assert outcomes["fits an empty cluster"] == "unknown"
 
 
+async def test_that_its_capacity_was_taken_comes_before_the_next_search() -> None:
+    """While it is planned again the first sentence is what ended its admission, as in its conditions and in `gangs`."""
+    async with a_stage(*a_gang("g", pods=1, requests=WHOLE)) as stage:
+        ask = await led(stage)
+        stage.cluster.add(a_pod("alien", node=stage.reserved_node("g-0"), requests=WHOLE))
+        planner, answers = stage.parts.planner, []
+        inner = planner.plan
+        planner.at_once = lambda request: "search"
+
+        async def look(encoded):
+            answers.append(await ask("g"))
+            return await inner(encoded)
+
+        planner.plan = look
+        await stage.one_pass()
+        await stage.one_pass()
+        first = answers[0]
+        taken = "other pods took its capacity before it was bound; it is planned again"
+        assert (
+            first.answer
+            == f"PodGroup default/g waits: {taken}; it waits for its search, which runs now"
+        )
+        assert first.gang.reasons == (taken,)
+
+
 async def test_a_new_gang_beyond_the_limit_of_its_namespace():
     """The reason is the limit, with its setting and the number of gangs that come before."""
     gangs = [o for n in range(3) for o in a_gang(f"g{n}", pods=1)]

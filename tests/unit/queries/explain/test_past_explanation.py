@@ -44,7 +44,7 @@ def outcomes(explanation):
 @pytest.mark.parametrize(
     ("name", "at", "answer"),
     [
-        ("low", 2, "PodGroup ns/low was pending: no decision about it was recorded"),
+        ("low", 2, "PodGroup ns/low was pending: no decision yet since it was observed"),
         ("low", 3, "PodGroup ns/low had its capacity reserved: 0 bound, 2 reserved"),
         ("low", 6, "PodGroup ns/low ran: 2 of 2 pods of the minimum, 2 bound"),
         ("low", 11, "PodGroup ns/low was degraded: 1 of 2 pods of the minimum are there; last lost: "),

@@ -28,12 +28,11 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.gang_phase import TAKEN
+from extender.core.log.gang_phase import TAKEN, UNDECIDED
 from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
-from extender.queries.log.reports import UNDECIDED
 from extender.queries.state.gang_status import PENDING, RootWorkload, gang_status
 from extender.queries.state.state_dto import Scope
 from extender.queries.state.state_report import build_state_report
@@ -361,6 +360,7 @@ def test_any_log(events) -> None:
                 done[leaf] += data.cause == "ended" and data.message == "Succeeded"
         status = gang_status(root)
         assert status.state in SHOWN | PENDING
+        assert status.reasons or status.state not in PENDING
         if not scheduled:
             assert status.state not in SHOWN - {"admitted", "preempting"}
             continue
@@ -390,6 +390,36 @@ def test_a_gang_without_a_decision_has_a_reason() -> None:
     )
     log.add(ReservationReleased(plan=PlanId("plan"), reason="superseded", pods=(released,), taken_by=(user,)))  # fmt: skip
     assert (log.state.gangs[ROOT].phase, log.status()[2]) == ("observed", (TAKEN,))
+    log.reserve(leaf_of(1), ("root", "root-0"))
+    log.add(ReservationReleased(plan=PlanId("plan"), reason="node-lost", pods=(released,)))
+    assert (log.state.gangs[ROOT].phase, log.status()[2]) == ("observed", (UNDECIDED,)), (
+        "not taken this time"
+    )
+
+
+@pytest.mark.parametrize("outcome", ["impossible", "waiting", ""])
+def test_a_gang_whose_preemption_was_cancelled_has_a_reason(outcome) -> None:
+    """Its refusal before the preemption does not hold any more, whatever its phase."""
+    log = Log()
+    log.add(GangObserved(kind="PodGroup"))
+    if outcome:
+        log.add(GangUnschedulable(outcome=outcome, reasons=("no place",)))
+    plan = PreemptionPlanned(
+        preemption=PlanId("preemption"), kind="PodGroup", priority=5, victims=(), cost={}, alternatives=(),
+        shapes=(), assignments=(),
+    )  # fmt: skip
+    log.add(plan)
+    assert log.status()[0] == "preempting"
+    log.add(
+        PreemptionCancelled(
+            preemption=PlanId("preemption"),
+            reason="group-changed",
+            units_spared=(),
+            units_in_progress=(),
+            evicted=0,
+        )
+    )
+    assert log.status()[2] == (UNDECIDED,)
 
 
 def test_a_gang_waits_since_it_was_observed_or_since_its_last_loss() -> None:

@@ -253,6 +253,26 @@ def test_members_that_an_earlier_leader_bound_and_that_have_succeeded_make_the_g
     assert gang_status(scene.root).state == "completed"
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_member_that_ended_unrecorded_on_another_node_than_the_reserved_one_is_drift(removed):
+    """As one that runs there, also when its group is gone: it is bound where it ran, and the difference is recorded once."""
+    scene = Scene(pods=2)
+    scene.cluster.delete_pod("g-0")
+    if removed:
+        scene.cluster.delete_pod("g-1")
+        scene.cluster.delete_group("g")
+    before = scene.root.reservations[scene.state_uid("g-0")].node
+    events = scene.decide(begins(scene, g_0=PodEnd("ended", SUCCEEDED, "n1")))
+    bound = next(data for data in events if isinstance(data, PodBound))
+    (drift,) = (data for data in events if isinstance(data, DriftDetected))
+    assert (before, bound.pod, bound.node) == ("n0", "default/g-0", "n1")
+    assert (drift.kind, drift.object) == ("bound-elsewhere", "Pod/default/g-0")
+    assert drift.message == "bound to n1, its capacity was reserved on n0"
+    lost = next(data for data in events if isinstance(data, MemberTerminated))
+    assert (lost.pod, lost.node) == ("default/g-0", "n1")
+    assert not any(isinstance(data, DriftDetected) for data in scene.decide(begins(scene)))
+
+
 def test_what_is_not_known_of_a_member_that_is_gone_is_in_the_message():
     """One has ended on a node, one is gone without a trace: only the second is released, as not known."""
     scene = Scene(pods=2)
