@@ -9,12 +9,14 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_validation import check
-from extender.cluster.read.object_decoding import OUR_GROUP, convert
+from extender.cluster.read.object_decoding import OUR_GROUP, bad, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
 from extender.cluster.types.group_types import GangPolicy, TopologyEntry, WorkloadRef
+from extender.cluster.types.node_types import RuntimeScheduling
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, located
+from extender.core.model.quantities import exact
 from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import Leaf, LeafUse
@@ -152,6 +154,34 @@ def admitted(pod: api.Pod) -> api.Pod:
         )
         first = msgspec.structs.replace(first, resources=resources)
         spec = msgspec.structs.replace(spec, containers=(first, *containers[1:]))
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+def with_runtime_class(pod: api.Pod, of: api.RuntimeClass) -> api.Pod:
+    """Return a pod with overhead, node selector and tolerations of its RuntimeClass, as admission stores it.
+
+    Raises:
+        BadInput: The pod has another overhead, or another value for a label; an API server refuses it.
+
+    Source:
+        Admission plugin RuntimeClass of Kubernetes 1.37.
+    """
+    spec, name = pod.spec, of.metadata.name
+    overhead = of.overhead.pod_fixed if of.overhead is not None else {}
+    if spec.overhead and exact(spec.overhead) != exact(overhead):
+        text = f"differs from that of RuntimeClass {name}; leave it out, admission adds it"
+        raise bad(pod, "spec.overhead", text)
+    scheduling = of.scheduling or RuntimeScheduling()
+    for key, value in scheduling.node_selector.items():
+        if (mine := spec.node_selector.get(key, value)) != value:
+            text = f'{key} is "{mine}", and RuntimeClass {name} asks for "{value}"; leave it out'
+            raise bad(pod, "spec.nodeSelector", text)
+    spec = msgspec.structs.replace(
+        spec,
+        overhead=overhead,
+        node_selector={**spec.node_selector, **scheduling.node_selector},
+        tolerations=tuple(dict.fromkeys((*spec.tolerations, *scheduling.tolerations))),
+    )
     return msgspec.structs.replace(pod, spec=spec)
 
 

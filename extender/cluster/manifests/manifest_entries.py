@@ -41,6 +41,8 @@ from extender.core.workloads.workload_fields import PodCliqueSetFields
 from extender.core.workloads.workload_kind import WorkloadKind
 
 NAMESPACE: Final = "default"
+NODE_GROUP: Final = "node.k8s.io"
+STORAGE_GROUP: Final = "storage.k8s.io"
 # Kinds of the core group without pods; there are no others, so any other kind is misspelt
 _CORE_BESIDE: Final = frozenset(
     ("ConfigMap", "Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Service", "ServiceAccount")
@@ -55,6 +57,8 @@ _CLUSTER_WIDE: Final = (
     api.Node,
     api.PersistentVolume,
     api.PriorityClass,
+    api.RuntimeClass,
+    api.StorageClass,
     Namespace,
     TreeProfile,
     api.ClusterTopology,
@@ -66,6 +70,7 @@ _READ: Final[dict[str, frozenset[str]]] = {  # API group -> kinds that are read
     BUILTIN_GROUP: frozenset({"PriorityClass", *_GROUP_KINDS}),
     OUR_GROUP: frozenset(_GROUP_KINDS),
     "policy": frozenset({"PodDisruptionBudget"}),
+    STORAGE_GROUP: frozenset({"StorageClass"}),
 }
 _OLDEST: Final = (
     "Workload",
@@ -87,12 +92,14 @@ Source = (
     | api.TrainingRuntime
     | api.PodCliqueSet
     | api.ClusterTopology
+    | api.RuntimeClass
     | api.OtherObject
 )
 T = TypeVar("T", bound=api.KubernetesObject)
 
 _SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
     ("", "Namespace"): Namespace,
+    (NODE_GROUP, "RuntimeClass"): api.RuntimeClass,
     (OUR_GROUP, "TreeProfile"): TreeProfile,
     (TRAINER_GROUP, "ClusterTrainingRuntime"): api.ClusterTrainingRuntime,
     (TRAINER_GROUP, "TrainingRuntime"): api.TrainingRuntime,
@@ -104,6 +111,7 @@ _SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
 
 _SOURCE_VERSIONS: Final = {
     "": "v1",
+    NODE_GROUP: f"{NODE_GROUP}/v1",
     OUR_GROUP: f"{OUR_GROUP}/v1alpha1",
     TRAINER_GROUP: f"{TRAINER_GROUP}/v1alpha1",
     GROVE_GROUP: f"{GROVE_GROUP}/v1alpha1",
@@ -115,6 +123,7 @@ _VERSIONS: Final[
     BUILTIN_GROUP: ("v1", "v1beta1", "v1alpha3", "v1alpha2"),
     OUR_GROUP: ("v1alpha1",),
     "policy": ("v1", "v1beta1"),
+    STORAGE_GROUP: ("v1", "v1beta1"),
 }
 _HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in kind.holders}
 _ALL_KINDS: Final = sorted(

@@ -384,15 +384,12 @@ class _WorkloadExpansion:
                 yield self._entry_of(pod)
 
     def _check_template(self, leaf: Leaf) -> None:
-        """Warn of a pod template that Kubernetes refuses, or adds something to that is not known here."""
+        """Warn of a pod template that Kubernetes refuses."""
         spec = leaf.template.get("spec") or {}
         where = f"pod template of {leaf.role}" if leaf.role else "pod template"
         if not spec.get("containers"):
             text = "is missing or empty; Kubernetes refuses such pods"
             self._warn(f"{where}: spec.containers: {text}")
-        if (runtime := spec.get("runtimeClassName")) and not spec.get("overhead"):
-            text = f"what the RuntimeClass {runtime} adds (overhead, node selector, tolerations) is not in the plan"
-            self._warn(f"{where}: spec.runtimeClassName: {text}")
 
     def _entry_of(self, thing: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
         """Return an entry in the place of the workload, as old as the workload is."""

@@ -23,7 +23,7 @@ from extender.cluster.types.group_types import (
     Workload,
     WorkloadSpec,
 )
-from extender.cluster.types.node_types import Node, PriorityClass
+from extender.cluster.types.node_types import Node, PriorityClass, RuntimeClass
 from extender.cluster.types.pod_types import (
     Container,
     ContainerStatus,
@@ -34,7 +34,12 @@ from extender.cluster.types.pod_types import (
     ResourceNeeds,
 )
 from extender.cluster.types.tree_profile_types import TreeProfile
-from extender.cluster.types.volume_types import PersistentVolume, PersistentVolumeClaim
+from extender.cluster.types.volume_types import (
+    ClaimSpec,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 from extender.cluster.types.workload_types import (
     ClusterTopology,
     ClusterTopologyBinding,
@@ -54,6 +59,7 @@ Readable = (
     | Workload
     | PersistentVolume
     | PersistentVolumeClaim
+    | StorageClass
     | PriorityClass
     | PodDisruptionBudget
 )
@@ -68,12 +74,14 @@ KINDS: dict[str, type[Readable]] = {
         Workload,
         PersistentVolume,
         PersistentVolumeClaim,
+        StorageClass,
         PriorityClass,
         PodDisruptionBudget,
     )
 }
 __all__ = [
     "KINDS",
+    "ClaimSpec",
     "ClusterTopology",
     "ClusterTopologyBinding",
     "ClusterTrainingRuntime",
@@ -102,9 +110,11 @@ __all__ = [
     "RequiredNodes",
     "ResourceNeeds",
     "Resources",
+    "RuntimeClass",
     "SchedulingConstraints",
     "SchedulingPolicy",
     "SelectorRequirement",
+    "StorageClass",
     "StoredCondition",
     "Template",
     "TrainingRuntime",

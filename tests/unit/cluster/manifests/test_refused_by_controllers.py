@@ -242,18 +242,6 @@ def test_volumes_of_which_no_node_is_known_are_a_warning(volume, others, text) -
     assert warning.endswith("is not known, so kube-scheduler may find fewer nodes")
 
 
-def test_what_a_runtime_class_adds_is_named_as_missing() -> None:
-    found = a_manifest([], [a_job(template=a_template(runtimeClassName="kata"))])
-    text = (
-        "what the RuntimeClass kata adds (overhead, node selector, tolerations) is not in the plan"
-    )
-    assert found.warnings == (
-        f"Job/default/fit: pod template of job: spec.runtimeClassName: {text}",
-    )
-    with_overhead = a_template(runtimeClassName="kata", overhead={"cpu": "250m"})
-    assert a_manifest([], [a_job(template=with_overhead)]).warnings == ()
-
-
 @pytest.mark.parametrize(
     ("field", "name", "place", "hint"),
     [
