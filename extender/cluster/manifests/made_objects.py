@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -18,9 +18,11 @@ from extender.core.decisions.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, located
 from extender.core.model.quantities import exact
 from extender.core.workloads.kind_table import kind_of_pod
+from extender.core.workloads.name_rules import labels_of_leaf
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import Leaf, LeafUse
 from extender.core.workloads.workload_fields import PODS_MAX
+from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     LEAF_LABEL,
@@ -31,6 +33,7 @@ from extender.core.workloads.workload_object import (
 from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
 
 PodLabels = tuple[str, Mapping[str, str]]  # namespace and labels of a pod
+LabelsOfPod = Callable[[int], Mapping[str, str]]  # by the number of a pod in its leaf
 
 API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 OUR_SCHEDULER: Final = "gang-scheduler"
@@ -68,11 +71,34 @@ def check_number_of_pods(workload: WorkloadObject, leaves: Iterable[Leaf]) -> No
         )
 
 
+def controller_labels(
+    kind: WorkloadKind, workload: WorkloadObject, leaf: Leaf, uses: Iterable[LeafUse]
+) -> LabelsOfPod:
+    """Return a function with the labels that controllers write on a pod of a leaf: rules of pods about each other select by them.
+
+    Those of its template, of which a leader and its workers may have several, are not among them.
+    """
+    known = {kind.name_label: workload.name} if kind.name_label else {}
+    if kind.uid_label:
+        known[kind.uid_label] = workload.uid
+    of_template: Mapping[str, str] = (leaf.template.get("metadata") or {}).get("labels") or {}
+    for use in uses:  # a leaf may be a piece of what it was made for
+        if f"{leaf.name}-".startswith(f"{use.name}-"):
+            known = {**use.labels, **known}
+            break
+    read = labels_of_leaf(kind.name_rules, {**of_template, **known}, leaf.name)
+    own = {key: text for key, text in read.items() if key in known or key not in of_template}
+    pod_labels = kind.pod_labels
+    if pod_labels is None:
+        return lambda _: own
+    return lambda number: pod_labels(own, leaf, number)
+
+
 def pods_of_leaf(
     leaf: Leaf,
     workload: WorkloadObject,
     numbers: Iterable[int],
-    labels: Mapping[str, str],
+    labels_of: LabelsOfPod,
     *,
     members: bool,
 ) -> Iterator[api.Pod]:
@@ -82,7 +108,7 @@ def pods_of_leaf(
         leaf: The leaf.
         workload: What it is a leaf of.
         numbers: The last parts of their names.
-        labels: The labels of its controller.
+        labels_of: The labels of its controller, by the number of the pod.
         members: Whether the policies on pods apply to them: they name the leaf, and have gate, markers and scheduler.
 
     Raises:
@@ -94,9 +120,13 @@ def pods_of_leaf(
         if not template.get("spec"):
             continue
         if id(template) not in templates:
-            templates[id(template)] = _pod_of(leaf, workload, template, labels, members=members)
+            templates[id(template)] = _pod_of(leaf, workload, template, members=members)
         pod = templates[id(template)]
-        named = msgspec.structs.replace(pod.metadata, name=f"{leaf.name}-{number}")
+        named = msgspec.structs.replace(
+            pod.metadata,
+            name=f"{leaf.name}-{number}",
+            labels={**pod.metadata.labels, **labels_of(number)},
+        )
         yield msgspec.structs.replace(pod, metadata=named)
 
 
@@ -104,12 +134,11 @@ def _pod_of(
     leaf: Leaf,
     workload: WorkloadObject,
     template: Mapping[str, Any],
-    labels: Mapping[str, str],
     *,
     members: bool,
 ) -> api.Pod:
     metadata = template.get("metadata") or {}
-    own = {**(metadata.get("labels") or {}), **labels}
+    own = {**(metadata.get("labels") or {})}
     if members:
         own[GROUP_LABEL] = leaf.name
     body = {

@@ -28,6 +28,7 @@ from extender.core.workloads.workload_object import TREE_LABEL, WorkloadObject
 
 NAME_LABEL = "batch.kubernetes.io/job-name"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
+_OLD_LABELS = {"job-name": NAME_LABEL, "controller-uid": UID_LABEL}
 MANAGER = "kubernetes.io/job-controller"
 
 
@@ -125,6 +126,11 @@ def _of_cronjob(cronjob: Mapping[str, Any]) -> HeldWorkload:
     )
 
 
+def old_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the labels of Job and UID under their names without a prefix, which the Job controller still writes."""
+    return {old: labels[key] for old, key in _OLD_LABELS.items() if key in labels}
+
+
 JOB = WorkloadKind(
     kind="Job",
     group="batch",
@@ -140,6 +146,7 @@ JOB = WorkloadKind(
     ),
     name_label=NAME_LABEL,
     uid_label=UID_LABEL,
+    pod_labels=lambda labels, _, __: {**labels, **old_labels(labels)},
     template_paths=("spec.template",),
     part_of=("JobSet",),
     manager=MANAGER,
