@@ -47,9 +47,28 @@ STORAGE_GROUP: Final = "storage.k8s.io"
 _CORE_BESIDE: Final = frozenset(
     ("ConfigMap", "Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Service", "ServiceAccount")
 )  # fmt: skip
-_MAKES_PODS: Final = frozenset(  # kinds of Kubernetes that make pods and are not planned
-    {("apps", kind) for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")}
+_MAKES_PODS: Final = frozenset(  # kinds that make pods and are not planned, also where no container is written in them
+    (group, kind)
+    for group, kinds in {
+        "apps": "Deployment StatefulSet DaemonSet ReplicaSet",
+        "extensions": "Deployment DaemonSet ReplicaSet",
+        "argoproj.io": "Workflow CronWorkflow Rollout",
+        "batch.volcano.sh": "Job",
+        "flink.apache.org": "FlinkDeployment FlinkSessionJob",
+        "kubeflow.org": "JAXJob MPIJob PaddleJob PyTorchJob TFJob XGBoostJob Notebook",
+        "nvidia.com": "DynamoGraphDeployment DynamoComponentDeployment",
+        "apps.nvidia.com": "NIMService NIMPipeline",
+        "serving.knative.dev": "Service Configuration Revision",
+        "serving.kserve.io": "InferenceService LLMInferenceService InferenceGraph",
+        "sparkoperator.k8s.io": "SparkApplication ScheduledSparkApplication SparkConnect",
+        "tekton.dev": "TaskRun PipelineRun",
+        "workload.codeflare.dev": "AppWrapper",
+    }.items()
+    for kind in kinds.split()
 )
+_KUSTOMIZE: Final = "kustomize.config.k8s.io"
+_KUSTOMIZED: Final = "; of a kustomization give the output of `kubectl kustomize`"
+_NO_PODS: Final = frozenset(("", "apps", "autoscaling", "batch", "policy", "kueue.x-k8s.io"))
 GENERATED: Final = 5  # characters that the API server adds to a generateName
 FAULTS_MAX: Final = 1_000  # a body of 16 MB may have millions of wrong objects
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
@@ -242,7 +261,8 @@ def _objects(
         yield value, where
         return
     thing = {**defaults, **value}
-    kind, items = thing.get("kind"), thing.get("items") or []
+    kind, items = thing.get("kind"), thing.get("items")
+    items = [] if items is None else items
     if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(items, list):
         yield thing, where
         return
@@ -263,7 +283,8 @@ def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
     kind, version = thing.get("kind"), thing.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str):
         field = "apiVersion" if isinstance(kind, str) else "kind"
-        raise BadInput(f"{where}: {named('object', thing)}: {field} is missing or not text")
+        hint = _KUSTOMIZED if "kustomization.y" in where else ""
+        raise BadInput(f"{where}: {named('object', thing)}: {field} is missing or not text{hint}")
     if kind.endswith("List") and "items" in thing:
         raise BadInput(f"{where}: {kind}: items: expected a list, found {shown(thing['items'])}")
     group = version.rpartition("/")[0]
@@ -303,6 +324,7 @@ def _held_entry(
         BadInput: The workload in it cannot be read.
     """
     holder = str(thing["kind"])
+    _check_version(holder, str(thing["apiVersion"]))
     found = without_nulls(_named(thing, where))
     assert isinstance(found, dict), "an object stays one"
     thing = found
@@ -328,7 +350,6 @@ def _held_entry(
         },
         "spec": held.spec,
     }
-    _check_version(kind.kind, str(thing["apiVersion"]))
     _check_fields(kind.kind, kind.spec_type, manifest)
     workload, _ = _read_as(api.WorkloadManifest, manifest, where, role)
     owner = (holder, *workload.key)
@@ -378,13 +399,15 @@ def _check_ignored(thing: Mapping[str, object], kind: str, version: str, role: R
     if near and ours in _versions_of(kind):
         raise BadInput(f'apiVersion: there is no "{version}" of {kind}; did you mean {ours}?')
     if role is Role.WANTED:
+        if group == _KUSTOMIZE:
+            raise BadInput(f"kind {kind} of {version} is no object of a cluster{_KUSTOMIZED}")
         known = _versions_of(kind)
         hint = f"; that of {known[0]} is" if known else did_you_mean(kind, _kinds_of(group))
         makes_pods = (group, kind) in _MAKES_PODS or _has_pods(thing.get("spec"))
         if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
-            raise BadInput(
-                f"kind {kind} of {version} is not planned{hint or '; give its pods and groups'}"
-            )
+            if makes_pods:
+                hint += "; or give its pods and groups" if hint else "; give its pods and groups"
+            raise BadInput(f"kind {kind} of {version} is not planned{hint}")
 
 
 def _kinds_of(group: str) -> list[str]:
@@ -398,6 +421,13 @@ def _kinds_of(group: str) -> list[str]:
 
 def _group_of(version: str) -> str:
     return version.rpartition("/")[0]
+
+
+def has_no_pods(thing: api.OtherObject) -> bool:
+    """Return whether an object is of an API that is known here, so that it has no pods that are not planned."""
+    group = _group_of(thing.api_version)
+    builtin = group.endswith(".k8s.io") and not group.endswith(".x-k8s.io")
+    return builtin or group in _NO_PODS or group in _ALL_GROUPS
 
 
 def _has_pods(value: object) -> bool:

@@ -31,6 +31,7 @@ from extender.cluster.manifests.manifest_entries import (
     SomeEntry,
     SourceEntry,
     filled_in_uid,
+    has_no_pods,
     read_all,
     with_metadata,
 )
@@ -193,11 +194,15 @@ def _without_made(entries: Mapping[Ident, AnyEntry]) -> dict[Ident, AnyEntry]:
 
 
 def _left_out(entries: Iterable[AnyEntry]) -> Iterator[str]:
-    """Yield one line with the objects of -f that have nothing to plan."""
-    kinds = Counter(one.thing.kind for one in entries if isinstance(one.thing, api.OtherObject))
-    if kinds:
-        named = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
-        yield f"left out, as they have no pods: {named}"
+    """Yield a line with the objects of -f that have nothing to plan, and one with those of which that is not known."""
+    others = [one.thing for one in entries if isinstance(one.thing, api.OtherObject)]
+    for known, text in (
+        (True, "left out, as they have no pods"),
+        (False, "left out; if they make pods, give those in the files"),
+    ):
+        kinds = Counter(thing.kind for thing in others if has_no_pods(thing) is known)
+        if kinds:
+            yield f"{text}: " + ", ".join(f"{kind} ({n})" for kind, n in sorted(kinds.items()))
 
 
 def _with_made(

@@ -278,7 +278,7 @@ class _RayClusterFields(ReadFields, frozen=True, kw_only=True):
 
 
 def _pod_labels(labels: Mapping[str, str], leaf: Leaf, number_: int) -> Mapping[str, str]:
-    """Return the labels of a pod with those that tell heads, workers, groups and clusters apart.
+    """Return the labels of a pod with those that name its cluster, its group and its part in it.
 
     Source:
         `labelPod` in ray-operator/controllers/ray/common/pod.go.

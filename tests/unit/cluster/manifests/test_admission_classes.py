@@ -1,4 +1,4 @@
-"""What a RuntimeClass and a StorageClass in the files say about pods is in the plan; classes that are not there are named."""
+"""What a RuntimeClass and a StorageClass in the files add to pods is in the plan; classes that are not there are named."""
 
 from __future__ import annotations
 
