@@ -25,6 +25,7 @@ from extender.cluster.types.group_types import (
 )
 from extender.cluster.types.node_types import Node, PriorityClass, RuntimeClass
 from extender.cluster.types.pod_types import (
+    Affinity,
     Container,
     ContainerStatus,
     LabelSelector,
@@ -81,6 +82,7 @@ KINDS: dict[str, type[Readable]] = {
 }
 __all__ = [
     "KINDS",
+    "Affinity",
     "ClaimSpec",
     "ClusterTopology",
     "ClusterTopologyBinding",

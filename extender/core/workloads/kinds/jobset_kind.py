@@ -23,7 +23,12 @@ from extender.core.workloads.kind_rules import (
     template_label,
 )
 from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME_LABEL
-from extender.core.workloads.kinds.job_kind import all_at_once, old_labels, pods_at_once
+from extender.core.workloads.kinds.job_kind import (
+    all_at_once,
+    job_problems,
+    old_labels,
+    pods_at_once,
+)
 from extender.core.workloads.kinds.jobset_native_parts import native_parts
 from extender.core.workloads.kinds.jobset_steps import (
     EXCLUSIVE,
@@ -241,7 +246,20 @@ def _is_indexed(spec: Mapping[str, Any]) -> bool:
 
 def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
     del policy
-    return (*_exclusive_topology(workload), *_impossible_order(workload))
+    return (
+        *_exclusive_topology(workload),
+        *_impossible_order(workload),
+        *_invalid_jobs(workload),
+    )
+
+
+def _invalid_jobs(workload: WorkloadObject) -> Iterable[TreeRefusal]:
+    """Yield a refusal where Kubernetes refuses the Jobs of a ReplicatedJob, so that JobSet never makes them."""
+    for index, job in enumerate(replicated_jobs(workload)):
+        spec = job_spec(job)
+        for field, text in job_problems(spec, indexed=_is_indexed(spec)):
+            path = f"spec.replicatedJobs[{index}].template.spec.{field}"
+            yield refusal_of(workload, "InvalidField", path, text)
 
 
 def _impossible_order(workload: WorkloadObject) -> Iterable[TreeRefusal]:
