@@ -402,7 +402,10 @@ def _check_ignored(thing: Mapping[str, object], kind: str, version: str, role: R
         if group == _KUSTOMIZE:
             raise BadInput(f"kind {kind} of {version} is no object of a cluster{_KUSTOMIZED}")
         known = _versions_of(kind)
-        hint = f"; that of {known[0]} is" if known else did_you_mean(kind, _kinds_of(group))
+        read = (
+            ours if ours in known else next(iter(known), "")
+        )  # no released version has groups in v1
+        hint = f"; that of {read} is" if read else did_you_mean(kind, _kinds_of(group))
         makes_pods = (group, kind) in _MAKES_PODS or _has_pods(thing.get("spec"))
         if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
             if makes_pods:
@@ -501,10 +504,10 @@ def _read_as(
         unusual.extend(str(note) for note in notes if note.kind != "unused" or role is Role.WANTED)
         if kind is api.PodCliqueSet:  # of the others, the compiler refuses the tree
             wrong.extend(f"{note}; leave it out" for note in notes if note.kind == "constraint")
-    builtin = str(thing["apiVersion"]).startswith(f"{BUILTIN_GROUP}/")
+    ours = str(thing["apiVersion"]).startswith(f"{OUR_GROUP}/")
     if isinstance(found, CHECKED):  # an API server of a later version may have more fields
         extra = field_problems(without_nulls(thing), kind, fields_not_read)
-        (unusual if builtin else wrong).extend(map(str, extra))
+        (wrong if ours else unusual).extend(map(str, extra))
     if wrong:
         raise several(tuple(f"{name}: {text}" for text in wrong))
     if isinstance(found, api.Workload | api.PodGroup | api.CompositePodGroup) or (

@@ -50,6 +50,7 @@ from extender.core.model.wording import counted, did_you_mean
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
+_LIMITS: Final = ("LimitRange", "ResourceQuota")  # admission reads them for each pod
 STEP: Final = timedelta(seconds=1)  # between objects that have no creation time of their own
 _BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)  # used if no object has a creation time
 _FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # referenced objects first
@@ -197,10 +198,15 @@ def _left_out(entries: Iterable[AnyEntry]) -> Iterator[str]:
     """Yield a line with the objects of -f that have nothing to plan, and one with those of which that is not known."""
     others = [one.thing for one in entries if isinstance(one.thing, api.OtherObject)]
     for known, text in (
+        (None, "left out; the defaults and limits that they set for pods are not in the plan"),
         (True, "left out, as they have no pods"),
         (False, "left out; if they make pods, give those in the files"),
     ):
-        kinds = Counter(thing.kind for thing in others if has_no_pods(thing) is known)
+        kinds = Counter(
+            thing.kind
+            for thing in others
+            if (None if thing.kind in _LIMITS else has_no_pods(thing)) is known
+        )
         if kinds:
             yield f"{text}: " + ", ".join(f"{kind} ({n})" for kind, n in sorted(kinds.items()))
 

@@ -32,6 +32,7 @@ from extender.cluster.types.pod_types import (
     Pod,
     PodAffinityTerm,
     PodSpec,
+    PodToleration,
     ResourceNeeds,
 )
 from extender.cluster.types.tree_profile_types import TreeProfile
@@ -107,6 +108,7 @@ __all__ = [
     "PodDisruptionBudget",
     "PodGroup",
     "PodSpec",
+    "PodToleration",
     "PriorityClass",
     "Readable",
     "RequiredNodes",

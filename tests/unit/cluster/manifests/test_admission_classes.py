@@ -152,3 +152,20 @@ def test_a_class_that_is_not_in_the_files_is_named() -> None:
     )
     for wanted in (job(runtimeClassName="kata"), a_pod("p", runtimeClassName="kata")):
         assert text in a_manifest([], [wanted]).warnings
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (a_runtime_class(overhead={"podFixd": {}}), "overhead.podFixd: there is no such field; did you mean podFixed?"),
+        (a_runtime_class(scheduling={"nodeSelecter": {}}), "scheduling.nodeSelecter: there is no such field; did you mean nodeSelector?"),
+        (a_storage_class(allowedTopology=[]), "allowedTopology: there is no such field; did you mean allowedTopologies?"),
+        (a_claim(storageClass="fast"), "spec.storageClass: there is no such field; did you mean storageClassName?"),
+        (a_runtime_class(scheduling={"tolerations": [{"operator": "Exists", "tolerationSeconds": 1}]}), ""),
+        (a_storage_class(parameters={}, reclaimPolicy="Delete"), ""),
+        (a_claim(accessModes=[], resources={"requests": {"storage": "1Gi"}}, volumeMode="Block"), ""),
+    ],
+)  # fmt: skip
+def test_a_field_that_a_class_does_not_have_is_named(thing, words) -> None:
+    warnings = a_manifest([thing], [job()]).warnings
+    assert any(words in text for text in warnings) if words else warnings == ()

@@ -227,8 +227,13 @@ def test_what_makes_pods_is_not_left_out_as_if_it_had_none(kind, version, spec) 
 
 
 def test_of_a_kind_that_is_not_known_nothing_is_claimed() -> None:
-    things = [an_object("Widget", "w", "example.com/v1"), an_object("Service", "s", "v1")]
+    things = [
+        an_object("Widget", "w", "example.com/v1"),
+        an_object("Service", "s", "v1"),
+        an_object("LimitRange", "l", "v1"),
+    ]
     assert a_manifest([], things).warnings == (
+        "left out; the defaults and limits that they set for pods are not in the plan: LimitRange (1)",
         "left out, as they have no pods: Service (1)",
         "left out; if they make pods, give those in the files: Widget (1)",
     )
@@ -238,6 +243,8 @@ def test_of_a_kind_that_is_not_known_nothing_is_claimed() -> None:
     ("thing", "words"),
     [
         (an_object("Kustomization", "k", "kustomize.config.k8s.io/v1beta1"), "of a kustomization give the output of `kubectl kustomize`"),
+        (an_object("PodGroup", "g", "scheduling.volcano.sh/v1beta1"), f"that of {OURS} is"),
+        (an_object("Job", "j", "batch/v1", metadata={"labels": {"gang-extender.dev/tree": False}}, spec={}), "expected text, found false; write it in quotes"),
         ({"apiVersion": "v1", "kind": "List", "items": {}}, "List: items: expected a list, found {}"),
         ({"apiVersion": "v1", "kind": "PodList", "items": ""}, 'PodList: items: expected a list, found ""'),
         (an_object("CronJob", "c", "batch/v1beta1", spec={"jobTemplate": {"spec": {}}}), 'there is no "batch/v1beta1" of CronJob; did you mean batch/v1?'),
