@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_validation import check
-from extender.cluster.read.object_decoding import OUR_GROUP, convert
+from extender.cluster.read.object_decoding import OUR_GROUP, bad, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
 from extender.cluster.types.group_types import GangPolicy, TopologyEntry, WorkloadRef
+from extender.cluster.types.node_types import RuntimeScheduling
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, located
+from extender.core.model.quantities import exact
 from extender.core.workloads.kind_table import kind_of_pod
+from extender.core.workloads.name_rules import labels_of_leaf
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import Leaf, LeafUse
 from extender.core.workloads.workload_fields import PODS_MAX
+from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     LEAF_LABEL,
@@ -29,6 +33,7 @@ from extender.core.workloads.workload_object import (
 from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
 
 PodLabels = tuple[str, Mapping[str, str]]  # namespace and labels of a pod
+LabelsOfPod = Callable[[int], Mapping[str, str]]  # by the number of a pod in its leaf
 
 API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 OUR_SCHEDULER: Final = "gang-scheduler"
@@ -66,11 +71,34 @@ def check_number_of_pods(workload: WorkloadObject, leaves: Iterable[Leaf]) -> No
         )
 
 
+def controller_labels(
+    kind: WorkloadKind, workload: WorkloadObject, leaf: Leaf, uses: Iterable[LeafUse]
+) -> LabelsOfPod:
+    """Return a function with the labels that controllers write on a pod of a leaf: rules of pods about each other select by them.
+
+    Those of its template, of which a leader and its workers may have several, are not among them.
+    """
+    known = {kind.name_label: workload.name} if kind.name_label else {}
+    if kind.uid_label:
+        known[kind.uid_label] = workload.uid
+    of_template: Mapping[str, str] = (leaf.template.get("metadata") or {}).get("labels") or {}
+    for use in uses:  # a leaf may be a piece of what it was made for
+        if f"{leaf.name}-".startswith(f"{use.name}-"):
+            known = {**use.labels, **known}
+            break
+    read = labels_of_leaf(kind.name_rules, {**of_template, **known}, leaf.name)
+    own = {key: text for key, text in read.items() if key in known or key not in of_template}
+    pod_labels = kind.pod_labels
+    if pod_labels is None:
+        return lambda _: own
+    return lambda number: pod_labels(own, leaf, number)
+
+
 def pods_of_leaf(
     leaf: Leaf,
     workload: WorkloadObject,
     numbers: Iterable[int],
-    labels: Mapping[str, str],
+    labels_of: LabelsOfPod,
     *,
     members: bool,
 ) -> Iterator[api.Pod]:
@@ -80,7 +108,7 @@ def pods_of_leaf(
         leaf: The leaf.
         workload: What it is a leaf of.
         numbers: The last parts of their names.
-        labels: The labels of its controller.
+        labels_of: The labels of its controller, by the number of the pod.
         members: Whether the policies on pods apply to them: they name the leaf, and have gate, markers and scheduler.
 
     Raises:
@@ -92,9 +120,13 @@ def pods_of_leaf(
         if not template.get("spec"):
             continue
         if id(template) not in templates:
-            templates[id(template)] = _pod_of(leaf, workload, template, labels, members=members)
+            templates[id(template)] = _pod_of(leaf, workload, template, members=members)
         pod = templates[id(template)]
-        named = msgspec.structs.replace(pod.metadata, name=f"{leaf.name}-{number}")
+        named = msgspec.structs.replace(
+            pod.metadata,
+            name=f"{leaf.name}-{number}",
+            labels={**pod.metadata.labels, **labels_of(number)},
+        )
         yield msgspec.structs.replace(pod, metadata=named)
 
 
@@ -102,12 +134,11 @@ def _pod_of(
     leaf: Leaf,
     workload: WorkloadObject,
     template: Mapping[str, Any],
-    labels: Mapping[str, str],
     *,
     members: bool,
 ) -> api.Pod:
     metadata = template.get("metadata") or {}
-    own = {**(metadata.get("labels") or {}), **labels}
+    own = {**(metadata.get("labels") or {})}
     if members:
         own[GROUP_LABEL] = leaf.name
     body = {
@@ -152,6 +183,34 @@ def admitted(pod: api.Pod) -> api.Pod:
         )
         first = msgspec.structs.replace(first, resources=resources)
         spec = msgspec.structs.replace(spec, containers=(first, *containers[1:]))
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+def with_runtime_class(pod: api.Pod, of: api.RuntimeClass) -> api.Pod:
+    """Return a pod with overhead, node selector and tolerations of its RuntimeClass, as admission stores it.
+
+    Raises:
+        BadInput: The pod has another overhead, or another value for a label; an API server refuses it.
+
+    Source:
+        Admission plugin RuntimeClass of Kubernetes 1.37.
+    """
+    spec, name = pod.spec, of.metadata.name
+    overhead = of.overhead.pod_fixed if of.overhead is not None else {}
+    if spec.overhead and exact(spec.overhead) != exact(overhead):
+        text = f"differs from that of RuntimeClass {name}; leave it out, admission adds it"
+        raise bad(pod, "spec.overhead", text)
+    scheduling = of.scheduling or RuntimeScheduling()
+    for key, value in scheduling.node_selector.items():
+        if (mine := spec.node_selector.get(key, value)) != value:
+            text = f'{key} is "{mine}", and RuntimeClass {name} asks for "{value}"; leave it out'
+            raise bad(pod, "spec.nodeSelector", text)
+    spec = msgspec.structs.replace(
+        spec,
+        overhead=overhead,
+        node_selector={**spec.node_selector, **scheduling.node_selector},
+        tolerations=tuple(dict.fromkeys((*spec.tolerations, *scheduling.tolerations))),
+    )
     return msgspec.structs.replace(pod, spec=spec)
 
 

@@ -41,13 +41,34 @@ from extender.core.workloads.workload_fields import PodCliqueSetFields
 from extender.core.workloads.workload_kind import WorkloadKind
 
 NAMESPACE: Final = "default"
+NODE_GROUP: Final = "node.k8s.io"
+STORAGE_GROUP: Final = "storage.k8s.io"
 # Kinds of the core group without pods; there are no others, so any other kind is misspelt
 _CORE_BESIDE: Final = frozenset(
     ("ConfigMap", "Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Service", "ServiceAccount")
 )  # fmt: skip
-_MAKES_PODS: Final = frozenset(  # kinds of Kubernetes that make pods and are not planned
-    {("apps", kind) for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")}
+_MAKES_PODS: Final = frozenset(  # kinds that make pods and are not planned, also where no container is written in them
+    (group, kind)
+    for group, kinds in {
+        "apps": "Deployment StatefulSet DaemonSet ReplicaSet",
+        "extensions": "Deployment DaemonSet ReplicaSet",
+        "argoproj.io": "Workflow CronWorkflow Rollout",
+        "batch.volcano.sh": "Job",
+        "flink.apache.org": "FlinkDeployment FlinkSessionJob",
+        "kubeflow.org": "JAXJob MPIJob PaddleJob PyTorchJob TFJob XGBoostJob Notebook",
+        "nvidia.com": "DynamoGraphDeployment DynamoComponentDeployment",
+        "apps.nvidia.com": "NIMService NIMPipeline",
+        "serving.knative.dev": "Service Configuration Revision",
+        "serving.kserve.io": "InferenceService LLMInferenceService InferenceGraph",
+        "sparkoperator.k8s.io": "SparkApplication ScheduledSparkApplication SparkConnect",
+        "tekton.dev": "TaskRun PipelineRun",
+        "workload.codeflare.dev": "AppWrapper",
+    }.items()
+    for kind in kinds.split()
 )
+_KUSTOMIZE: Final = "kustomize.config.k8s.io"
+_KUSTOMIZED: Final = "; of a kustomization give the output of `kubectl kustomize`"
+_NO_PODS: Final = frozenset(("", "apps", "autoscaling", "batch", "policy", "kueue.x-k8s.io"))
 GENERATED: Final = 5  # characters that the API server adds to a generateName
 FAULTS_MAX: Final = 1_000  # a body of 16 MB may have millions of wrong objects
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
@@ -55,6 +76,8 @@ _CLUSTER_WIDE: Final = (
     api.Node,
     api.PersistentVolume,
     api.PriorityClass,
+    api.RuntimeClass,
+    api.StorageClass,
     Namespace,
     TreeProfile,
     api.ClusterTopology,
@@ -66,6 +89,7 @@ _READ: Final[dict[str, frozenset[str]]] = {  # API group -> kinds that are read
     BUILTIN_GROUP: frozenset({"PriorityClass", *_GROUP_KINDS}),
     OUR_GROUP: frozenset(_GROUP_KINDS),
     "policy": frozenset({"PodDisruptionBudget"}),
+    STORAGE_GROUP: frozenset({"StorageClass"}),
 }
 _OLDEST: Final = (
     "Workload",
@@ -87,12 +111,14 @@ Source = (
     | api.TrainingRuntime
     | api.PodCliqueSet
     | api.ClusterTopology
+    | api.RuntimeClass
     | api.OtherObject
 )
 T = TypeVar("T", bound=api.KubernetesObject)
 
 _SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
     ("", "Namespace"): Namespace,
+    (NODE_GROUP, "RuntimeClass"): api.RuntimeClass,
     (OUR_GROUP, "TreeProfile"): TreeProfile,
     (TRAINER_GROUP, "ClusterTrainingRuntime"): api.ClusterTrainingRuntime,
     (TRAINER_GROUP, "TrainingRuntime"): api.TrainingRuntime,
@@ -104,6 +130,7 @@ _SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
 
 _SOURCE_VERSIONS: Final = {
     "": "v1",
+    NODE_GROUP: f"{NODE_GROUP}/v1",
     OUR_GROUP: f"{OUR_GROUP}/v1alpha1",
     TRAINER_GROUP: f"{TRAINER_GROUP}/v1alpha1",
     GROVE_GROUP: f"{GROVE_GROUP}/v1alpha1",
@@ -115,6 +142,7 @@ _VERSIONS: Final[
     BUILTIN_GROUP: ("v1", "v1beta1", "v1alpha3", "v1alpha2"),
     OUR_GROUP: ("v1alpha1",),
     "policy": ("v1", "v1beta1"),
+    STORAGE_GROUP: ("v1", "v1beta1"),
 }
 _HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in kind.holders}
 _ALL_KINDS: Final = sorted(
@@ -233,7 +261,8 @@ def _objects(
         yield value, where
         return
     thing = {**defaults, **value}
-    kind, items = thing.get("kind"), thing.get("items") or []
+    kind, items = thing.get("kind"), thing.get("items")
+    items = [] if items is None else items
     if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(items, list):
         yield thing, where
         return
@@ -254,7 +283,8 @@ def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
     kind, version = thing.get("kind"), thing.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str):
         field = "apiVersion" if isinstance(kind, str) else "kind"
-        raise BadInput(f"{where}: {named('object', thing)}: {field} is missing or not text")
+        hint = _KUSTOMIZED if "kustomization.y" in where else ""
+        raise BadInput(f"{where}: {named('object', thing)}: {field} is missing or not text{hint}")
     if kind.endswith("List") and "items" in thing:
         raise BadInput(f"{where}: {kind}: items: expected a list, found {shown(thing['items'])}")
     group = version.rpartition("/")[0]
@@ -294,6 +324,7 @@ def _held_entry(
         BadInput: The workload in it cannot be read.
     """
     holder = str(thing["kind"])
+    _check_version(holder, str(thing["apiVersion"]))
     found = without_nulls(_named(thing, where))
     assert isinstance(found, dict), "an object stays one"
     thing = found
@@ -319,7 +350,6 @@ def _held_entry(
         },
         "spec": held.spec,
     }
-    _check_version(kind.kind, str(thing["apiVersion"]))
     _check_fields(kind.kind, kind.spec_type, manifest)
     workload, _ = _read_as(api.WorkloadManifest, manifest, where, role)
     owner = (holder, *workload.key)
@@ -369,13 +399,18 @@ def _check_ignored(thing: Mapping[str, object], kind: str, version: str, role: R
     if near and ours in _versions_of(kind):
         raise BadInput(f'apiVersion: there is no "{version}" of {kind}; did you mean {ours}?')
     if role is Role.WANTED:
+        if group == _KUSTOMIZE:
+            raise BadInput(f"kind {kind} of {version} is no object of a cluster{_KUSTOMIZED}")
         known = _versions_of(kind)
-        hint = f"; that of {known[0]} is" if known else did_you_mean(kind, _kinds_of(group))
+        read = (
+            ours if ours in known else next(iter(known), "")
+        )  # no released version has groups in v1
+        hint = f"; that of {read} is" if read else did_you_mean(kind, _kinds_of(group))
         makes_pods = (group, kind) in _MAKES_PODS or _has_pods(thing.get("spec"))
         if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
-            raise BadInput(
-                f"kind {kind} of {version} is not planned{hint or '; give its pods and groups'}"
-            )
+            if makes_pods:
+                hint += "; or give its pods and groups" if hint else "; give its pods and groups"
+            raise BadInput(f"kind {kind} of {version} is not planned{hint}")
 
 
 def _kinds_of(group: str) -> list[str]:
@@ -389,6 +424,13 @@ def _kinds_of(group: str) -> list[str]:
 
 def _group_of(version: str) -> str:
     return version.rpartition("/")[0]
+
+
+def has_no_pods(thing: api.OtherObject) -> bool:
+    """Return whether an object is of an API that is known here, so that it has no pods that are not planned."""
+    group = _group_of(thing.api_version)
+    builtin = group.endswith(".k8s.io") and not group.endswith(".x-k8s.io")
+    return builtin or group in _NO_PODS or group in _ALL_GROUPS
 
 
 def _has_pods(value: object) -> bool:
@@ -462,10 +504,10 @@ def _read_as(
         unusual.extend(str(note) for note in notes if note.kind != "unused" or role is Role.WANTED)
         if kind is api.PodCliqueSet:  # of the others, the compiler refuses the tree
             wrong.extend(f"{note}; leave it out" for note in notes if note.kind == "constraint")
-    builtin = str(thing["apiVersion"]).startswith(f"{BUILTIN_GROUP}/")
+    ours = str(thing["apiVersion"]).startswith(f"{OUR_GROUP}/")
     if isinstance(found, CHECKED):  # an API server of a later version may have more fields
         extra = field_problems(without_nulls(thing), kind, fields_not_read)
-        (unusual if builtin else wrong).extend(map(str, extra))
+        (wrong if ours else unusual).extend(map(str, extra))
     if wrong:
         raise several(tuple(f"{name}: {text}" for text in wrong))
     if isinstance(found, api.Workload | api.PodGroup | api.CompositePodGroup) or (

@@ -22,6 +22,7 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.large_lists import Progress, no_progress
+from extender.cluster.manifests.made_objects import with_runtime_class
 from extender.cluster.manifests.manifest_entries import (
     AnyEntry,
     Entry,
@@ -30,6 +31,7 @@ from extender.cluster.manifests.manifest_entries import (
     SomeEntry,
     SourceEntry,
     filled_in_uid,
+    has_no_pods,
     read_all,
     with_metadata,
 )
@@ -48,10 +50,12 @@ from extender.core.model.wording import counted, did_you_mean
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
+_LIMITS: Final = ("LimitRange", "ResourceQuota")  # admission reads them for each pod
 STEP: Final = timedelta(seconds=1)  # between objects that have no creation time of their own
 _BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)  # used if no object has a creation time
 _FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # referenced objects first
     api.PriorityClass,
+    api.StorageClass,
     api.PersistentVolume,
     api.PersistentVolumeClaim,
     api.Node,
@@ -155,6 +159,8 @@ def complete(
     made = {**expansion.made, **served.pods}
     filled = [_identified(entry, memory) for entry in _with_made(known, made)]
     filled = list(_dated(filled, memory))
+    filled, of_classes = _with_runtime_classes(filled, last.values(), made)
+    warnings += of_classes
     converted = _with_counts([_with_allocatable(entry) for entry in filled])
     limited = [f for f in filled if _lacks_pods(f.thing)]
     if limited:
@@ -189,11 +195,20 @@ def _without_made(entries: Mapping[Ident, AnyEntry]) -> dict[Ident, AnyEntry]:
 
 
 def _left_out(entries: Iterable[AnyEntry]) -> Iterator[str]:
-    """Yield one line with the objects of -f that have nothing to plan."""
-    kinds = Counter(one.thing.kind for one in entries if isinstance(one.thing, api.OtherObject))
-    if kinds:
-        named = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
-        yield f"left out, as they have no pods: {named}"
+    """Yield a line with the objects of -f that have nothing to plan, and one with those of which that is not known."""
+    others = [one.thing for one in entries if isinstance(one.thing, api.OtherObject)]
+    for known, text in (
+        (None, "left out; the defaults and limits that they set for pods are not in the plan"),
+        (True, "left out, as they have no pods"),
+        (False, "left out; if they make pods, give those in the files"),
+    ):
+        kinds = Counter(
+            thing.kind
+            for thing in others
+            if (None if thing.kind in _LIMITS else has_no_pods(thing)) is known
+        )
+        if kinds:
+            yield f"{text}: " + ", ".join(f"{kind} ({n})" for kind, n in sorted(kinds.items()))
 
 
 def _with_made(
@@ -246,6 +261,57 @@ def _dated(entries: Sequence[SomeEntry], memory: Memory) -> Iterator[SomeEntry]:
             memory.created[entry.ident] = at
         thing = with_metadata(entry.thing, creation_timestamp=at)
         yield msgspec.structs.replace(entry, thing=thing)
+
+
+def _with_runtime_classes(
+    entries: Sequence[Entry],
+    sources: Iterable[AnyEntry],
+    made: Mapping[Ident, tuple[Entry, ...]],
+) -> tuple[list[Entry], list[str]]:
+    """Return the entries, with what admission adds to pods of -f and to made ones from their RuntimeClass; and warnings.
+
+    Raises:
+        BadInput: A RuntimeClass contradicts a pod, which an API server refuses.
+    """
+    classes = {
+        one.thing.metadata.name: one.thing
+        for one in sources
+        if isinstance(one.thing, api.RuntimeClass)
+    }
+    new = {one.ident for things in made.values() for one in things}
+    specs: dict[int, api.PodSpec] = {}  # pods of one template share theirs
+    absent: Counter[str] = Counter()
+    faults: list[str] = []
+    result = []
+    for entry in entries:
+        pod = entry.thing
+        name = pod.spec.runtime_class_name if isinstance(pod, api.Pod) else ""
+        if not name or not isinstance(pod, api.Pod):
+            result.append(entry)
+            continue
+        if entry.role is not Role.WANTED and entry.ident not in new:
+            result.append(entry)
+            continue
+        if name not in classes:
+            absent[name] += not pod.spec.overhead
+            result.append(entry)
+            continue
+        try:
+            if id(pod.spec) not in specs:
+                specs[id(pod.spec)] = with_runtime_class(pod, classes[name]).spec
+        except BadInput as fault:
+            specs[id(pod.spec)] = pod.spec
+            faults += texts_of(located(entry.where, fault))
+        thing = msgspec.structs.replace(pod, spec=specs[id(pod.spec)])
+        result.append(msgspec.structs.replace(entry, thing=thing))
+    if faults:
+        raise several(tuple(faults))
+    return result, [
+        f"RuntimeClass {name} is not in the files: what it adds to {counted(pods, 'pod')} (overhead, node selector, "
+        f"tolerations) is not in the plan; add the output of `kubectl get runtimeclass {name} -o yaml`"
+        for name, pods in sorted(absent.items())
+        if pods
+    ]
 
 
 def _lacks_pods(thing: api.Readable) -> bool:

@@ -16,12 +16,15 @@ from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
 from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.errors import BadQuantity, several
 from extender.core.model.quantities import NANO, nanos
+from extender.core.model.wording import did_you_mean
 
 TEMPLATES_MAX: Final = 8
 TOPOLOGY_MAX: Final = 1
 CLAIMS_MAX: Final = 4
 LEVELS_MAX: Final = 4
 PRIORITY_MAX: Final = 1_000_000_000
+_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
+_HUGE_PAGES: Final = "hugepages-"
 _RESTARTS: Final = ("Always", "Never", "OnFailure")
 _UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
 _HONORS: Final = ("Honor", "Ignore")
@@ -146,6 +149,15 @@ def _too_many(path: str, found: Sequence[object], most: int) -> Iterator[str]:
 
 def _pod(spec: api.PodSpec) -> Iterator[str]:
     """Yield the values that an API server refuses and that would be read as something else."""
+    yield from _containers(spec)
+    yield from _resources("spec.resources", spec.resources)
+    yield from _pod_level(spec)
+    yield from _spread(spec)
+    yield from _tolerations(spec)
+    yield from _affinity(spec.affinity)
+
+
+def _containers(spec: api.PodSpec) -> Iterator[str]:
     for field, containers in (
         ("containers", spec.containers),
         ("initContainers", spec.init_containers),
@@ -153,8 +165,14 @@ def _pod(spec: api.PodSpec) -> Iterator[str]:
         for n, container in enumerate(containers):
             path = f"spec.{field}[{n}]"
             yield from _resources(f"{path}.resources", container.resources)
+            yield from _resource_names(f"{path}.resources", container.resources)
             yield from _one_of(f"{path}.restartPolicy", container.restart_policy, _RESTARTS)
-    yield from _resources("spec.resources", spec.resources)
+    names = [one.name for one in (*spec.containers, *spec.init_containers) if one.name]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f'spec.containers: the name "{name}" is used twice; give one of them another name'
+
+
+def _spread(spec: api.PodSpec) -> Iterator[str]:
     for n, constraint in enumerate(spec.topology_spread_constraints):
         path = f"spec.topologySpreadConstraints[{n}]"
         when = constraint.when_unsatisfiable
@@ -169,9 +187,23 @@ def _pod(spec: api.PodSpec) -> Iterator[str]:
                 yield f"{path}.{name}: {number} is less than 1"
         if not constraint.topology_key:
             yield f"{path}.topologyKey: is missing"
+
+
+def _tolerations(spec: api.PodSpec) -> Iterator[str]:
     for n, toleration in enumerate(spec.tolerations):
-        yield from _one_of(f"spec.tolerations[{n}].effect", toleration.effect, _EFFECTS)
-    affinity = spec.affinity
+        path = f"spec.tolerations[{n}]"
+        yield from _one_of(f"{path}.effect", toleration.effect, _EFFECTS)
+        if toleration.operator == "Exists" and toleration.value:
+            yield f'{path}.value: is "{toleration.value}"; with operator Exists leave it out'
+        if not toleration.key and toleration.operator != "Exists":
+            yield f"{path}.key: is missing; to tolerate every taint set operator Exists"
+
+
+def _affinity(affinity: api.Affinity) -> Iterator[str]:
+    required = affinity.node_affinity.required
+    if required is not None and not required.node_selector_terms:
+        path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+        yield f"{path}.nodeSelectorTerms: is empty; add a term, or leave out the affinity"
     for field, terms in (
         ("podAffinity", affinity.pod_affinity.required),
         ("podAntiAffinity", affinity.pod_anti_affinity.required),
@@ -187,15 +219,45 @@ def _one_of(path: str, value: str, known: Sequence[str]) -> Iterator[str]:
         yield f'{path}: "{value}" is none of {", ".join(known)}'
 
 
+def _resource_names(path: str, needs: api.ResourceNeeds) -> Iterator[str]:
+    """Yield resources without a prefix that Kubernetes does not have; one with a prefix is a device that a node may have."""
+    for field, resources in (("requests", needs.requests), ("limits", needs.limits)):
+        for name in resources:
+            if "/" not in name and name not in _RESOURCES and not name.startswith(_HUGE_PAGES):
+                hint = did_you_mean(name, _RESOURCES) or "; a device has a prefix: nvidia.com/gpu"
+                yield f"{path}.{field}: {name}: there is no such resource{hint}"
+
+
+def _pod_level(spec: api.PodSpec) -> Iterator[str]:
+    """Yield what is wrong with the resources of a pod as a whole, which are not those of devices."""
+    for field, resources in (
+        ("requests", spec.resources.requests),
+        ("limits", spec.resources.limits),
+    ):
+        for name in resources:
+            if name not in ("cpu", "memory") and not name.startswith(_HUGE_PAGES):
+                yield f"spec.resources.{field}: {name}: a pod has cpu, memory and huge pages here; move it to a container"
+    for name, request in spec.resources.requests.items():
+        needed = sum(_nanos(one.resources.requests.get(name, 0)) for one in spec.containers)
+        if needed > _nanos(request):
+            yield f'spec.resources.requests: {name}: "{request}" is less than its containers request together; raise it'
+
+
 def _resources(path: str, needs: api.ResourceNeeds) -> Iterator[str]:
     for field, resources in (("requests", needs.requests), ("limits", needs.limits)):
         for name, written in resources.items():
-            if "/" in name and "kubernetes.io/" not in name and _nanos(written) % NANO:
+            if _is_device(name) and _nanos(written) % NANO:
                 yield f'{path}.{field}: {name}: "{written}" is not a whole number'
     for name in needs.requests.keys() & needs.limits.keys():
         request, limit = needs.requests[name], needs.limits[name]
         if _nanos(request) > _nanos(limit):
             yield f'{path}.requests: {name}: "{request}" is more than its limit, which is "{limit}"'
+        elif _is_device(name) and _nanos(request) < _nanos(limit):
+            yield f'{path}.requests: {name}: "{request}" is not its limit, which is "{limit}"; of devices both are the same'
+
+
+def _is_device(name: str) -> bool:
+    return "/" in name and "kubernetes.io/" not in name
 
 
 def _nanos(written: str | float) -> int:

@@ -3,8 +3,7 @@
 A workload is compiled by its entry in the table of kinds, exactly as the service does it; then each of its leaves gets the
 pods that the controller of the workload would create. Pods of the workload that are in the files already are counted.
 
-Note: a made pod has the labels of its template and the name of its workload, not all labels of its controller. The pods
-of all steps of a workload are made; `queries.plan.plan_steps` has which of them run together.
+Note: a made pod has the labels of its template and those of its controller that do not count the pods. The pods of all steps of a workload are made; `queries.plan.plan_steps` has which of them run together.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import msgspec
 from extender.cluster import types as api
 from extender.cluster.manifests.made_objects import (
     check_number_of_pods,
+    controller_labels,
     group_from,
     pods_of_leaf,
 )
@@ -373,26 +373,23 @@ class _WorkloadExpansion:
             return
         leaves = tuple(leaves)
         check_number_of_pods(self._workload, leaves)
-        name_label = self._kind.name_label
-        labels = {name_label: self._workload.name} if name_label else {}
+        uses = self._files.uses_of(self._kind, self._workload)
         for plain in leaves:
             template = self._templates.get(plain.role, plain.template)
             leaf = msgspec.structs.replace(plain, template=template)
             self._check_template(leaf)
+            labels = controller_labels(self._kind, self._workload, leaf, uses)
             numbers = range(there.get(leaf.name, 0), leaf.pods)
             for pod in pods_of_leaf(leaf, self._workload, numbers, labels, members=members):
                 yield self._entry_of(pod)
 
     def _check_template(self, leaf: Leaf) -> None:
-        """Warn of a pod template that Kubernetes refuses, or adds something to that is not known here."""
+        """Warn of a pod template that Kubernetes refuses."""
         spec = leaf.template.get("spec") or {}
         where = f"pod template of {leaf.role}" if leaf.role else "pod template"
         if not spec.get("containers"):
             text = "is missing or empty; Kubernetes refuses such pods"
             self._warn(f"{where}: spec.containers: {text}")
-        if (runtime := spec.get("runtimeClassName")) and not spec.get("overhead"):
-            text = f"what the RuntimeClass {runtime} adds (overhead, node selector, tolerations) is not in the plan"
-            self._warn(f"{where}: spec.runtimeClassName: {text}")
 
     def _entry_of(self, thing: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
         """Return an entry in the place of the workload, as old as the workload is."""

@@ -3,8 +3,7 @@
 No group is made here: the service compiles the workloads and writes the groups, as on a cluster. So the pods of a
 workload that no tree can be made from are there too, and wait.
 
-Note: a made pod has the labels of its template and those that the name of its leaf is read from, not all labels of its
-controller. Nothing runs the steps of a workload: the pods of the first one are made, and those of later ones never.
+Note: a made pod has the labels of its template and those of its controller that do not count the pods. Nothing runs the steps of a workload: the pods of the first one are made, and those of later ones never.
 """
 
 from __future__ import annotations
@@ -14,7 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.made_objects import check_number_of_pods, pods_of_leaf
+from extender.cluster.manifests.made_objects import (
+    check_number_of_pods,
+    controller_labels,
+    pods_of_leaf,
+)
 from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, SourceEntry
 from extender.cluster.manifests.workload_expansion import roots_of
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources
@@ -22,10 +25,9 @@ from extender.cluster.read.workload_conversion import workload_of
 from extender.core.decisions.trees.tree_events import is_requested, profile_name
 from extender.core.model.errors import BadInput
 from extender.core.workloads.kind_table import BY_KIND
-from extender.core.workloads.name_rules import labels_of_leaf
 from extender.core.workloads.template_labels import with_template_labels
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree
-from extender.core.workloads.tree_parts import Leaf, LeafUse, first_leaves
+from extender.core.workloads.tree_parts import first_leaves
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
@@ -147,15 +149,11 @@ class _PlayedWorkload:
     def _pods(self, request: CompileRequest) -> Iterator[Entry]:
         workload, kind = request.workload, self._kind
         there = self._files.pods_of(workload)
-        known = {kind.name_label: workload.name}
-        if kind.uid_label:
-            known[kind.uid_label] = workload.uid
         leaves = [leaf for root in roots_of(kind, request) for leaf in first_leaves(root)]
         check_number_of_pods(workload, leaves)
         for leaf in leaves:
             numbers = range(there.get(leaf.name, 0), leaf.pods)
-            labels = {**_template_labels(leaf), **_use_labels(leaf, request.uses), **known}
-            labels = dict(labels_of_leaf(kind.name_rules, labels, leaf.name))
+            labels = controller_labels(kind, workload, leaf, request.uses)
             for pod in pods_of_leaf(leaf, workload, numbers, labels, members=True):
                 yield self._entry_of(pod)
 
@@ -198,16 +196,3 @@ def _owned_by(owner: WorkloadObject, manifest: api.WorkloadManifest) -> api.Work
     )
     metadata = msgspec.structs.replace(metadata, owner_references=references)
     return msgspec.structs.replace(manifest, metadata=metadata)
-
-
-def _template_labels(leaf: Leaf) -> Mapping[str, str]:
-    found: Mapping[str, str] = (leaf.template.get("metadata") or {}).get("labels") or {}
-    return found
-
-
-def _use_labels(leaf: Leaf, uses: Sequence[LeafUse]) -> Mapping[str, str]:
-    """Return the labels of the use that a leaf was made for; a leaf may be a piece of it."""
-    for use in uses:
-        if leaf.name == use.name or leaf.name.startswith(f"{use.name}-"):
-            return use.labels
-    return {}

@@ -10,6 +10,7 @@ Note: JSON is read by msgspec, which silently uses the last of duplicate keys.
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 import sys
@@ -56,6 +57,9 @@ _YAML_PROBLEMS: Final = {  # part of a problem of libyaml -> what a user can loo
 
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 _Sized = tuple[Value, int]  # a value, and the number of values in it, aliases counted in full
+
+
+_TEMPLATE_HINT: Final = "; of a Helm chart give the output of `helm template`"
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +143,9 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
-        msg = f"{name}: not UTF-8 at byte {fault.start}"
+        utf16 = body[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        hint = "; it is UTF-16, as PowerShell writes it: save it as UTF-8" if utf16 else ""
+        msg = f"{name}: not UTF-8 at byte {fault.start}{hint}"
         raise BadInput(msg) from fault
     try:
         return tuple(
@@ -168,7 +174,9 @@ def json_message(body: bytes, fault: msgspec.DecodeError) -> str:
         return "not valid JSON: it ends too early"
     before = body[: int(found[1])]
     line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
-    return f"line {line}, column {column}: not valid JSON"
+    several = "trailing characters" in str(fault)
+    hint = "; a file has one JSON value: several objects are the items of a List" if several else ""
+    return f"line {line}, column {column}: not valid JSON{hint}"
 
 
 @lru_cache(maxsize=65_536)
@@ -253,7 +261,7 @@ class _Reader:
         size = 1
         while type(event := next(self._events)) is not yaml.MappingEndEvent:
             if type(event) is not yaml.ScalarEvent:
-                self._fail(event, "a key must be text")
+                self._fail(event, f"a key must be text{_TEMPLATE_HINT}")
             if event.value in value:
                 self._fail(event, f'key "{event.value}" is a duplicate')
             following = next(self._events)

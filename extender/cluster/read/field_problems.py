@@ -188,7 +188,9 @@ def _is_time(value: object) -> bool:
 
 
 def _wrong(kind: inspect.Type, value: object) -> str:
-    return f"expected {_expected(kind, value)}, found {shown(value)}"
+    quotes = isinstance(kind, inspect.StrType) and isinstance(value, bool | int | float)
+    hint = "; write it in quotes" if quotes else ""  # a label or a quantity in YAML
+    return f"expected {_expected(kind, value)}, found {shown(value)}{hint}"
 
 
 def _expected(kind: inspect.Type, value: object = None) -> str:

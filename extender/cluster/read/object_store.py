@@ -79,15 +79,18 @@ _ZONE_LABELS: Final = {  # label of a volume -> equivalent label of nodes
     "failure-domain.beta.kubernetes.io/zone": _ZONE,
     "failure-domain.beta.kubernetes.io/region": _REGION,
 }
+_NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"  # nothing makes volumes for the class
+_DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 _SHAPES_KEPT: Final = 4_096  # shapes shared between pods; a cluster has tens
 _ENDS_KEPT: Final = 16_384  # pod ends in the view; the log records them soon after
 
 
 class _Volume(msgspec.Struct, frozen=True):
-    """The nodes on which a volume can be used, and the CSI driver that attaches it, if any."""
+    """The nodes on which a volume can be used, the CSI driver that attaches it, if any, and its class."""
 
     reach: tuple[NodeSelector, ...]
     driver: str = ""
+    storage_class: str = ""
 
 
 class ObjectStore:
@@ -110,6 +113,7 @@ class ObjectStore:
         self._kept: dict[Name, api.Pod] = {}  # pods that depend on other objects
         self._claims: dict[Name, api.PersistentVolumeClaim] = {}
         self._volumes: dict[Name, _Volume] = {}
+        self._classes: dict[Name, api.StorageClass] = {}
         self._users: dict[Name, set[Name]] = {}  # claim -> pods
         self._claimed: dict[Name, set[Name]] = {}  # volume -> claims
         self._shapes: dict[PodShape, PodShape] = {}
@@ -143,8 +147,12 @@ class ObjectStore:
                 self._derive_users(thing.key)
             case api.PersistentVolume():
                 driver = thing.spec.csi.driver if thing.spec.csi is not None else ""
-                self._volumes[thing.key] = _Volume(_reach(thing), driver)
+                volume = _Volume(_reach(thing), driver, thing.spec.storage_class_name)
+                self._volumes[thing.key] = volume
                 self._derive_claimed(thing.key)
+            case api.StorageClass():
+                self._classes[thing.key] = thing
+                self._derive_all_users()
             case api.PriorityClass():
                 if self.priorities.put(thing):
                     self._derive_priorities()
@@ -201,6 +209,7 @@ class ObjectStore:
             api.Workload: self.workloads,
             api.PersistentVolumeClaim: self._claims,
             api.PersistentVolume: self._volumes,
+            api.StorageClass: self._classes,
             api.PodDisruptionBudget: self.view.budgets,
         }
         if kind in tables:
@@ -224,6 +233,9 @@ class ObjectStore:
         elif kind is api.PersistentVolume:
             self._volumes.pop(name, None)
             self._derive_claimed(name)
+        elif kind is api.StorageClass:
+            self._classes.pop(name, None)
+            self._derive_all_users()
         elif kind is api.PriorityClass:
             if self.priorities.drop(name[1]):
                 self._derive_priorities()
@@ -355,19 +367,24 @@ class ObjectStore:
         """Return how the claims of a pod restrict its nodes."""
         selectors: list[NodeSelector] = []
         exclusive, unmodelled = [], []
-        for name in _claims_of(found):
+        for name, template in _claims_of(found).items():
             claim = self._claims.get(name)
             path = "/".join(name)
-            if claim is None:
+            spec = claim.spec if claim is not None else template
+            if spec is None:
                 unmodelled.append(f"claim {path}{ABSENT}")
                 continue
-            if ONE_POD in claim.spec.access_modes:
+            if ONE_POD in spec.access_modes:
                 exclusive.append(path)
-            volume = self._volumes.get(("", claim.spec.volume_name))
-            if not claim.spec.volume_name:
-                unmodelled.append(f"claim {path}{UNBOUND}")
+            volume = self._volumes.get(("", spec.volume_name))
+            if not spec.volume_name:
+                reach_of_class = self._reach_of_class(spec)
+                selectors += (one for one in reach_of_class or () if one not in selectors)
+                if reach_of_class is None:
+                    end = UNBOUND if claim is not None else ABSENT
+                    unmodelled.append(f"claim {path}{end}")
             elif volume is None:
-                unmodelled.append(f"volume {claim.spec.volume_name} of claim {path}{ABSENT}")
+                unmodelled.append(f"volume {spec.volume_name} of claim {path}{ABSENT}")
             else:
                 reach = (msgspec.structs.replace(one, volume=True) for one in volume.reach)
                 selectors += (one for one in reach if one not in selectors)
@@ -378,6 +395,40 @@ class ObjectStore:
             exclusive_claims=tuple(sorted(exclusive)),
             unmodelled=tuple(unmodelled),
         )
+
+    def _reach_of_class(self, claim: api.ClaimSpec) -> tuple[NodeSelector, ...] | None:
+        """Return the selectors of the nodes for which the class of a claim without a volume makes one; None: not known.
+
+        With a volume of the class that exists, the claim may get that one; with Immediate it has a volume before the pod
+        is scheduled, on one of the allowed nodes that is not known here.
+
+        Source:
+            Plugin VolumeBinding, checkVolumeProvisions.
+        """
+        name = claim.storage_class_name
+        if name is None:
+            name = next(
+                (key[1] for key in sorted(self._classes) if _is_default(self._classes[key])), ""
+            )
+        found = self._classes.get(("", name)) if name else None
+        if (
+            found is None
+            or found.volume_binding_mode == "Immediate"
+            or found.provisioner == _NO_PROVISIONER
+        ):
+            return None
+        if any(volume.storage_class == name for volume in self._volumes.values()):
+            return None
+        terms = tuple(
+            SelectorTerm(
+                labels=tuple(
+                    NodeSelectorRequirement(label.key, "In", label.values)
+                    for label in term.match_label_expressions
+                )
+            )
+            for term in found.allowed_topologies
+        )
+        return (NodeSelector(terms=terms, volume=True),) if terms else ()
 
     def _relink(
         self,
@@ -398,6 +449,10 @@ class ObjectStore:
         for name in sorted(self._users.get(claim, ())):
             self._show(self._kept[name])
 
+    def _derive_all_users(self) -> None:
+        for claim in sorted(self._users):
+            self._derive_users(claim)
+
     def _derive_claimed(self, volume: Name) -> None:
         for claim in sorted(self._claimed.get(volume, ())):
             self._derive_users(claim)
@@ -410,16 +465,21 @@ def _take_out(index: dict[Name, set[Name]], key: Name, name: Name) -> None:
         index.pop(key, None)
 
 
-def _claims_of(found: api.Pod) -> tuple[Name, ...]:
-    """Return the names of a pod's claims; that of a generic ephemeral volume is `<pod>-<volume>`."""
+def _claims_of(found: api.Pod) -> dict[Name, api.ClaimSpec | None]:
+    """Return a pod's claims by name; with the spec that a generic ephemeral volume has for its own, `<pod>-<volume>`."""
     namespace, pod = found.key
-    names = []
+    claims: dict[Name, api.ClaimSpec | None] = {}
     for volume in found.spec.volumes:
         if volume.persistent_volume_claim is not None:
-            names.append((namespace, volume.persistent_volume_claim.claim_name))
+            claims.setdefault((namespace, volume.persistent_volume_claim.claim_name))
         elif volume.ephemeral is not None:
-            names.append((namespace, f"{pod}-{volume.name}"))
-    return tuple(dict.fromkeys(names))
+            template = volume.ephemeral.volume_claim_template.spec
+            claims[namespace, f"{pod}-{volume.name}"] = template
+    return claims
+
+
+def _is_default(found: api.StorageClass) -> bool:
+    return found.metadata.annotations.get(_DEFAULT_CLASS) == "true"
 
 
 def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:

@@ -1,6 +1,6 @@
 """Fields, labels and annotations that a manifest has and that nothing reads, because their names are misspelt.
 
-Only the kinds of groups are checked: their types here have every field of the API. Other kinds have more fields than
+Only the kinds of groups and the classes of runtimes and volumes are checked: every field of their API is known here. Other kinds have more fields than
 are read. An API server refuses unknown fields of our kinds, or drops them silently; a label it accepts whatever it is.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from extender.cluster import types as api
 from extender.cluster.read.field_problems import FieldProblem
-from extender.cluster.types import group_types, tree_profile_types
+from extender.cluster.types import group_types, node_types, tree_profile_types, volume_types
 from extender.core.model.wording import did_you_mean
 
 PREFIX: Final = "gang-extender.dev/"
@@ -60,8 +60,41 @@ _WHOLE: Final[dict[type, frozenset[str]]] = {
     ),
     api.WorkloadSpec: frozenset({"controllerRef"}),
     api.ObjectMeta: _METADATA,
+    **dict.fromkeys(
+        (
+            node_types.RuntimeOverhead,
+            node_types.RuntimeScheduling,
+            volume_types.TopologyTerm,
+            volume_types.TopologyLabel,
+        ),
+        frozenset(),
+    ),
+    api.RuntimeClass: frozenset({"handler"}),
+    api.PodToleration: frozenset({"tolerationSeconds"}),
+    api.StorageClass: frozenset(
+        ("parameters", "reclaimPolicy", "mountOptions", "allowVolumeExpansion")
+    ),
+    api.PersistentVolumeClaim: frozenset({"status"}),
+    api.ClaimSpec: frozenset(
+        (
+            "resources",
+            "selector",
+            "volumeMode",
+            "dataSource",
+            "dataSourceRef",
+            "volumeAttributesClassName",
+        )
+    ),
 }
-CHECKED: Final = (api.PodGroup, api.CompositePodGroup, api.Workload, api.TreeProfile)
+CHECKED: Final = (
+    api.PodGroup,
+    api.CompositePodGroup,
+    api.Workload,
+    api.TreeProfile,
+    api.RuntimeClass,
+    api.StorageClass,
+    api.PersistentVolumeClaim,
+)
 
 
 def fields_not_read(kind: type[Any]) -> frozenset[str] | None:

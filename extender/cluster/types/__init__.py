@@ -23,18 +23,25 @@ from extender.cluster.types.group_types import (
     Workload,
     WorkloadSpec,
 )
-from extender.cluster.types.node_types import Node, PriorityClass
+from extender.cluster.types.node_types import Node, PriorityClass, RuntimeClass
 from extender.cluster.types.pod_types import (
+    Affinity,
     Container,
     ContainerStatus,
     LabelSelector,
     Pod,
     PodAffinityTerm,
     PodSpec,
+    PodToleration,
     ResourceNeeds,
 )
 from extender.cluster.types.tree_profile_types import TreeProfile
-from extender.cluster.types.volume_types import PersistentVolume, PersistentVolumeClaim
+from extender.cluster.types.volume_types import (
+    ClaimSpec,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 from extender.cluster.types.workload_types import (
     ClusterTopology,
     ClusterTopologyBinding,
@@ -54,6 +61,7 @@ Readable = (
     | Workload
     | PersistentVolume
     | PersistentVolumeClaim
+    | StorageClass
     | PriorityClass
     | PodDisruptionBudget
 )
@@ -68,12 +76,15 @@ KINDS: dict[str, type[Readable]] = {
         Workload,
         PersistentVolume,
         PersistentVolumeClaim,
+        StorageClass,
         PriorityClass,
         PodDisruptionBudget,
     )
 }
 __all__ = [
     "KINDS",
+    "Affinity",
+    "ClaimSpec",
     "ClusterTopology",
     "ClusterTopologyBinding",
     "ClusterTrainingRuntime",
@@ -97,14 +108,17 @@ __all__ = [
     "PodDisruptionBudget",
     "PodGroup",
     "PodSpec",
+    "PodToleration",
     "PriorityClass",
     "Readable",
     "RequiredNodes",
     "ResourceNeeds",
     "Resources",
+    "RuntimeClass",
     "SchedulingConstraints",
     "SchedulingPolicy",
     "SelectorRequirement",
+    "StorageClass",
     "StoredCondition",
     "Template",
     "TrainingRuntime",

@@ -1,4 +1,4 @@
-"""Nodes and priority classes, which have no namespace."""
+"""Nodes, priority classes and runtime classes, which have no namespace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import field
 
 from extender.cluster.types.common_types import KubernetesObject, Part, Priority, Resources
+from extender.cluster.types.pod_types import PodToleration
 from extender.core.model.pods import TaintEffect
 
 
@@ -45,3 +46,23 @@ class PriorityClass(KubernetesObject, frozen=True, kw_only=True):
     value: Priority = 0
     global_default: bool = False
     preemption_policy: Literal["PreemptLowerPriority", "Never"] = "PreemptLowerPriority"
+
+
+class RuntimeOverhead(Part, frozen=True, kw_only=True):
+    """What a pod of a runtime class needs besides its containers."""
+
+    pod_fixed: Resources = field(default_factory=dict)
+
+
+class RuntimeScheduling(Part, frozen=True, kw_only=True):
+    """The nodes that have the runtime."""
+
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: tuple[PodToleration, ...] = ()
+
+
+class RuntimeClass(KubernetesObject, frozen=True, kw_only=True):
+    """A container runtime; admission adds what it has to each pod that names it."""
+
+    overhead: RuntimeOverhead | None = None
+    scheduling: RuntimeScheduling | None = None

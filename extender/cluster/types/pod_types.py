@@ -15,6 +15,7 @@ from extender.cluster.types.common_types import (
     SelectorRequirement,
     StoredCondition,
 )
+from extender.cluster.types.volume_types import ClaimSpec
 
 
 class ResourceNeeds(Part, frozen=True, kw_only=True):
@@ -112,12 +113,24 @@ class ClaimSource(Part, frozen=True, kw_only=True):
     claim_name: str
 
 
+class ClaimTemplate(Part, frozen=True, kw_only=True):
+    """The claim of a generic ephemeral volume."""
+
+    spec: ClaimSpec = ClaimSpec()
+
+
+class EphemeralSource(Part, frozen=True, kw_only=True):
+    """A volume with a claim that lives as long as its pod."""
+
+    volume_claim_template: ClaimTemplate = ClaimTemplate()
+
+
 class Volume(Part, frozen=True, kw_only=True):
     """A volume of a pod; `ephemeral` has a claim with the name `<pod>-<volume>`."""
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
-    ephemeral: Present | None = None
+    ephemeral: EphemeralSource | None = None
     iscsi: Present | None = None
     rbd: Present | None = None
     gce_persistent_disk: Present | None = None
@@ -145,6 +158,7 @@ class PodSpec(Part, frozen=True, kw_only=True):
     init_containers: tuple[Container, ...] = ()
     resources: ResourceNeeds = ResourceNeeds()
     overhead: Resources = field(default_factory=dict)
+    runtime_class_name: str = ""
     host_network: bool = False
     scheduling_gates: tuple[Named, ...] = ()
     scheduling_group: SchedulingGroup = SchedulingGroup()

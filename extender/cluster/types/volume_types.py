@@ -1,6 +1,8 @@
-"""PersistentVolumes and their claims."""
+"""PersistentVolumes, their claims, and the classes that make them."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from extender.cluster.types.common_types import KubernetesObject, Part, RequiredNodes
 
@@ -21,6 +23,7 @@ class PersistentVolumeSpec(Part, frozen=True, kw_only=True):
     """The spec of a volume: its nodes and its driver."""
 
     node_affinity: VolumeNodeAffinity = VolumeNodeAffinity()
+    storage_class_name: str = ""
     csi: CsiSource | None = None
 
 
@@ -31,13 +34,35 @@ class PersistentVolume(KubernetesObject, frozen=True, kw_only=True):
 
 
 class ClaimSpec(Part, frozen=True, kw_only=True):
-    """The spec of a claim: its volume and its access modes."""
+    """The spec of a claim: its volume, its access modes, and the class that makes the volume."""
 
     volume_name: str = ""
     access_modes: tuple[str, ...] = ()
+    storage_class_name: str | None = None  # None: the default class; empty: only volumes that exist
 
 
 class PersistentVolumeClaim(KubernetesObject, frozen=True, kw_only=True):
     """A claim of a volume."""
 
     spec: ClaimSpec = ClaimSpec()
+
+
+class TopologyLabel(Part, frozen=True, kw_only=True):
+    """A node label with the values that are allowed."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+class TopologyTerm(Part, frozen=True, kw_only=True):
+    """Node labels that must all have an allowed value."""
+
+    match_label_expressions: tuple[TopologyLabel, ...] = ()
+
+
+class StorageClass(KubernetesObject, frozen=True, kw_only=True):
+    """How volumes are made for claims: by whom, when, and for which nodes."""
+
+    provisioner: str = ""
+    volume_binding_mode: Literal["Immediate", "WaitForFirstConsumer"] = "Immediate"
+    allowed_topologies: tuple[TopologyTerm, ...] = ()  # one must hold; none: every node

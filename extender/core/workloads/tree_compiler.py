@@ -48,7 +48,11 @@ from extender.core.workloads.tree_policy import (
     refusal_of,
 )
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_object import PARENT_ANNOTATION, WorkloadObject
+from extender.core.workloads.workload_object import (
+    PARENT_ANNOTATION,
+    WorkloadObject,
+    pod_templates,
+)
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
 TABLE_VERSION = 4
@@ -130,7 +134,11 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         field = "metadata.labels[gang-extender.dev/tree]"
         return _basic(kind, request, policy, refusal_of(workload, "KindDisabled", field, text))
     notes = _field_notes(request)
-    for refusal in (*kind.refusals(workload, policy), *_lost_constraints(notes)):
+    for refusal in (
+        *kind.refusals(workload, policy),
+        *_bound_beforehand(kind, workload),
+        *_lost_constraints(notes),
+    ):
         return _refused(kind, request, policy, refusal)
     try:
         plan = workload_parts(kind, request, policy)
@@ -152,6 +160,14 @@ def _field_notes(request: CompileRequest) -> tuple[tuple[WorkloadObject, FieldNo
         if source is not None
         for note in field_notes(source.kind, {"spec": source.spec})
     )
+
+
+def _bound_beforehand(kind: WorkloadKind, workload: WorkloadObject) -> Iterable[TreeRefusal]:
+    """Yield a refusal for pods that have a node from the beginning: the policies leave them alone, so no member ever comes."""
+    for template in pod_templates(kind.template_paths, workload.spec):
+        if node := (template.get("spec") or {}).get("nodeName"):
+            text = f"is {node!r}, so no scheduler looks at the pods and they join no group; take nodeSelector kubernetes.io/hostname"
+            yield refusal_of(workload, "InvalidField", "the pod template, spec.nodeName", text)
 
 
 def _lost_constraints(notes: Iterable[tuple[WorkloadObject, FieldNote]]) -> Iterable[TreeRefusal]:

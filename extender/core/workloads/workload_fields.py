@@ -35,12 +35,30 @@ class TemplateFields(ReadFields, frozen=True, kw_only=True):
     spec: dict[str, Any] | None = None
 
 
+class PodFailureRuleFields(ReadFields, frozen=True, kw_only=True):
+    """A rule of podFailurePolicy."""
+
+    action: Literal["Count", "FailIndex", "FailJob", "Ignore"]
+
+
+class PodFailureFields(ReadFields, frozen=True, kw_only=True):
+    """What the end of a pod means for its Job."""
+
+    rules: tuple[PodFailureRuleFields, ...] | None = None
+
+
 class JobFields(ReadFields, frozen=True, kw_only=True):
     """The spec of a Job."""
 
     parallelism: PodCount | None = None
     completions: Count | None = None
     completion_mode: Literal["Indexed", "NonIndexed"] | None = None
+    backoff_limit: Count | None = None
+    backoff_limit_per_index: Count | None = None
+    max_failed_indexes: Count | None = None
+    pod_failure_policy: PodFailureFields | None = None
+    pod_replacement_policy: Literal["Failed", "TerminatingOrFailed"] | None = None
+    success_policy: dict[str, Any] | None = None
     suspend: bool | None = None
     managed_by: str | None = None
     scheduling: dict[str, Any] | None = None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from extender.core.workloads.name_rules import NameRule
-from extender.core.workloads.tree_parts import LeafUse, Observed, Part
+from extender.core.workloads.tree_parts import Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import GangMode, TreePolicy, TreeRefusal
 from extender.core.workloads.workload_object import WorkloadObject
 
@@ -39,6 +39,9 @@ class Parts(Protocol):
             InvalidPolicy: No tree can be made from what was observed.
         """
         ...
+
+
+PodLabels = Callable[[Mapping[str, str], Leaf, int], Mapping[str, str]]
 
 
 class HeldWorkload(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +85,8 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     name_rules: tuple[NameRule, ...] = ()
     name_label: str = ""  # on pods: the name of the workload object; every pod with a leaf has it
     uid_label: str = ""  # on pods: the UID of the workload object; empty: they have none
+    # on pods: all labels that its controllers write, by those that name rules read, the leaf and the number of the pod
+    pod_labels: PodLabels | None = None
     # Where pod templates are: dotted, `[]` behind a list. One that an object does not have is left out. Empty: it has
     # none, and its own tree label counts.
     template_paths: tuple[str, ...] = ()

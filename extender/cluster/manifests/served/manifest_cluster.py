@@ -82,6 +82,7 @@ LOG_HEAD_FILE: Final = "log-end.json"  # the published log head, see `core.log.a
 
 _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
     (api.PriorityClass, "crd"),
+    (api.StorageClass, "crd"),
     (api.PersistentVolume, "crd"),
     (api.PersistentVolumeClaim, "crd"),
     (api.Node, "crd"),

@@ -20,6 +20,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
     impossible_subgroups,
     leaf_label,
     observed_replicas,
+    pod_labels,
     replica_kept_out,
     replica_part,
     replica_rules,
@@ -218,6 +219,7 @@ DISAGGREGATEDSET = WorkloadKind(
         LabelValue(key=ROLE_LABEL),
     ),
     name_label=NAME_LABEL,
+    pod_labels=pod_labels,
     template_paths=(
         "spec.roles[].spec.leaderWorkerTemplate.leaderTemplate",
         "spec.roles[].spec.leaderWorkerTemplate.workerTemplate",

@@ -6,7 +6,7 @@ active, so the minimum follows the remaining work downwards; otherwise the last 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from extender.core.workloads.kind_rules import (
@@ -28,6 +28,7 @@ from extender.core.workloads.workload_object import TREE_LABEL, WorkloadObject
 
 NAME_LABEL = "batch.kubernetes.io/job-name"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
+_OLD_LABELS = {"job-name": NAME_LABEL, "controller-uid": UID_LABEL}
 MANAGER = "kubernetes.io/job-controller"
 
 
@@ -96,13 +97,59 @@ def _kept_out(workload: WorkloadObject) -> str:
     )
 
 
-def _without_completions(workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
-    """Return the refusal of an Indexed Job without completions: Kubernetes refuses it, in files as well as in a CronJob."""
+def job_problems(spec: Mapping[str, Any], *, indexed: bool) -> Iterator[tuple[str, str]]:
+    """Yield what kube-apiserver refuses in the spec of a Job: the field below it, and the text.
+
+    Args:
+        spec: The spec of the Job.
+        indexed: Whether the Job is Indexed.
+
+    Source:
+        ValidateJobSpec in pkg/apis/batch/validation of Kubernetes 1.37.
+    """
+    policy = spec.get("podFailurePolicy")
+    restart = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy")
+    if restart == "Always":
+        yield "template.spec.restartPolicy", "is Always; pods of a Job have Never or OnFailure"
+    if policy and restart == "OnFailure":
+        text = "needs restartPolicy Never, and it is OnFailure; change one of the two"
+        yield "podFailurePolicy", text
+    if policy and spec.get("podReplacementPolicy") == "TerminatingOrFailed":
+        text = (
+            "is TerminatingOrFailed; with podFailurePolicy it is Failed, which is the default then"
+        )
+        yield "podReplacementPolicy", text
+    of_indexes = [
+        one for one in ("backoffLimitPerIndex", "successPolicy") if spec.get(one) is not None
+    ]
+    for field in () if indexed else of_indexes:
+        yield (
+            field,
+            "is for Indexed Jobs; set completionMode Indexed with completions, or remove it",
+        )
+    per_index, failed = spec.get("backoffLimitPerIndex"), spec.get("maxFailedIndexes")
+    if failed is not None and per_index is None:
+        yield "maxFailedIndexes", "needs backoffLimitPerIndex; set it, or remove maxFailedIndexes"
+    if failed is not None and failed > number(spec, "completions", failed):
+        yield (
+            "maxFailedIndexes",
+            f"is {failed}, more than completions, which is {spec['completions']}",
+        )
+    actions = [rule.get("action") for rule in (policy or {}).get("rules") or ()]
+    if "FailIndex" in actions and per_index is None:
+        where = f"podFailurePolicy.rules[{actions.index('FailIndex')}].action"
+        yield where, "is FailIndex, which needs backoffLimitPerIndex; set it, or take FailJob"
+
+
+def _invalid_fields(workload: WorkloadObject) -> Iterator[TreeRefusal]:
+    """Yield a refusal for what Kubernetes refuses in a Job, also in files and in a CronJob."""
     spec = workload.spec
-    if spec.get("completionMode") != "Indexed" or spec.get("completions") is not None:
-        return ()
-    text = f"is missing; with completionMode Indexed set it, to {number(spec, 'parallelism', 1)} for pods that run at once"
-    return (refusal_of(workload, "InvalidField", "spec.completions", text),)
+    indexed = spec.get("completionMode") == "Indexed"
+    if indexed and spec.get("completions") is None:
+        text = f"is missing; with completionMode Indexed set it, to {number(spec, 'parallelism', 1)} for pods that run at once"
+        yield refusal_of(workload, "InvalidField", "spec.completions", text)
+    for field, text in job_problems(spec, indexed=indexed):
+        yield refusal_of(workload, "InvalidField", f"spec.{field}", text)
 
 
 def _of_cronjob(cronjob: Mapping[str, Any]) -> HeldWorkload:
@@ -125,6 +172,11 @@ def _of_cronjob(cronjob: Mapping[str, Any]) -> HeldWorkload:
     )
 
 
+def old_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the labels of Job and UID under their names without a prefix, which the Job controller still writes."""
+    return {old: labels[key] for old, key in _OLD_LABELS.items() if key in labels}
+
+
 JOB = WorkloadKind(
     kind="Job",
     group="batch",
@@ -140,6 +192,7 @@ JOB = WorkloadKind(
     ),
     name_label=NAME_LABEL,
     uid_label=UID_LABEL,
+    pod_labels=lambda labels, _, __: {**labels, **old_labels(labels)},
     template_paths=("spec.template",),
     part_of=("JobSet",),
     manager=MANAGER,
@@ -147,7 +200,7 @@ JOB = WorkloadKind(
     parts=_parts,
     finished=finished,
     suspended=lambda workload: bool(workload.spec.get("suspend")),
-    refusals=lambda workload, _: (*only_whole(workload), *_without_completions(workload)),
+    refusals=lambda workload, _: (*only_whole(workload), *_invalid_fields(workload)),
     kept_out=_kept_out,
     native_parts=lambda _, __: (),
 )

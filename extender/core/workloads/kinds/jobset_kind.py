@@ -22,7 +22,13 @@ from extender.core.workloads.kind_rules import (
     template_kept_out,
     template_label,
 )
-from extender.core.workloads.kinds.job_kind import all_at_once, pods_at_once
+from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME_LABEL
+from extender.core.workloads.kinds.job_kind import (
+    all_at_once,
+    job_problems,
+    old_labels,
+    pods_at_once,
+)
 from extender.core.workloads.kinds.jobset_native_parts import native_parts
 from extender.core.workloads.kinds.jobset_steps import (
     EXCLUSIVE,
@@ -52,6 +58,7 @@ from extender.core.workloads.workload_object import (
 
 PREFIX = "jobset.sigs.k8s.io"
 NAME_LABEL = f"{PREFIX}/jobset-name"
+_INDEX_LABEL = f"{PREFIX}/job-index"
 MANAGER = "jobset.sigs.k8s.io/jobset-controller"
 PER_JOB, PER_REPLICATED_JOB = "job", "replicated-job"  # values of LEAF_LABEL
 
@@ -239,7 +246,20 @@ def _is_indexed(spec: Mapping[str, Any]) -> bool:
 
 def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
     del policy
-    return (*_exclusive_topology(workload), *_impossible_order(workload))
+    return (
+        *_exclusive_topology(workload),
+        *_impossible_order(workload),
+        *_invalid_jobs(workload),
+    )
+
+
+def _invalid_jobs(workload: WorkloadObject) -> Iterable[TreeRefusal]:
+    """Yield a refusal where Kubernetes refuses the Jobs of a ReplicatedJob, so that JobSet never makes them."""
+    for index, job in enumerate(replicated_jobs(workload)):
+        spec = job_spec(job)
+        for field, text in job_problems(spec, indexed=_is_indexed(spec)):
+            path = f"spec.replicatedJobs[{index}].template.spec.{field}"
+            yield refusal_of(workload, "InvalidField", path, text)
 
 
 def _impossible_order(workload: WorkloadObject) -> Iterable[TreeRefusal]:
@@ -290,6 +310,15 @@ def _kept_out(workload: WorkloadObject) -> str:
 _UID = ("-", LabelValue(key=f"{PREFIX}/jobset-uid", first=UID_PIECE))
 _REPLICATED_JOB = ("-", LabelValue(key=f"{PREFIX}/replicatedjob-name"))
 
+
+def _pod_labels(labels: Mapping[str, str], leaf: Leaf, number_: int) -> Mapping[str, str]:
+    """Return the labels of a pod with those of its Job; without them where a leaf has the pods of several Jobs."""
+    del leaf, number_
+    parts = [labels.get(key) for key in (NAME_LABEL, f"{PREFIX}/replicatedjob-name", _INDEX_LABEL)]
+    job = {JOB_NAME_LABEL: "-".join(map(str, parts))} if all(parts) else {}
+    return {**labels, **job, **old_labels(job)}
+
+
 JOBSET = WorkloadKind(
     kind="JobSet",
     group="jobset.x-k8s.io",
@@ -305,11 +334,12 @@ JOBSET = WorkloadKind(
         NameRule(
             when=(),
             head=LabelValue(key=NAME_LABEL),
-            rest=(*_REPLICATED_JOB, "-", LabelValue(key=f"{PREFIX}/job-index"), *_UID),
+            rest=(*_REPLICATED_JOB, "-", LabelValue(key=_INDEX_LABEL), *_UID),
         ),
     ),
     name_label=NAME_LABEL,
     uid_label=f"{PREFIX}/jobset-uid",
+    pod_labels=_pod_labels,
     template_paths=("spec.replicatedJobs[].template.spec.template",),
     leaf_label=_stamped,
     leaf_label_cel=(

@@ -26,6 +26,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
     impossible_subgroups,
     leaf_label,
     observed_replicas,
+    pod_labels,
     replica_kept_out,
     replica_part,
     replica_rules,
@@ -94,6 +95,7 @@ LEADERWORKERSET = WorkloadKind(
     spec_type=LeaderWorkerSetFields,
     name_rules=replica_rules(LabelValue(key=NAME_LABEL)),
     name_label=NAME_LABEL,
+    pod_labels=pod_labels,
     template_paths=(
         "spec.leaderWorkerTemplate.leaderTemplate",
         "spec.leaderWorkerTemplate.workerTemplate",

@@ -277,6 +277,28 @@ class _RayClusterFields(ReadFields, frozen=True, kw_only=True):
     managed_by: str | None = None
 
 
+def _pod_labels(labels: Mapping[str, str], leaf: Leaf, number_: int) -> Mapping[str, str]:
+    """Return the labels of a pod with those that name its cluster, its group and its part in it.
+
+    Source:
+        `labelPod` in ray-operator/controllers/ray/common/pod.go.
+    """
+    del number_
+    replica = labels.get(REPLICA_LABEL, "")
+    group = labels.get(GROUP_LABEL) or (replica if leaf.role else _group_of(replica))
+    node_type = "head" if group == HEAD else "worker"
+    kept = {key: text for key, text in labels.items() if key != REPLICA_LABEL or not leaf.role}
+    return {
+        **kept,
+        GROUP_LABEL: group,
+        "ray.io/node-type": node_type,
+        "ray.io/is-ray-node": "yes",
+        "ray.io/identifier": f"{labels.get(NAME_LABEL, '')}-{node_type}",
+        "app.kubernetes.io/name": "kuberay",
+        "app.kubernetes.io/created-by": "kuberay-operator",
+    }
+
+
 RAYCLUSTER = WorkloadKind(
     kind="RayCluster",
     group="ray.io",
@@ -296,6 +318,7 @@ RAYCLUSTER = WorkloadKind(
         ),
     ),
     name_label=NAME_LABEL,
+    pod_labels=_pod_labels,
     template_paths=("spec.headGroupSpec.template", "spec.workerGroupSpecs[].template"),
     manager=MANAGER,
     holders={"RayJob": _of_rayjob, "RayService": _of_rayservice, "RayCronJob": _of_raycronjob},

@@ -6,9 +6,18 @@ from collections import defaultdict
 
 import pytest
 
+from extender.cluster.manifests.manifest_entries import Role, entries_in
+from extender.cluster.manifests.manifest_loader import build, complete
+from extender.cluster.manifests.yaml_reader import Document
 from extender.queries.plan.plan_query import PlanInput, answer_plan_query
 from tests.support.service.manifest_builders import RACK, a_manifest, a_node, an_object
-from tests.support.service.workload_builders import DEFAULT, a_jobset, a_replicated_job, a_template
+from tests.support.service.workload_builders import (
+    DEFAULT,
+    a_job,
+    a_jobset,
+    a_replicated_job,
+    a_template,
+)
 
 ALPHA = "alpha.jobset.sigs.k8s.io"
 BY_SELECTOR = {f"{ALPHA}/exclusive-topology": RACK, f"{ALPHA}/node-selector": "true"}
@@ -158,3 +167,78 @@ def test_jobs_that_kubernetes_refuses_are_named(spec, named):
     texts = [text for text in found.warnings if "refuses an Indexed Job" in text]
     assert len(texts) == named
     assert all("JobSet/default/train: ReplicatedJob w has no completions" in text for text in texts)
+
+
+def apart(key, *values):
+    """Pods of which each has a node for itself among those with a label."""
+    expression = {"key": key, "operator": "In" if values else "Exists", "values": list(values)}
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchExpressions": [expression]},
+    }
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return a_template({"cpu": "1"}, affinity={"podAntiAffinity": {required: [term]}})
+
+
+def a_serving(template, **rest):
+    template = {"size": 2, "workerTemplate": a_template({"cpu": "1"}), "leaderTemplate": template}
+    spec = {"replicas": 2, "leaderWorkerTemplate": template, **rest}
+    return an_object("LeaderWorkerSet", "serve", "leaderworkerset.x-k8s.io/v1", spec=spec)
+
+
+def a_ray(template):
+    workers = [
+        {"groupName": "w", "replicas": 2, "minReplicas": 2, "template": template},
+        {"groupName": "hosts", "replicas": 1, "minReplicas": 1, "numOfHosts": 2, "template": template},
+    ]  # fmt: skip
+    spec = {"headGroupSpec": {"template": template}, "workerGroupSpecs": workers}
+    return an_object("RayCluster", "ray", RAY, spec=spec)
+
+
+def a_job_of(template):
+    return a_job("fit", parallelism=3, completions=3, template=template)
+
+
+@pytest.mark.parametrize(
+    ("workload", "nodes"),
+    [
+        (a_job_of(apart("job-name", "fit")), 3),
+        (a_job_of(apart("batch.kubernetes.io/job-name", "fit")), 3),
+        (a_job_of(apart("batch.kubernetes.io/controller-uid")), 3),
+        (a_job_of(apart("job-name", "other")), 1),
+        (a_jobset(a_replicated_job("w", 2, parallelism=2, completions=2, template=apart("jobset.sigs.k8s.io/replicatedjob-name", "w")), name="q"), 4),
+        (a_jobset(a_replicated_job("w", 2, parallelism=2, completions=2, template=apart("job-name", "q-w-1")), name="q"), 3),
+        (a_serving(apart(f"{LWS}/name", "serve")), 3),
+        (a_serving(apart(f"{LWS}/worker-index", "0")), 2),
+        (a_serving(apart(f"{LWS}/worker-index", "0"), startupPolicy="LeaderReady"), 2),
+        (a_serving(apart(f"{LWS}/group-index", "1")), 3),
+        (a_ray(apart("ray.io/cluster", "ray")), 5),
+        (a_ray(apart("ray.io/node-type", "head")), 2),
+        (a_ray(apart("ray.io/group", "headgroup")), 2),
+        (a_ray(apart("ray.io/group", "other")), 1),
+    ],
+)  # fmt: skip
+def test_rules_of_pods_select_by_the_labels_of_controllers(workload, nodes):
+    """No label of a controller but the name was there, so pods that exclude each other were placed on one node."""
+    free = [a_node(f"n{n}", cpu="64") for n in range(6)]
+    found = a_manifest(free, [workload])
+    question = PlanInput(groups=frozenset(found.groups), pods=frozenset(found.pods))
+    gangs = answer_plan_query(found.world.view, question).gangs
+    placed = {line.pod: line.node for gang in gangs for line in gang.assignments}
+    assert {gang.verdict for gang in gangs} == {"placed"}
+    assert len(set(placed.values())) == nodes, placed
+
+
+@pytest.mark.parametrize("serving", [True, False])
+def test_the_leader_keeps_its_own_labels(serving):
+    """A leader got the labels of the workers' template from a service of files."""
+    lws = a_serving({**a_template(), "metadata": {"labels": {"role": "leader"}}})
+    lws["metadata"]["labels"] = {"gang-extender.dev/tree": "default"}
+    worker = {**a_template(), "metadata": {"labels": {"role": "worker"}}}
+    lws["spec"]["leaderWorkerTemplate"]["workerTemplate"] = worker
+    role = Role.CLUSTER if serving else Role.WANTED
+    entries = entries_in([Document(where="f", value=lws)], role)
+    pods = build(complete(entries, serving=serving)).world.view.pods.values()
+    assert sorted((pod.labels["role"], pod.labels[f"{LWS}/worker-index"]) for pod in pods) == [
+        ("leader", "0"), ("leader", "0"), ("worker", "1"), ("worker", "1"),
+    ]  # fmt: skip

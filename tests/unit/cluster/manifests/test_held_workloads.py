@@ -137,7 +137,7 @@ def test_what_is_to_be_known_about_it_is_a_warning(thing, words):
         (a_holder("RayService", rayClusterConfig=a_cluster_spec(replicas="two")),
          'spec.workerGroupSpecs[0].replicas: expected a whole number from 0 to 100000, found "two"'),
         (a_holder("CronJob", schedule="@daily", jobTemplate=[]), "CronJob/default/train: spec.jobTemplate: is no object"),
-        (HOLDERS["RayJob"] | {"apiVersion": "ray.io/v2"}, 'apiVersion: there is no "ray.io/v2" of RayCluster'),
+        (HOLDERS["RayJob"] | {"apiVersion": "ray.io/v2"}, 'apiVersion: there is no "ray.io/v2" of RayJob'),
         (HOLDERS["RayJob"] | {"kind": "RayJobs"}, "did you mean RayJob?"),
     ],
     ids=["missing", "type", "no object", "version", "kind"],

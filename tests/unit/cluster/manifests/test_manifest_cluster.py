@@ -19,7 +19,7 @@ from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.workload_ports import GroupLink, GroupManifest
 from extender.runtime import periodic
-from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
+from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod, an_object
 from tests.support.service.workload_builders import a_job, a_jobset, a_profile
 from tests.support.waiting import eventually, patient
 
@@ -603,3 +603,30 @@ async def test_a_defect_with_a_file_keeps_no_other(write, running, monkeypatch, 
                 assert "a defect of this service" in cluster.not_ready_reason()
                 broken.undo()
                 await shown(cluster, lambda: set(cluster.view().nodes) == {"good", "bad"})
+
+
+async def test_a_storage_class_of_the_files_counts_and_may_change(write, running) -> None:
+    zone = "topology.kubernetes.io/zone"
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+    claim = an_object("PersistentVolumeClaim", "data", "v1", spec={"storageClassName": "fast"})
+
+    def write_zones(*zones):
+        allowed = [{"matchLabelExpressions": [{"key": zone, "values": list(zones)}]}]
+        storage = an_object(
+            "StorageClass", "fast", "storage.k8s.io/v1", "", provisioner="csi.example.com",
+            volumeBindingMode="WaitForFirstConsumer", allowedTopologies=allowed,
+        )  # fmt: skip
+        write(a_node("n1"), a_pod("p", volumes=volumes), claim, *([storage] if zones else []))
+
+    def allowed_zones(cluster):
+        selectors = pod_named(cluster, "p").shape.selectors
+        return [term.labels[0].values for one in selectors for term in one.terms]
+
+    write_zones("a")
+    async with running() as cluster:
+        assert allowed_zones(cluster) == [("a",)]
+        write_zones("b")
+        await shown(cluster, lambda: allowed_zones(cluster) == [("b",)])
+        write_zones()
+        await shown(cluster, lambda: allowed_zones(cluster) == [])
+        assert "is not bound" in pod_named(cluster, "p").shape.unmodelled[0]

@@ -15,6 +15,7 @@ from tests.support.service.manifest_builders import (
     RACK,
     a_gang,
     a_group,
+    a_manifest,
     a_node,
     a_pod,
     an_object,
@@ -199,3 +200,74 @@ def test_a_file_that_is_no_yaml_names_what_to_look_for(write, text, words):
 def test_a_file_that_is_no_json_names_line_and_column(write):
     with pytest.raises(BadInput, match=r"x.json: line 2, column 9: not valid JSON$"):
         load([write("x.json", text='{"kind": "Pod",\n "spec":}')])
+
+
+TASK = {"name": "a", "container": {"image": "i"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "spec"),
+    [
+        ("InferenceService", "serving.kserve.io/v1beta1", {"predictor": {"model": {"modelFormat": {"name": "x"}}}}),
+        ("LLMInferenceService", "serving.kserve.io/v1alpha1", {"replicas": 2, "model": {"uri": "hf://x"}}),
+        ("Workflow", "argoproj.io/v1alpha1", {"entrypoint": "a", "templates": [TASK]}),
+        ("SparkApplication", "sparkoperator.k8s.io/v1beta2", {"executor": {"instances": 4}}),
+        ("Deployment", "extensions/v1beta1", {"replicas": 2}),
+        ("PyTorchJob", "kubeflow.org/v1", {"pytorchReplicaSpecs": {}}),
+        ("MPIJob", "kubeflow.org/v2beta1", {}),
+        ("AppWrapper", "workload.codeflare.dev/v1beta2", {"components": []}),
+        ("Job", "batch.volcano.sh/v1alpha1", {"minAvailable": 2, "tasks": []}),
+    ],
+)  # fmt: skip
+def test_what_makes_pods_is_not_left_out_as_if_it_had_none(kind, version, spec) -> None:
+    with pytest.raises(BadInput) as caught:
+        a_manifest([], [an_object(kind, "x", version, spec=spec)])
+    assert f"kind {kind} of {version} is not planned" in str(caught.value)
+    assert "give its pods and groups" in str(caught.value)
+
+
+def test_of_a_kind_that_is_not_known_nothing_is_claimed() -> None:
+    things = [
+        an_object("Widget", "w", "example.com/v1"),
+        an_object("Service", "s", "v1"),
+        an_object("LimitRange", "l", "v1"),
+    ]
+    assert a_manifest([], things).warnings == (
+        "left out; the defaults and limits that they set for pods are not in the plan: LimitRange (1)",
+        "left out, as they have no pods: Service (1)",
+        "left out; if they make pods, give those in the files: Widget (1)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (an_object("Kustomization", "k", "kustomize.config.k8s.io/v1beta1"), "of a kustomization give the output of `kubectl kustomize`"),
+        (an_object("PodGroup", "g", "scheduling.volcano.sh/v1beta1"), f"that of {OURS} is"),
+        (an_object("Job", "j", "batch/v1", metadata={"labels": {"gang-extender.dev/tree": False}}, spec={}), "expected text, found false; write it in quotes"),
+        ({"apiVersion": "v1", "kind": "List", "items": {}}, "List: items: expected a list, found {}"),
+        ({"apiVersion": "v1", "kind": "PodList", "items": ""}, 'PodList: items: expected a list, found ""'),
+        (an_object("CronJob", "c", "batch/v1beta1", spec={"jobTemplate": {"spec": {}}}), 'there is no "batch/v1beta1" of CronJob; did you mean batch/v1?'),
+        (an_object("RayService", "r", "ray.io/v1alpha1", spec={"rayClusterConfig": {}}), 'there is no "ray.io/v1alpha1" of RayService; did you mean ray.io/v1?'),
+    ],
+)  # fmt: skip
+def test_what_is_no_object_of_a_plan_is_named_with_what_helps(thing, words) -> None:
+    with pytest.raises(BadInput) as caught:
+        a_manifest([], [thing])
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "words"),
+    [
+        ("kustomization.yaml", b"resources: [a.yaml]", "of a kustomization give the output of `kubectl kustomize`"),
+        ("job.yaml", b"metadata: {name: {{ .Values.name }}}", "of a Helm chart give the output of `helm template`"),
+        ("job.yaml", "kind: Job".encode("utf-16"), "save it as UTF-8"),
+        ("jobs.json", b'{"kind": "Job"}{"kind": "Job"}', "several objects are the items of a List"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_tool_is_named_with_what_helps(tmp_path, name, body, words) -> None:
+    (tmp_path / name).write_bytes(body)
+    with pytest.raises(BadInput) as caught:
+        load([], [str(tmp_path)])
+    assert words in str(caught.value)

@@ -242,18 +242,6 @@ def test_volumes_of_which_no_node_is_known_are_a_warning(volume, others, text) -
     assert warning.endswith("is not known, so kube-scheduler may find fewer nodes")
 
 
-def test_what_a_runtime_class_adds_is_named_as_missing() -> None:
-    found = a_manifest([], [a_job(template=a_template(runtimeClassName="kata"))])
-    text = (
-        "what the RuntimeClass kata adds (overhead, node selector, tolerations) is not in the plan"
-    )
-    assert found.warnings == (
-        f"Job/default/fit: pod template of job: spec.runtimeClassName: {text}",
-    )
-    with_overhead = a_template(runtimeClassName="kata", overhead={"cpu": "250m"})
-    assert a_manifest([], [a_job(template=with_overhead)]).warnings == ()
-
-
 @pytest.mark.parametrize(
     ("field", "name", "place", "hint"),
     [
@@ -293,3 +281,64 @@ def test_an_exempt_namespace_may_be_in_the_file_of_a_workload() -> None:
 def test_a_kind_in_other_letters_is_suggested() -> None:
     with pytest.raises(BadInput, match=r"kind job of batch/v1 is not planned; did you mean Job\?"):
         a_manifest([], [a_job() | {"kind": "job"}])
+
+
+FAILURE = {"rules": [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [1]}}]}
+JOB_SPECS: list[tuple[dict[str, Any], str]] = [
+    ({"template": a_template(restartPolicy="Always")}, "template.spec.restartPolicy: is Always"),
+    ({"podFailurePolicy": FAILURE, "backoffLimitPerIndex": 1, "completionMode": "Indexed", "completions": 1,
+      "template": a_template(restartPolicy="OnFailure")}, "podFailurePolicy: needs restartPolicy Never"),
+    ({"podFailurePolicy": FAILURE}, "podFailurePolicy.rules[0].action: is FailIndex, which needs backoffLimitPerIndex"),
+    ({"podFailurePolicy": {}, "podReplacementPolicy": "TerminatingOrFailed"}, ""),
+    ({"podFailurePolicy": {"rules": [{"action": "Ignore"}]}, "podReplacementPolicy": "TerminatingOrFailed"},
+     "podReplacementPolicy: is TerminatingOrFailed"),
+    ({"backoffLimitPerIndex": 1, "completionMode": "NonIndexed"}, "backoffLimitPerIndex: is for Indexed Jobs"),
+    ({"successPolicy": {"rules": []}, "completionMode": "NonIndexed"}, "successPolicy: is for Indexed Jobs"),
+    ({"maxFailedIndexes": 1, "completionMode": "Indexed", "completions": 1}, "maxFailedIndexes: needs backoffLimitPerIndex"),
+    ({"maxFailedIndexes": 5, "backoffLimitPerIndex": 1, "completionMode": "Indexed", "completions": 1},
+     "maxFailedIndexes: is 5, more than completions, which is 1"),
+    ({"template": a_template(nodeName="n0")}, "spec.nodeName: is 'n0', so no scheduler looks at the pods"),
+    ({"maxFailedIndexes": 1, "backoffLimitPerIndex": 1, "completionMode": "Indexed", "completions": 1}, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("in_set", [False, True], ids=["Job", "JobSet"])
+@pytest.mark.parametrize(("spec", "words"), JOB_SPECS)
+def test_a_job_that_kubernetes_refuses_is_invalid(in_set, spec, words) -> None:
+    workload = a_jobset(a_replicated_job("w", **spec)) if in_set else a_job(**spec)
+    template = spec.get("template") or a_template()
+    (workload["spec"]["replicatedJobs"][0]["template"]["spec"] if in_set else workload["spec"])["template"] = template  # fmt: skip
+    (gang,) = plan(workload)["gangs"]
+    assert gang["verdict"] == ("invalid" if words else "placed")
+    assert words in str(gang["reasons"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"podReplacementPolicy": "Never"}, "podReplacementPolicy: expected one of Failed, TerminatingOrFailed"),
+        ({"podFailurePolicy": {"rules": [{"action": "FailJobs"}]}}, "rules[0].action: expected one of Count, FailIndex, FailJob, Ignore"),
+        ({"backoffLimit": -1}, "backoffLimit: expected a whole number of at least 0"),
+        ({"template": a_template({"cpus": 1})}, "cpus: there is no such resource; did you mean cpu?"),
+        ({"template": a_template({"gpu": 1})}, "gpu: there is no such resource; a device has a prefix: nvidia.com/gpu"),
+        ({"template": a_template(tolerations=[{"key": "a", "operator": "Exists", "value": "b"}])}, 'tolerations[0].value: is "b"'),
+        ({"template": a_template(tolerations=[{"value": "b"}])}, "tolerations[0].key: is missing"),
+        ({"template": a_template(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}})},
+         "nodeSelectorTerms: is empty"),
+        ({"template": a_template(initContainers=[{"name": "main"}])}, 'the name "main" is used twice'),
+        ({"template": a_template(resources={"requests": {"nvidia.com/gpu": 1}})}, "nvidia.com/gpu: a pod has cpu, memory and huge pages here"),
+        ({"template": a_template(resources={"requests": {"cpu": "500m"}})}, 'cpu: "500m" is less than its containers request together'),
+    ],
+)  # fmt: skip
+def test_a_value_that_kubernetes_refuses_is_an_error(spec, words) -> None:
+    for thing in (a_job(**spec), a_jobset(a_replicated_job("w", **spec))):
+        with pytest.raises(BadInput) as caught:
+            a_manifest([], [thing])
+        assert words in str(caught.value)
+
+
+def test_devices_have_one_number_for_request_and_limit() -> None:
+    template = a_template({"nvidia.com/gpu": 1})
+    template["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": 2}
+    with pytest.raises(BadInput, match=r'nvidia.com/gpu: "1" is not its limit, which is "2"'):
+        a_manifest([], [a_job(template=template)])

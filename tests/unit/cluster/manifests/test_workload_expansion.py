@@ -119,12 +119,16 @@ def test_pods_are_as_the_admission_policies_store_them() -> None:
     made = complete(entries).entries
     group, first, second = (entry.thing for entry in made)
     spec, limits = by_hand["spec"], by_hand["spec"]["containers"][0]["resources"]["limits"]
+    uid = first.metadata.labels["controller-uid"]
     for number, pod in enumerate((first, second)):
         assert pod.metadata.name == f"{group.metadata.name}-{number}"
         assert pod.metadata.annotations == {"note": "kept"}
         assert pod.metadata.labels == {
             "app": "fit",
             "batch.kubernetes.io/job-name": "fit",
+            "batch.kubernetes.io/controller-uid": uid,
+            "job-name": "fit",
+            "controller-uid": uid,
             TREE_LABEL: "default",
             GROUP_LABEL: group.metadata.name,
         }

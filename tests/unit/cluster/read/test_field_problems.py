@@ -73,10 +73,10 @@ def test_an_object_has_problems_when_msgspec_refuses_it(data):
     ("kind", "thing", "texts"),
     [
         (api.Node, {"spec": {"taints": [{"value": 1}]}},
-         ["spec.taints[0].value: expected text, found 1", "spec.taints[0].key: is missing; it is text",
+         ["spec.taints[0].value: expected text, found 1; write it in quotes", "spec.taints[0].key: is missing; it is text",
           "spec.taints[0].effect: is missing; it is one of NoExecute, NoSchedule, PreferNoSchedule"]),
         (api.Pod, {"metadata": {"labels": {"a.b/c": 1}, "creationTimestamp": "yesterday"}},
-         ["metadata.labels[a.b/c]: expected text, found 1",
+         ["metadata.labels[a.b/c]: expected text, found 1; write it in quotes",
           'metadata.creationTimestamp: expected a time such as 2026-11-20T03:12:00Z, found "yesterday"']),
         (api.PodGroup, {"spec": {"priority": 3 * 10**9, "disruptionMode": 4}},
          ["spec.priority: expected a whole number from -2147483648 to 2147483647, found 3000000000",
