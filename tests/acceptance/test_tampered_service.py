@@ -55,7 +55,9 @@ async def behind(url):
 def metrics(service):
     with urllib.request.urlopen(f"{service.url}/metrics") as reply:
         text = reply.read().decode()
-    return dict(re.findall(r'^gang_extender_log_findings\{kind="([^"]+)"\} (\S+)$', text, re.MULTILINE))
+    return dict(
+        re.findall(r'^gang_extender_log_findings\{kind="([^"]+)"\} (\S+)$', text, re.MULTILINE)
+    )
 
 
 def drift_lines(service):
