@@ -11,12 +11,12 @@ from contextlib import aclosing
 import msgspec
 
 from extender import settings as settings_module
-from extender.cli.commands.history_commands import logged_gang
 from extender.cli.connection.service_client import finder
 from extender.cli.output.list_table import ListForm, clock_text
 from extender.cli.output.printing import complain
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_stream import EventStream
+from extender.queries.log.gang_history import gang_of_name
 
 
 class _EventFields(msgspec.Struct):
@@ -56,7 +56,7 @@ async def follow_events(
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
     async with store(settings, migrates=False) as opened:
         feed = EventStream(opened.log, opened.audit)
-        gang = await logged_gang(opened.audit, wanted.gang, expected=True)
+        gang = await gang_of_name(opened.audit, wanted.gang, expected=True)
         wanted = msgspec.structs.replace(wanted, gang=gang)
         _until_interrupted(feed.stop)
         if from_now:

@@ -41,7 +41,7 @@ from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.wording import counted
-from extender.ports.query_ports import EventFilter, EventPage, EventQueries
+from extender.ports.query_ports import EventFilter, EventPage
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.gang_history import (
     LIMIT_MAX,
@@ -198,8 +198,8 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     if source is None:
 
         async def question(opened: Store) -> GangHistory:
-            found = await logged_gang(opened.audit, wanted.gang, namespace)
-            return await read_history(opened.audit, opened.inputs, replace(wanted, gang=found))
+            gang = await gang_of_name(opened.audit, wanted.gang, namespace)
+            return await read_history(opened.audit, opened.inputs, replace(wanted, gang=gang))
 
         found = ask(database_url, data_dir, question)
         for note in _notes(found, wanted):
@@ -226,28 +226,8 @@ def listed_gang(gang: str, part: Listed, source: Ask | None) -> str:
     return path_or_name(gang, part.namespace or "default", source, only=only) if gang else ""
 
 
-async def logged_gang(
-    reader: EventQueries, gang: str, namespace: str = "default", *, expected: bool = False
-) -> str:
-    """Return the `namespace/name` of a gang that is named as by `path_or_name`; empty: none is named.
-
-    Args:
-        reader: Reads the log.
-        gang: `namespace/name`, which is returned, or a name.
-        namespace: Where a name is looked for first.
-        expected: Whether the log may not have it yet.
-
-    Raises:
-        NotFound: The log has the name in no namespace, or in several others.
-        StoreUnavailable: The database did not answer.
-    """
-    if not gang or "/" in gang:
-        return gang
-    return await gang_of_name(reader, gang, namespace, expected=expected)
-
-
 def _served_gang(source: Ask, gang: str, namespace: str) -> str:
-    """Return the same of a service.
+    """Return what `gang_of_name` returns, from a service.
 
     Raises:
         typer.Exit: The service does not know the name, or knows several; this is printed.
@@ -397,8 +377,8 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     if source is None:
 
         async def question(opened: Store) -> EventPage:
-            found = await logged_gang(opened.audit, wanted.gang)
-            return await opened.audit.page(replace(wanted, gang=found))
+            gang = await gang_of_name(opened.audit, wanted.gang)
+            return await opened.audit.page(replace(wanted, gang=gang))
 
         page = ask(database_url, data_dir, question)
         lines = [event_line(event) for event in page.events]

@@ -15,7 +15,6 @@ from extender.cli.commands.history_commands import (
     ask,
     listed_gang,
     log_source,
-    logged_gang,
 )
 from extender.cli.completion.live_names import complete_objects
 from extender.cli.connection.service_client import LogServer
@@ -45,6 +44,7 @@ from extender.cli.output.list_table import (
 )
 from extender.cli.output.printing import complain, console, print_table
 from extender.core.model.wording import duration_text, spaced
+from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.preemption_line import OUTCOMES, PreemptionLine, UnitLine
 from extender.queries.log.preemption_report import PreemptionQuery, Preemptions, victim_of_name
 from extender.queries.log.preemption_report import preemptions as read
@@ -130,7 +130,7 @@ async def _read_logged(wanted: PreemptionQuery, opened: Store) -> Preemptions:
     victim = wanted.victim
     if victim and "/" not in victim:
         victim = await victim_of_name(opened.audit, victim)
-    preemptor = await logged_gang(opened.audit, wanted.preemptor)
+    preemptor = await gang_of_name(opened.audit, wanted.preemptor)
     return await read(opened.audit, replace(wanted, victim=victim, preemptor=preemptor))
 
 

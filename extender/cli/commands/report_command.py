@@ -14,7 +14,6 @@ from extender.cli.commands.history_commands import (
     ask,
     listed_gang,
     log_source,
-    logged_gang,
 )
 from extender.cli.connection.service_client import LogServer
 from extender.cli.options.list_options import (
@@ -38,6 +37,7 @@ from extender.cli.output.list_table import (
 from extender.cli.output.printing import console
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.wording import duration_text
+from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.reports import (
     LIMIT,
     LIMIT_MAX,
@@ -105,8 +105,8 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
     if source is None:
 
         async def question(opened: Store) -> Report:
-            found = await logged_gang(opened.audit, query.gang)
-            return await read_report(opened.reports, opened.audit, replace(query, gang=found))
+            named = await gang_of_name(opened.audit, query.gang)
+            return await read_report(opened.reports, opened.audit, replace(query, gang=named))
 
         found = ask(database_url, data_dir, question)
     else:

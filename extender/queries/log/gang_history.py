@@ -168,20 +168,22 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
 async def gang_of_name(
     reader: EventQueries, name: str, namespace: str = "default", *, expected: bool = False
 ) -> str:
-    """Return the `namespace/name` of the root group that a name without a namespace means.
+    """Return the `namespace/name` of the root group that a name means; empty: none is named.
 
-    It is that in `namespace`, if the log has it there; else that in the only other namespace that has it.
+    `namespace/name` is returned as it is. A name alone is that in `namespace`, if the log has it there; else that in the only other namespace that has it.
 
     Args:
         reader: Reads the log.
-        name: The name.
-        namespace: Where it is looked for first.
+        name: The name, or `namespace/name`.
+        namespace: Where a name alone is looked for first.
         expected: Whether it is that in `namespace` if the log does not have it yet.
 
     Raises:
         NotFound: Several other namespaces have it, or none has and it is not expected.
         StoreUnavailable: The database did not answer.
     """
+    if not name or "/" in name:
+        return name
     paths, preferred = await reader.gangs_named(name), f"{namespace}/{name}"
     return preferred if expected and not paths else chosen_path(paths, preferred, "gang")
 
