@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import os
 import random
 import shutil
-import signal
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,7 +23,7 @@ from extender.store import schema_migration
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
-from tests.integration.store.test_unknown_outcome import children_of, everything, resolve, take
+from tests.integration.store.test_unknown_outcome import everything, kill_server, resolve, take
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import FAST
 from tests.support.service.sse_reader import Reader
@@ -167,8 +164,7 @@ async def write_until_killed(server, log, grant, script):
     """Write while the whole server is killed; what is not known to be written is in `script.open`."""
     from extender.core.model.errors import StoreUnavailable
 
-    victims = [server.pid, *children_of(server.pid)]
-    killing = asyncio.get_running_loop().call_later(0.2, kill, victims)
+    killing = asyncio.get_running_loop().call_later(0.2, kill_server, server.pid)
     script.open = []
     while not script.open:
         batch = [script.some(2) for _ in range(5)]
@@ -180,12 +176,6 @@ async def write_until_killed(server, log, grant, script):
                 assert isinstance(outcome, StoreUnavailable)
                 script.open += events
     killing.cancel()
-
-
-def kill(pids):
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 async def test_where_a_stream_begins(database_url):

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import tempfile
+import time
 from pathlib import Path
 
 import asyncpg
@@ -203,16 +204,29 @@ async def test_no_server_is_an_answer_too(tmp_path):
     await log.close()
 
 
-def children_of(pid):
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
+def kill_server(pid):
+    """Kill a server with each of its processes at once.
+
+    One that was started a moment ago must not be missed: it may wait for ever for a lock of a process that was killed, and the
+    memory that they share keeps the next server from starting.
+    """
+    os.kill(pid, signal.SIGSTOP)  # it starts no process from now on
+    while _state_and_parent(pid)[0] not in ("T", "X", "Z"):
+        time.sleep(0.001)
+    every_pid = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    children = [child for child in every_pid if _state_and_parent(child)[1] == pid]
+    for process in (*children, pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _state_and_parent(pid):
+    """Return the state of a process as `ps` shows it, and the id of its parent; that of one that has ended is 0."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return "X", 0
+    return fields[0], int(fields[1])
 
 
 async def test_kill_9_of_postgres_mid_append_loses_nothing_acknowledged():
@@ -227,13 +241,10 @@ async def test_kill_9_of_postgres_mid_append_loses_nothing_acknowledged():
         grant = await take(log)
         script = Script(grant)
         for _ in range(5):
-            victims = [server.pid, *children_of(server.pid)]
 
-            async def kill(victims=victims):
+            async def kill(pid=server.pid):
                 await asyncio.sleep(chance.uniform(0.01, 0.1))
-                for pid in victims:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                kill_server(pid)
 
             killing = asyncio.create_task(kill())
             open_, batch = [], []
