@@ -37,8 +37,8 @@ PROBE_EVERY_S = 0.05
 # Allocators keep what they got; the second half may use what the first did not. A leak of one body of 20 kB in 100
 # requests would be more in the full profile.
 GROWTH_MAX_KIB = 32 * 1024
-# At most 12 were measured, with bodies of 16 MB; a machine at its limit counts some cache misses of others as ours.
-TURN_MAX_MS = 20.0
+# At most 12 were measured, with bodies of 16 MB, and 21 where others use the caches of the processor; what was found by this took 200 and more.
+TURN_MAX_MS = 60.0
 NODES = ("n0", "n1", "n2", "n3")
 PAGE = [(f"/ui/{name}", ("at", "namespace")) for name in ("", "{path}", "index.html", "{path}/{path}")] + [
     ("/ui", ()), ("/", ()), ("/{path}", ()), ("/livez", ()), ("/readyz", ()), ("/metrics", ("name[]",)),
@@ -218,12 +218,13 @@ async def test_rubbish_is_answered_and_leaves_nothing(service, surface, count):
     """Each answer is below 500 or an explained 503; the service is ready afterwards, and as large as half way."""
     run = Run(service, await requests_of(service, surface))
     await run.send(FIRST)
-    await service.longest_turns()
+    await service.turns()
     await run.send(count // 2 - FIRST)
     half_kib = rss_kib(service)
     await run.send(count - count // 2)
     grown_kib = rss_kib(service) - half_kib
-    turns = await service.longest_turns()
+    seen = await service.turns()
+    turns = seen["longest"]
     waited_s, beside = run.longest
     print(
         f"{surface}: {dict(run.statuses)}, grown {grown_kib} KiB; longest wait of a probe {waited_s * 1000:.0f} ms beside"
@@ -239,5 +240,6 @@ async def test_rubbish_is_answered_and_leaves_nothing(service, surface, count):
     assert set(run.statuses) & {200, 400, 404}, run.statuses
     assert grown_kib < GROWTH_MAX_KIB
     assert not [turn for turn in turns if turn["cpu_ms"] > TURN_MAX_MS]
+    assert not [name for name in seen["imported"] if name.startswith("extender.")]
     assert not exceptions_of_ours(service)
     await service.until("/readyz", 200)

@@ -3,7 +3,7 @@
     python -m tests.support.service.loop_probe REPORT serve --cluster ...
 
 CPU time, because foreign load on the machine does not count. A turn runs all that is ready, so it is as long as a new call may
-have to wait. SIGUSR1 writes the longest turns of the time since the last one to the file REPORT, and begins anew.
+have to wait. SIGUSR1 writes the longest turns of the time since the last one and the modules that were imported since to the file REPORT, and begins anew.
 The probe runs in each turn, so the loop never sleeps.
 """
 
@@ -40,7 +40,7 @@ class LoopProbe:
         self._began_s = time.thread_time()
         self._where: dict[int, list[str]] = {}
         self._longest: list[tuple[float, int]] = []
-        self._turns = 0
+        self._modules = set(sys.modules)
         self._loop.add_signal_handler(signal.SIGUSR1, self._write)
         threading.Thread(target=self._watch, daemon=True).start()
         self._step()
@@ -48,7 +48,6 @@ class LoopProbe:
     def _step(self) -> None:
         now_s = time.thread_time()
         took_s = now_s - self._began_s
-        self._turns += 1
         if took_s >= LONG_S:
             self._longest.append((took_s, self._turn))
             self._longest = sorted(self._longest, reverse=True)[:KEPT]
@@ -77,8 +76,10 @@ class LoopProbe:
             for took_s, turn in self._longest
         ]
         new = self._report.with_suffix(".new")
-        new.write_text(json.dumps({"turns": self._turns, "longest": lines}), encoding="utf-8")
-        self._longest, self._where, self._turns = [], {}, 0
+        modules = set(sys.modules)
+        report = {"longest": lines, "imported": sorted(modules - self._modules)}
+        new.write_text(json.dumps(report), encoding="utf-8")
+        self._longest, self._where, self._modules = [], {}, modules
         new.replace(self._report)
 
 
@@ -90,12 +91,12 @@ class ProbedReplica(Replica):
         self.command = (sys.executable, "-m", "tests.support.service.loop_probe", str(self._report))
         super().start()
 
-    async def longest_turns(self):
-        """Return the longest turns of the loop since the last call, each with its CPU time and where it was."""
+    async def turns(self):
+        """Return the `longest` turns since the last call, each with CPU time and where it was, and the modules `imported` since."""
         self._report.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR1)
         await eventually(self._report.exists, "the report of the probe", state=self.tail)
-        return json.loads(self._report.read_text(encoding="utf-8"))["longest"]
+        return json.loads(self._report.read_text(encoding="utf-8"))
 
 
 def main() -> None:
