@@ -391,21 +391,23 @@ async def test_random_frames_do_not_disturb_others(made):
 async def test_an_unused_and_an_idle_connection_are_closed(made, monkeypatch):
     """One that sends no request after `header_timeout_s`, one between requests after `keepalive_timeout_s`, with GOAWAY."""
     monkeypatch.setattr(http2_connection, "LINGER_S", 0.3)
-    async with listening(made, header_timeout_s=0.1, keepalive_timeout_s=0.6) as service:
-        async with http2_client(made, service.ports[0]) as unused:
-            await unused.ended.wait()
-        async with http2_client(made, service.ports[0]) as idle:
-            await idle.ask(FILTER, service.filter_body())
-            await asyncio.sleep(0.5)  # longer than headers may take, and a connection lingers
-            await idle.ask(FILTER, service.filter_body())
-            await idle.ended.wait()
-            assert idle.going_away.is_set()
+    async with (
+        listening(made, header_timeout_s=1, keepalive_timeout_s=4) as service,
+        http2_client(made, service.ports[0]) as unused,
+        http2_client(made, service.ports[0]) as idle,
+    ):
+        await idle.ask(FILTER, service.filter_body())
+        await unused.ended.wait()
+        await asyncio.sleep(0.5)  # longer than headers may take, and a connection lingers
+        await idle.ask(FILTER, service.filter_body())
+        await idle.ended.wait()
+        assert idle.going_away.is_set()
 
 
 async def test_a_frame_in_two_pieces_does_not_end_an_idle_connection(made):
     """Its rest comes in time; then the connection is idle as before. A frame without its rest ends it."""
     async with (
-        listening(made, header_timeout_s=0.2, keepalive_timeout_s=60) as service,
+        listening(made, header_timeout_s=1, keepalive_timeout_s=60) as service,
         http2_client(made, service.ports[0]) as caller,
     ):
         await caller.ask(FILTER, service.filter_body())
@@ -413,7 +415,7 @@ async def test_a_frame_in_two_pieces_does_not_end_an_idle_connection(made):
         caller.writer.write(ping[:5])
         await asyncio.sleep(0.02)
         caller.writer.write(ping[5:])
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.3)
         assert not caller.going_away.is_set()
         assert (await caller.ask(FILTER, service.filter_body())).status == 200
         caller.writer.write(ping[:5])

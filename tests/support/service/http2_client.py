@@ -59,13 +59,21 @@ class Http2Client:
         self.h2.initiate_connection()
         self.flush()
         self._task = asyncio.create_task(self._read())
-        await self._settled.wait()  # the windows of the server are known
+        await (
+            self._settled.wait()
+        )  # the windows of the server are known, or it has closed the connection
 
     def flush(self):
         self.writer.write(self.h2.data_to_send())
 
     def start(self, path, body=b"", *, method="POST", ends=True, **headers):
-        """Send a request, or with `ends=False` its beginning; return its number, for `answer`."""
+        """Send a request, or with `ends=False` its beginning; return its number, for `answer`.
+
+        Raises:
+            ConnectionError: The connection is closed.
+        """
+        if self.ended.is_set():
+            raise ConnectionError("the connection is closed")
         number = self.h2.get_next_available_stream_id()
         found = {
             ":method": method, ":path": path, ":scheme": "https", ":authority": "127.0.0.1",
@@ -114,12 +122,19 @@ class Http2Client:
             await self._task
 
     async def _read(self):
-        with suppress(ConnectionError, ssl.SSLError):
-            while data := await self.reader.read(1 << 16):
-                for event in self.h2.receive_data(data):
-                    self._take(event)
-                self.flush()
+        try:
+            with suppress(ConnectionError, ssl.SSLError):
+                while data := await self.reader.read(1 << 16):
+                    for event in self.h2.receive_data(data):
+                        self._take(event)
+                    self.flush()
+        finally:
+            self._end()
+
+    def _end(self):
+        """Let nobody wait for what cannot come any more."""
         self.ended.set()
+        self._settled.set()
         for stream in self._streams.values():
             if not stream["done"].done():
                 stream["done"].set_exception(ConnectionError("the connection is closed"))
