@@ -132,7 +132,7 @@ class Http2Client:
             self._end()
 
     def _end(self):
-        """Let nobody wait for what cannot come any more."""
+        """End each wait for what cannot come any more."""
         self.ended.set()
         self._settled.set()
         for stream in self._streams.values():
