@@ -86,7 +86,7 @@ class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     priority: int  # of the preemptor
     may_preempt: bool = True  # False: preemptionPolicy Never
-    # whether only `going` is asked about, since preemption is off or nothing has a lower priority: no answer speaks of evictions
+    # whether only `going` is asked about, as by `only_awaiting`: there are no units, and no answer speaks of evictions
     only_awaits: bool | UnsetType = UNSET  # never False: older inputs have their bytes without it
     # sorted by kind, name and UID (a name may occur with several UIDs)
     units: tuple[PlanUnit, ...] = ()

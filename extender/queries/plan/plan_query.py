@@ -54,6 +54,7 @@ from extender.core.planner.preempt.victim_search import (
     PreemptionPlan,
     PreemptionVerdict,
     may_trigger_preemption,
+    only_awaiting,
 )
 from extender.queries.plan.node_groups import (
     NodeGroup,
@@ -528,9 +529,8 @@ def _planned(
         request = preemption_request(
             view, state, forest_of(view), tree, request, ruled=ruled, moment=moment
         )
-        if not question.preemption and request.evictable is not None:
-            kept = msgspec.structs.replace(request.evictable, only_awaits=True, units=())
-            request = msgspec.structs.replace(request, evictable=kept)
+        if not question.preemption:
+            request = only_awaiting(request)
         judged = judge(request)
     elif isinstance(first, Refusal):
         judged = judge(request)

@@ -22,7 +22,7 @@ from extender.core.decisions.preempt.unbound_gang_members import unbound_reserva
 from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.judgement import Judgement
-from extender.core.planner.preempt.victim_search import PreemptionPlan
+from extender.core.planner.preempt.victim_search import PreemptionPlan, only_awaiting
 from extender.ports.log_ports import DecisionInput
 from extender.telemetry import METRICS
 
@@ -82,11 +82,8 @@ class PreemptionSearch:
         uid = tree_request.tree.root.uid
         request = self._requests.with_evictable(tree_request)
         now = tree_request.now
-        if request.evictable is not None and not self._policy.may_evict_for(
-            now.view, now.pending, tree_request.tree
-        ):
-            kept = msgspec.structs.replace(request.evictable, only_awaits=True, units=())
-            request = msgspec.structs.replace(request, evictable=kept)
+        if not self._policy.may_evict_for(now.view, now.pending, tree_request.tree):
+            request = only_awaiting(request)
         if request.nodes is not tree_request.request.nodes:
             verdict = None  # less is free for a preemptor: claims of others hold against it
         searched = SearchedCapacity.of(now.view, now.pending, tree_request.tree, request)

@@ -142,7 +142,7 @@ def preempt(
         idle = ""
     if idle:
         return _none("not-triggered", idle, spent)
-    if source.only_awaits or not source.may_preempt:  # it waits all the same for what terminates
+    if not source.may_preempt:  # it waits all the same for what terminates
         source = msgspec.structs.replace(source, units=())
         request = msgspec.structs.replace(request, evictable=source)
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
@@ -156,6 +156,14 @@ def preempt(
         text = "preemptionPolicy Never: it waits, and no pod is evicted"
         return _none("never", text, made.search.nodes)
     return made
+
+
+def only_awaiting(request: PlanRequest) -> PlanRequest:
+    """Return a request that asks only whether terminating pods are enough: preemption is off, or nothing has a lower priority."""
+    if request.evictable is None:
+        return request
+    awaited = msgspec.structs.replace(request.evictable, only_awaits=True, units=())
+    return msgspec.structs.replace(request, evictable=awaited)
 
 
 def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
