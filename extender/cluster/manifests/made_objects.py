@@ -78,16 +78,16 @@ def controller_labels(
 
     Those of its template, of which a leader and its workers may have several, are not among them.
     """
-    known = {kind.name_label: workload.name} if kind.name_label else {}
+    certain = {kind.name_label: workload.name} if kind.name_label else {}
     if kind.uid_label:
-        known[kind.uid_label] = workload.uid
+        certain[kind.uid_label] = workload.uid
     of_template: Mapping[str, str] = (leaf.template.get("metadata") or {}).get("labels") or {}
     for use in uses:  # a leaf may be a piece of what it was made for
         if f"{leaf.name}-".startswith(f"{use.name}-"):
-            known = {**use.labels, **known}
+            certain = {**use.labels, **certain}
             break
-    read = labels_of_leaf(kind.name_rules, {**of_template, **known}, leaf.name)
-    own = {key: text for key, text in read.items() if key in known or key not in of_template}
+    read = labels_of_leaf(kind.name_rules, {**of_template, **certain}, leaf.name)
+    own = {key: text for key, text in read.items() if key in certain or key not in of_template}
     pod_labels = kind.pod_labels
     if pod_labels is None:
         return lambda _: own
@@ -138,7 +138,7 @@ def _pod_of(
     members: bool,
 ) -> api.Pod:
     metadata = template.get("metadata") or {}
-    own = {**(metadata.get("labels") or {})}
+    own = dict(metadata.get("labels") or {})
     if members:
         own[GROUP_LABEL] = leaf.name
     body = {

@@ -410,12 +410,8 @@ class ObjectStore:
             name = next(
                 (key[1] for key in sorted(self._classes) if _is_default(self._classes[key])), ""
             )
-        found = self._classes.get(("", name)) if name else None
-        if (
-            found is None
-            or found.volume_binding_mode == "Immediate"
-            or found.provisioner == _NO_PROVISIONER
-        ):
+        of = self._classes.get(("", name)) if name else None
+        if of is None or of.volume_binding_mode == "Immediate" or of.provisioner == _NO_PROVISIONER:
             return None
         if any(volume.storage_class == name for volume in self._volumes.values()):
             return None
@@ -426,7 +422,7 @@ class ObjectStore:
                     for label in term.match_label_expressions
                 )
             )
-            for term in found.allowed_topologies
+            for term in of.allowed_topologies
         )
         return (NodeSelector(terms=terms, volume=True),) if terms else ()
 
@@ -478,8 +474,8 @@ def _claims_of(found: api.Pod) -> dict[Name, api.ClaimSpec | None]:
     return claims
 
 
-def _is_default(found: api.StorageClass) -> bool:
-    return found.metadata.annotations.get(_DEFAULT_CLASS) == "true"
+def _is_default(of: api.StorageClass) -> bool:
+    return of.metadata.annotations.get(_DEFAULT_CLASS) == "true"
 
 
 def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:

@@ -135,15 +135,15 @@ class Reconciler:
         """Return the events for what differs, and start to look up how members ended that the view does not have."""
         view, forest, state = moment.view, moment.forest, moment.pending
         self._unwatched = {u: r for u, r in self._unwatched.items() if reservation_of(state, u)}
-        found = self._comparison.decide(view, state, forest, now, gangs)
+        drafts = self._comparison.decide(view, state, forest, now, gangs)
         gone: list[MemberTerminated | Reservation] = [
             *self._unwatched.values(),
-            *losses_without_cause(view, found),
+            *losses_without_cause(view, drafts),
         ]
         if self._termination_reasons.look_up(gone):
             now = msgspec.structs.replace(now, awaited=self._termination_reasons.awaited)
-            found = self._comparison.decide(view, state, forest, now, gangs)
-        return found
+            drafts = self._comparison.decide(view, state, forest, now, gangs)
+        return drafts
 
     def _expired(self, state: ReservationState) -> frozenset[GangUid]:
         """Return the roots without bound members whose reservations have not been used for their lifetime."""

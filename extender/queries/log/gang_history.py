@@ -199,8 +199,10 @@ def chosen_path(paths: Collection[str], preferred: str, noun: str) -> str:
     Raises:
         NotFound: There is none, or there are several others.
     """
-    if preferred in paths or len(paths) == 1:
-        return preferred if preferred in paths else next(iter(paths))
+    if preferred in paths:
+        return preferred
+    if len(paths) == 1:
+        return next(iter(paths))
     raise NotFound(f"{noun} {preferred}: {_absent(sorted(paths))}")
 
 

@@ -331,13 +331,13 @@ class _Templates:
 def pod_labels(labels: Mapping[str, str], leaf: Leaf, number_: int) -> Mapping[str, str]:
     """Return the labels of a pod with its place in its replica, which a worker of a subgroup has no label for here."""
     index = labels.get(GROUP_INDEX) or labels.get(POD_INDEX, "")
-    found = {key: text for key, text in labels.items() if key not in (WORKER_INDEX, POD_INDEX)}
-    found[GROUP_INDEX] = index
+    own = {key: text for key, text in labels.items() if key not in (WORKER_INDEX, POD_INDEX)}
+    own[GROUP_INDEX] = index
     if leaf.role == "leader" or (leaf.leading and number_ == 0):
-        return {**found, WORKER_INDEX: "0", POD_INDEX: index}
+        return {**own, WORKER_INDEX: "0", POD_INDEX: index}
     if leaf.role in ("replica", "worker"):
-        found[WORKER_INDEX] = str(number_ if leaf.role == "replica" else number_ + 1)
-    return found
+        own[WORKER_INDEX] = str(number_ if leaf.role == "replica" else number_ + 1)
+    return own
 
 
 def _leader_first(spec: Mapping[str, Any]) -> bool:

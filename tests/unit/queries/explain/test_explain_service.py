@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import functools
 
 import msgspec
 import pytest
@@ -411,20 +412,27 @@ async def test_a_typo_in_a_large_cluster_leaves_the_event_loop_to_others(monkeyp
         assert [one.path for one in found] == [f"default/{name}" for name in at_once]
 
 
+def answers_in_searches(stage, *questions):
+    """Let each plan be a search; return a list to which each of them adds the answers of that moment."""
+    planner, answers = stage.parts.planner, []
+    inner = planner.plan
+    planner.at_once = lambda request: "search"
+
+    async def look(encoded):
+        answers.append([await question() for question in questions])
+        return await inner(encoded)
+
+    planner.plan = look
+    return answers
+
+
 async def test_a_gang_that_waits_for_its_search() -> None:
     """Its place among the searches of its own namespace is the reason; no other plan is made for the answer."""
     gangs = [thing for n in range(3) for thing in a_gang(f"g{n}", pods=2, requests=WHOLE)]
     async with a_stage(*gangs) as stage:
         await stage.lead()
-        planner, answers = stage.parts.planner, []
-        inner, ask = planner.plan, explaining(stage)
-        planner.at_once = lambda request: "search"
-
-        async def look(encoded):
-            answers.append([await ask(f"g{n}") for n in range(3)])
-            return await inner(encoded)
-
-        planner.plan = look
+        ask = explaining(stage)
+        answers = answers_in_searches(stage, *(functools.partial(ask, f"g{n}") for n in range(3)))
         await stage.one_pass()
         first, second, third = answers[0]
         assert first.answer == "PodGroup default/g0 waits for its search, which runs now"
@@ -439,18 +447,10 @@ async def test_the_last_refusal_comes_before_the_next_search() -> None:
     """While a refused gang is searched again its first sentence is the refusal, and no check is called yes unseen."""
     async with a_stage(*a_gang("g", pods=5, requests=WHOLE)) as stage:
         ask = await led(stage)
-        planner, answers = stage.parts.planner, []
-        inner = planner.plan
-        planner.at_once = lambda request: "search"
-
-        async def look(encoded):
-            answers.append(await ask("g"))
-            return await inner(encoded)
-
-        planner.plan = look
+        answers = answers_in_searches(stage, functools.partial(ask, "g"))
         stage.cluster.add(a_node("n4", {RACK: "r9"}, gpu=8))
         await stage.one_pass()
-        (searched,) = answers
+        ((searched,),) = answers
         assert searched.answer.startswith(
             "PodGroup default/g could never be placed on the nodes of that time, also when no other pod ran: it needs 5 pods"
         )
@@ -465,18 +465,10 @@ async def test_that_its_capacity_was_taken_comes_before_the_next_search() -> Non
     async with a_stage(*a_gang("g", pods=1, requests=WHOLE)) as stage:
         ask = await led(stage)
         stage.cluster.add(a_pod("alien", node=stage.reserved_node("g-0"), requests=WHOLE))
-        planner, answers = stage.parts.planner, []
-        inner = planner.plan
-        planner.at_once = lambda request: "search"
-
-        async def look(encoded):
-            answers.append(await ask("g"))
-            return await inner(encoded)
-
-        planner.plan = look
+        answers = answers_in_searches(stage, functools.partial(ask, "g"))
         await stage.one_pass()
         await stage.one_pass()
-        first = answers[0]
+        (first,) = answers[0]
         taken = "other pods took its capacity before it was bound; it is planned again"
         assert (
             first.answer
