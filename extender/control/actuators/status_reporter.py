@@ -192,7 +192,7 @@ class StatusReporter:
             view: The cluster.
             state: The committed state.
             forest: The trees of the view.
-            stall_reasons: By root: why its victims are not deleted, that it waits for its turn, or what is held for it.
+            stall_reasons: By root: why its victims are not deleted, that it waits for its first search, or what is held for it.
         """
         made = (
             forest, state.gangs, state.gang_of, state.preemptions, view.groups, view.members,
@@ -263,12 +263,15 @@ class StatusReporter:
             for uid in stall_reasons.keys() | self._stall_reasons.keys()
             if stall_reasons.get(uid) != self._stall_reasons.get(uid)
         }
-        for uid in uids:
-            root = state.gangs.get(uid) or self._gangs.get(uid)
-            key = group_key_of(root) if root is not None else None
-            if key is not None and key in trees:
-                known.pop(key, None)
-                due[key] = trees[key]
+        gangs = {
+            uid: root for uid in uids if (root := state.gangs.get(uid) or self._gangs.get(uid))
+        }
+        keys = {group_key_of(root) for root in gangs.values()}
+        if undecided := uids - gangs.keys():  # the log has no event about them
+            keys.update(key for key, tree in trees.items() if tree.root.uid in undecided)
+        for key in keys & trees.keys():
+            known.pop(key, None)
+            due[key] = trees[key]
         self._gangs, self._preemptions = state.gangs, state.preemptions
         self._stall_reasons = dict(stall_reasons)
         return due.values()

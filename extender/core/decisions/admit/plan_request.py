@@ -348,18 +348,22 @@ def members_without_reservation(tree: Tree, root: GangState | None) -> tuple[Pod
     )
 
 
+def is_refused(root: GangState | None) -> bool:
+    """Return whether the last decision about a root is that there is no capacity for it."""
+    return (
+        root is not None
+        and root.last_decision is not None
+        and root.last_decision.outcome in NO_CAPACITY
+    )
+
+
 def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
     """Yield the gated members of refused trees: further nodes could help them."""
     for tree in forest.populated.values():
         root = state.gangs.get(tree.root.uid)
-        if (
-            root is None
-            or root.last_decision is None
-            or root.last_decision.outcome not in NO_CAPACITY
-        ):
+        if root is None or not is_refused(root) or tree.problems or tree.root.deleting:
             continue
-        if not (tree.problems or tree.root.deleting):
-            yield from (pod for pod in members_without_reservation(tree, root) if GATE in pod.gates)
+        yield from (pod for pod in members_without_reservation(tree, root) if GATE in pod.gates)
 
 
 def foreign_gates(tree: Tree) -> tuple[str, ...]:
