@@ -1,6 +1,6 @@
 """Find out which fields kube-apiserver keeps of full objects, and which feature gates kube-scheduler has.
 
-Owns the two requests (DESIGN 9.9); `core/log/control_plane_features` interprets the answers. The first is a
+Owns the two requests (K60); `core/log/control_plane_features` interprets the answers. The first is a
 server-side dry run: it creates nothing, but needs the right to create, in a namespace that holds nothing else.
 The second reads the metrics of kube-scheduler, which has its own certificate.
 """

@@ -16,7 +16,7 @@ from extender.cluster import types as api
 
 WRITTEN: Final = "gang-extender.dev/written"  # fields of the spec, separated by commas
 APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-# preemptionPolicy is not listed: that of the pods takes precedence (SPEC B9).
+# preemptionPolicy is not listed: that of the pods takes precedence (B9).
 FIELDS: Final = (
     "disruptionMode",
     "parentCompositePodGroupName",

@@ -350,7 +350,7 @@ def parent_of(found: api.Group) -> str:
 def _is_linked(found: api.Group) -> bool:
     """Return whether our annotation hangs a group of another controller below a composite.
 
-    It references the Workload of that controller, which is not the one of the tree: SPEC B8 does not count it.
+    It references the Workload of that controller, which is not the one of the tree: B8 does not count it.
     """
     return (
         source_of(found) == "builtin"
@@ -376,7 +376,7 @@ def blueprints_of(found: api.Workload) -> tuple[Blueprint, ...]:
 
 
 def group_warnings(found: api.Group) -> tuple[str, ...]:
-    """Return a warning for each field in an accepted but deprecated spelling (SPEC X1)."""
+    """Return a warning for each field in an accepted but deprecated spelling (X1)."""
     constraints = found.spec.scheduling_constraints
     warnings = []
     if constraints.topology_constraints:

@@ -262,7 +262,7 @@ class ObjectStore:
         self._choose(key)
 
     def _choose(self, key: GroupKey) -> None:
-        """Put into the view the one of two objects of one name that takes precedence (DESIGN 7)."""
+        """Put into the view the one of two objects of one name that takes precedence (A.3)."""
         builtin, ours = self._groups.get((key, "builtin")), self._groups.get((key, "crd"))
         chosen = builtin or ours
         if chosen is None:

@@ -183,7 +183,7 @@ def _instant_us(found: api.Pod, written: str | None) -> int:
 
 
 def group_named(found: api.Pod) -> GroupKey | None:
-    """Return the leaf of a pod: by the field, else our label, else the coscheduling plugin's label (DESIGN 7)."""
+    """Return the leaf of a pod: by the field, else our label, else the coscheduling plugin's label (A.1)."""
     name = found.spec.scheduling_group.pod_group_name
     labels = found.metadata.labels
     if not name and labels:

@@ -52,9 +52,7 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-WORKERS: Final = (
-    8  # parallel deletions: a third of the connections that an account may use (DESIGN 9.4)
-)
+WORKERS: Final = 8  # parallel deletions: a third of the connections that an account may use (K61)
 # A deletion that was refused, by a PodDisruptionBudget or an admission webhook, does not delay other deletions.
 RETRIES: Final = RetryPolicy(first_s=2.0, max_s=30.0, after_failure="continue")
 VIA: Final[Mapping[Literal["delete", "eviction-api"], GoneVia]] = {

@@ -1,6 +1,6 @@
 """Remove our gate from members without a reservation, for kube-scheduler's own group scheduling or for autoscalers.
 
-See `native_gang_scheduling.gates_to_remove` (DESIGN 9.9) and `plan_request.refused_members` (DESIGN 9.10).
+See `native_gang_scheduling.gates_to_remove` (K55) and `plan_request.refused_members`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A gated member never reaches kube-scheduler, so its user sees no refusal from there; for one without gate
 kube-scheduler does not ask again when the reason changes. A Kubernetes Event on the pod reaches both users
-(`kubectl describe pod`). Pod conditions are not written here (DESIGN 7). One worker writes, and only changes.
+(`kubectl describe pod`). Pod conditions are not written here, which would wake the pod (K25). One worker writes, and only changes.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class StatusReporter:
         """Queue conditions that report broken rules on the first groups of a tree; unchanged groups are skipped."""
         text = _problem_text(tree)
         only_pods = all(problem.rule == PODS_DIFFER for problem in tree.problems)
-        reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
+        reason = "SchedulerError" if only_pods else "Invalid"  # B9 and X7
         known: set[int] = set()
         if isinstance(before, Tree) and before.problems == tree.problems:
             known = {id(group) for group in before.groups[:GROUPS_PER_TREE]}
@@ -323,7 +323,7 @@ class StatusReporter:
         reported = self._wrote.get(job)
         placed = "True" in (stored[1] if stored else "", reported.status if reported else "")
         if placed and wanted.type == _type(group) and wanted.status != "True":
-            return  # True is terminal, only its message may change (SPEC F)
+            return  # True is terminal, only its message may change
         same = (wanted.type, wanted.status, wanted.reason, wanted.message)
         if reported == wanted or (stored == same and job not in self._jobs):
             return
@@ -575,7 +575,7 @@ def _condition_of(
     stall_reason: str,
     readers: Visibility,
 ) -> Condition | None:
-    """Return the condition of a group of a valid tree, or None (SPEC F, X7)."""
+    """Return the condition of a group of a valid tree, or None (X7)."""
     if root is None:
         return _noted_condition(tree, group, stall_reason)
     if root.phase == "scheduled":
@@ -585,7 +585,7 @@ def _condition_of(
         return None if root.reservations else _noted_condition(tree, group, stall_reason)
     if stall_reason:
         sentences = msgspec.structs.replace(sentences, reasons=(stall_reason, *sentences.reasons))
-    # For autoscalers: another node may not help (SPEC F and H10).
+    # For autoscalers: another node may not help (H10).
     reason = "UnsupportedDependency" if possible_pod_rules(root, tree) else "Unschedulable"
     if _never_fits(root):
         reason = NEVER_FITS

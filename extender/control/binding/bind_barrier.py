@@ -1,9 +1,9 @@
-"""The bind barrier: no member of a gang is bound before its whole minimum has reached bind (DESIGN 2.6).
+"""The bind barrier: no member of a gang is bound before its whole minimum has reached bind (K33).
 
 A barrier belongs to a root and the group with the minimum: the root, or below basic-policy parents the first gang.
 It opens when the members that are bound or have arrived meet that minimum; later members are bound as they
 arrive, because a started gang is completed. Members with volumes or claims pass filter last and count as arrived
-from then on: what kube-scheduler commits for them cannot be undone, and a volume may take minutes (DESIGN 9.7).
+from then on: what kube-scheduler commits for them cannot be undone, and a volume may take minutes (K35).
 Calls wait as long as further members arrive, up to the time that their Bindings need: kube-scheduler brings members one
 after the other, so a large gang takes longer than a small one. After the deadline every waiting call gets an error and
 none is bound. Unless the gang has started, its reservations are released and the tree is planned again.
@@ -389,7 +389,7 @@ class BindBarriers:
                 barrier.sent.discard(reservation.uid)
 
     def _may_post(self, arrival: _Arrival) -> str:
-        """Return the reason why a Binding must not be posted now, or an empty string (DESIGN 4)."""
+        """Return the reason why a Binding must not be posted now, or an empty string."""
         reservation = arrival.reservation
         if not self._leader.may_act():
             return "cannot answer now: the lease has run out"

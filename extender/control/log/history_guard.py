@@ -3,7 +3,7 @@
 A database may be restored from a backup, or replaced by a standby that lagged: it is then an older copy of
 itself, and nothing in it shows that. Its owner can also change an event and compute all later hashes again. So the
 last committed event, its hash and the highest epoch are remembered, and anchors are published where the administrator
-of the database cannot write (EVENTSTORE 3). Each new leader compares them with the log. The newest anchor lags by
+of the database cannot write (LOG-3). Each new leader compares them with the log. The newest anchor lags by
 seconds, so it proves a loss only when the log lacks that position or has another event or hash there.
 
 What is published is the hash that this process computed for an event of its own, never one that was read from the

@@ -1,4 +1,4 @@
-"""Compare the state in memory with the log every minute (DESIGN 2.8).
+"""Compare the state in memory with the log every minute (LOG-10).
 
 Each pass of the control loop finds differences between log and cluster, but not between memory and log. So the
 log is folded again and compared with the state in memory, once an hour without any snapshot, except the versions of streams that have ended: their

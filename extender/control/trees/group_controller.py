@@ -202,7 +202,7 @@ class GroupController:
         )
 
     def _template_of(self, namespace: str, tree: WorkloadTree, spec: GroupSpec) -> str:
-        """Return the name of the Workload that all groups of a tree reference (SPEC B8).
+        """Return the name of the Workload that all groups of a tree reference (B8).
 
         A tree below a composite of the user's references the same one; another tree its root.
         """

@@ -45,7 +45,7 @@ def is_candidate(pod: Pod) -> bool:
 
 
 def is_running(pod: Pod) -> bool:
-    """Return whether a pod is assigned and not terminating (DESIGN 9.10)."""
+    """Return whether a pod is assigned and not terminating (A.5)."""
     return pod.node is not None and not pod.deleting
 
 
@@ -239,7 +239,7 @@ def _wishes(
     """Return the nodes that are tried first, by member.
 
     That is a node that kube-scheduler offered (`hints`); else the node of an earlier reservation that expired or was
-    rejected, to which committed volumes and claims may bind the member (DESIGN 9.7); else the node of a lost member.
+    rejected, to which committed volumes and claims may bind the member (K35); else the node of a lost member.
     """
     if root is None or not (root.previous_nodes or root.replacement_holds):
         return hints
