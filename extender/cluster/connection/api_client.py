@@ -179,8 +179,8 @@ async def load_token(kubeconfig: str | None, context: str | None) -> str:
     """
     path = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser(DEFAULT_KUBECONFIG)  # noqa: ASYNC240, PTH111 -- reads no disk
     configuration = await load_configuration(path, context)
-    found = str(configuration.api_key.get("BearerToken", ""))
-    return found.removeprefix("Bearer ").strip()
+    token = str(configuration.api_key.get("BearerToken", ""))
+    return token.removeprefix("Bearer ").strip()
 
 
 class _Fenced(aiohttp.BytesPayload):

@@ -100,8 +100,8 @@ def _policy(kind: WorkloadKind) -> str:
         "  # A template that has the label keeps it: the second pass changes nothing.\n"
         "  reinvocationPolicy: IfNeeded\n"
         "  matchConstraints:\n    resourceRules:\n"
-        f"{''.join(_rule(one) for one in (*resources, *kind.labels_from))}"
-        f"  variables:\n{''.join(variable(*one) for one in variables)}"
+        f"{''.join(_rule(resource) for resource in (*resources, *kind.labels_from))}"
+        f"  variables:\n{''.join(variable(*definition) for definition in variables)}"
         f"  mutations:\n{json_patch(mutation)}"
         f"{binding(name, labels)}"
     )
@@ -114,18 +114,18 @@ def _comment(kind: WorkloadKind) -> str:
             f"# spec.{kind.label_patch.field}. That of the namespace reaches what its controller makes by itself.\n"
         )
     if not kind.template_paths:
-        makers = ", ".join(one.kind for one in kind.labels_from)
+        makers = ", ".join(maker.kind for maker in kind.labels_from)
         return f"# {kind.kind} has no pod templates: it has the label itself, and pods get that of {makers}.\n"
     parts = f" Parts of {', '.join(kind.part_of)} get theirs there." if kind.part_of else ""
     return f"# {kind.kind}: {', '.join(kind.template_paths)}.{parts}\n"
 
 
-def _rule(one: ObjectKind) -> str:
+def _rule(resource: ObjectKind) -> str:
     return (
-        f"      - apiGroups: [{one.group}]\n"
-        f"        apiVersions: [{', '.join(one.versions)}]\n"
+        f"      - apiGroups: [{resource.group}]\n"
+        f"        apiVersions: [{', '.join(resource.versions)}]\n"
         "        operations: [CREATE, UPDATE]\n"
-        f"        resources: [{one.plural}]\n"
+        f"        resources: [{resource.plural}]\n"
     )
 
 
