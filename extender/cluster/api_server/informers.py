@@ -131,7 +131,7 @@ class Informer:
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
         self._idle_s = idle_s
         # Name -> UID and version: whole objects would cost 50,000 pods a few hundred MiB.
-        self._known: dict[tuple[str, str], tuple[str, str]] = {}
+        self._identities: dict[tuple[str, str], tuple[str, str]] = {}
         self._version = ""
         self._received_ms = 0
         self._failures = 0
@@ -247,7 +247,7 @@ class Informer:
 
     def purge(self) -> None:
         """Delete every object of the copy: the resource is not served any more."""
-        for key in list(self._known):
+        for key in list(self._identities):
             self._forget(key)
         self.synced = False
         self._applied()
@@ -318,7 +318,7 @@ class Informer:
 
     async def _replace(self, items: dict[tuple[str, str], api.Watched]) -> None:
         """Apply a whole list; `synced` is false meanwhile, so no decision uses a partly applied list."""
-        for key in [key for key in self._known if key not in items]:
+        for key in [key for key in self._identities if key not in items]:
             self._forget(key)
         for count, item in enumerate(items.values(), start=1):
             self._take(item)
@@ -328,7 +328,7 @@ class Informer:
     def _take(self, item: api.Watched) -> None:
         """Pass an object to the sink unless this version of it is known."""
         identity = (item.metadata.uid, item.metadata.resource_version)
-        before = self._known.get(item.key)
+        before = self._identities.get(item.key)
         if before == identity:
             return
         if before is not None and before[0] != identity[0]:
@@ -336,12 +336,12 @@ class Informer:
         # An object that comes with a list may be one that the log has: without it, it would be recorded as gone.
         was_passed_on = before is not None and before[1] != ""
         may_wait = was_passed_on or self.synced
-        self._known[item.key] = (
+        self._identities[item.key] = (
             item.metadata.uid,
             "",
         )  # the next list passes it on again, until it was
         self._pass_on(item.key, functools.partial(self._upsert, item), may_wait=may_wait)
-        self._known[item.key] = identity
+        self._identities[item.key] = identity
 
     def _upsert(self, item: api.Watched) -> None:
         try:
@@ -351,7 +351,7 @@ class Informer:
 
     def _forget(self, key: tuple[str, str]) -> None:
         """Delete the object of a name; the sink gets only its identity."""
-        uid, version = self._known.pop(key)
+        uid, version = self._identities.pop(key)
         namespace, name = key
         metadata = api.ObjectMeta(namespace=namespace, name=name, uid=uid, resource_version=version)
         deleted = self.resource.kind(api_version=self.resource.api_version, metadata=metadata)
@@ -428,7 +428,7 @@ class Informer:
         if not item.api_version:
             item = msgspec.structs.replace(item, api_version=self.resource.api_version)
         if change.type == "DELETED":
-            self._known.pop(item.key, None)
+            self._identities.pop(item.key, None)
             self._pass_on(item.key, functools.partial(self._sink.delete, item))
         else:
             self._take(item)

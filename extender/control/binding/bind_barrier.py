@@ -162,12 +162,14 @@ class BindBarriers:
 
     def at_bind(self, uid: PodUid) -> bool:
         """Return whether a member is at bind now."""
-        found = (barrier.arrivals.get(uid) for barrier in self._barriers.values())
-        return any(arrival is not None and arrival.alive() for arrival in found)
+        arrivals = (barrier.arrivals.get(uid) for barrier in self._barriers.values())
+        return any(arrival is not None and arrival.alive() for arrival in arrivals)
 
     def members_at_bind(self) -> frozenset[PodUid]:
         """Return the members that are at bind now."""
-        arrivals = (one for barrier in self._barriers.values() for one in barrier.arrivals.items())
+        arrivals = (
+            entry for barrier in self._barriers.values() for entry in barrier.arrivals.items()
+        )
         return frozenset(uid for uid, arrival in arrivals if arrival.alive())
 
     def arrived(self, uid: PodUid) -> bool:

@@ -94,11 +94,11 @@ class StateVerifier:
         return True
 
 
-async def same(one: ReservationState, other: ReservationState) -> bool:
+async def same(state: ReservationState, other: ReservationState) -> bool:
     """Return whether two states are equal; it yields to the event loop often."""
     pace = Yielder()
     for name in ReservationState.__struct_fields__:
-        ours, theirs = getattr(one, name), getattr(other, name)
+        ours, theirs = getattr(state, name), getattr(other, name)
         if not isinstance(ours, Map):
             if ours != theirs:
                 return False

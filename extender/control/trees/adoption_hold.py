@@ -51,8 +51,8 @@ class AdoptionHold:
             return False
         if tree is None or tree.outcome == "refused":
             return True
-        known = {one.name: one.parent for one in tree.adopted}
-        return known.get(root.key.name, "?") != ""
+        parents = {adopted_group.name: adopted_group.parent for adopted_group in tree.adopted}
+        return parents.get(root.key.name, "?") != ""
 
 
 def _root_most(view: WorkloadView, workload: WorkloadObject | None) -> WorkloadObject | None:
