@@ -36,16 +36,13 @@ logger = logging.getLogger(__name__)
 PAGE = 500  # objects per page, as client-go asks for
 LIST_TIMEOUT_S = 60.0  # one page; an API server under load takes seconds for 500 pods
 LIST_BUDGET_S = 90.0
-WATCH_S = (
-    270,
-    330,
-)  # how long the API server keeps a watch open, at random so that they do not end at once
+# how long the API server keeps a watch open, at random so that they do not end at once
+WATCH_S = (270, 330)
 # Bookmarks come every minute, so a watch without data for longer than that is broken.
 IDLE_S = 90.0
 STALE_MS = 100_000
-CATCH_UP_S = (
-    0.2  # a watch delivers a change within milliseconds; after this the resource is listed again
-)
+# a watch delivers a change within milliseconds; after this the resource is listed again
+CATCH_UP_S = 0.2
 SHORT_MS = 1000  # a watch that ends earlier counts as a failure
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 15.0
@@ -336,10 +333,8 @@ class Informer:
         # An object that comes with a list may be one that the log has: without it, it would be recorded as gone.
         was_passed_on = before is not None and before[1] != ""
         may_wait = was_passed_on or self.synced
-        self._identities[item.key] = (
-            item.metadata.uid,
-            "",
-        )  # the next list passes it on again, until it was
+        # the next list passes it on again, until it was
+        self._identities[item.key] = (item.metadata.uid, "")
         self._pass_on(item.key, functools.partial(self._upsert, item), may_wait=may_wait)
         self._identities[item.key] = identity
 

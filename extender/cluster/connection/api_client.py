@@ -47,9 +47,8 @@ CALL_BUDGET_S = 15.0  # all tries and pauses of one call
 TRIES_MAX = 5
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 2.0
-RENEW_EVERY_S = (
-    5.0  # an exec plugin is a process; a wrong credential must not start one for every call
-)
+# an exec plugin is a process; a wrong credential must not start one for every call
+RENEW_EVERY_S = 5.0
 DEFAULT_KUBECONFIG = "~/.kube/config"
 USER_AGENT = "gang-extender"
 RETRIED = frozenset({408, 429})  # and 5xx

@@ -17,9 +17,8 @@ from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.workload_kind import ObjectKind, RuntimePatch, WorkloadKind
 from extender.core.workloads.workload_object import PATCH_MANAGER, TREE_LABEL
 
-KIND_LABEL = (
-    "gang-extender.dev/kind"  # on the objects for one kind, to apply or leave out: kubectl apply -l
-)
+# on the objects for one kind, to apply or leave out: kubectl apply -l
+KIND_LABEL = "gang-extender.dev/kind"
 HEADER = """\
 # Generated from extender/core/workloads/kind_table.py; do not edit:
 #   python -m extender.cluster.crd.render_tree_policies > deploy/kubernetes/workloads/tree-policies.yaml

@@ -15,9 +15,8 @@ from extender.cluster.types import group_types, node_types, tree_profile_types, 
 from extender.core.model.wording import did_you_mean
 
 PREFIX: Final = "gang-extender.dev/"
-_NAMES: Final[
-    Mapping[str, tuple[str, ...]]
-] = {  # of users and of the service, by the field of metadata
+# of users and of the service, by the field of metadata
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "labels": ("pod-group", "tree", "leaf", "kind", "exempt"),
     "annotations": (
         "parent",

@@ -117,9 +117,8 @@ class Nominator:
         self._started: Map[PodUid, PlanId] = Map()
         self._reservations_on: Map[NodeName, Map[PodUid, Reservation]] = Map()  # at the last run
         self._let_go: dict[PodUid, PlanId] = {}  # gate removed, to be nominated if they are late
-        self._others_wait = (
-            False  # pods that are no members, and could take the capacity of a member
-        )
+        # pods that are no members, and could take the capacity of a member
+        self._others_wait = False
         self._view = ClusterView()  # of the last run
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
         self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination

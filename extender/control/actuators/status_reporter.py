@@ -68,9 +68,8 @@ REST_PER_WRITE = 2
 REST_MS_MAX = 100
 # Members arrive and are bound one by one: a condition is written this long after it first differs, with its value of then.
 CONDITION_AFTER_S = 0.5
-SETTLED_MS = (
-    1_000  # a reason that changes sooner is not reported: objects of a tree arrive one by one
-)
+# a reason that changes sooner is not reported: objects of a tree arrive one by one
+SETTLED_MS = 1_000
 
 
 # Groups of one namespace whose conditions are looked at in one run; the others wait for the next runs. A broken tree
@@ -111,7 +110,7 @@ class _Leaf(msgspec.Struct):
     Reported again is what differs in its kind: numbers in the text of an Event are those of its time.
     """
 
-    inputs: tuple[object, ...]  # inputs of the reason: pods, tree, root, orphan, group
+    inputs: tuple[object, ...]  # of the reason: pods, tree, root, orphan, group
     reason: str  # of `pending_reason`, and whether the tree can ever be placed
     since_ms: int
     reported: dict[PodUid, str]
@@ -166,7 +165,7 @@ class StatusReporter:
         self._preemptions: Map[GangUid, PendingPreemption] = Map()
         self._stall_reasons: Mapping[GangUid, str] = {}
         self._blueprints: object = None
-        self._inputs: tuple[Any, ...] = (None,) * 10  # inputs of the last run
+        self._inputs: tuple[Any, ...] = (None,) * 10  # of the last run
         self._native = False  # kube-scheduler writes conditions of built-in groups
         self._all_settled = False  # no leaf waits for `SETTLED_MS`, and no group for its turn
         self._wrote: dict[_ConditionJob, Condition] = {}  # last written, or to be written when due

@@ -59,9 +59,8 @@ from extender.settings import API_REQUESTS_MAX, Settings
 log = logging.getLogger(__name__)
 
 RETRY_S_MAX = 1.0
-UNSURE_MS = (
-    15_000  # after a Binding without an answer: by then the informers show whether the pod is bound
-)
+# after a Binding without an answer: by then the informers show whether the pod is bound
+UNSURE_MS = 15_000
 STILL_ARRIVING_S = 5.0  # since the last member
 DEFECT = "internal error, see the log of gang-extender"
 TOO_LATE = "too late: kube-scheduler is about to give this call up"

@@ -46,13 +46,11 @@ class HistoryGuard:
         self._lost: LogMark | None = None  # followed by this process, and not in the log any more
         self.appended: LogMark | None = None  # the last event of this process, with its hash
         self.anchors: tuple[Anchor, ...] = ()  # as they were published last by this service
-        self.forged: tuple[
-            Anchor, ...
-        ] = ()  # published by another one; not believed, and left out from now on
+        # published by another one; not believed, and left out from now on
+        self.forged: tuple[Anchor, ...] = ()
         self.keys = NO_KEYS  # check the signatures of anchors
-        self._forgotten_epoch: Epoch | None = (
-            None  # an epoch that the lease row does not know any more
-        )
+        # an epoch that the lease row does not know any more
+        self._forgotten_epoch: Epoch | None = None
         self.epoch = Epoch(0)  # the highest known epoch
         self.unrecorded: HistoryTruncated | None = None  # detected, and not in the log yet
         self.anchor: PublishedAnchors | None = None

@@ -28,7 +28,7 @@ class CapacitySampler:
         self._leader = leader
         self._settings = settings
         self._rows = NodeRowCache()
-        self._inputs: tuple[object, ...] = (None,) * 7  # inputs of the last measurement
+        self._inputs: tuple[object, ...] = (None,) * 7  # of the last measurement
         self._epoch: Epoch | None = None  # of the last append
         self._largest_free: tuple[FreeDomainRecord, ...] = ()
 

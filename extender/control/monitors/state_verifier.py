@@ -30,9 +30,8 @@ from extender.snapshots.state_loader import (
 log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
-FROM_START_EVERY = (
-    60  # every so many comparisons the log is folded from its first event, not from a snapshot
-)
+# every so many comparisons the log is folded from its first event, not from a snapshot
+FROM_START_EVERY = 60
 
 
 class StateVerifier:
