@@ -51,8 +51,8 @@ class Sweeps:
 
     def last(self, key: object, now_s: float) -> Sweep | None:
         """Return the last sweep, or None if there is none that is young enough."""
-        found = self._last.get(key)
-        return found if found is not None and now_s - found.begun_s <= SWEEP_KEPT_S else None
+        sweep = self._last.get(key)
+        return sweep if sweep is not None and now_s - sweep.begun_s <= SWEEP_KEPT_S else None
 
     def keep(self, key: object, sweep: Sweep) -> None:
         """Keep a sweep in place of the one before."""

@@ -223,8 +223,8 @@ class RequestLimits:
 
     def _counted(self, limit: BodyLimit) -> int:
         """Return the bytes that count against a limit; answers to others do not keep kube-scheduler from calling."""
-        found = self._in_flight
-        return found.calls if limit.share == 1.0 else found.calls + found.reads
+        in_flight = self._in_flight
+        return in_flight.calls if limit.share == 1.0 else in_flight.calls + in_flight.reads
 
     def _hold(self, count: int) -> None:
         self._in_flight.hold(count)
@@ -247,13 +247,13 @@ class RequestLimits:
             raise RequestRefused(refused.reason, 503, title, refused.detail) from None
 
 
-def _too_large(request: web.Request, limit: BodyLimit, found: str) -> RequestRefused:
-    text = f"{request.path}: the body has {found}, at most {limit.size} bytes are accepted"
+def _too_large(request: web.Request, limit: BodyLimit, length: str) -> RequestRefused:
+    text = f"{request.path}: the body has {length}, at most {limit.size} bytes are accepted"
     return RequestRefused("body-size", 413, "Content too large", text)
 
 
 def _check_values(body: bytes, limit: BodyLimit) -> None:
     """Raise RequestRefused if a body has too many values; it is not decoded for that."""
-    if limit.values is not None and (found := body.count(b",")) > limit.values:
-        text = f"the body has {found} values, at most {limit.values} are accepted for a cluster of this size"
+    if limit.values is not None and (count := body.count(b",")) > limit.values:
+        text = f"the body has {count} values, at most {limit.values} are accepted for a cluster of this size"
         raise RequestRefused("body-values", 413, "Content too large", text)

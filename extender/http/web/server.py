@@ -85,7 +85,7 @@ def applications(
     """
     in_flight = BytesInFlight()
     limits = RequestLimits(settings, parts.cluster_size, in_flight)
-    found = listeners(settings)
+    all_listeners = listeners(settings)
     return tuple(
         _application(
             parts,
@@ -93,9 +93,9 @@ def applications(
             listener,
             limits,
             tls,
-            ConnectionLimits(settings, len(found), in_flight),
+            ConnectionLimits(settings, len(all_listeners), in_flight),
         )
-        for listener in found
+        for listener in all_listeners
     )
 
 
