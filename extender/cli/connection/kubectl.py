@@ -15,10 +15,8 @@ from extender.runtime.child_process import end_with_parent
 
 NAME = NAMESPACE = "gang-extender"  # as in deploy/kubernetes/service.yaml
 LABEL = "app.kubernetes.io/name=gang-extender"
-TLS_PORT, PLAIN_PORT = (
-    "https",
-    "http",
-)  # names of the ports of a Service; the second one is of one without TLS
+# names of the ports of a Service; the second one is of one without TLS
+TLS_PORT, PLAIN_PORT = "https", "http"
 ANSWERED_WITHIN_S = 30.0  # with the login of a credential plugin
 BY_HAND = "or forward a port to it by other means and give --server URL"
 

@@ -23,9 +23,8 @@ ENTRIES_MAX: Final = 4_096  # of each kind; the oldest are dropped
 NAMESPACES_MAX: Final = 10_000  # as many as Kubernetes is tested with
 OPEN_REVIEWS_MAX: Final = 4  # of the 24 requests that Bindings and all other writes share
 WAITING_MAX: Final = 256  # reviews that wait for one of those
-SWEEP_AT_ONCE: Final = (
-    2  # reviews of one caller, so that a second caller does not wait for all of them
-)
+# reviews of one caller, so that a second caller does not wait for all of them
+SWEEP_AT_ONCE: Final = 2
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

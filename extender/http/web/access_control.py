@@ -38,9 +38,8 @@ IN_BODY: Final = re.compile(
 )
 BODY_READ_MAX: Final = 1 << 20  # bytes; a plan query about the live cluster has no more
 BODY_PART: Final = 1 << 16  # bytes that are searched at once: about a millisecond
-BODY_OVERLAP: Final = (
-    128  # a name that begins in a part, with what stands in front of it, ends within so many bytes
-)
+# a name that begins in a part, with what stands in front of it, ends within so many bytes
+BODY_OVERLAP: Final = 128
 BODY_NAMES_MAX: Final = 16
 PLANNER: Final = web.RequestKey("planner", Caller)
 OPERATOR: Final = "gang-extender-operator"

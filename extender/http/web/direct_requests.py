@@ -11,9 +11,8 @@ from extender.http.tls.client_certificate import ClientCertificate
 
 BEGIN: Final = b"POST /scheduler/"
 HEAD_BYTES_MAX: Final = 4 * 1024
-BYTES_MAX: Final = (
-    48 * 1024
-)  # of a request; a larger one is rare, and aiohttp counts its bytes as they arrive
+# of a request; a larger one is rare, and aiohttp counts its bytes as they arrive
+BYTES_MAX: Final = 48 * 1024
 DirectVerb = Literal["filter", "prioritize", "bind"]
 VERBS: Final[dict[bytes, DirectVerb]] = {
     b"POST /scheduler/filter HTTP/1.1": "filter",

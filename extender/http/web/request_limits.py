@@ -117,9 +117,8 @@ class RequestLimits:
                 check(request)
                 limit = self.of(request.path)
                 if request.path not in PROBES:
-                    self._take(
-                        0, limit
-                    )  # also of a request without a body: its answer may stay here
+                    # also of a request without a body: its answer may stay here
+                    self._take(0, limit)
                 with self._stream(request):
                     body = bytearray()
                     try:
@@ -133,9 +132,8 @@ class RequestLimits:
             except RequestRefused as refused:
                 return refused.response(request.path)
             finally:
-                request.pop(
-                    BODY, None
-                )  # aiohttp keeps the request until the next one of its connection
+                # aiohttp keeps the request until the next one of its connection
+                request.pop(BODY, None)
                 self._hold(-held)
                 connections.end(request.transport)
 

@@ -158,9 +158,8 @@ class _RequestLog(logging.LoggerAdapter[logging.Logger]):
         **more: Any,  # noqa: ANN401
     ) -> None:
         """Log an exception that a request has led to."""
-        if isinstance(
-            exc_info, ConnectionError
-        ):  # the caller has gone in the middle of its request
+        # the caller has gone in the middle of its request
+        if isinstance(exc_info, ConnectionError):
             self.debug(msg, *args)
             return
         if isinstance(exc_info, HttpProcessingError):

@@ -69,12 +69,12 @@ class StaticPages:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
-            web.get("/", self.found),
+            web.get("/", self.start),
             web.get("/ui", self.moved),
             web.get("/ui/{path:.*}", self.page),
         ]
 
-    async def found(self, _: web.Request) -> web.Response:
+    async def start(self, _: web.Request) -> web.Response:
         """Return a redirect from / to the page; temporary, because / may get a page of its own."""
         return web.Response(status=302, headers={"Location": "ui/"})
 
