@@ -303,7 +303,7 @@ class Service:
         self,
         settings: Settings,
         opened: Store,
-        seen: Runnable,
+        cluster_adapter: Runnable,
         writer: Leader,
         clock: DatabaseClock,
         children: Children | None = None,
@@ -327,22 +327,26 @@ class Service:
         from extender.runtime.garbage_collection import FullCollections
 
         self.settings = settings
-        self.cluster = seen
+        self.cluster = cluster_adapter
         self.leader = writer
         self.barriers = BindBarriers(
-            cluster=seen, leader=self.leader, clock=clock, settings=settings
+            cluster=cluster_adapter, leader=self.leader, clock=clock, settings=settings
         )
         self._watch_log(opened, clock)
-        self.capacity_sampler = CapacitySampler(seen, writer, settings)
-        plane = seen.control_plane
-        self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
-        self.reporter = StatusReporter(
-            seen, self.leader, clock, show_names=settings.show_names_across_namespaces
+        self.capacity_sampler = CapacitySampler(cluster_adapter, writer, settings)
+        plane = cluster_adapter.control_plane
+        self.features = (
+            FeatureGateMonitor(cluster_adapter, plane, writer, clock, settings) if plane else None
         )
-        self.finalizers = FinalizerController(seen, self.leader, clock)
-        self.trees = TreeController(seen, seen.workloads, writer, opened.inputs, settings)
+        self.reporter = StatusReporter(
+            cluster_adapter, self.leader, clock, show_names=settings.show_names_across_namespaces
+        )
+        self.finalizers = FinalizerController(cluster_adapter, self.leader, clock)
+        self.trees = TreeController(
+            cluster_adapter, cluster_adapter.workloads, writer, opened.inputs, settings
+        )
         parts = loop_parts(
-            cluster=seen,
+            cluster=cluster_adapter,
             leader=self.leader,
             inputs=opened.inputs,
             barriers=self.barriers,
@@ -355,10 +359,10 @@ class Service:
             arrival_ms=MEMBER_ARRIVAL_MS,
             planner=PlannerPool(children.planner if children else None),
         )
-        self.parts.requests.is_held = AdoptionHold(seen.workloads, writer)
+        self.parts.requests.is_held = AdoptionHold(cluster_adapter.workloads, writer)
         self.control_loop = ControlLoop(self.parts)
         self.extender_service = ExtenderService(
-            cluster=seen,
+            cluster=cluster_adapter,
             leader=self.leader,
             inputs=opened.inputs,
             exchange=self.parts.exchange,
@@ -393,20 +397,20 @@ class Service:
         from extender.runtime.worker_process import NICE, WorkerProcess
         from extender.verification_worker import verify_slice
 
-        writer, seen, settings = self.leader, self.cluster, self.settings
-        writer.history.anchor, writer.history.keys = seen, opened.keys
+        writer, cluster_adapter, settings = self.leader, self.cluster, self.settings
+        writer.history.anchor, writer.history.keys = cluster_adapter, opened.keys
         self.loop_monitor = EventLoopMonitor(
             writer,
             lambda: PostgresLeaseRenewal(opened.url),
             clock,
             int(settings.lease_duration_s * 1000),
         )
-        self.publisher = LogHeadPublisher(writer, opened.log, seen, clock, opened.keys)
+        self.publisher = LogHeadPublisher(writer, opened.log, cluster_adapter, clock, opened.keys)
         self.verification = WorkerProcess(nice=NICE)
         verify_next = functools.partial(
             self.verification.run, verify_slice, opened.url, settings.anchor_key_file
         )
-        self.verifier = LogVerifier(writer, seen, verify_next, clock, settings.identity)
+        self.verifier = LogVerifier(writer, cluster_adapter, verify_next, clock, settings.identity)
         self.projector = ReadModelProjector(writer, opened.projection)
         self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
         self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
@@ -624,8 +628,8 @@ async def serve(settings: Settings, on_listening: Callable[[], None], children: 
         clock = database_clock(opened)
         await clock.sync()
         writer = leader(settings, opened, clock)
-        seen = await cluster(settings, clock, writer.may_act)
-        service = Service(settings, opened, seen, writer, clock, children)
+        cluster_adapter = await cluster(settings, clock, writer.may_act)
+        service = Service(settings, opened, cluster_adapter, writer, clock, children)
         from extender.runtime.cpu_slice import request_short_slices, shorten_thread_switches
 
         shorten_thread_switches()

@@ -118,19 +118,19 @@ def check_listeners(settings: ListenerSettings, names: Mapping[str, str]) -> Non
     if settings.api_listen:
         host_port(settings.api_listen, names["api_listen"])
     _check_files(settings, names)
-    found = listeners(settings)
-    for listener in found:
+    all_listeners = listeners(settings)
+    for listener in all_listeners:
         if not (listener.tls or is_loopback(listener.host) or settings.insecure_plain_http):
             msg = (
                 f"{names[listener.setting]}: {listener.address} can be reached from other machines, and without TLS "
                 f"every caller may use it; {HELP}"
             )
             raise BadInput(msg)
-    if len({listener.address for listener in found if listener.port}) < len(
-        [listener for listener in found if listener.port]
+    if len({listener.address for listener in all_listeners if listener.port}) < len(
+        [listener for listener in all_listeners if listener.port]
     ):
         msg = (
-            f"{names['api_listen']}: {found[0].address} is also {names['listen']}; the API and the verbs need two "
+            f"{names['api_listen']}: {all_listeners[0].address} is also {names['listen']}; the API and the verbs need two "
             "addresses, for example ports 8888 and 8443"
         )
         raise BadInput(msg)

@@ -145,12 +145,12 @@ class Origin(msgspec.Struct, frozen=True):
 def all_settings() -> tuple[Setting, ...]:
     """Return all settings, in the order of the fields."""
     hints = get_type_hints(Settings, include_extras=True)
-    found = []
+    settings = []
     for field in msgspec.structs.fields(Settings):
         kind, meta = get_args(hints[field.name])
         listed = get_origin(kind) is tuple
         choices = tuple(filter(None, get_args(kind))) if get_origin(kind) is Literal else ()
-        found.append(
+        settings.append(
             Setting(
                 name=field.name,
                 kind=get_args(kind)[0] if listed else str if choices else kind,
@@ -160,7 +160,7 @@ def all_settings() -> tuple[Setting, ...]:
                 help=meta.description,
             )
         )
-    return tuple(found)
+    return tuple(settings)
 
 
 def default_data_dir(environ: Mapping[str, str]) -> str:
@@ -237,14 +237,14 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
     >>> unknown_variables({"GANG_EXTENDER_LISTENS": ":1", "GANG_EXTENDER_SERVICE_HOST": "10.0.0.1"})
     {'GANG_EXTENDER_LISTENS': 'GANG_EXTENDER_LISTEN'}
     """
-    known = [setting.name.upper() for setting in all_settings()]
-    found = {}
+    names = [setting.name.upper() for setting in all_settings()]
+    unknown = {}
     for variable in sorted(os.environ if environ is None else environ):
         name = variable.removeprefix(PREFIX)
-        if name != variable and name not in known and not SERVICE_LINK.search(variable):
-            similar = get_close_matches(name, known, n=1, cutoff=0.65)
-            found[variable] = PREFIX + similar[0] if similar else ""
-    return found
+        if name != variable and name not in names and not SERVICE_LINK.search(variable):
+            similar = get_close_matches(name, names, n=1, cutoff=0.65)
+            unknown[variable] = PREFIX + similar[0] if similar else ""
+    return unknown
 
 
 def unknown_variable_text(variable: str, similar: str) -> str:

@@ -146,10 +146,10 @@ class LazyGroup(typer.core.TyperGroup):
         unknown = not args[0].startswith("-") and args[0] not in self.commands
         if unknown and not ctx.resilient_parsing:  # as it is during completion
             raise BadInput(unknown_command(args[0], self._before, tuple(COMMANDS)))
-        name, found, rest = super().resolve_command(ctx, args)
-        if found is None or isinstance(found, LazyGroup):
-            return name, found, rest
-        return name, imported_command(self._before + str(found.name)), rest
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is None or isinstance(command, LazyGroup):
+            return name, command, rest
+        return name, imported_command(self._before + str(command.name)), rest
 
 
 def imported_command(words: str) -> Any:  # noqa: ANN401 -- typer does not export the class of its commands
@@ -176,8 +176,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"gang-extender {__version__}")
         raise typer.Exit
 

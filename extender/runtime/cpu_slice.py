@@ -57,12 +57,12 @@ def _ask(runtime_ns: int) -> None:
     if number is None or policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
         log.debug("time slice not changed", extra={"policy": policy})
         return
-    wanted = _Attributes(
+    attributes = _Attributes(
         size=ctypes.sizeof(_Attributes),
         policy=policy,
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         runtime_ns=runtime_ns,
     )
-    if ctypes.CDLL(None, use_errno=True).syscall(number, 0, ctypes.byref(wanted), 0):
+    if ctypes.CDLL(None, use_errno=True).syscall(number, 0, ctypes.byref(attributes), 0):
         reason = os.strerror(ctypes.get_errno())
         log.info("the kernel rejected the time slice", extra={"reason": reason})

@@ -66,9 +66,8 @@ class DatabaseClock:
         self._recording: int | None = None  # of the database's clock
         self._now = 0  # of the time for everything else; the same, except after the database's clock stepped back
         self._wall = 0  # of the machine's wall clock, at the last sample
-        self._not_followed = (
-            0  # how far the database's clock is ahead, after a step that is not believed yet
-        )
+        # how far the database's clock is ahead, after a step that is not believed yet
+        self._not_followed = 0
         self._stepped_us = 0  # when that step was seen
 
     def now_us(self) -> int:

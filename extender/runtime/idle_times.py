@@ -23,9 +23,8 @@ class IdleTimes(Generic[Key]):
         self._term = 0
         self._round_ms = 0  # when this round began
         self._newest_ms: int | None = None  # greatest age of a progress that is new in this round
-        self._seen: dict[
-            Key, tuple[tuple[int, Hashable], int]
-        ] = {}  # the progress, and its monotonic time in ms
+        # the progress, and its monotonic time in ms
+        self._entries: dict[Key, tuple[tuple[int, Hashable], int]] = {}
 
     def begin_round(self, term: int) -> None:
         """Begin to look at all objects.
@@ -46,14 +45,14 @@ class IdleTimes(Generic[Key]):
             mark: Differs after progress at the same recorded time, which stands still after a step of a clock.
         """
         now_ms = self._clock.monotonic_ms()
-        known = self._seen.get(key)
-        if known is None or known[0] != (progress_us, mark):
+        entry = self._entries.get(key)
+        if entry is None or entry[0] != (progress_us, mark):
             age_ms = max(self._clock.now_us() - progress_us, 0) // 1000
             if self._newest_ms is not None:
                 age_ms = min(age_ms, self._newest_ms)
-            known = self._seen[key] = ((progress_us, mark), now_ms - age_ms)
-        return now_ms - known[1]
+            entry = self._entries[key] = ((progress_us, mark), now_ms - age_ms)
+        return now_ms - entry[1]
 
     def retain(self, keys: Container[Key]) -> None:
         """Forget all other objects."""
-        self._seen = {key: seen for key, seen in self._seen.items() if key in keys}
+        self._entries = {key: entry for key, entry in self._entries.items() if key in keys}

@@ -25,12 +25,10 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 FIRST_MS: Final = 1_000  # the pause of an object after its first fault; doubled each time ...
 LAST_MS: Final = 60_000  # ... up to this
-LEFT_OUT_MAX: Final = (
-    100  # objects of a copy with which a defect shows; with more it is one of the copy
-)
-KEPT_MAX: Final = (
-    1_000  # objects whose pauses are remembered; beyond that the pauses that are over are forgotten
-)
+# objects of a copy with which a defect shows; with more it is one of the copy
+LEFT_OUT_MAX: Final = 100
+# objects whose pauses are remembered; beyond that the pauses that are over are forgotten
+KEPT_MAX: Final = 1_000
 
 
 class _Pause(msgspec.Struct, frozen=True):

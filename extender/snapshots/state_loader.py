@@ -89,9 +89,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     at_us: int
     gangs: tuple[GangState, ...]
-    stream_versions_of_gangs: tuple[
-        int, ...
-    ]  # versions of their streams, in the same order; 0: not known
+    # versions of their streams, in the same order; 0: not known
+    stream_versions_of_gangs: tuple[int, ...]
     stream_versions: dict[GangUid, int]  # of live streams without a root
     rejections: tuple[tuple[RejectionKey, RejectionState], ...]
     truncated_epoch: int

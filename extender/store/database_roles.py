@@ -73,10 +73,10 @@ async def excess_rights(url: str) -> list[str]:
 
 def _folder() -> Path:
     """Return the folder of the SQL files: packaged in an installed wheel, else in the checkout."""
-    here = Path(__file__).resolve().parent
-    for folder in (here / "postgres", here.parents[1] / "deploy" / "postgres"):
+    module_folder = Path(__file__).resolve().parent
+    for folder in (module_folder / "postgres", module_folder.parents[1] / "deploy" / "postgres"):
         if (folder / _FILES[0]).is_file():
             return folder
     raise SchemaOutdated(
-        f"the SQL of the roles is missing beside {here}; install gang-extender again"
+        f"the SQL of the roles is missing beside {module_folder}; install gang-extender again"
     )

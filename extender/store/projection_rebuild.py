@@ -120,8 +120,8 @@ class _Copies:
         values: dict[type, list[tuple[Any, ...]]] = {kind: [] for kind in TABLES}
         for row in rows:
             values[type(row)].append(_VALUES[type(row)](row))
-        values[PlacementRow] = [self._placement(one) for one in values[PlacementRow]]
-        values[PreemptionRow] = [_preemption(one) for one in values[PreemptionRow]]
+        values[PlacementRow] = [self._placement(row_values) for row_values in values[PlacementRow]]
+        values[PreemptionRow] = [_preemption(row_values) for row_values in values[PreemptionRow]]
         await self._running
         self._running = asyncio.create_task(self._copy(values))
 
@@ -145,13 +145,13 @@ class _Copies:
         resources = values[RESOURCES]
         if resources is None:
             return values
-        found = self._encoded.get(id(resources))
-        if found is None or found[0] is not resources:
+        cached = self._encoded.get(id(resources))
+        if cached is None or cached[0] is not resources:
             if len(self._encoded) >= ROWS_AT_ONCE:
                 self._encoded.clear()
-            found = (resources, msgspec.json.encode(resources).decode())
-            self._encoded[id(resources)] = found
-        return (*values[:RESOURCES], found[1], *values[RESOURCES + 1 :])
+            cached = (resources, msgspec.json.encode(resources).decode())
+            self._encoded[id(resources)] = cached
+        return (*values[:RESOURCES], cached[1], *values[RESOURCES + 1 :])
 
 
 def _preemption(values: tuple[Any, ...]) -> tuple[Any, ...]:

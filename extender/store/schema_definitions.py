@@ -185,8 +185,8 @@ def _expected(revision: str) -> Mapping[_Key, str]:
     return newest
 
 
-def _key(found: re.Match[str]) -> _Key:
-    kind, name, trigger, trigger_name, table = found.groups()
+def _key(match: re.Match[str]) -> _Key:
+    kind, name, trigger, trigger_name, table = match.groups()
     return (trigger.lower(), f"gx.{table}.{trigger_name}") if trigger else (kind.lower(), name)
 
 
@@ -197,11 +197,11 @@ def _of(expected: Mapping[_Key, str], kind: str) -> dict[str, str]:
 async def _functions(
     connection: asyncpg.Connection, expected: Mapping[_Key, str]
 ) -> Sequence[Definition]:
-    wanted = {name: _function(text) for name, text in _of(expected, "function").items()}
+    expected_texts = {name: _function(text) for name, text in _of(expected, "function").items()}
     stored: dict[str, list[str]] = {}
     for name, text in await connection.fetch(_FUNCTIONS):
         stored.setdefault(name, []).append(_function(text))
-    return tuple(_paired("function gx.{}", wanted, stored))
+    return tuple(_paired("function gx.{}", expected_texts, stored))
 
 
 def _function(text: str) -> str:
@@ -221,12 +221,12 @@ def _quoted(values: str) -> str:
 async def _triggers(
     connection: asyncpg.Connection, expected: Mapping[_Key, str]
 ) -> Sequence[Definition]:
-    wanted = {name: _trigger(text) for name, text in _of(expected, "trigger").items()}
+    expected_texts = {name: _trigger(text) for name, text in _of(expected, "trigger").items()}
     stored = {
         name: [_trigger(text) + ("" if enabled == b"O" else f"\nenabled: {enabled.decode()}")]
         for name, text, enabled in await connection.fetch(_TRIGGERS)
     }
-    return tuple(_paired("trigger {}", wanted, stored))
+    return tuple(_paired("trigger {}", expected_texts, stored))
 
 
 def _trigger(text: str) -> str:
@@ -244,21 +244,21 @@ async def _relations(
 ) -> Sequence[Definition]:
     """Return whether tables and views are that, without rules and row security; what others add beside them is theirs."""
     stored = {row["name"]: row["text"] for row in await connection.fetch(_RELATIONS)}
-    wanted = dict.fromkeys([*_of(expected, "table"), "migration"], "table")
-    wanted |= dict.fromkeys(_of(expected, "view"), "view")
+    expected_kinds = dict.fromkeys([*_of(expected, "table"), "migration"], "table")
+    expected_kinds |= dict.fromkeys(_of(expected, "view"), "view")
     return [
         Definition(name=f"{kind} gx.{name}", expected=kind, stored=stored.get(name, ""))
-        for name, kind in wanted.items()
+        for name, kind in expected_kinds.items()
     ]
 
 
 def _paired(
-    name: str, wanted: Mapping[str, str], stored: Mapping[str, Sequence[str]]
+    name: str, expected_texts: Mapping[str, str], stored: Mapping[str, Sequence[str]]
 ) -> Iterator[Definition]:
     """Yield expected beside stored texts; of several with one name, that which is as expected."""
-    for key in sorted({*wanted, *stored}):
+    for key in sorted({*expected_texts, *stored}):
         texts = list(stored.get(key, ()))
-        expected = wanted.get(key, "")
+        expected = expected_texts.get(key, "")
         if expected:
             mine = expected if expected in texts else next(iter(texts), "")
             yield Definition(name=name.format(key), expected=expected, stored=mine)
@@ -338,6 +338,6 @@ async def _rights(connection: asyncpg.Connection) -> Sequence[Definition]:
                 Definition(name=f"right {right} of {role} on {name}", expected="", stored=right)
             )
     for member, role in await connection.fetch(_MEMBERSHIPS):
-        what = "right of a superuser" if member == role else f"membership in {role}"
-        extra.append(Definition(name=f"{what} of {member}", expected="", stored=what))
+        privilege = "right of a superuser" if member == role else f"membership in {role}"
+        extra.append(Definition(name=f"{privilege} of {member}", expected="", stored=privilege))
     return extra

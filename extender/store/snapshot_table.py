@@ -128,24 +128,24 @@ class PostgresSnapshots:
         Raises:
             StoreUnavailable: No answer.
         """
-        wanted = {"codec": codec, "until": until if until is not None else POSITION_MAX}
+        parameters = {"codec": codec, "until": until if until is not None else POSITION_MAX}
         # One body at a time: they are megabytes and the first is nearly always intact.
         for skip in range(KEPT):
             async with transaction(self._engine, "loading a checkpoint") as connection:
-                found = await connection.execute(_NEWEST, wanted | {"skip": skip})
-                row = found.one_or_none()
+                result = await connection.execute(_NEWEST, parameters | {"skip": skip})
+                row = result.one_or_none()
             if row is None:
                 return None
-            found_one = Snapshot(
+            snapshot = Snapshot(
                 position=Position(row.position), chain=row.chain, codec=row.codec, body=row.body
             )
             if await asyncio.to_thread(_digest, row.body) != row.sha256:
                 continue
             valid = await asyncio.to_thread(
-                self._keys.mac_valid, authenticated(found_one), row.mac or b""
+                self._keys.mac_valid, authenticated(snapshot), row.mac or b""
             )
             if valid:
-                return found_one
+                return snapshot
             log.warning(
                 "snapshot not used: it has no HMAC of a key of this service",
                 extra={"position": row.position, "codec": row.codec},

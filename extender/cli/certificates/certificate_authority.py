@@ -94,8 +94,12 @@ def server_certificate(
     Raises:
         BadInput: A name is neither a DNS name nor an IP address, or the common name is empty or too long.
     """
-    found = x509.SubjectAlternativeName([alternative_name(name) for name in dict.fromkeys(names)])
-    return _issued(authority, subject, [Use.SERVER_AUTH, Use.CLIENT_AUTH], found, period)
+    alternative_names = x509.SubjectAlternativeName(
+        [alternative_name(name) for name in dict.fromkeys(names)]
+    )
+    return _issued(
+        authority, subject, [Use.SERVER_AUTH, Use.CLIENT_AUTH], alternative_names, period
+    )
 
 
 def client_certificate(
@@ -131,17 +135,22 @@ def alternative_name(text: str) -> x509.GeneralName:
 def names_of(certificate: x509.Certificate) -> tuple[str, ...]:
     """Return the DNS names and IP addresses of a certificate."""
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternative_names = certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
     except x509.ExtensionNotFound:
         return ()
-    addresses = found.get_values_for_type(x509.IPAddress)
-    return (*found.get_values_for_type(x509.DNSName), *(str(address) for address in addresses))
+    addresses = alternative_names.get_values_for_type(x509.IPAddress)
+    return (
+        *alternative_names.get_values_for_type(x509.DNSName),
+        *(str(address) for address in addresses),
+    )
 
 
 def common_name_of(certificate: x509.Certificate) -> str:
     """Return the common name of the subject, or an empty string."""
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if found else ""
+    common_names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(common_names[0].value) if common_names else ""
 
 
 def _issued(

@@ -97,23 +97,23 @@ class CertificateFolder:
         Raises:
             BadInput: A name is invalid, files are there already, or the folder cannot be written.
         """
-        wanted = _clients(clients)
+        common_names = _clients(clients)
         _check_names(names)
-        found = [
+        existing = [
             path
-            for name in (CA, SERVER, *wanted)
+            for name in (CA, SERVER, *common_names)
             for path in (self.certificate(name), self.key(name))
             if path.exists()
         ]
-        if found and not force:
+        if existing and not force:
             msg = (
-                f"{found[0]} is there already; --renew replaces the certificates of server and clients and keeps the CA, "
+                f"{existing[0]} is there already; --renew replaces the certificates of server and clients and keeps the CA, "
                 "--force makes everything anew, also the CA (then every client needs a new certificate and the new ca.crt)"
             )
             raise BadInput(msg)
         authority = new_authority(Period(now, now + max(lifetime, AUTHORITY_LIFETIME)))
         period = Period(now, now + lifetime)
-        issued = self._issue(authority, period, (*NAMES, *names), wanted, {})
+        issued = self._issue(authority, period, (*NAMES, *names), common_names, {})
         return self._write({CA: authority, **issued})
 
     def renew(
@@ -144,17 +144,19 @@ class CertificateFolder:
             msg = f"{self.certificate(CA)}: this CA was valid until {end:%Y-%m-%d}; --force makes everything anew"
             raise BadInput(msg)
         path = self.certificate(SERVER)
-        there = names_of(read_certificate(path)) if path.exists() else ()
-        wanted = _clients(clients)
+        previous_names = names_of(read_certificate(path)) if path.exists() else ()
+        common_names = _clients(clients)
         for file in sorted(self.folder.glob("client-*.crt")):
-            wanted.setdefault(file.stem, common_name_of(read_certificate(file)))
+            common_names.setdefault(file.stem, common_name_of(read_certificate(file)))
         period = Period(now, min(now + lifetime, end))
         keys = {
             name: _private_key(self.key(name))
-            for name in (SERVER, *wanted)
+            for name in (SERVER, *common_names)
             if self.key(name).exists()
         }
-        issued = self._issue(authority, period, (*NAMES, *there, *names), wanted, keys)
+        issued = self._issue(
+            authority, period, (*NAMES, *previous_names, *names), common_names, keys
+        )
         ours = _described(self, CA, authority, kept=True)
         return [ours, *self._write(issued)]
 
@@ -246,16 +248,18 @@ def _check_names(names: Iterable[str]) -> None:
 
 def _clients(names: Iterable[str]) -> dict[str, str]:
     """Return the common names of clients by the names of their files, without suffix."""
-    found: dict[str, str] = {}
+    common_names: dict[str, str] = {}
     for name in (*CLIENTS, *names):
         if not _CLIENT.fullmatch(name) or len(name) > 64:  # noqa: PLR2004 -- a common name
             msg = f"--client: {name!r} is not a name of up to 64 letters, digits and .:_- between them, for example prometheus"
             raise BadInput(msg)
         common_name = COMMON_NAMES.get(name, name)
         stem = f"client-{name.replace(':', '-')}"
-        if found.setdefault(stem, common_name) != common_name:
-            raise BadInput(f"--client: {name!r} and {found[stem]!r} would both be {stem}.crt")
-    return found
+        if common_names.setdefault(stem, common_name) != common_name:
+            raise BadInput(
+                f"--client: {name!r} and {common_names[stem]!r} would both be {stem}.crt"
+            )
+    return common_names
 
 
 def _described(

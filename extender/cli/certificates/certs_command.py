@@ -72,18 +72,20 @@ def certs(
     """
     if renew and force:
         raise BadInput("--renew keeps the CA and --force replaces it; give one of them")
-    made = CertificateFolder(folder)
+    certificate_folder = CertificateFolder(folder)
     now = datetime.fromtimestamp(SystemClock().now_us() // 1_000_000, UTC)
     names, clients = name or [], client or []
     if renew:
-        written = made.renew(now, timedelta(days=days), names, clients)
+        written = certificate_folder.renew(now, timedelta(days=days), names, clients)
     else:
-        written = made.create(now, timedelta(days=days), names, clients, force=force)
-    report = CertificateReport(written, serve_flags(made), commands(made, renewed=renew))
+        written = certificate_folder.create(now, timedelta(days=days), names, clients, force=force)
+    report = CertificateReport(
+        written, serve_flags(certificate_folder), commands(certificate_folder, renewed=renew)
+    )
     if output is not Output.table:
         print_value(report, output)
         return
-    _print(report, made)
+    _print(report, certificate_folder)
 
 
 def serve_flags(folder: CertificateFolder) -> list[str]:
@@ -139,12 +141,13 @@ def _install(mode: str, path: Path, name: str) -> str:
 def _print(report: CertificateReport, folder: CertificateFolder) -> None:
     rows = [
         (
-            f"{Path(one.certificate).name}, {Path(one.key).name}",
-            one.common_name,
-            f"{one.valid_until:%Y-%m-%d %H:%M:%SZ}" + (" (kept)" if one.kept else ""),
-            ", ".join(one.names) or "-",
+            f"{Path(certificate.certificate).name}, {Path(certificate.key).name}",
+            certificate.common_name,
+            f"{certificate.valid_until:%Y-%m-%d %H:%M:%SZ}"
+            + (" (kept)" if certificate.kept else ""),
+            ", ".join(certificate.names) or "-",
         )
-        for one in report.certificates
+        for certificate in report.certificates
     ]
     print_table(("files", "for", "valid until", "names"), rows, empty="")
     secrets, node = report.commands[:2], report.commands[2:]

@@ -74,7 +74,7 @@ def masked(value: object) -> object:
     'postgresql://me:***@db/gang?sslpassword=***&sslmode=require'
     """
     if isinstance(value, tuple):
-        return tuple(masked(one) for one in value)
+        return tuple(masked(item) for item in value)
     if isinstance(value, str):
         for secret in SECRETS:
             value = secret.sub(rf"\g<kept>{MASK}", value)

@@ -68,13 +68,15 @@ def project(
         end = (await opened.log.head()).position
         reached = await project_all(opened.projection, end)
         every = opened.snapshots.stretch(end)
-        made = await backfill_snapshots(opened.log, opened.snapshots, until=end, every=every)
-        return reached, made
+        snapshot_count = await backfill_snapshots(
+            opened.log, opened.snapshots, until=end, every=every
+        )
+        return reached, snapshot_count
 
     if rebuild:
         asyncio.run(replace_rows())
-    reached, made = ask(database_url, data_dir, question)
-    print(f"projected up to position {reached}; {made} snapshots made")
+    reached, snapshot_count = ask(database_url, data_dir, question)
+    print(f"projected up to position {reached}; {snapshot_count} snapshots made")
 
 
 def prune(
@@ -114,12 +116,12 @@ def prune(
         async with database(settings, creates=False) as url:
             return await prune_store(url, until, dry_run=dry_run)
 
-    found = asyncio.run(run())
+    result = asyncio.run(run())
     if output is not Output.table:
-        print_value(found, output)
+        print_value(result, output)
         return
     done = "would be deleted" if dry_run else "deleted"
     console().print(
-        f"{found.inputs:,} inputs and {found.parts:,} parts ({found.bytes / 1e6:,.1f} MB) of decisions before "
-        f"{found.before[:19]}Z {done}; {found.inputs_kept:,} inputs with {found.parts_kept:,} parts stay"
+        f"{result.inputs:,} inputs and {result.parts:,} parts ({result.bytes / 1e6:,.1f} MB) of decisions before "
+        f"{result.before[:19]}Z {done}; {result.inputs_kept:,} inputs with {result.parts_kept:,} parts stay"
     )

@@ -35,7 +35,7 @@ _DECODER = msgspec.json.Decoder(_EventFields)
 async def follow_events(
     database_url: str | None,
     data_dir: str | None,
-    wanted: EventFilter,
+    event_filter: EventFilter,
     output: ListForm,
     *,
     from_now: bool,
@@ -46,9 +46,9 @@ async def follow_events(
     Args:
         database_url: The database; None: the embedded one.
         data_dir: Folder of the embedded database.
-        wanted: Which events; `gang` may be a name alone.
+        event_filter: Which events; `gang` may be a name alone.
         output: Form of the lines.
-        from_now: Begin at the end of the log instead of `wanted.after`.
+        from_now: Begin at the end of the log instead of `event_filter.after`.
         count: End after so many events; None: never.
     """
     from extender.composition import store
@@ -56,12 +56,12 @@ async def follow_events(
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
     async with store(settings, migrates=False) as opened:
         feed = EventStream(opened.log, opened.audit)
-        gang = await gang_of_name(opened.audit, wanted.gang, expected=True)
-        wanted = msgspec.structs.replace(wanted, gang=gang)
+        gang = await gang_of_name(opened.audit, event_filter.gang, expected=True)
+        event_filter = msgspec.structs.replace(event_filter, gang=gang)
         _until_interrupted(feed.stop)
         if from_now:
-            wanted = msgspec.structs.replace(wanted, after=await feed.head())
-        async with aclosing(feed.follow(wanted)) as batches:
+            event_filter = msgspec.structs.replace(event_filter, after=await feed.head())
+        async with aclosing(feed.follow(event_filter)) as batches:
             printed = 0
             async for batch in batches:
                 left = None if count is None else count - printed

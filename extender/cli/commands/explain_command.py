@@ -59,11 +59,11 @@ def explain(
         _explain_preemption(asks(server), name, namespace, output)
         return
     query = urlencode({"name": name, "namespace": namespace} | ({"at": at} if at else {}))
-    found = ask_service(server, f"/v1/explain?{query}", Explanation, within_s=WITHIN_S)
+    explanation = ask_service(server, f"/v1/explain?{query}", Explanation, within_s=WITHIN_S)
     if output is not Output.table:
-        print_value(found, output)
+        print_value(explanation, output)
         return
-    print_explanation(found)
+    print_explanation(explanation)
 
 
 def _explain_preemption(ask: Ask, name: str, namespace: str, output: Output) -> None:
@@ -72,22 +72,22 @@ def _explain_preemption(ask: Ask, name: str, namespace: str, output: Output) -> 
     Raises:
         NotFound: The log has no preemption of it.
     """
-    found: list[PreemptionLine] = []
+    preemptions: list[PreemptionLine] = []
     try:
         victim = root_path(name, namespace, ask)
-        found = _preemptions_of(ask, victim)
-        other = "" if found else elsewhere(ask, name, namespace)
+        preemptions = _preemptions_of(ask, victim)
+        other = "" if preemptions else elsewhere(ask, name, namespace)
     except BadInput:
         if not (other := elsewhere(ask, name, namespace)):
             raise
     if other:
         victim = root_path(other, namespace, ask)
-        found = _preemptions_of(ask, victim)
-    if not found:
+        preemptions = _preemptions_of(ask, victim)
+    if not preemptions:
         raise NotFound(
             f"{victim}: the log has no preemption of this pod or group; `gang-extender explain {victim}` has its state"
         )
-    newest = max(found, key=lambda line: line.position)
+    newest = max(preemptions, key=lambda line: line.position)
     if output is not Output.table:
         print_value(newest, output)
         return
@@ -100,27 +100,27 @@ def _preemptions_of(ask: Ask, victim: str) -> list[PreemptionLine]:
     return ask(f"/v1/preemptions?{urlencode({'victim': victim})}", list[PreemptionLine])
 
 
-def print_explanation(found: Explanation) -> None:
+def print_explanation(explanation: Explanation) -> None:
     """Print an explanation for people: the answer, the checks, what would help, and the members."""
     out = console(wrap=False)
-    out.print(found.answer)
-    for one in found.related:
-        out.print(f"  {one.relation}: {one.kind} {one.name}")
-    if found.checks:
+    out.print(explanation.answer)
+    for related in explanation.related:
+        out.print(f"  {related.relation}: {related.kind} {related.name}")
+    if explanation.checks:
         out.print("Why:")
-        for check in found.checks:
+        for check in explanation.checks:
             out.print(f"  {_check(check)}")
-        for reason in found.reasons:
+        for reason in explanation.reasons:
             out.print(f"      {reason}")
-        for line in found.conflict:
+        for line in explanation.conflict:
             out.print(f"      cannot hold together: {line}")
-    if found.help:
+    if explanation.help:
         out.print("What would help:")
-        for text in found.help:
+        for text in explanation.help:
             out.print(f"  {text}")
-    if found.gang is not None:
-        _print_members(found.gang)
-    for text in found.limitations:
+    if explanation.gang is not None:
+        _print_members(explanation.gang)
+    for text in explanation.limitations:
         out.print(text)
 
 
@@ -136,7 +136,7 @@ def _print_members(gang: GangAt) -> None:
     console().print(
         f"{gang.kind} {gang.gang}: {gang.state},{shown} {gang.bound} bound, {gang.reserved} reserved"
     )
-    for group in sorted(gang.groups, key=lambda one: one.name):
+    for group in sorted(gang.groups, key=lambda group: group.name):
         if group.domain:
             domain = ", ".join(f"{key}={value}" for key, value in group.domain.items())
             console().print(f"  {group.name} in {domain}")

@@ -49,32 +49,32 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
     from extender.queries.state.workload_trees import TreeAt
 
     try:
-        wanted = parse_name(name, namespace)
+        parsed = parse_name(name, namespace)
     except BadInput as fault:
         raise BadInput(
             f"gang {name!r} is not NAME or NAMESPACE/NAME, with or without a kind before it"
         ) from fault
-    path = f"{wanted.namespace}/{wanted.name}"
-    if wanted.kind == "Node":
+    path = f"{parsed.namespace}/{parsed.name}"
+    if parsed.kind == "Node":
         raise BadInput(
             f"gang {name!r}: a node is no gang; `gang-extender explain {name}` has its pods"
         )
-    if wanted.kind not in WORKLOAD_KINDS:
+    if parsed.kind not in WORKLOAD_KINDS:
         return path
     if ask is None:
         raise BadInput(
             f"gang {name!r}: the database does not name the groups of workloads; name the root group, or ask the service with --server"
         )
-    trees = ask(f"/v1/trees?{urlencode({'namespace': wanted.namespace})}", list[TreeAt])
+    trees = ask(f"/v1/trees?{urlencode({'namespace': parsed.namespace})}", list[TreeAt])
     roots = [
         root.name
-        for one in trees
-        if (one.kind, one.workload) == (wanted.kind, path)
-        for root in one.roots
+        for tree in trees
+        if (tree.kind, tree.workload) == (parsed.kind, path)
+        for root in tree.roots
     ]
-    if not roots and not wanted.given_namespace:
+    if not roots and not parsed.given_namespace:
         other = elsewhere(ask, name, namespace)
-        if other.partition("/")[0] == wanted.kind and other != f"{wanted.kind}/{path}":
+        if other.partition("/")[0] == parsed.kind and other != f"{parsed.kind}/{path}":
             return root_path(other, namespace, ask)
     if len(roots) != 1:
         groups = (
@@ -83,9 +83,9 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
             else "no group now"
         )
         raise BadInput(
-            f"{wanted.kind} {path} has {groups}; `gang-extender trees` lists the trees of workloads"
+            f"{parsed.kind} {path} has {groups}; `gang-extender trees` lists the trees of workloads"
         )
-    return f"{wanted.namespace}/{roots[0].rpartition('/')[2]}"
+    return f"{parsed.namespace}/{roots[0].rpartition('/')[2]}"
 
 
 def path_or_name(name: str, namespace: str, ask: Ask | None, *, only: bool = False) -> str:
@@ -105,9 +105,9 @@ def path_or_name(name: str, namespace: str, ask: Ask | None, *, only: bool = Fal
     from extender.queries.explain.name_lookup import WORKLOAD_KINDS, parse_name
 
     path = root_path(name, namespace, ask)
-    wanted = parse_name(name, namespace)
-    given = only or wanted.given_namespace or wanted.kind in WORKLOAD_KINDS
-    return checked_path(path, "gang") if given else checked_name(wanted.name, "gang")
+    parsed = parse_name(name, namespace)
+    given = only or parsed.given_namespace or parsed.kind in WORKLOAD_KINDS
+    return checked_path(path, "gang") if given else checked_name(parsed.name, "gang")
 
 
 def elsewhere(ask: Ask, text: str, namespace: str) -> str:
@@ -116,18 +116,18 @@ def elsewhere(ask: Ask, text: str, namespace: str) -> str:
     from extender.queries.explain.name_search import SEARCH_LIMIT_MAX, NameSearch
 
     try:
-        wanted = parse_name(text, namespace)
+        parsed = parse_name(text, namespace)
     except BadInput:
         return ""
-    if wanted.given_namespace:
+    if parsed.given_namespace:
         return ""
-    query = urlencode({"q": wanted.name, "limit": SEARCH_LIMIT_MAX})
+    query = urlencode({"q": parsed.name, "limit": SEARCH_LIMIT_MAX})
     same = [
-        one
-        for one in ask(f"/v1/search?{query}", NameSearch).found
-        if one.name.endswith(f"/{wanted.name}") and wanted.kind in ("", one.kind)
+        hit
+        for hit in ask(f"/v1/search?{query}", NameSearch).found
+        if hit.name.endswith(f"/{parsed.name}") and parsed.kind in ("", hit.kind)
     ]
-    spaces = {one.name.partition("/")[0] for one in same}
+    spaces = {hit.name.partition("/")[0] for hit in same}
     return f"{same[0].kind}/{same[0].name}" if len(spaces) == 1 else ""
 
 
@@ -143,15 +143,15 @@ def gangs(  # noqa: PLR0917 -- typer reads options from the signature
     server: Server = None,
 ) -> None:
     """List the gangs of the service, with their state."""
-    wanted = listed(namespace, all_namespaces, states, GANG_STATES, selector)
+    part = listed(namespace, all_namespaces, states, GANG_STATES, selector)
     table = ListTable(
         gang_columns(SystemClock().now_us),
         gang_name,
         list_format(output, no_headers, sort_by),
     )
     ask = asks(server, watch=watch)
-    found = ServiceList(ask, partial(ask, wanted.path("/v1/gangs"), list[GangAt]), table)
+    gang_list = ServiceList(ask, partial(ask, part.path("/v1/gangs"), list[GangAt]), table)
     if watch:
-        found.watch(lambda line: line.uid, lambda line: replace(line, state="removed"))
+        gang_list.watch(lambda line: line.uid, lambda line: replace(line, state="removed"))
     else:
-        found.print(f"No gangs{wanted.words()}.")
+        gang_list.print(f"No gangs{part.words()}.")

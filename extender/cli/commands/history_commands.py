@@ -182,7 +182,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     since_us, until_us = span_us(since, until)
     alone = _UUID.fullmatch(gang) is not None and not uid
     source = log_source(server, database_url, data_dir)
-    wanted = HistoryQuery(
+    query = HistoryQuery(
         gang="" if alone else path_or_name(gang, namespace, source),
         uid=GangUid(checked_text(gang.lower() if alone else uid, "--uid"))
         if alone or uid
@@ -193,22 +193,25 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
         since_us=since_us,
         until_us=until_us,
     )
-    detailed = decisions or table.wanted.is_table
+    detailed = decisions or table.output_format.is_table
     lines: Sequence[HistoryLine | ServedEvent]
     if source is None:
 
         async def question(opened: Store) -> GangHistory:
-            gang = await gang_of_name(opened.audit, wanted.gang, namespace)
-            return await read_history(opened.audit, opened.inputs, replace(wanted, gang=gang))
+            gang = await gang_of_name(opened.audit, query.gang, namespace)
+            return await read_history(opened.audit, opened.inputs, replace(query, gang=gang))
 
-        found = ask(database_url, data_dir, question)
-        for note in _notes(found, wanted):
+        gang_history = ask(database_url, data_dir, question)
+        for note in _notes(gang_history, query):
             complain(note)
-        name, lines = found.gang, found.lines if detailed else [one.bare() for one in found.lines]
+        name, lines = (
+            gang_history.gang,
+            gang_history.lines if detailed else [line.bare() for line in gang_history.lines],
+        )
     else:
         if not alone:
-            wanted = replace(wanted, gang=_served_gang(source, wanted.gang, namespace))
-        name, lines = wanted.gang, _served_history(source, wanted, detailed=detailed)
+            query = replace(query, gang=_served_gang(source, query.gang, namespace))
+        name, lines = query.gang, _served_history(source, query, detailed=detailed)
     if decisions and output is ListForm.table:
         for line in table.sorted(lines):
             print_line(line, name)
@@ -242,20 +245,20 @@ def _served_gang(source: Ask, gang: str, namespace: str) -> str:
     return f"{namespace}/{gang}"
 
 
-def _served_history(source: Ask, wanted: HistoryQuery, *, detailed: bool) -> list[ServedEvent]:
+def _served_history(source: Ask, query: HistoryQuery, *, detailed: bool) -> list[ServedEvent]:
     """Return the lines of a history that a service answers.
 
     Raises:
         BadInput: The gang has no name, or there are more lines than a service answers.
     """
-    if not wanted.gang:
-        raise BadInput(f"gang {wanted.uid}: a service is asked by name, NAMESPACE/NAME with --uid")
-    query = times(wanted.since_us, wanted.until_us)
-    query |= {"uid": wanted.uid} if wanted.uid is not None else {}
-    query |= {"after": str(wanted.after), "limit": _served_limit(wanted.limit)}
-    query |= {"decisions": "true"} if detailed else {}
-    path = f"/v1/gangs/{quote(wanted.gang)}/history?{urlencode(query)}"
-    return _served(source, path, wanted.limit)
+    if not query.gang:
+        raise BadInput(f"gang {query.uid}: a service is asked by name, NAMESPACE/NAME with --uid")
+    parameters = times(query.since_us, query.until_us)
+    parameters |= {"uid": query.uid} if query.uid is not None else {}
+    parameters |= {"after": str(query.after), "limit": _served_limit(query.limit)}
+    parameters |= {"decisions": "true"} if detailed else {}
+    path = f"/v1/gangs/{quote(query.gang)}/history?{urlencode(parameters)}"
+    return _served(source, path, query.limit)
 
 
 def _served_limit(limit: int) -> str:
@@ -278,14 +281,14 @@ def _served(source: Ask, path: str, limit: int) -> list[ServedEvent]:
     return lines
 
 
-def _notes(found: GangHistory, wanted: HistoryQuery) -> Iterator[str]:
+def _notes(gang_history: GangHistory, query: HistoryQuery) -> Iterator[str]:
     """Yield notes about the whole history: reused names, and more lines than the limit."""
-    if len(found.lives) > 1 and wanted.uid is None:
-        yield f"{found.gang} was the name of {len(found.lives)} root groups; select one with --uid:"
-        for life in found.lives:
+    if len(gang_history.lives) > 1 and query.uid is None:
+        yield f"{gang_history.gang} was the name of {len(gang_history.lives)} root groups; select one with --uid:"
+        for life in gang_history.lives:
             yield f"  {life.uid}: {counted(life.events, 'event')} from {life.first} to {life.last}"
-    if found.more and found.lines:
-        yield _cut_off(len(found.lines), found.lines[-1].position)
+    if gang_history.more and gang_history.lines:
+        yield _cut_off(len(gang_history.lines), gang_history.lines[-1].position)
 
 
 def _cut_off(count: int, position: int) -> str:
@@ -346,7 +349,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     part = listed(namespace, all_namespaces)
     since_us, until_us = span_us(since, until)
     source = log_source(server[0] if server else None, database_url, data_dir)
-    wanted = EventFilter(
+    event_filter = EventFilter(
         gang=listed_gang(gang, part, source),
         namespace=part.namespace,
         node=checked_name(node, "--node") if node else "",
@@ -366,42 +369,46 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
             option = "until" if until else "sort-by"
             raise BadInput(f"--{option}: not together with --follow")
         if asks_service:
-            asyncio.run(follow_services(server or (), _query_of(wanted, after), output, limit))
+            asyncio.run(
+                follow_services(server or (), _query_of(event_filter, after), output, limit)
+            )
             return
         from_now = after is None and since is None
         asyncio.run(
-            follow_events(database_url, data_dir, wanted, output, from_now=from_now, count=limit)
+            follow_events(
+                database_url, data_dir, event_filter, output, from_now=from_now, count=limit
+            )
         )
         return
     lines: Sequence[EventLine | ServedEvent]
     if source is None:
 
         async def question(opened: Store) -> EventPage:
-            gang = await gang_of_name(opened.audit, wanted.gang)
-            return await opened.audit.page(replace(wanted, gang=gang))
+            gang = await gang_of_name(opened.audit, event_filter.gang)
+            return await opened.audit.page(replace(event_filter, gang=gang))
 
         page = ask(database_url, data_dir, question)
         lines = [event_line(event) for event in page.events]
         if page.more:
             complain(_cut_off(len(lines), lines[-1].position))
     else:
-        query = [*_query_of(wanted, after), ("limit", _served_limit(wanted.limit))]
-        lines = _served(source, f"/v1/events?{urlencode(query)}", wanted.limit)
+        query = [*_query_of(event_filter, after), ("limit", _served_limit(event_filter.limit))]
+        lines = _served(source, f"/v1/events?{urlencode(query)}", event_filter.limit)
     table.print(lines, empty="No events match.")
 
 
-def _query_of(wanted: EventFilter, after: int | None) -> list[tuple[str, str]]:
+def _query_of(event_filter: EventFilter, after: int | None) -> list[tuple[str, str]]:
     """Return a filter as parameters of GET /v1/events."""
     single = {
-        "gang": wanted.gang,
-        "namespace": wanted.namespace,
-        "node": wanted.node,
-        **times(wanted.since_us, wanted.until_us),
+        "gang": event_filter.gang,
+        "namespace": event_filter.namespace,
+        "node": event_filter.node,
+        **times(event_filter.since_us, event_filter.until_us),
         "after": "" if after is None else str(after),
     }
     return [
         *((name, text) for name, text in single.items() if text),
-        *(("type", t) for t in wanted.types),
+        *(("type", t) for t in event_filter.types),
     ]
 
 
@@ -415,13 +422,13 @@ def replay(
     from extender.queries.log.decision_replay import ReplayableEventData, replay_decision
 
     async def question(opened: Store) -> ReplayResult:
-        wanted = EventFilter(after=Position(position - 1), limit=1)
-        found = await opened.audit.events(wanted)
-        if not found or found[0].position != position:
+        event_filter = EventFilter(after=Position(position - 1), limit=1)
+        matches = await opened.audit.events(event_filter)
+        if not matches or matches[0].position != position:
             end = (await opened.log.head()).position
             msg = f"position {position}: the log has no such event; it ends at position {end}"
             raise BadInput(msg)
-        data = found[0].data
+        data = matches[0].data
         if not isinstance(data, ReplayableEventData) or not data.input_digest:
             msg = (
                 f"position {position}: {type(data).__name__} is not a decision; decisions are GangAdmitted, GangExtended, "
@@ -435,7 +442,7 @@ def replay(
                 "inputs of old decisions"
             )
             raise BadInput(msg)
-        return replay_decision(found[0], data, stored)
+        return replay_decision(matches[0], data, stored)
 
     result = ask(database_url, data_dir, question)
     if output is not Output.table:

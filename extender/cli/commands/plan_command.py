@@ -174,21 +174,21 @@ def _plan_files(
     with PlanProgress() as progress:
         entries = read_entries(cluster, trees.files, progress.read)
         progress.begin("Building the cluster")
-        found = build(complete(entries))
+        manifest = build(complete(entries))
         question = PlanInput(
-            groups=frozenset(found.groups),
-            pods=frozenset(found.pods),
+            groups=frozenset(manifest.groups),
+            pods=frozenset(manifest.pods),
             all_pending=trees.all_pending or not trees.files,
             budget=trees.search_budget or settings_module.load().search_budget,
             preemption=trees.preemption,
-            order=found.order,
-            origins=found.origins,
-            refused=found.refused,
+            order=manifest.order,
+            origins=manifest.origins,
+            refused=manifest.refused,
             node_groups=node_groups(trees.node_groups, "node groups"),
         )
         most = settings_module.load().max_children
-        view = msgspec.structs.replace(found.world.view, max_children=most)
-        warnings = dict.fromkeys((*found.warnings, *plan_warnings(view, question)))
+        view = msgspec.structs.replace(manifest.world.view, max_children=most)
+        warnings = dict.fromkeys((*manifest.warnings, *plan_warnings(view, question)))
         progress.begin("Planning")
         copy = TreeCopies(entries).copy
         answer = answer_capacity_query(view, question, changes, copy, progress.copies)

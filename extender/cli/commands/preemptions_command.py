@@ -87,7 +87,7 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     part = listed(namespace, all_namespaces, states, OUTCOMES)
     since_us, until_us = span_us(since, until)
     source = log_source(server, database_url, data_dir, watch=watch)
-    wanted = PreemptionQuery(
+    query = PreemptionQuery(
         victim=listed_gang(victim, part, source),
         preemptor=listed_gang(preemptor, part, source),
         namespace=part.namespace,
@@ -101,7 +101,7 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
         list_format(output, no_headers, sort_by),
     )
     if source is not None:
-        served = partial(source, _path(part, wanted), list[PreemptionLine])
+        served = partial(source, _path(part, query), list[PreemptionLine])
         if watch:
             ServiceList(source, served, table).watch(
                 lambda line: line.preemption, lambda line: line
@@ -109,9 +109,9 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
             return
         lines: Sequence[PreemptionLine] = served()
     else:
-        found = ask(database_url, data_dir, partial(_read_logged, wanted))
-        lines = found.lines
-        if found.more:
+        page = ask(database_url, data_dir, partial(_read_logged, query))
+        lines = page.lines
+        if page.more:
             complain(f"cut off after {len(lines)} preemptions; continue with --since")
     if output is not ListForm.table or not (victim or preemptor):
         table.print(lines, empty="No preemptions match.")
@@ -125,19 +125,19 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
         _print(line)
 
 
-async def _read_logged(wanted: PreemptionQuery, opened: Store) -> Preemptions:
+async def _read_logged(query: PreemptionQuery, opened: Store) -> Preemptions:
     """Return the preemptions of a query whose names may have no namespace."""
-    victim = wanted.victim
+    victim = query.victim
     if victim and "/" not in victim:
         victim = await victim_of_name(opened.audit, victim)
-    preemptor = await gang_of_name(opened.audit, wanted.preemptor)
-    return await read(opened.audit, replace(wanted, victim=victim, preemptor=preemptor))
+    preemptor = await gang_of_name(opened.audit, query.preemptor)
+    return await read(opened.audit, replace(query, victim=victim, preemptor=preemptor))
 
 
-def _path(part: Listed, wanted: PreemptionQuery) -> str:
+def _path(part: Listed, query: PreemptionQuery) -> str:
     """Return the path and query of the same list of a service."""
-    names = {"victim": wanted.victim, "preemptor": wanted.preemptor}
-    return part.path("/v1/preemptions", **names, **times(wanted.since_us, wanted.until_us))
+    names = {"victim": query.victim, "preemptor": query.preemptor}
+    return part.path("/v1/preemptions", **names, **times(query.since_us, query.until_us))
 
 
 def _columns(now_us: Callable[[], int]) -> tuple[Column[PreemptionLine], ...]:
@@ -207,10 +207,10 @@ def _end(line: PreemptionLine) -> str:
     return "pending"
 
 
-def _gone(unit: UnitLine, gone: str) -> str:
+def _gone(unit: UnitLine, gone_at: str) -> str:
     if unit.spared:
         return "spared"
-    return gone[11:23] or "not yet"
+    return gone_at[11:23] or "not yet"
 
 
 def _cost(cost: dict[str, int]) -> str:

@@ -85,9 +85,9 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
     data_dir: Folder = None,
 ) -> None:
     """Show a report: waiting times, preemptions, terminations and others; without a name, list them."""
-    wanted = list_format(output, no_headers, sort_by)
+    output_format = list_format(output, no_headers, sort_by)
     if not name:
-        ListTable(_CATALOGUE, lambda line: line.name, wanted).print(catalogue(), empty="")
+        ListTable(_CATALOGUE, lambda line: line.name, output_format).print(catalogue(), empty="")
         return
     part = listed(namespace, all_namespaces)
     since_us, until_us = span_us(since, until)
@@ -108,31 +108,31 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
             named = await gang_of_name(opened.audit, query.gang)
             return await read_report(opened.reports, opened.audit, replace(query, gang=named))
 
-        found = ask(database_url, data_dir, question)
+        answer = ask(database_url, data_dir, question)
     else:
         span = times(query.since_us, query.until_us if until else None)
         path = part.path(f"/v1/reports/{query.name}", gang=query.gang, limit=str(limit), **span)
-        found = source(path, Report)
-    _print(found, wanted)
+        answer = source(path, Report)
+    _print(answer, output_format)
 
 
-def _print(found: Report, wanted: ListFormat) -> None:
-    rows = found.rows
-    names = sorted(REPORTS[found.report].columns, key=lambda name: name == "reason")  # at last
+def _print(answer: Report, output_format: ListFormat) -> None:
+    rows = answer.rows
+    names = sorted(REPORTS[answer.report].columns, key=lambda name: name == "reason")  # at last
     # the UID adds nothing when each name has one
     unique = len({row.get("gang") for row in rows}) == len({row.get("gang_uid") for row in rows})
     table = ListTable([_column(name, wide=unique and name == "gang_uid") for name in names],
-                      lambda row: str(row[names[0]]), wanted)  # fmt: skip
-    if not wanted.is_table and wanted.form is not ListForm.name:
-        sys.stdout.write(encoded(found, wanted.form))
+                      lambda row: str(row[names[0]]), output_format)  # fmt: skip
+    if not output_format.is_table and output_format.form is not ListForm.name:
+        sys.stdout.write(encoded(answer, output_format.form))
         return
     table.print(rows, empty="No rows in this span.")
-    if wanted.form is ListForm.name or not wanted.headers:
+    if output_format.form is ListForm.name or not output_format.headers:
         return
-    if found.more:
+    if answer.more:
         console().print(f"There are more than these {len(rows)} rows; see --limit.")
-    span = f"{found.since[:19]}Z to {found.until[:19]}Z"
-    console().print(f"{span}, log up to position {found.position}. {found.limitations}")
+    span = f"{answer.since[:19]}Z to {answer.until[:19]}Z"
+    console().print(f"{span}, log up to position {answer.position}. {answer.limitations}")
 
 
 def _column(name: str, *, wide: bool) -> Column[Row]:

@@ -74,13 +74,13 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
     def listening() -> None:
         nonlocal listens
         listens = True
-        found = listeners(settings)
-        addresses = [listener.address for listener in found]
+        all_listeners = listeners(settings)
+        addresses = [listener.address for listener in all_listeners]
         log.info("listening", extra={"addresses": addresses, "page": f"{page_url(settings)}/ui/"})
-        if not found[-1].tls:
+        if not all_listeners[-1].tls:
             log.log(
                 logging.WARNING if settings.insecure_plain_http else logging.INFO,
-                no_authentication_text(found),
+                no_authentication_text(all_listeners),
             )
         elif text := open_api_text(settings):
             log.warning(text)
@@ -94,7 +94,9 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
         if listens:  # of a pipe or a file: nothing that an address could change
             log.exception("the service ends by an error")
             sys.exit(1)
-        settable = " or ".join(sorted({_flag(one.setting) for one in listeners(settings)}))
+        settable = " or ".join(
+            sorted({_flag(listener.setting) for listener in listeners(settings)})
+        )
         address = error.filename or settings.listen
         msg = f"cannot listen on {address}: {error.strerror or error}; set {settable} HOST:PORT"
         raise BadInput(msg) from error
@@ -117,9 +119,11 @@ def start_text(settings: Settings) -> str:
         if settings.database_url
         else f"embedded PostgreSQL in {settings.data_dir}"
     )
-    found = listeners(settings)
-    addresses = " and ".join(listener.address for listener in found)
-    warning = open_api_text(settings) if found[-1].tls else no_authentication_text(found)
+    all_listeners = listeners(settings)
+    addresses = " and ".join(listener.address for listener in all_listeners)
+    warning = (
+        open_api_text(settings) if all_listeners[-1].tls else no_authentication_text(all_listeners)
+    )
     warning += "\n" if warning else ""
     return (
         f"gang-extender {__version__} listens on {addresses}; the page is {page_url(settings)}/\n"
@@ -136,9 +140,9 @@ def page_url(settings: Settings) -> str:
     return http_url(host, listener.port, tls=listener.tls)
 
 
-def no_authentication_text(found: Sequence[Listener]) -> str:
+def no_authentication_text(all_listeners: Sequence[Listener]) -> str:
     """Return the sentence about listeners without TLS: who can use them."""
-    open_to_all = [one.address for one in found if not is_loopback(one.host)]
+    open_to_all = [listener.address for listener in all_listeners if not is_loopback(listener.host)]
     if open_to_all:
         return (
             f"There is no authentication: everyone who reaches {' or '.join(open_to_all)} may bind and evict pods "

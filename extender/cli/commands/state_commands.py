@@ -72,7 +72,7 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
 ) -> None:
     """Show reservations, bound members and pending trees at a time or position."""
     part = listed(namespace, all_namespaces, states, GANG_STATES)
-    wanted = list_format(output, no_headers, sort_by)
+    output_format = list_format(output, no_headers, sort_by)
     if watch and (at or diff is not None):
         raise BadInput(f"--{'at' if at else 'diff'}: not together with --watch")
     if diff is not None and (sort_by or output in (ListForm.wide, ListForm.name)):
@@ -84,7 +84,7 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
         path = partial(part.path, "/v1/state", at=at, node=node, domain=domain)
         source = log_source(server, database_url, data_dir, watch=watch)
         if watch and source is not None:
-            _watch(source, path(), wanted)
+            _watch(source, path(), output_format)
         elif diff is not None:
             other = past_text(diff, "--diff")
             change = (
@@ -92,67 +92,71 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
                 if source is None
                 else source(path(diff=other), StateDiff)
             )
-            _print_change(change, wanted)
+            _print_change(change, output_format)
         else:
-            found = (
+            state_at = (
                 ask(*place, lambda s: s.as_of.state(at, scope))
                 if source is None
                 else source(path(), StateAt)
             )
-            _print_state(found, wanted)
+            _print_state(state_at, output_format)
 
 
-def _watch(source: Ask, path: str, wanted: ListFormat) -> None:
-    table = ListTable(gang_columns(SystemClock().now_us), gang_name, wanted)
+def _watch(source: Ask, path: str, output_format: ListFormat) -> None:
+    table = ListTable(gang_columns(SystemClock().now_us), gang_name, output_format)
     ServiceList(source, lambda: source(path, StateAt).gangs, table).watch(
         lambda line: line.uid, lambda line: replace(line, state="removed")
     )
 
 
-def _print_state(found: StateAt, wanted: ListFormat) -> None:
+def _print_state(state_at: StateAt, output_format: ListFormat) -> None:
     """Print a state; ages count up to its time, or up to now if it is that of the end of the log."""
-    past_us = None if found.as_of.position == found.log.position else micros_of(found.as_of.time)
+    past_us = (
+        None if state_at.as_of.position == state_at.log.position else micros_of(state_at.as_of.time)
+    )
     clock = SystemClock()
     table = ListTable(
-        gang_columns(lambda: clock.now_us() if past_us is None else past_us), gang_name, wanted
+        gang_columns(lambda: clock.now_us() if past_us is None else past_us),
+        gang_name,
+        output_format,
     )
-    if wanted.form is ListForm.name:
-        table.print(found.gangs, empty="")
+    if output_format.form is ListForm.name:
+        table.print(state_at.gangs, empty="")
         return
-    if not wanted.is_table:
-        sys.stdout.write(encoded(found, wanted.form))
+    if not output_format.is_table:
+        sys.stdout.write(encoded(state_at, output_format.form))
         return
-    totals = found.totals
-    if wanted.headers:
+    totals = state_at.totals
+    if output_format.headers:
         print(
-            f"{_moment(found.as_of)}: gangs {totals.gangs} (pending {totals.pending}), members reserved "
+            f"{_moment(state_at.as_of)}: gangs {totals.gangs} (pending {totals.pending}), members reserved "
             f"{totals.reserved}, bound {totals.bound}, nodes {totals.nodes}"
         )
-        print(f"the log ends at position {found.log.position}, {found.log.time}")
+        print(f"the log ends at position {state_at.log.position}, {state_at.log.time}")
         print()
-    if found.gangs or not wanted.headers:
-        table.print(found.gangs, empty="No gangs there.")
-        if not wanted.headers:
+    if state_at.gangs or not output_format.headers:
+        table.print(state_at.gangs, empty="No gangs there.")
+        if not output_format.headers:
             return
     else:
         print("No gangs there.")
-    if found.nodes:
+    if state_at.nodes:
         print()
-        _print_nodes(found.nodes, whole=bool(found.scope.node))
-    for preemption in found.preemptions:
+        _print_nodes(state_at.nodes, whole=bool(state_at.scope.node))
+    for preemption in state_at.preemptions:
         print()
         print(
             f"preemption for {preemption.preemptor} since {preemption.planned}: {counted(preemption.evicted, 'victim')} gone, "
             f"{len(preemption.victims)} to go"
         )
-    for hold in found.capacity_holds:
+    for hold in state_at.capacity_holds:
         nodes = {place.node for place in hold.places}
         print()
         print(
             f"capacity held for {hold.gang} since {hold.held}, until {hold.until} at the latest: "
             f"{counted(len(hold.places), 'pod')} on {counted(len(nodes), 'node')}"
         )
-    _notes(found.limitations)
+    _notes(state_at.limitations)
 
 
 def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
@@ -183,9 +187,9 @@ def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
     )
 
 
-def _print_change(change: StateDiff, wanted: ListFormat) -> None:
-    if not wanted.is_table:
-        sys.stdout.write(encoded(change, wanted.form))
+def _print_change(change: StateDiff, output_format: ListFormat) -> None:
+    if not output_format.is_table:
+        sys.stdout.write(encoded(change, output_format.form))
         return
     print(f"from {_moment(change.begin)}")
     print(f"to   {_moment(change.end)}")

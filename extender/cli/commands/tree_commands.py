@@ -45,20 +45,20 @@ def trees(  # noqa: PLR0917 -- typer reads options from the signature
     server: Server = None,
 ) -> None:
     """List workloads with a tree label: their root groups and states, or why no tree can be made."""
-    wanted = listed(namespace, all_namespaces, states, TREE_STATES, selector)
+    part = listed(namespace, all_namespaces, states, TREE_STATES, selector)
     table = ListTable(
         _COLUMNS,
         lambda line: f"{line.kind}/{line.workload}",
         list_format(output, no_headers, sort_by),
     )
     ask = asks(server, watch=watch)
-    found = ServiceList(ask, partial(ask, wanted.path("/v1/trees"), list[TreeAt]), table)
+    tree_list = ServiceList(ask, partial(ask, part.path("/v1/trees"), list[TreeAt]), table)
     if watch:
-        found.watch(lambda line: line.uid, lambda line: replace(line, outcome="removed"))
-    elif wanted.restricted:
-        found.print(f"No workload with a tree{wanted.words()}.")
+        tree_list.watch(lambda line: line.uid, lambda line: replace(line, outcome="removed"))
+    elif part.restricted:
+        tree_list.print(f"No workload with a tree{part.words()}.")
     else:
-        found.print(
+        tree_list.print(
             "No workload has the label gang-extender.dev/tree; label it, or its namespace, and create it again."
         )
 

@@ -26,10 +26,8 @@ def main() -> None:
     from extender.cli.main import app
 
     printed = io.StringIO()
-    with (
-        contextlib.redirect_stdout(printed),
-        contextlib.suppress(SystemExit),
-    ):  # completion ends the process
+    # completion ends the process
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         app(standalone_mode=False, prog_name="gang-extender")
     print(*filter(None, printed.getvalue().splitlines()), NO_FILES, sep="\n")
 

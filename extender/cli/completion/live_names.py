@@ -46,18 +46,18 @@ def _complete(
 ) -> list[tuple[str, str]]:
     given = context.params
     namespace = given.get("namespace") or "default"
-    found = _names(given, incomplete)
-    names = ((one.kind, one.name) for one in found if not kinds or one.kind in kinds)
+    hits = _names(given, incomplete)
+    names = ((hit.kind, hit.name) for hit in hits if not kinds or hit.kind in kinds)
     return list(completions(names, namespace, incomplete))
 
 
 def completions(
-    found: Iterable[tuple[str, str]], namespace: str, incomplete: str
+    objects: Iterable[tuple[str, str]], namespace: str, incomplete: str
 ) -> Iterable[tuple[str, str]]:
     """Yield the words for objects, without those that do not begin as the word does.
 
     Args:
-        found: Kind and NAMESPACE/NAME of each object; of a node its name.
+        objects: Kind and NAMESPACE/NAME of each object; of a node its name.
         namespace: Where a NAME without one is looked for.
         incomplete: What was typed.
 
@@ -66,7 +66,7 @@ def completions(
     >>> list(completions([("PodGroup", "default/train"), ("Pod", "a/train-0")], "default", "a/"))
     [('a/train-0', 'Pod')]
     """
-    for kind, path in found:
+    for kind, path in objects:
         where, _, name = path.rpartition("/")
         words = (name, path) if where == namespace and "/" not in incomplete else (path,)
         for word in words:

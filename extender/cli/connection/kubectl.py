@@ -15,10 +15,8 @@ from extender.runtime.child_process import end_with_parent
 
 NAME = NAMESPACE = "gang-extender"  # as in deploy/kubernetes/service.yaml
 LABEL = "app.kubernetes.io/name=gang-extender"
-TLS_PORT, PLAIN_PORT = (
-    "https",
-    "http",
-)  # names of the ports of a Service; the second one is of one without TLS
+# names of the ports of a Service; the second one is of one without TLS
+TLS_PORT, PLAIN_PORT = "https", "http"
 ANSWERED_WITHIN_S = 30.0  # with the login of a credential plugin
 BY_HAND = "or forward a port to it by other means and give --server URL"
 
@@ -98,16 +96,18 @@ class Kubectl:
         if done.returncode != 0:
             why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise BadInput(f"{where}, and those of other namespaces cannot be listed: {why}")
-        found = msgspec.json.decode(done.stdout, type=_Services).items
-        if len(found) != 1:
-            names = ", ".join(f"{one.metadata.namespace}/{one.metadata.name}" for one in found)
-            there = f"the Services {names} have" if names else "no Service of another one has"
-            raise BadInput(
-                f"{where}, and {there} the label {LABEL}; choose a context with --context, {BY_HAND}"
+        services = msgspec.json.decode(done.stdout, type=_Services).items
+        if len(services) != 1:
+            names = ", ".join(
+                f"{item.metadata.namespace}/{item.metadata.name}" for item in services
             )
-        (service,) = found
+            labelled = f"the Services {names} have" if names else "no Service of another one has"
+            raise BadInput(
+                f"{where}, and {labelled} the label {LABEL}; choose a context with --context, {BY_HAND}"
+            )
+        (service,) = services
         ports = service.spec.ports
-        named = {one.name: one for one in ports}
+        named = {item.name: item for item in ports}
         port = named.get(TLS_PORT) or named.get(PLAIN_PORT) or ports[0]
         name, namespace = service.metadata.name, service.metadata.namespace
         return ServiceTarget(namespace, name, str(port.port), tls=port.name == TLS_PORT)

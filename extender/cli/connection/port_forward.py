@@ -128,9 +128,9 @@ def _read_output(stream: IO[str], ports: queue.SimpleQueue[int | None]) -> None:
     """Pass on the port, and None at the end; reads all, because kubectl prints a line for each connection."""
     with stream:
         for line in stream:
-            found = FORWARDING.match(line)
-            if found:
-                ports.put(int(found[1]))
+            match = FORWARDING.match(line)
+            if match:
+                ports.put(int(match[1]))
     ports.put(None)
 
 

@@ -187,7 +187,7 @@ class ServiceFinder:
     def _kubeconfig_paths(self) -> str | None:
         variable = f"{settings_module.PREFIX}KUBECONFIG"
         paths = self._kubeconfig or os.environ.get(variable) or None
-        if paths and not any(Path(one).is_file() for one in paths.split(os.pathsep)):
+        if paths and not any(Path(path).is_file() for path in paths.split(os.pathsep)):
             raise BadInput(f"{'--kubeconfig' if self._kubeconfig else variable}: no file {paths}")
         return paths
 
@@ -232,8 +232,10 @@ def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**given: Any) -> None:  # noqa: ANN401 -- those of the command
         own = {name: given.pop(name) for name in ADDED}
-        made = ServiceFinder(own.pop("context"), own.pop("kubeconfig"), CredentialOptions(**own))
-        with _finding(made):
+        service_finder = ServiceFinder(
+            own.pop("context"), own.pop("kubeconfig"), CredentialOptions(**own)
+        )
+        with _finding(service_finder):
             command(**given)
 
     at = names.index("server")
@@ -243,18 +245,18 @@ def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     ]
     parameters[at + 1 : at + 1] = added
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
 @contextmanager
-def _finding(made: ServiceFinder) -> Iterator[None]:
-    token = _FINDER.set(made)
+def _finding(service_finder: ServiceFinder) -> Iterator[None]:
+    token = _FINDER.set(service_finder)
     try:
         yield
     finally:
         _FINDER.reset(token)
-        made.close()
+        service_finder.close()
 
 
 def ask_service(

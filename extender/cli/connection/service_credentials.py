@@ -150,10 +150,10 @@ class ServiceCredentials:
             if forwarded and not self._ca_file:
                 self._context.check_hostname = False
                 self._context.verify_mode = ssl.CERT_NONE
-        found: dict[str, Any] = {"ssl": self._context}
+        tls_settings: dict[str, Any] = {"ssl": self._context}
         if forwarded:
-            found["server_hostname"] = SERVER_NAME
-        return found
+            tls_settings["server_hostname"] = SERVER_NAME
+        return tls_settings
 
 
 def read_token(path: str) -> str:

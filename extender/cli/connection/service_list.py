@@ -81,14 +81,14 @@ class ServiceList(Generic[T]):
         may have answered before it had the last event. A service that does not answer is asked again.
 
         Args:
-            identity: Returns what stays the same of a thing that changes.
-            removed: Returns a thing that is not in the list any more, as it is printed then.
+            identity: Returns what stays the same of an item that changes.
+            removed: Returns an item that is not in the list any more, as it is printed then.
             pause: Waits for a number of seconds.
         """
         try:
             end = self._end()
-            known = self._read(identity)
-            self._print_first([*known.values()])
+            previous = self._read(identity)
+            self._print_first([*previous.values()])
             grown, lost, pause_s = True, False, INTERVAL_S
             while True:
                 pause(pause_s)
@@ -99,8 +99,8 @@ class ServiceList(Generic[T]):
                         began_s = time.monotonic()
                         read = self._read(identity)
                         pause_s = max(INTERVAL_S, SHARE * (time.monotonic() - began_s))
-                        self._print_changes(known, read, removed)
-                        known = read
+                        self._print_changes(previous, read, removed)
+                        previous = read
                     if lost:
                         complain("the service answers again")
                     lost = False
@@ -115,26 +115,26 @@ class ServiceList(Generic[T]):
 
     def _end(self) -> int:
         """Return the position of the end of the log."""
-        return max((one.position for one in self._ask(END_PATH, list[_Position])), default=0)
+        return max((event.position for event in self._ask(END_PATH, list[_Position])), default=0)
 
     def _read(self, identity: Callable[[T], str]) -> dict[str, T]:
-        return {identity(thing): thing for thing in self._read_list()}
+        return {identity(item): item for item in self._read_list()}
 
-    def _print_first(self, things: Sequence[T]) -> None:
+    def _print_first(self, items: Sequence[T]) -> None:
         """Print the list; values for programs one by one, as those that follow."""
-        if self._table.wanted.is_table and things:
-            self._table.print(things, empty="")
+        if self._table.output_format.is_table and items:
+            self._table.print(items, empty="")
             sys.stdout.flush()
         else:
-            for thing in self._table.sorted(things):
-                self._table.print_changed(thing)
+            for item in self._table.sorted(items):
+                self._table.print_changed(item)
 
     def _print_changes(
         self, before: dict[str, T], now: dict[str, T], removed: Callable[[T], T]
     ) -> None:
         shown = self._table.shown
-        for name, thing in now.items():
-            if name not in before or shown(before[name]) != shown(thing):
-                self._table.print_changed(thing)
+        for name, item in now.items():
+            if name not in before or shown(before[name]) != shown(item):
+                self._table.print_changed(item)
         for name in before.keys() - now.keys():
             self._table.print_changed(removed(before[name]))

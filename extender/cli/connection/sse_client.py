@@ -78,7 +78,7 @@ class Stream:
         async with command_session(timeout) as session:
             while not self._stopped.is_set():
                 try:
-                    url = self._found(self._servers[turn % len(self._servers)])
+                    url = self._url_of(self._servers[turn % len(self._servers)])
                     async with aclosing(self._once(session, url)) as bodies:
                         async for body in bodies:
                             if lost:
@@ -103,7 +103,7 @@ class Stream:
         except TimeoutError:
             return
 
-    def _found(self, server: str | None) -> str:
+    def _url_of(self, server: str | None) -> str:
         try:
             return self._finder.find(server)
         except BadInput as error:  # the port could not be forwarded again

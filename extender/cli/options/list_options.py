@@ -67,9 +67,9 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
     def words(self) -> str:
         """Return the part in words, for a sentence that there is nothing: ` in namespace 'a'`."""
-        found = f" in namespace {self.namespace!r}" if self.namespace else ""
-        found += f" in state {' or '.join(self.states)}" if self.states else ""
-        return found + (f" with labels {self.selector!r}" if self.selector else "")
+        text = f" in namespace {self.namespace!r}" if self.namespace else ""
+        text += f" in state {' or '.join(self.states)}" if self.states else ""
+        return text + (f" with labels {self.selector!r}" if self.selector else "")
 
     def path(self, path: str, **more: str) -> str:
         """Return the path of a list under /v1 with this part, and more parameters unless they are empty, as its query."""
@@ -84,7 +84,7 @@ def listed(
     namespace: str,
     all_namespaces: bool,
     states: list[str] | None = None,
-    known: tuple[str, ...] = (),
+    choices: tuple[str, ...] = (),
     selector: str = "",
 ) -> Listed:
     """Return the part of a list that the options name.
@@ -93,13 +93,13 @@ def listed(
         namespace: Value of -n.
         all_namespaces: Whether -A is given, which counts more than -n, as for kubectl.
         states: Values of --state, each one or several with commas.
-        known: The states that there are.
+        choices: The states that there are.
         selector: Value of -l.
 
     Raises:
         BadInput: The namespace is not a name, there is no such state, or the selector is not one.
     """
-    wanted = [part.strip() for text in states or () for part in text.split(",")]
+    state_names = [part.strip() for text in states or () for part in text.split(",")]
     parse_selector(selector, "--selector")
     return Listed(
         namespace=checked_name(namespace, "--namespace")
@@ -107,7 +107,10 @@ def listed(
         else "",
         selector=selector.strip(),
         states=tuple(
-            dict.fromkeys(checked_choice(one, known, "--state", "state") for one in wanted)
+            dict.fromkeys(
+                checked_choice(state_name, choices, "--state", "state")
+                for state_name in state_names
+            )
         ),
     )
 

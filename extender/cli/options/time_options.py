@@ -61,8 +61,8 @@ def moment_us(text: str, field: str, now_us: int) -> int:
 
 def times(since_us: int | None, until_us: int | None) -> dict[str, str]:
     """Return the parameters `since` and `until` of a path under /v1, without those that are not given."""
-    found = {"since": since_us, "until": until_us}
-    return {name: rfc3339(at_us) for name, at_us in found.items() if at_us is not None}
+    bounds = {"since": since_us, "until": until_us}
+    return {name: rfc3339(at_us) for name, at_us in bounds.items() if at_us is not None}
 
 
 def past_text(text: str, field: str) -> str:

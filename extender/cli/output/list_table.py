@@ -42,7 +42,7 @@ class ListFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Column(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One column: its title, its text for a thing, and the key by which things are sorted."""
+    """One column: its title, its text for an item, and the key by which items are sorted."""
 
     title: str
     text: Callable[[T], str]
@@ -50,7 +50,7 @@ class Column(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     unit: str = ""  # beside the title: UTC
     wide: bool = False  # only with -o wide
     colored: bool = False  # has states
-    runs: bool = False  # changes with the time alone, so a change of it is no change of the thing
+    runs: bool = False  # changes with the time alone, so a change of it is no change of the item
 
     @property
     def name(self) -> str:
@@ -62,9 +62,9 @@ class Column(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         """Return what stands over the column."""
         return self.title.upper() + (f" ({self.unit})" if self.unit else "")
 
-    def sort_key(self, thing: T) -> tuple[int, float, str]:
+    def sort_key(self, item: T) -> tuple[int, float, str]:
         """Return a key that sorts numbers as numbers, then texts, and at last what is empty."""
-        value = self.text(thing) if self.key is None else self.key(thing)
+        value = self.text(item) if self.key is None else self.key(item)
         if value is None or value == "":
             return (2, 0, "")
         if isinstance(value, str):
@@ -76,13 +76,13 @@ def number_column(
     title: str, number: Callable[[T], int | float], *, wide: bool = False
 ) -> Column[T]:
     """Return a column of numbers."""
-    return Column(title=title, text=lambda thing: str(number(thing)), key=number, wide=wide)
+    return Column(title=title, text=lambda item: str(number(item)), key=number, wide=wide)
 
 
 def time_column(title: str, time: Callable[[T], str], *, wide: bool = False) -> Column[T]:
     """Return a column of times; `time` is RFC 3339 in UTC, or empty."""
     return Column(
-        title=title, text=lambda thing: clock_text(time(thing)), key=time, unit="UTC", wide=wide
+        title=title, text=lambda item: clock_text(time(item)), key=time, unit="UTC", wide=wide
     )
 
 
@@ -107,96 +107,96 @@ def age_column(
         wide: Whether it is printed only with -o wide.
     """
 
-    def seconds(thing: T) -> float | None:
-        begin_us = since(thing)
+    def seconds(item: T) -> float | None:
+        begin_us = since(item)
         return None if begin_us is None else max(0, now_us() - begin_us) // 1_000_000
 
-    def text(thing: T) -> str:
-        found = seconds(thing)
-        return "" if found is None else duration_text(found)
+    def text(item: T) -> str:
+        age_s = seconds(item)
+        return "" if age_s is None else duration_text(age_s)
 
     return Column(title=title, text=text, key=seconds, wide=wide, runs=True)
 
 
 class ListTable(Generic[T]):
-    """Prints things in the form that a user wants."""
+    """Prints items in the form that a user wants."""
 
     def __init__(
-        self, columns: Sequence[Column[T]], name: Callable[[T], str], wanted: ListFormat
+        self, columns: Sequence[Column[T]], name: Callable[[T], str], output_format: ListFormat
     ) -> None:
         """Store the arguments.
 
         Args:
             columns: All columns, those of -o wide too.
-            name: Returns the name of a thing, for -o name.
-            wanted: How the list is printed.
+            name: Returns the name of an item, for -o name.
+            output_format: How the list is printed.
 
         Raises:
             BadInput: There is no column to sort by; the message has all columns.
         """
-        self._columns = [c for c in columns if wanted.form is ListForm.wide or not c.wide]
+        self._columns = [c for c in columns if output_format.form is ListForm.wide or not c.wide]
         self._name = name
-        self.wanted = wanted
-        self._sorted_by = _column(columns, wanted.sort_by) if wanted.sort_by else None
+        self.output_format = output_format
+        self._sorted_by = _column(columns, output_format.sort_by) if output_format.sort_by else None
         self._widths: list[int] = []
 
-    def print(self, things: Sequence[T], *, empty: str) -> None:
-        """Print things; a table without rows is the sentence `empty`, on stderr as of kubectl."""
-        things = self.sorted(things)
-        if self.wanted.is_table:
-            if not things:
+    def print(self, items: Sequence[T], *, empty: str) -> None:
+        """Print items; a table without rows is the sentence `empty`, on stderr as of kubectl."""
+        items = self.sorted(items)
+        if self.output_format.is_table:
+            if not items:
                 sys.stderr.write(f"{empty}\n")
                 return
-            rows = [self.texts(thing) for thing in things]
+            rows = [self.texts(item) for item in items]
             headers = [column.header for column in self._columns]
             self._widths = column_widths([headers, *rows])
-            if self.wanted.headers:
+            if self.output_format.headers:
                 print_rows([headers], self._widths)
             print_rows(rows, self._widths, self._paints())
             return
-        if self.wanted.form is ListForm.name:
-            sys.stdout.writelines(f"{self._name(thing)}\n" for thing in things)
+        if self.output_format.form is ListForm.name:
+            sys.stdout.writelines(f"{self._name(item)}\n" for item in items)
             return
-        sys.stdout.write(encoded(things, self.wanted.form))
+        sys.stdout.write(encoded(items, self.output_format.form))
 
-    def print_changed(self, thing: T) -> None:
+    def print_changed(self, item: T) -> None:
         """Print one more row below the table, or one more name or value for programs."""
-        if self.wanted.is_table:
-            texts, first = self.texts(thing), not self._widths
+        if self.output_format.is_table:
+            texts, first = self.texts(item), not self._widths
             headers = [column.header for column in self._columns]
             wider = column_widths([texts, headers])
             # a text that is wider than its column widens it for the rows to come
             self._widths = [*map(max, wider, self._widths)] if self._widths else wider
-            if first and self.wanted.headers:
+            if first and self.output_format.headers:
                 print_rows([headers], self._widths)
             print_rows([texts], self._widths, self._paints())
-        elif self.wanted.form is ListForm.name:
-            sys.stdout.write(f"{self._name(thing)}\n")
-        elif self.wanted.form is ListForm.json:
-            sys.stdout.write(msgspec.json.encode(thing).decode() + "\n")
+        elif self.output_format.form is ListForm.name:
+            sys.stdout.write(f"{self._name(item)}\n")
+        elif self.output_format.form is ListForm.json:
+            sys.stdout.write(msgspec.json.encode(item).decode() + "\n")
         else:
-            sys.stdout.write("---\n" + msgspec.yaml.encode(thing).decode())
+            sys.stdout.write("---\n" + msgspec.yaml.encode(item).decode())
         sys.stdout.flush()
 
-    def sorted(self, things: Sequence[T]) -> list[T]:
-        """Return things in the order that a user wants; what has no value comes last."""
+    def sorted(self, items: Sequence[T]) -> list[T]:
+        """Return items in the order that a user wants; what has no value comes last."""
         by = self._sorted_by
         if by is None:
-            return [*things]
-        keys = [(by.sort_key(thing), thing) for thing in things]
+            return [*items]
+        keys = [(by.sort_key(item), item) for item in items]
         filled = [pair for pair in keys if pair[0][0] < 2]  # noqa: PLR2004 -- see `sort_key`
-        filled.sort(key=lambda pair: pair[0], reverse=self.wanted.descending)
-        return [thing for _, thing in filled] + [t for key, t in keys if key[0] == 2]  # noqa: PLR2004
+        filled.sort(key=lambda pair: pair[0], reverse=self.output_format.descending)
+        return [item for _, item in filled] + [t for key, t in keys if key[0] == 2]  # noqa: PLR2004
 
-    def texts(self, thing: T) -> list[str]:
+    def texts(self, item: T) -> list[str]:
         """Return the texts of a row."""
-        return [one_line(column.text(thing)) for column in self._columns]
+        return [one_line(column.text(item)) for column in self._columns]
 
-    def shown(self, thing: T) -> object:
-        """Return what a reader sees of a thing, without what changes with the time alone."""
-        if self.wanted.is_table:
-            return [column.text(thing) for column in self._columns if not column.runs]
-        return self._name(thing) if self.wanted.form is ListForm.name else thing
+    def shown(self, item: T) -> object:
+        """Return what a reader sees of an item, without what changes with the time alone."""
+        if self.output_format.is_table:
+            return [column.text(item) for column in self._columns if not column.runs]
+        return self._name(item) if self.output_format.form is ListForm.name else item
 
     def _paints(self) -> list[bool]:
         return [column.colored for column in self._columns]
@@ -204,10 +204,10 @@ class ListTable(Generic[T]):
 
 def _column(columns: Sequence[Column[T]], name: str) -> Column[T]:
     names = [column.name for column in columns]
-    wanted = name.lower().replace(" ", "-").replace("_", "-")
-    if wanted in names:
-        return columns[names.index(wanted)]
-    similar = get_close_matches(wanted, names, 1)
+    normalized = name.lower().replace(" ", "-").replace("_", "-")
+    if normalized in names:
+        return columns[names.index(normalized)]
+    similar = get_close_matches(normalized, names, 1)
     meant = f"did you mean {similar[0]}? " if similar else ""
     raise BadInput(f"--sort-by: {name[:40]!r} is not a column; {meant}there are {', '.join(names)}")
 

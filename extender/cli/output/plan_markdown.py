@@ -72,9 +72,9 @@ def _headline(result: PlanAnswer) -> str:
     copies = result.copies
     if not isinstance(copies, UnsetType):
         at_least = "At least " if copies.limited else ""
-        wanted = f" of {copies.wanted}" if copies.wanted else ""
-        one = copies.fit == 1 and not copies.wanted
-        return f"{at_least}{copies.fit}{wanted} {'copy fits' if one else 'copies fit'}"
+        of_requested = f" of {copies.wanted}" if copies.wanted else ""
+        singular = copies.fit == 1 and not copies.wanted
+        return f"{at_least}{copies.fit}{of_requested} {'copy fits' if singular else 'copies fit'}"
     if not result.gangs:
         return "Nothing to plan"
     counts = Counter(gang.verdict for gang in result.gangs)
@@ -103,7 +103,9 @@ def _overview(gangs: Sequence[GangVerdict]) -> Iterator[str]:
 def _refusal(gang: GangVerdict) -> Iterator[str]:
     yield from ("", f"### Why {tree_name(gang)} {ANSWERS[gang.verdict]}", "")
     reasons = [*gang.reasons]
-    reasons += [f"cannot hold together: {one.object}: {one.message}" for one in gang.conflict]
+    reasons += [
+        f"cannot hold together: {conflict.object}: {conflict.message}" for conflict in gang.conflict
+    ]
     if gang.when_empty:
         reasons.append(WHEN_EMPTY[gang.when_empty])
     yield from _bullets(reasons)
@@ -120,9 +122,9 @@ def _placement(gang: GangVerdict) -> Iterator[str]:
         (
             group,
             ", ".join(f"{key}={value}" for key, value in gang.domains.get(group, {}).items()),
-            ", ".join(shortened(sorted(found))),
+            ", ".join(shortened(sorted(node_names))),
         )
-        for group, found in nodes.items()
+        for group, node_names in nodes.items()
     ]
     yield from ("", f"<details><summary>Where {_escaped(tree_name(gang))} runs</summary>", "")
     yield from _table(("group", "domain", "nodes"), rows)
@@ -146,11 +148,11 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 
 def _bullets(texts: Iterable[str]) -> Iterator[str]:
-    found = list(texts)
-    for text in found[:ROWS_MAX]:
+    bullets = list(texts)
+    for text in bullets[:ROWS_MAX]:
         yield f"- {_escaped(text)}"
-    if len(found) > ROWS_MAX:
-        yield f"- and {len(found) - ROWS_MAX} more"
+    if len(bullets) > ROWS_MAX:
+        yield f"- and {len(bullets) - ROWS_MAX} more"
 
 
 def _escaped(text: str) -> str:

@@ -33,12 +33,12 @@ def print_plan(result: PlanAnswer, *, files: bool) -> None:
             "--all-pending adds the pending trees of the cluster" if files else "-f FILE names some"
         )
         where = "the files of -f have" if files else "the cluster has"
-        what = (
+        missing = (
             "no group, no pending pod and no workload that needs pods"
             if files
             else "no group and no pending pod"
         )
-        console().print(f"Nothing to plan: {where} {what}; {others}.")
+        console().print(f"Nothing to plan: {where} {missing}; {others}.")
         return
     if not isinstance(result.copies, UnsetType):
         _print_copies(result.gangs, result.copies)
@@ -63,13 +63,13 @@ def _print_copies(gangs: Sequence[GangVerdict], copies: CopiesLine) -> None:
     out = console()
     refused = [gang for gang in gangs if gang.verdict != "placed"]
     first = [gang for gang in gangs if gang.copy == 1]
-    what = tree_name(first[0]) if len(first) == 1 else f"the {len(first)} trees"
+    subject = tree_name(first[0]) if len(first) == 1 else f"the {len(first)} trees"
     fit = f"{copies.fit} of {copies.wanted}" if copies.wanted else str(copies.fit)
     at_least = "at least " if copies.limited else ""
     noun = "copy" if copies.fit == 1 and not copies.wanted else "copies"
     verb = "fits" if fit == "1" else "fit"
     end = "; more were not tried" if copies.limited else ""
-    text = f"{at_least}{fit} {noun} of {what} {verb}{end}"
+    text = f"{at_least}{fit} {noun} of {subject} {verb}{end}"
     out.print(Text(text[0].upper() + text[1:], style="bold"))
     rows = [_copy_row(gang) for gang in gangs if gang.verdict == "placed"]
     if rows and copies.wanted:
@@ -170,11 +170,11 @@ def _print_tree(gang: GangVerdict) -> None:
         text = Text(f"{group.role}: " if group.role else "", style="bold")
         text.append(f"{group.group}: {', '.join(words)}", style="not bold")
         if group.parent in branches:
-            here = branches[group.parent].add(text)
+            branch = branches[group.parent].add(text)
         else:
-            here = top = Tree(text)
+            branch = top = Tree(text)
         if group.kind == "CompositePodGroup":
-            branches[group.group] = here
+            branches[group.group] = branch
     if top is not None:
         console().print(top)
 

@@ -43,10 +43,10 @@ class PlanProgress:
         """Show a step that has no parts to count."""
         self._show(text, 0, 0)
 
-    def copies(self, fit: int, wanted: int) -> None:
-        """Show how many copies fit so far; `wanted` 0: as many as fit."""
-        text = "Planning copies" if wanted else f"Planning copies: {fit} fit so far"
-        self._show(text, fit, wanted, key="copies")
+    def copies(self, fit: int, requested: int) -> None:
+        """Show how many copies fit so far; `requested` 0: as many as fit."""
+        text = "Planning copies" if requested else f"Planning copies: {fit} fit so far"
+        self._show(text, fit, requested, key="copies")
 
     def _show(self, text: str, done: int, size: int, *, key: str = "") -> None:
         if self._progress is None:

@@ -15,9 +15,8 @@ from typing import Final
 
 GAP: Final = "  "
 FOLDED_MIN: Final = 30  # columns of a terminal that are worth folding the last column into
-_CONTROLS: Final = dict.fromkeys(
-    (*range(32), *range(127, 160)), " "
-)  # a message must not steer the terminal
+# a message must not steer the terminal
+_CONTROLS: Final = dict.fromkeys((*range(32), *range(127, 160)), " ")
 _GREEN, _YELLOW, _RED, _RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 COLORS: Final = {
     **dict.fromkeys(("scheduled", "completed", "compiled", "bound", "placed"), _GREEN),

@@ -54,14 +54,14 @@ def unknown_command(name: str, before: str, commands: Sequence[str]) -> str:
         before: The words before it, ending with a space, or empty.
         commands: All commands, each with all its words.
     """
-    there = [words for words in commands if words.startswith(before)]
+    candidates = [words for words in commands if words.startswith(before)]
     meant = [words for words in commands if words.rpartition(" ")[2] == name]
-    similar = set(get_close_matches(name, [words.rpartition(" ")[2] for words in there]))
-    meant = meant or [words for words in there if words.rpartition(" ")[2] in similar]
+    similar = set(get_close_matches(name, [words.rpartition(" ")[2] for words in candidates]))
+    meant = meant or [words for words in candidates if words.rpartition(" ")[2] in similar]
     words = f"no such command: {before}{name}"
     if meant:
-        return f"{words}; did you mean {' or '.join(f'`gang-extender {one}`' for one in meant)}?"
-    return f"{words}; there are {', '.join(there)}"
+        return f"{words}; did you mean {' or '.join(f'`gang-extender {command}`' for command in meant)}?"
+    return f"{words}; there are {', '.join(candidates)}"
 
 
 @contextmanager

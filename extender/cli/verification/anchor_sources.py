@@ -60,8 +60,8 @@ def _parsed(text: bytes, place: str) -> tuple[Anchor, ...]:
         BadInput: There are none in it.
     """
     try:
-        found = yaml.safe_load(text)
-        data = found.get("data", found) if isinstance(found, dict) else found
+        document = yaml.safe_load(text)
+        data = document.get("data", document) if isinstance(document, dict) else document
         anchors = decode_anchors(msgspec.json.encode(data))
     except (yaml.YAMLError, ValueError, UnicodeError) as error:
         problem = str(error).partition("\n")[0]

@@ -80,7 +80,7 @@ def verify(
 
     log_keys = read_keys(settings.anchor_key_file, "--keys" if keys else "--anchor-key-file")
     embedded = not settings.database_url
-    found = find_anchors(anchors, settings.data_dir, embedded=embedded)
+    anchor_set = find_anchors(anchors, settings.data_dir, embedded=embedded)
 
     async def question(opened: Store) -> tuple[Verdict, list[str]]:
         from extender.queries.verification.log_verification import LogVerification
@@ -88,7 +88,7 @@ def verify(
 
         evidence = PostgresLogEvidence(opened.url, log_keys)
         try:
-            work = LogVerification(opened.log, evidence, found.anchors, log_keys)
+            work = LogVerification(opened.log, evidence, anchor_set.anchors, log_keys)
             while await work.step(STEP_EVENTS):
                 pass
         finally:
@@ -111,9 +111,9 @@ def verify(
         console().print(f"the log does not verify: {error}")
         raise typer.Exit(1) from error
     if output is not Output.table:
-        print_value(_report(verdict, found, losses), output)
+        print_value(_report(verdict, anchor_set, losses), output)
     else:
-        _print(verdict, found, losses, has_keys=bool(log_keys.key_ids))
+        _print(verdict, anchor_set, losses, has_keys=bool(log_keys.key_ids))
     if verdict.findings:
         raise typer.Exit(1)
 
@@ -124,22 +124,22 @@ async def _loss(opened: Store, position: Position) -> str:
     return f"position {line.position}, {line.time}: {line.summary}"
 
 
-def _report(verdict: Verdict, found: Anchors, losses: list[str]) -> VerifyReport:
+def _report(verdict: Verdict, anchor_set: Anchors, losses: list[str]) -> VerifyReport:
     lines = [
         FindingLine(
-            one.kind,
-            one.position,
-            one.object,
-            one.message,
-            one.advice,
-            {str(kind): count for kind, count in one.weaker.items()},
+            finding.kind,
+            finding.position,
+            finding.object,
+            finding.message,
+            finding.advice,
+            {str(kind): count for kind, count in finding.weaker.items()},
         )
-        for one in verdict.findings
+        for finding in verdict.findings
     ]
     signed = verdict.anchors - verdict.unsigned - _forged(verdict)
     return VerifyReport(
         verdict.position,
-        found.place,
+        anchor_set.place,
         verdict.anchors,
         signed,
         lines,
@@ -149,20 +149,20 @@ def _report(verdict: Verdict, found: Anchors, losses: list[str]) -> VerifyReport
 
 
 def _forged(verdict: Verdict) -> int:
-    return sum(one.kind == "forged-anchor" for one in verdict.findings)
+    return sum(finding.kind == "forged-anchor" for finding in verdict.findings)
 
 
-def _print(verdict: Verdict, found: Anchors, losses: list[str], *, has_keys: bool) -> None:
+def _print(verdict: Verdict, anchor_set: Anchors, losses: list[str], *, has_keys: bool) -> None:
     out = console(wrap=False)
     if verdict.findings:
         out.print(f"the log does not verify, up to position {verdict.position}:")
-        for one in verdict.findings:
-            out.print(f"{one.kind} at {one.place}: {one.full_message}")
-            out.print(f"    what to do: {one.advice}")
+        for finding in verdict.findings:
+            out.print(f"{finding.kind} at {finding.place}: {finding.full_message}")
+            out.print(f"    what to do: {finding.advice}")
     else:
         out.print(f"{counted(verdict.position, 'event')} verified, no gap, chain unbroken")
-        if found.anchors:
-            out.print(f"{counted(verdict.anchors, 'anchor')} of {found.place} compared")
+        if anchor_set.anchors:
+            out.print(f"{counted(verdict.anchors, 'anchor')} of {anchor_set.place} compared")
         if verdict.definitions:
             out.print(f"{counted(verdict.definitions, 'definition')} of the schema compared")
     if not verdict.definitions:
@@ -170,7 +170,7 @@ def _print(verdict: Verdict, found: Anchors, losses: list[str], *, has_keys: boo
             "views, functions, triggers and rights were not compared: the schema is of a version that this one does not know; "
             "run verify of the version that migrated it"
         )
-    if not found.anchors:
+    if not anchor_set.anchors:
         out.print(
             "no anchors were given: a log that was rewritten as a whole or cut off is not found; see --anchors"
         )

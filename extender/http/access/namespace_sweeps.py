@@ -18,7 +18,7 @@ class Sweep(NamedTuple):
     """The result of one sweep."""
 
     begun_s: float
-    found: frozenset[str]
+    allowed: frozenset[str]
     turn: str = ""  # the last name of those that had their turn; the next one begins after it
 
 
@@ -36,8 +36,8 @@ def names_due(last: Sweep | None, names: Sequence[str]) -> tuple[list[str], str]
     """
     if last is None or len(names) <= AT_ONCE:
         return list(names), ""
-    held = [name for name in names if name in last.found]
-    others = [name for name in names if name not in last.found]
+    held = [name for name in names if name in last.allowed]
+    others = [name for name in names if name not in last.allowed]
     begin = next((i for i, name in enumerate(others) if name > last.turn), 0)
     by_turn = [*others[begin:], *others[:begin]][:AT_ONCE]
     return [*held, *by_turn], by_turn[-1] if by_turn else ""
@@ -51,8 +51,8 @@ class Sweeps:
 
     def last(self, key: object, now_s: float) -> Sweep | None:
         """Return the last sweep, or None if there is none that is young enough."""
-        found = self._last.get(key)
-        return found if found is not None and now_s - found.begun_s <= SWEEP_KEPT_S else None
+        sweep = self._last.get(key)
+        return sweep if sweep is not None and now_s - sweep.begun_s <= SWEEP_KEPT_S else None
 
     def keep(self, key: object, sweep: Sweep) -> None:
         """Keep a sweep in place of the one before."""

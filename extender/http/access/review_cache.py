@@ -23,9 +23,8 @@ ENTRIES_MAX: Final = 4_096  # of each kind; the oldest are dropped
 NAMESPACES_MAX: Final = 10_000  # as many as Kubernetes is tested with
 OPEN_REVIEWS_MAX: Final = 4  # of the 24 requests that Bindings and all other writes share
 WAITING_MAX: Final = 256  # reviews that wait for one of those
-SWEEP_AT_ONCE: Final = (
-    2  # reviews of one caller, so that a second caller does not wait for all of them
-)
+# reviews of one caller, so that a second caller does not wait for all of them
+SWEEP_AT_ONCE: Final = 2
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -92,7 +91,7 @@ class ReviewCache:
         return await self._callers.get(
             key,
             lambda: self._ask("token", lambda: self._reviews.authenticate(token)),
-            lambda found: NEGATIVE_S if found is None else POSITIVE_S,
+            lambda caller: NEGATIVE_S if caller is None else POSITIVE_S,
         )
 
     async def may(self, caller: Caller, right: AccessRight) -> bool:
@@ -108,9 +107,9 @@ class ReviewCache:
         )
 
     async def namespaces(
-        self, caller: Caller, verb: str, known: Callable[[], Iterable[str]]
+        self, caller: Caller, verb: str, existing: Callable[[], Iterable[str]]
     ) -> frozenset[str]:
-        """Return the namespaces in which a caller has a right on our groups, of those that `known` returns.
+        """Return the namespaces in which a caller has a right on our groups, of those that `existing` returns.
 
         In a large cluster a right that was just given is missing for longer than in a small one; see `namespace_sweeps`.
 
@@ -122,7 +121,7 @@ class ReviewCache:
 
         async def sweep() -> frozenset[str]:
             nonlocal many
-            names = sorted(set(known()))
+            names = sorted(set(existing()))
             many = len(names) > AT_ONCE
             if len(names) > NAMESPACES_MAX:
                 raise Forbidden(
@@ -131,32 +130,32 @@ class ReviewCache:
                 )
             key, begun_s = (caller, verb), self._now_s()
             due, turn = names_due(self._sweeps.last(key, begun_s), names)
-            found = await self._reviewed(caller, verb, due)
+            allowed = await self._reviewed(caller, verb, due)
             if len(due) > 2 * AT_ONCE:  # the first answers may be older than `POSITIVE_S` by now
-                found = await self._reviewed(caller, verb, sorted(found))
+                allowed = await self._reviewed(caller, verb, sorted(allowed))
             if many:
-                self._sweeps.keep(key, Sweep(begun_s, found, turn))
-            return found
+                self._sweeps.keep(key, Sweep(begun_s, allowed, turn))
+            return allowed
 
         return await self._namespaces.get(
-            (caller, verb), sweep, lambda found: POSITIVE_S if found or many else NEGATIVE_S
+            (caller, verb), sweep, lambda allowed: POSITIVE_S if allowed or many else NEGATIVE_S
         )
 
-    def too_many(self, known: Callable[[], Iterable[str]]) -> bool:
+    def too_many(self, existing: Callable[[], Iterable[str]]) -> bool:
         """Return whether there are too many namespaces to review them for a request that names one."""
-        return len(set(known())) > AT_ONCE
+        return len(set(existing())) > AT_ONCE
 
     async def _reviewed(self, caller: Caller, verb: str, names: Iterable[str]) -> frozenset[str]:
         """Return those of some namespaces in which a caller has a right."""
-        found, left = set[str](), iter(names)
+        allowed, left = set[str](), iter(names)
 
         async def some() -> None:
             for name in left:
                 if await self._ask_right(caller, AccessRight(verb, name)):
-                    found.add(name)
+                    allowed.add(name)
 
         await asyncio.gather(*(some() for _ in range(SWEEP_AT_ONCE)))
-        return frozenset(found)
+        return frozenset(allowed)
 
     async def _ask_right(self, caller: Caller, right: AccessRight) -> bool:
         return await self._ask("right", lambda: self._reviews.authorize(caller, right))

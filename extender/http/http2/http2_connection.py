@@ -29,9 +29,8 @@ log = logging.getLogger(__name__)
 ENDED = LimitedLines(log, "a connection of HTTP/2 is ended")
 REFUSED = LimitedLines(log, "a request of HTTP/2 is refused")
 
-STREAMS_MAX: Final = (
-    250  # as in the server of Go; a caller that has more calls dials again for each of them
-)
+# as in the server of Go; a caller that has more calls dials again for each of them
+STREAMS_MAX: Final = 250
 STREAM_WINDOW_BYTES: Final = 1 << 20
 CONNECTION_WINDOW_BYTES: Final = 1 << 24
 HEADER_BYTES_MAX: Final = 16 * 1024  # of a request, unpacked

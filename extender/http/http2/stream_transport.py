@@ -102,9 +102,8 @@ class StreamTransport(asyncio.Transport):
         self._unread = 0
         self._response = bytearray()  # until its head is complete
         self._connection_holds = False  # the connection takes no more bytes
-        self._holds = (
-            False  # the protocol waits, for the connection or for the window of the stream
-        )
+        # the protocol waits, for the connection or for the window of the stream
+        self._holds = False
         self._left: int | None = None  # bytes of the body to come; None: until it is closed
         self._responding = False
 

@@ -17,9 +17,8 @@ from extender.runtime.garbage_collection import give_back_memory
 from extender.telemetry import METRICS
 
 STALL_S: Final = 10.0
-PROGRESS_BYTES: Final = (
-    16 * 1024
-)  # a caller who takes less in `STALL_S` holds memory, and reads nothing
+# a caller who takes less in `STALL_S` holds memory, and reads nothing
+PROGRESS_BYTES: Final = 16 * 1024
 PIECE_BYTES: Final = 64 * 1024  # that the event loop gets at a time
 # A timer that is this late: the process did not run, and what was taken meanwhile has not been seen.
 LATE_S: Final = 0.25

@@ -33,9 +33,8 @@ log = logging.getLogger(__name__)
 FORWARDED = "Gang-Extender-Forwarded"  # on a request: milliseconds since the first replica got it
 # On a request with a client certificate: whether it is the certificate of a replica.
 FROM_REPLICA = web.RequestKey("from-replica", bool)
-MISDIRECTED = (
-    "Gang-Extender-Not-Leading"  # on an answer: this replica does not lead and did nothing
-)
+# on an answer: this replica does not lead and did nothing
+MISDIRECTED = "Gang-Extender-Not-Leading"
 CONNECT_S = 0.5
 SILENT_S = 1.0  # a leader that did not answer gets no calls for this time, except bind
 LOOK_S = 0.05  # a closed connection of a caller is noticed within this time

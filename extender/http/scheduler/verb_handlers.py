@@ -257,14 +257,18 @@ def _refusals(decision: FilterDecision) -> dict[NodeName, str]:
 
 def _candidates(args: wire.ExtenderPreemptionArgs) -> list[NodeCandidate]:
     """Return the candidates with UIDs of victims; without nodes that have none: kube-scheduler panics on them."""
-    found: dict[NodeName, NodeCandidate] = {}
+    candidates: dict[NodeName, NodeCandidate] = {}
     for name, meta in (args.node_name_to_meta_victims or {}).items():
         uids = tuple(pod.uid for pod in meta.pods or ())
-        found[name] = NodeCandidate(node=name, victims=uids, violations=meta.num_pdb_violations)
+        candidates[name] = NodeCandidate(
+            node=name, victims=uids, violations=meta.num_pdb_violations
+        )
     for name, full in (args.node_name_to_victims or {}).items():
         uids = tuple(pod.metadata.uid for pod in full.pods or ())
-        found[name] = NodeCandidate(node=name, victims=uids, violations=full.num_pdb_violations)
-    return [candidate for candidate in found.values() if candidate.victims]
+        candidates[name] = NodeCandidate(
+            node=name, victims=uids, violations=full.num_pdb_violations
+        )
+    return [candidate for candidate in candidates.values() if candidate.victims]
 
 
 def _meta_victims(chosen: Sequence[NodeCandidate]) -> dict[NodeName, wire.MetaVictims]:

@@ -37,17 +37,19 @@ class ClientCertificate(msgspec.Struct):
 
 def certificate_of(transport: asyncio.BaseTransport) -> ClientCertificate | None:
     """Return the certificate of the peer; None without TLS, and for a peer that has presented none."""
-    known: ClientCertificate | None = transport.get_extra_info("client_certificate")
-    if known is not None:  # of a stream: that of its connection
-        return known
+    stored: ClientCertificate | None = transport.get_extra_info("client_certificate")
+    if stored is not None:  # of a stream: that of its connection
+        return stored
     connection: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-    found: Mapping[str, Any] | None = transport.get_extra_info("peercert")
-    if connection is None or not found:
+    peer_certificate: Mapping[str, Any] | None = transport.get_extra_info("peercert")
+    if connection is None or not peer_certificate:
         return None
     encoded = connection.getpeercert(binary_form=True) or b""
     context = None if connection.session_reused else connection.context
-    subject = [pair for part in found["subject"] for pair in part]
+    subject = [pair for part in peer_certificate["subject"] for pair in part]
     names = [value for key, value in subject if key == "commonName"]
-    names += [value for key, value in found.get("subjectAltName", ()) if key == "DNS"]
-    starts_s, ends_s = (float(_unix_time_of(found[field])) for field in ("notBefore", "notAfter"))
+    names += [value for key, value in peer_certificate.get("subjectAltName", ()) if key == "DNS"]
+    starts_s, ends_s = (
+        float(_unix_time_of(peer_certificate[field])) for field in ("notBefore", "notAfter")
+    )
     return ClientCertificate(tuple(dict.fromkeys(names)), starts_s, ends_s, encoded, context)

@@ -37,29 +37,29 @@ class ReloadedFiles(Generic[T]):
         self._name = name
         self._paths = tuple(paths)
         self._load = load
-        self._used = self._seen = self._stamp()
+        self._used = self._last_stamp = self._stamp()
         self._refused: Stamp | None = None
         self.current = load()
 
     def look(self) -> None:
         """Compare the files with those in use, and use new ones if they are usable and have come to rest."""
-        found = self._stamp()
-        came_to_rest, self._seen = found == self._seen, found
-        if not came_to_rest or found in (self._used, self._refused):
+        stamp = self._stamp()
+        came_to_rest, self._last_stamp = stamp == self._last_stamp, stamp
+        if not came_to_rest or stamp in (self._used, self._refused):
             return
         try:
             loaded = self._load()
         except BadInput as error:
-            if self._stamp() == found:
-                self._refused = found
+            if self._stamp() == stamp:
+                self._refused = stamp
                 METRICS.tls_reloads.labels(self._name, "failed").inc()
                 log.error(  # noqa: TRY400 -- the text has all of it
                     "new certificates are not usable; the old ones stay in use",
                     extra={"files": self._paths, "error": str(error)},
                 )
             return
-        if self._stamp() == found:
-            self.current, self._used, self._refused = loaded, found, None
+        if self._stamp() == stamp:
+            self.current, self._used, self._refused = loaded, stamp, None
             METRICS.tls_reloads.labels(self._name, "loaded").inc()
             log.info("new certificates are in use", extra={"files": self._paths})
 
@@ -69,7 +69,7 @@ class ReloadedFiles(Generic[T]):
 
 def _stamp(path: str) -> tuple[int, ...]:
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return ()
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -80,8 +80,8 @@ class TlsContexts:
         current = self._server.current
         if caller.verified_with in (current.verbs, current.verbs_http1):
             return True
-        found = x509.load_der_x509_certificate(caller.encoded)
-        if not any(_signed(found, ca) for ca in current.client_cas):
+        certificate = x509.load_der_x509_certificate(caller.encoded)
+        if not any(_signed(certificate, ca) for ca in current.client_cas):
             return False
         caller.verified_with, caller.outdated = current.verbs, True
         return True
@@ -106,10 +106,12 @@ class TlsContexts:
     def _server_contexts(self, certificate: str, key: str, client_ca: str) -> ServerContexts:
         ends = self._last_second("--tls-cert-file", certificate)
         authorities = read_certificates("--client-ca-file", client_ca)
-        if all(one.not_valid_after_utc.timestamp() < self.now_s() for one in authorities):
+        if all(
+            authority.not_valid_after_utc.timestamp() < self.now_s() for authority in authorities
+        ):
             raise BadInput(f"--client-ca-file: all CAs in {client_ca} have ended; renew them")
 
-        def made(*protocols: str, asks: bool) -> ssl.SSLContext:
+        def new_context(*protocols: str, asks: bool) -> ssl.SSLContext:
             context = _server_context(protocols, asks=asks)
             _load_pair(context, certificate, key, "--tls-cert-file", "--tls-private-key-file")
             if asks:
@@ -117,12 +119,14 @@ class TlsContexts:
             return context
 
         self._show_end("server", ends)
-        self._show_end("client-ca", max(one.not_valid_after_utc for one in authorities).timestamp())
+        self._show_end(
+            "client-ca", max(authority.not_valid_after_utc for authority in authorities).timestamp()
+        )
         return ServerContexts(
-            verbs=made(HTTP2, HTTP1, asks=True),
-            verbs_http1=made(HTTP1, asks=True),
+            verbs=new_context(HTTP2, HTTP1, asks=True),
+            verbs_http1=new_context(HTTP1, asks=True),
             # browsers and commands need no second version
-            api=made(HTTP1, asks=False),
+            api=new_context(HTTP1, asks=False),
             client_cas=authorities,
         )
 

@@ -110,7 +110,7 @@ class EventApi:
         reader = visible_queries(self._reader, visibility_of(request))
         follow = flag(query, "follow")
         of_name = partial(gang_of_name, reader, expected=follow)
-        wanted = EventFilter(
+        event_filter = EventFilter(
             gang=await path_in(query, "gang", of_name),
             namespace=name_in(query, "namespace"),
             node=name_in(query, "node"),
@@ -123,14 +123,14 @@ class EventApi:
         )
         last_id = _last_event_id(request)
         if follow:
-            return await self._stream(request, wanted, last_id)
-        page = await reader.page(wanted)
+            return await self._stream(request, event_filter, last_id)
+        page = await reader.page(event_filter)
         pieces = await listed(map(event_line, page.events))
         link = next_page(request, page.events[-1].position) if page.more else ""
         return await answer(request, pieces, page.head, link=link)
 
     async def _stream(
-        self, request: web.Request, wanted: EventFilter, last_id: Position | None
+        self, request: web.Request, event_filter: EventFilter, last_id: Position | None
     ) -> web.StreamResponse:
         for name in _NOT_OF_STREAMS:
             if name in request.query:
@@ -138,15 +138,15 @@ class EventApi:
                     f"query parameter {name}: not together with follow; a stream has new events, in their order, "
                     "and ends only after limit events"
                 )
-        left = wanted.limit if "limit" in request.query else None
-        wanted = await self._begin(request, wanted, last_id)
+        left = event_filter.limit if "limit" in request.query else None
+        event_filter = await self._begin(request, event_filter, last_id)
         if self._feed.readers >= READERS_MAX:
             msg = f"{READERS_MAX} streams are open here already; use another replica, or try again later"
             raise TooManyQueries(msg)
         headers = {
             "Cache-Control": "no-store",
             "X-Accel-Buffering": "no",
-            "X-Log-Position": str(wanted.after),
+            "X-Log-Position": str(event_filter.after),
         }
         response = web.StreamResponse(headers=headers)
         response.content_type = "text/event-stream"
@@ -154,8 +154,8 @@ class EventApi:
         if request.method == "HEAD":
             return response
         try:
-            await response.write(_comment(wanted.after))
-            async with aclosing(self._feed.follow(wanted, visibility_of(request))) as batches:
+            await response.write(_comment(event_filter.after))
+            async with aclosing(self._feed.follow(event_filter, visibility_of(request))) as batches:
                 async for batch in batches:
                     if left is not None and len(batch.events) >= left:
                         for chunk in _chunks(_first(batch, left)):
@@ -171,7 +171,7 @@ class EventApi:
         return response
 
     async def _begin(
-        self, request: web.Request, wanted: EventFilter, last_id: Position | None
+        self, request: web.Request, event_filter: EventFilter, last_id: Position | None
     ) -> EventFilter:
         """Return the filter with the position after which the stream begins.
 
@@ -182,8 +182,8 @@ class EventApi:
         if last_id is not None:
             after = last_id
         elif "after" in request.query:
-            after = wanted.after
-        elif wanted.since_us is not None:
+            after = event_filter.after
+        elif event_filter.since_us is not None:
             after = START
         else:
             after = head
@@ -193,7 +193,7 @@ class EventApi:
                 "read it from the beginning"
             )
             raise PositionGone(msg)
-        return msgspec.structs.replace(wanted, after=after)
+        return msgspec.structs.replace(event_filter, after=after)
 
 
 def _last_event_id(request: web.Request) -> Position | None:

@@ -88,8 +88,10 @@ class PastExplainApi:
         query = known(request, EXPLAIN_PARAMETERS)
         at = checked_text(query.get("at", ""), field("at"))
         checked_text(query.get("name", ""), field("name"))
-        found = await self._service.explain(_wanted(query), at, visibility_of(request))
-        return at_position(msgspec.json.encode(found), found.position)
+        explanation = await self._service.explain(
+            _requested_name(query), at, visibility_of(request)
+        )
+        return at_position(msgspec.json.encode(explanation), explanation.position)
 
 
 class ExplainApi:
@@ -118,11 +120,11 @@ class ExplainApi:
     async def explain(self, request: web.Request) -> web.Response:
         """Return the explanation of one object, now or at `at`."""
         query = known(request, EXPLAIN_PARAMETERS)
-        wanted = _wanted(query)
+        name = _requested_name(query)
         if "at" in query:
             return await self._past(request, {})
-        found = await self._service.explain(wanted, visibility_of(request))
-        return at_position(msgspec.json.encode(found), found.position)
+        explanation = await self._service.explain(name, visibility_of(request))
+        return at_position(msgspec.json.encode(explanation), explanation.position)
 
     async def search(self, request: web.Request) -> web.Response:
         """Return the objects whose names contain every word of `q`."""
@@ -133,11 +135,11 @@ class ExplainApi:
                 f"{field('q')}: has {len(words)} characters; write a part of a name, {WORDS_MAX} characters at most"
             )
         limit = number(query, "limit", SEARCH_LIMIT, least=1, most=SEARCH_LIMIT_MAX)
-        found = await self._service.search(words, limit, visibility_of(request))
-        return at_position(msgspec.json.encode(found), found.position)
+        hits = await self._service.search(words, limit, visibility_of(request))
+        return at_position(msgspec.json.encode(hits), hits.position)
 
 
-def _wanted(query: MultiMapping[str]) -> WantedName:
+def _requested_name(query: MultiMapping[str]) -> WantedName:
     """Return the name in a query.
 
     Raises:

@@ -161,11 +161,11 @@ class GangApi:
             raise NotFound(
                 f"gang {name}: no such root group now; the log may have it: `gang-extender history {name}`, GET /v1/gangs/{name}/history"
             )
-        found = [root for root in roots if uid in (None, root.uid)]
-        if not found:
+        matches = [root for root in roots if uid in (None, root.uid)]
+        if not matches:
             uids = ", ".join(root.uid for root in roots)
             raise NotFound(f"gang {name}: the root groups of this name now have UID {uids}")
-        return max(found, key=lambda root: (root.observed_us, root.uid))
+        return max(matches, key=lambda root: (root.observed_us, root.uid))
 
     def _of_name(self) -> Mapping[str, list[GangState]]:
         """Return the gangs by name; the index is made again when the gangs have changed.
@@ -185,19 +185,19 @@ class GangApi:
         """Return one gang with the newest decision about it."""
         root = self._root(request)
         reader = visible_queries(self._reader, visibility_of(request))
-        found = await reader.page(
+        page = await reader.page(
             EventFilter(gang_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
         )
         explained = GangExplanation(gang=gang_at(root, self._made_for()))
-        if found.events:
-            (event,) = found.events
+        if page.events:
+            (event,) = page.events
             explained.event = event_line(event)
             explained.decision = await decision_of(event, self._inputs)
-        return await answer(request, [msgspec.json.encode(explained)], found.head)
+        return await answer(request, [msgspec.json.encode(explained)], page.head)
 
 
 def _by_name(roots: Iterable[GangState]) -> Mapping[str, list[GangState]]:
-    found: dict[str, list[GangState]] = {}
+    by_name: dict[str, list[GangState]] = {}
     for root in roots:
-        found.setdefault(root.gang, []).append(root)
-    return found
+        by_name.setdefault(root.gang, []).append(root)
+    return by_name

@@ -147,7 +147,7 @@ class HistoryApi:
         """Return the history of a gang, also of a deleted one."""
         name = gang_named(request)
         query = known(request, {"uid", "decisions", "since", "until", "after", "limit"})
-        wanted = HistoryQuery(
+        history_query = HistoryQuery(
             gang=name,
             uid=GangUid(query["uid"]) if "uid" in query else None,
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
@@ -156,21 +156,23 @@ class HistoryApi:
             since_us=time_in(query, "since"),
             until_us=time_in(query, "until"),
         )
-        found = await history(self._seen_by(request), self._inputs, wanted)
-        link = next_page(request, found.lines[-1].position) if found.more and found.lines else ""
-        lines = found.lines if wanted.decisions else map(HistoryLine.bare, found.lines)
-        return await answer(request, await listed(lines), found.head, link=link)
+        page = await history(self._seen_by(request), self._inputs, history_query)
+        link = next_page(request, page.lines[-1].position) if page.more and page.lines else ""
+        lines = page.lines if history_query.decisions else map(HistoryLine.bare, page.lines)
+        return await answer(request, await listed(lines), page.head, link=link)
 
     async def decision(self, request: web.Request) -> web.StreamResponse:
         """Return a decision by its position or the id of its plan."""
         known(request, ())
         name = checked_text(request.match_info["id"], "decision")
-        wanted = EventFilter(plan=name, limit=1)
+        event_filter = EventFilter(plan=name, limit=1)
         if name.isascii() and name.isdigit():
             position = min(int(name[:20]), POSITION_MAX)
-            wanted = EventFilter(after=Position(position - 1), limit=1) if position else wanted
-        page = await self._seen_by(request).page(wanted)
-        at = [e for e in page.events if wanted.plan or str(e.position) == name]
+            event_filter = (
+                EventFilter(after=Position(position - 1), limit=1) if position else event_filter
+            )
+        page = await self._seen_by(request).page(event_filter)
+        at = [e for e in page.events if event_filter.plan or str(e.position) == name]
         if not at:
             raise NotFound(f"decision {name}: the log has no such position, and no such plan")
         decision = await decision_of(at[0], self._inputs)
@@ -184,7 +186,7 @@ class HistoryApi:
         """Return the preemptions that match all parameters, a page at a time."""
         query = known(request, PREEMPTION_PARAMETERS, repeatable={"state"})
         reader = self._seen_by(request)
-        wanted = PreemptionQuery(
+        preemption_query = PreemptionQuery(
             victim=await path_in(query, "victim", partial(victim_of_name, reader)),
             preemptor=await path_in(query, "preemptor", partial(gang_of_name, reader)),
             namespace=name_in(query, "namespace"),
@@ -195,6 +197,6 @@ class HistoryApi:
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
             newest_first=newest_first(query),
         )
-        found = await preemptions(reader, wanted)
-        link = next_page(request, found.last) if found.more else ""
-        return await answer(request, await listed(found.lines), found.head, link=link)
+        page = await preemptions(reader, preemption_query)
+        link = next_page(request, page.last) if page.more else ""
+        return await answer(request, await listed(page.lines), page.head, link=link)

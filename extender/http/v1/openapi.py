@@ -79,7 +79,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     def described(self) -> Json:
         """Return the OpenAPI parameter object."""
         schema = {"type": "array", "items": self.schema} if self.repeatable else self.schema
-        found: Json = {
+        parameter: Json = {
             "name": self.name,
             "in": self.where,
             "description": self.about,
@@ -87,8 +87,8 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
             "schema": schema,
         }
         if self.repeatable:
-            found |= {"style": "form", "explode": True}
-        return found
+            parameter |= {"style": "form", "explode": True}
+        return parameter
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,15 +178,14 @@ def _described(operation: Operation) -> Json:
     if operation.tagged:
         responses["304"] = {"description": "The client has the current answer (If-None-Match)"}
     problem = {"application/problem+json": {"schema": _reference(ProblemDetails)}}
-    long = {
-        "text/plain": {"schema": {"type": "string"}}
-    }  # a request line or header over 8,190 bytes
+    # a request line or header over 8,190 bytes
+    long = {"text/plain": {"schema": {"type": "string"}}}
     for code in sorted({*operation.problems, *ACCESS_CODES}):
         responses[str(code)] = {
             "description": PROBLEM_CODES[code],
             "content": problem | (long if code == HTTPStatus.BAD_REQUEST else {}),
         }
-    found: Json = {
+    described: Json = {
         "operationId": operation.name,
         "summary": operation.about,
         "parameters": [parameter.described() for parameter in operation.parameters],
@@ -194,16 +193,16 @@ def _described(operation: Operation) -> Json:
     }
     if operation.body is not None:
         schema = _reference(operation.body)
-        found["requestBody"] = {
+        described["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": schema}},
         }
-    return found
+    return described
 
 
 def _types(operations: Iterable[Operation]) -> list[Any]:
-    found = [t for o in operations for t in (o.answer, o.otherwise, o.body) if t is not None]
-    return [*dict.fromkeys((*found, ProblemDetails))]
+    types = [t for o in operations for t in (o.answer, o.otherwise, o.body) if t is not None]
+    return [*dict.fromkeys((*types, ProblemDetails))]
 
 
 def _reference(kind: object) -> Json:

@@ -53,5 +53,5 @@ class PlanApi:
             raise BadInput(
                 'body is empty; expected {"workload": [...], "cluster": [...] (optional)}, lists of Kubernetes objects'
             )
-        found = await self._plan(body, visibility_of(request))
-        return at_position(found.body, found.position)
+        plan_answer = await self._plan(body, visibility_of(request))
+        return at_position(plan_answer.body, plan_answer.position)

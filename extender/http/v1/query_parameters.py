@@ -131,7 +131,7 @@ def number(query: MultiMapping[str], name: str, default: int, *, least: int = 0,
     return whole(query.get(name, str(default)), field(name), least=least, most=most)
 
 
-def whole(text: str, what: str, *, least: int = 0, most: int) -> int:
+def whole(text: str, subject: str, *, least: int = 0, most: int) -> int:
     """Return a text as a whole number.
 
     Raises:
@@ -139,7 +139,7 @@ def whole(text: str, what: str, *, least: int = 0, most: int) -> int:
     """
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
     if not digits or not least <= int(text) <= most:
-        raise BadInput(f"{what}: {text[:40]!r} is not a whole number from {least} to {most}")
+        raise BadInput(f"{subject}: {text[:40]!r} is not a whole number from {least} to {most}")
     return int(text)
 
 

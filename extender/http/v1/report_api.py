@@ -91,7 +91,7 @@ class ReportApi:
             checked_name(query["namespace"], field("namespace"))
         events = visible_queries(self._events, visibility_of(request))
         gang = await path_in(query, "gang", partial(gang_of_name, events))
-        wanted = check_report_query(
+        report_query = check_report_query(
             name,
             now_us=self._clock.now_us(),
             since_us=parse_time(query["since"], "since") if "since" in query else None,
@@ -100,8 +100,8 @@ class ReportApi:
             gang=gang,
             limit=number(query, "limit", LIMIT, most=LIMIT_MAX),
         )
-        found = await report(self._reader, events, wanted, visibility_of(request))
-        return _json(found, position=found.position)
+        answer = await report(self._reader, events, report_query, visibility_of(request))
+        return _json(answer, position=answer.position)
 
 
 def _json(value: list[ReportLine] | Report, *, position: int | None = None) -> web.Response:

@@ -200,11 +200,11 @@ def _scope(query: MultiMapping[str]) -> Scope:
 
 def _answer(request: web.Request, value: StateAt | StateDiff | NodeAnswer) -> web.Response:
     if isinstance(value, StateDiff):
-        end, seen = value.end, f"{value.begin.hash[:16]}-{value.end.hash[:16]}"
+        end, version = value.end, f"{value.begin.hash[:16]}-{value.end.hash[:16]}"
     else:
         moment = (value.state if isinstance(value, NodeAnswer) else value).as_of
-        end, seen = moment, moment.hash[:16]
-    tag = f'"{seen}{visibility_tag(visibility_of(request))}"'
+        end, version = moment, moment.hash[:16]
+    tag = f'"{version}{visibility_tag(visibility_of(request))}"'
     headers = {"X-Log-Position": str(end.position), "ETag": tag}
     if tag in request.headers.get("If-None-Match", ""):
         return web.Response(status=304, headers=headers)

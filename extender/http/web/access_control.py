@@ -38,9 +38,8 @@ IN_BODY: Final = re.compile(
 )
 BODY_READ_MAX: Final = 1 << 20  # bytes; a plan query about the live cluster has no more
 BODY_PART: Final = 1 << 16  # bytes that are searched at once: about a millisecond
-BODY_OVERLAP: Final = (
-    128  # a name that begins in a part, with what stands in front of it, ends within so many bytes
-)
+# a name that begins in a part, with what stands in front of it, ends within so many bytes
+BODY_OVERLAP: Final = 128
 BODY_NAMES_MAX: Final = 16
 PLANNER: Final = web.RequestKey("planner", Caller)
 OPERATOR: Final = "gang-extender-operator"
@@ -71,7 +70,7 @@ class AccessControl:
         recheck_s: float = STREAM_RECHECK_S,
     ) -> None:
         self._reviews = reviews
-        self._known = namespaces
+        self._existing_namespaces = namespaces
         self._connections = connections
         self._recheck_s = recheck_s
 
@@ -121,19 +120,19 @@ class AccessControl:
             Forbidden: There is none.
             AccessUnknown: The API server does not answer.
         """
-        found = set[str]()
-        if not self._reviews.too_many(self._known):
-            created = await self._reviews.namespaces(caller, "create", self._known)
-            listed = await self._reviews.namespaces(caller, "list", self._known)
-            found |= created & listed
-        for name in await _named_in(body) - found:
+        namespaces = set[str]()
+        if not self._reviews.too_many(self._existing_namespaces):
+            created = await self._reviews.namespaces(caller, "create", self._existing_namespaces)
+            listed = await self._reviews.namespaces(caller, "list", self._existing_namespaces)
+            namespaces |= created & listed
+        for name in await _named_in(body) - namespaces:
             rights = (AccessRight("create", name), AccessRight("list", name))
             if all([await self._reviews.may(caller, right) for right in rights]):
-                found.add(name)
-        if not found:
+                namespaces.add(name)
+        if not namespaces:
             METRICS.http_access.labels("forbidden").inc()
             raise Forbidden(refusal(caller, AccessRight("create"), OPERATOR, "NAMESPACE"))
-        return Visibility.of(found)
+        return Visibility.of(namespaces)
 
     async def _checked(self, request: web.Request, need: RouteRight | None) -> Visibility:
         """Return what the caller of a request may see, and count the outcome.
@@ -213,9 +212,11 @@ class AccessControl:
         """
         if await self._reviews.may(caller, AccessRight("list")):
             return Visibility.all()
-        if named and self._reviews.too_many(self._known):
+        if named and self._reviews.too_many(self._existing_namespaces):
             return Visibility.of({named})
-        return Visibility.of(await self._reviews.namespaces(caller, "list", self._known))
+        return Visibility.of(
+            await self._reviews.namespaces(caller, "list", self._existing_namespaces)
+        )
 
     async def _readable(self, caller: Caller, verb: str, namespace: str) -> Visibility:
         """Return what a caller may see.
@@ -285,14 +286,14 @@ async def _named_in(body: bytes) -> set[str]:
     >>> sorted(asyncio.run(_named_in(text)))
     ['a', 'b', 'default']
     """
-    found = {"default"}
+    names = {"default"}
     for begin in range(0, min(len(body), BODY_READ_MAX), BODY_PART):
         for match in IN_BODY.finditer(body, begin, begin + BODY_PART + BODY_OVERLAP):
-            found.add(match[1].decode())
-            if len(found) >= BODY_NAMES_MAX:
-                return found
+            names.add(match[1].decode())
+            if len(names) >= BODY_NAMES_MAX:
+                return names
         await asyncio.sleep(0)
-    return found
+    return names
 
 
 def _covers(now: Visibility, before: Visibility) -> bool:

@@ -92,38 +92,40 @@ class CertifiedCallers:
         """
         if request.path in PROBES:
             return
-        found = self._connections.certificate(request.transport)
-        if found is None:
+        certificate = self._connections.certificate(request.transport)
+        if certificate is None:
             raise _refused("client-certificate", "this listener needs a client certificate")
         now_s = self._tls.now_s()
-        if found.ends_s < now_s:
-            raise _refused("client-certificate", f"the certificate of {_shown(found.names)} has ended; renew it")  # fmt: skip
-        if not self._tls.trusts(found):
-            text = f"the CA of the certificate of {_shown(found.names)} is not in --client-ca-file any more"
+        if certificate.ends_s < now_s:
+            raise _refused("client-certificate", f"the certificate of {_shown(certificate.names)} has ended; renew it")  # fmt: skip
+        if not self._tls.trusts(certificate):
+            text = f"the CA of the certificate of {_shown(certificate.names)} is not in --client-ca-file any more"
             raise _refused("client-certificate", text)
-        if self._allowed.isdisjoint(found.names):
-            self._log(found.names)
+        if self._allowed.isdisjoint(certificate.names):
+            self._log(certificate.names)
             text = (
-                f"the client certificate is of {_shown(found.names)}, and --allowed-client-names has "
+                f"the client certificate is of {_shown(certificate.names)}, and --allowed-client-names has "
                 f"{', '.join(sorted(self._allowed))}"
             )
             raise _refused("client-name", text)
-        if found.is_due(now_s):
+        if certificate.is_due(now_s):
             request[LAST_CALL] = True
-        request[FROM_REPLICA] = not self._replicas.isdisjoint(found.names)
+        request[FROM_REPLICA] = not self._replicas.isdisjoint(certificate.names)
 
-    def direct_caller(self, found: ClientCertificate | None, _host: str) -> DirectCaller | None:
+    def direct_caller(
+        self, certificate: ClientCertificate | None, _host: str
+    ) -> DirectCaller | None:
         """Return the caller whom `check` accepts; None for one whom it refuses, and for another replica."""
-        if found is None:
+        if certificate is None:
             return None
         now_s = self._tls.now_s()
         accepted = (
-            found.ends_s >= now_s
-            and self._tls.trusts(found)
-            and not self._allowed.isdisjoint(found.names)
-            and self._replicas.isdisjoint(found.names)
+            certificate.ends_s >= now_s
+            and self._tls.trusts(certificate)
+            and not self._allowed.isdisjoint(certificate.names)
+            and self._replicas.isdisjoint(certificate.names)
         )
-        return DirectCaller(last_call=found.is_due(now_s)) if accepted else None
+        return DirectCaller(last_call=certificate.is_due(now_s)) if accepted else None
 
     def _log(self, names: tuple[str, ...]) -> None:
         if names not in self._logged and len(self._logged) < NAMES_LOGGED_MAX:
@@ -195,9 +197,9 @@ def _name_of(host: str) -> str:
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
-def _same_address(one: str, other: str) -> bool:
+def _same_address(address: str, other: str) -> bool:
     try:
-        return ipaddress.ip_address(one) == _unmapped(ipaddress.ip_address(other))
+        return ipaddress.ip_address(address) == _unmapped(ipaddress.ip_address(other))
     except ValueError:
         return False
 

@@ -89,13 +89,18 @@ class ConnectionLimits:
         self.stopping = True
         deadline_s = asyncio.get_running_loop().time() + grace_s
         while True:
-            found: list[_Gate | Http2Connection] = [*self._gates.values(), *self._http2.values()]
-            calling = [one for one in found if one.close_unless_calling()]
+            connections: list[_Gate | Http2Connection] = [
+                *self._gates.values(),
+                *self._http2.values(),
+            ]
+            calling = [
+                connection for connection in connections if connection.close_unless_calling()
+            ]
             if not calling or asyncio.get_running_loop().time() >= deadline_s:
                 break
             await asyncio.sleep(LOOK_S)
-        for one in calling:
-            one.close()
+        for connection in calling:
+            connection.close()
 
     def admit(self, connection: _Gate | Http2Connection, transport: asyncio.Transport) -> str:
         """Count a new connection and return an empty string, or return why it is refused."""
@@ -269,8 +274,8 @@ class _Gate(asyncio.Protocol):
             if len(self._received) > BYTES_MAX and self._transport is not None:
                 self._transport.pause_reading()
             return
-        found = complete_request(self._received)
-        if found == "incomplete":
+        direct_request = complete_request(self._received)
+        if direct_request == "incomplete":
             self._wait_for_rest()
             return
         if self._rest_timer is not None:
@@ -279,8 +284,8 @@ class _Gate(asyncio.Protocol):
         direct, transport = self._limits.direct, self._transport
         assert transport is not None
         begun = None
-        if found is not None and direct is not None and not self._limits.stopping:
-            begun = direct.begin(found, self.certificate, transport.is_closing)
+        if direct_request is not None and direct is not None and not self._limits.stopping:
+            begun = direct.begin(direct_request, self.certificate, transport.is_closing)
         if begun is None:
             self._hand_over()
             return

@@ -11,9 +11,8 @@ from extender.http.tls.client_certificate import ClientCertificate
 
 BEGIN: Final = b"POST /scheduler/"
 HEAD_BYTES_MAX: Final = 4 * 1024
-BYTES_MAX: Final = (
-    48 * 1024
-)  # of a request; a larger one is rare, and aiohttp counts its bytes as they arrive
+# of a request; a larger one is rare, and aiohttp counts its bytes as they arrive
+BYTES_MAX: Final = 48 * 1024
 DirectVerb = Literal["filter", "prioritize", "bind"]
 VERBS: Final[dict[bytes, DirectVerb]] = {
     b"POST /scheduler/filter HTTP/1.1": "filter",
@@ -62,17 +61,17 @@ def direct_head(text: bytes) -> DirectHead | None:
     verb = VERBS.get(first)
     if verb is None or text.count(b"\n") != len(lines) or text.count(b"\r") != len(lines):
         return None
-    found: dict[bytes, bytes] = {}
+    headers: dict[bytes, bytes] = {}
     for line in lines:
         name, colon, value = line.partition(b":")
         name = name.lower()
-        if not colon or name not in HEADERS or name in found or b"\0" in value:
+        if not colon or name not in HEADERS or name in headers or b"\0" in value:
             return None
-        found[name] = value.strip(b" \t")
-    length, host = found.get(b"content-length", b""), found.get(b"host", b"")
+        headers[name] = value.strip(b" \t")
+    length, host = headers.get(b"content-length", b""), headers.get(b"host", b"")
     if not (length.isdigit() and len(length) <= len(str(BYTES_MAX)) and host.isascii()):
         return None
-    if found.get(b"content-type") != b"application/json":
+    if headers.get(b"content-type") != b"application/json":
         return None
     return DirectHead(verb, host.decode(), int(length))
 

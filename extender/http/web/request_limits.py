@@ -117,9 +117,8 @@ class RequestLimits:
                 check(request)
                 limit = self.of(request.path)
                 if request.path not in PROBES:
-                    self._take(
-                        0, limit
-                    )  # also of a request without a body: its answer may stay here
+                    # also of a request without a body: its answer may stay here
+                    self._take(0, limit)
                 with self._stream(request):
                     body = bytearray()
                     try:
@@ -133,9 +132,8 @@ class RequestLimits:
             except RequestRefused as refused:
                 return refused.response(request.path)
             finally:
-                request.pop(
-                    BODY, None
-                )  # aiohttp keeps the request until the next one of its connection
+                # aiohttp keeps the request until the next one of its connection
+                request.pop(BODY, None)
                 self._hold(-held)
                 connections.end(request.transport)
 
@@ -223,8 +221,8 @@ class RequestLimits:
 
     def _counted(self, limit: BodyLimit) -> int:
         """Return the bytes that count against a limit; answers to others do not keep kube-scheduler from calling."""
-        found = self._in_flight
-        return found.calls if limit.share == 1.0 else found.calls + found.reads
+        in_flight = self._in_flight
+        return in_flight.calls if limit.share == 1.0 else in_flight.calls + in_flight.reads
 
     def _hold(self, count: int) -> None:
         self._in_flight.hold(count)
@@ -247,13 +245,13 @@ class RequestLimits:
             raise RequestRefused(refused.reason, 503, title, refused.detail) from None
 
 
-def _too_large(request: web.Request, limit: BodyLimit, found: str) -> RequestRefused:
-    text = f"{request.path}: the body has {found}, at most {limit.size} bytes are accepted"
+def _too_large(request: web.Request, limit: BodyLimit, length: str) -> RequestRefused:
+    text = f"{request.path}: the body has {length}, at most {limit.size} bytes are accepted"
     return RequestRefused("body-size", 413, "Content too large", text)
 
 
 def _check_values(body: bytes, limit: BodyLimit) -> None:
     """Raise RequestRefused if a body has too many values; it is not decoded for that."""
-    if limit.values is not None and (found := body.count(b",")) > limit.values:
-        text = f"the body has {found} values, at most {limit.values} are accepted for a cluster of this size"
+    if limit.values is not None and (count := body.count(b",")) > limit.values:
+        text = f"the body has {count} values, at most {limit.values} are accepted for a cluster of this size"
         raise RequestRefused("body-values", 413, "Content too large", text)

@@ -85,7 +85,7 @@ def applications(
     """
     in_flight = BytesInFlight()
     limits = RequestLimits(settings, parts.cluster_size, in_flight)
-    found = listeners(settings)
+    all_listeners = listeners(settings)
     return tuple(
         _application(
             parts,
@@ -93,9 +93,9 @@ def applications(
             listener,
             limits,
             tls,
-            ConnectionLimits(settings, len(found), in_flight),
+            ConnectionLimits(settings, len(all_listeners), in_flight),
         )
-        for listener in found
+        for listener in all_listeners
     )
 
 
@@ -158,9 +158,8 @@ class _RequestLog(logging.LoggerAdapter[logging.Logger]):
         **more: Any,  # noqa: ANN401
     ) -> None:
         """Log an exception that a request has led to."""
-        if isinstance(
-            exc_info, ConnectionError
-        ):  # the caller has gone in the middle of its request
+        # the caller has gone in the middle of its request
+        if isinstance(exc_info, ConnectionError):
             self.debug(msg, *args)
             return
         if isinstance(exc_info, HttpProcessingError):

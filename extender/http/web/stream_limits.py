@@ -52,7 +52,7 @@ class StreamLimits:
         self._open = {
             name: alive
             for name, streams in self._open.items()
-            if (alive := [one for one in streams if not connection_closed(one)])
+            if (alive := [stream for stream in streams if not connection_closed(stream)])
         }
         own = self._open.get(holder, [])
         if len(own) >= self._most:
@@ -66,7 +66,7 @@ class StreamLimits:
         try:
             yield
         finally:
-            left = [one for one in self._open.pop(holder, ()) if one is not request]
+            left = [stream for stream in self._open.pop(holder, ()) if stream is not request]
             if left:
                 self._open[holder] = left
 

@@ -51,13 +51,13 @@ def pages() -> dict[str, StaticFile]:
 
 
 def _files(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
+    files: list[tuple[str, bytes]] = []
     for entry in folder.iterdir():
         if entry.is_dir():
-            found += _files(entry, f"{prefix}{entry.name}/")
+            files += _files(entry, f"{prefix}{entry.name}/")
         else:
-            found.append((prefix + entry.name, entry.read_bytes()))
-    return found
+            files.append((prefix + entry.name, entry.read_bytes()))
+    return files
 
 
 class StaticPages:
@@ -69,12 +69,12 @@ class StaticPages:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
-            web.get("/", self.found),
+            web.get("/", self.start),
             web.get("/ui", self.moved),
             web.get("/ui/{path:.*}", self.page),
         ]
 
-    async def found(self, _: web.Request) -> web.Response:
+    async def start(self, _: web.Request) -> web.Response:
         """Return a redirect from / to the page; temporary, because / may get a page of its own."""
         return web.Response(status=302, headers={"Location": "ui/"})
 
@@ -89,19 +89,19 @@ class StaticPages:
             NotFound: There is no such file.
         """
         path = request.match_info["path"] or START_PAGE
-        found = self._pages.get(path)
-        if found is None:
+        page = self._pages.get(path)
+        if page is None:
             msg = f"/ui/{path[:80]}: there is no such page; begin at /ui/"
             raise NotFound(msg)
         headers = {
-            "Cache-Control": found.caching,
+            "Cache-Control": page.caching,
             "Content-Security-Policy": POLICY,
-            "ETag": found.tag,
+            "ETag": page.tag,
             "Referrer-Policy": "no-referrer",
             "X-Content-Type-Options": "nosniff",
         }
-        if not_modified(request, found.tag):
+        if not_modified(request, page.tag):
             return web.Response(status=304, headers=headers)
         return web.Response(
-            body=found.body, content_type=found.content_type, charset="utf-8", headers=headers
+            body=page.body, content_type=page.content_type, charset="utf-8", headers=headers
         )

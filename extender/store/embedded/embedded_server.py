@@ -219,8 +219,8 @@ class EmbeddedPostgres:
         server_home = self._started_home()
         version_file = server_home.cluster / "PG_VERSION"
         major = int(version_file.read_text(encoding="utf-8")) if version_file.is_file() else None
-        found = await asyncio.to_thread(find_binaries, folder=self._pg_bin, major=major)
-        self._binaries = await asyncio.to_thread(usable_binaries, found, server_home)
+        binaries = await asyncio.to_thread(find_binaries, folder=self._pg_bin, major=major)
+        self._binaries = await asyncio.to_thread(usable_binaries, binaries, server_home)
         if major is None:
             await asyncio.to_thread(self._make_cluster)
         self._write_access_rules()

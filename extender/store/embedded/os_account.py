@@ -169,8 +169,8 @@ def _account(home: Path) -> Account:
     """Return the account of the server: ours; for root the owner of the existing cluster, or a service account."""
     uid = os.geteuid()
     if uid == 0:
-        there = home / "pg"
-        owner = there.stat().st_uid if there.exists() else 0
+        cluster_folder = home / "pg"
+        owner = cluster_folder.stat().st_uid if cluster_folder.exists() else 0
         if owner == 0:
             return _service_account()
         uid = owner
@@ -209,16 +209,20 @@ def _claim(folder: Path, account: Account) -> None:
         folder.mkdir(mode=0o700)
         os.chown(folder, account.uid, account.gid)
     except FileExistsError:
-        seen = folder.lstat()
+        status = folder.lstat()
         if (
-            stat.S_ISDIR(seen.st_mode)
-            and seen.st_uid == 0
+            stat.S_ISDIR(status.st_mode)
+            and status.st_uid == 0
             and os.geteuid() == 0
             and not any(folder.iterdir())
         ):
             os.chown(folder, account.uid, account.gid)
-            seen = folder.lstat()
-        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != account.uid or seen.st_mode & 0o077:
+            status = folder.lstat()
+        if (
+            not stat.S_ISDIR(status.st_mode)
+            or status.st_uid != account.uid
+            or status.st_mode & 0o077
+        ):
             raise BadInput(
                 f"{folder} exists but is not a private directory of account {account.name}"
             ) from None
@@ -249,13 +253,13 @@ def _reachable(path: Path, account: Account) -> bool:
     """
     path = path.resolve()
     for step in (path, *path.parents):
-        seen = step.stat()
-        if seen.st_uid == account.uid:
+        status = step.stat()
+        if status.st_uid == account.uid:
             bit = stat.S_IXUSR
-        elif seen.st_gid == account.gid:
+        elif status.st_gid == account.gid:
             bit = stat.S_IXGRP
         else:
             bit = stat.S_IXOTH
-        if not seen.st_mode & bit:
+        if not status.st_mode & bit:
             return False
     return True

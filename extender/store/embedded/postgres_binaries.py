@@ -52,7 +52,7 @@ def find_binaries(*, folder: Path | None = None, major: int | None = None) -> Bi
     Raises:
         BadInput: None is suitable; the message names what to install or how to move the data.
     """
-    found: list[Binaries] = []
+    other_versions: list[Binaries] = []
     for candidate in _candidates(folder):
         version = _major_of(candidate)
         if version is None or version < MAJOR_MIN:
@@ -60,9 +60,9 @@ def find_binaries(*, folder: Path | None = None, major: int | None = None) -> Bi
         binaries = Binaries(candidate, version)
         if major is None or major == version:
             return binaries
-        found.append(binaries)
-    if found:
-        have = ", ".join(f"{binaries.major} in {binaries.folder}" for binaries in found)
+        other_versions.append(binaries)
+    if other_versions:
+        have = ", ".join(f"{binaries.major} in {binaries.folder}" for binaries in other_versions)
         raise BadInput(
             f"the data directory was made by PostgreSQL {major}, here is {have}; install PostgreSQL {major} and name "
             f"its programs in GANG_EXTENDER_PG_BIN; to change the version, serve with {major}, pg_dump the database and "

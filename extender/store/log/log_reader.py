@@ -72,10 +72,10 @@ async def chain_at(fetch: Fetch, position: int) -> bytes:
     """
     if position == 0:
         return EMPTY_CHAIN
-    found = await fetch(CHAIN_AT, position)
-    if not found:
+    rows = await fetch(CHAIN_AT, position)
+    if not rows:
         raise CorruptLog(f"position {position} is not in the log; part of its history is lost")
-    chain: bytes = found[0]["hash"]
+    chain: bytes = rows[0]["hash"]
     return chain
 
 

@@ -213,8 +213,8 @@ class PostgresEventLog:
 
     async def _fetch(self, query: str, *values: object) -> list[asyncpg.Record]:
         async with self._query("reading the log") as connection:
-            found: list[asyncpg.Record] = await connection.fetch(query, *values)
-            return found
+            rows: list[asyncpg.Record] = await connection.fetch(query, *values)
+            return rows
 
     async def follow(self, *, after: Position) -> AsyncIterator[LogPage]:
         """Yield pages forever; reconnects when the database is unavailable.
@@ -229,12 +229,12 @@ class PostgresEventLog:
             try:
                 async with self._listen() as (connection, wait):
                     with our_faults("following the log"):
-                        seen = await chain_at(connection.fetch, position)
-                    if chain is not None and seen != chain:
+                        stored_chain = await chain_at(connection.fetch, position)
+                    if chain is not None and stored_chain != chain:
                         raise CorruptLog(
                             f"position {position} has another event than before; the history of the log has changed"
                         )
-                    chain = seen
+                    chain = stored_chain
                     while True:
                         with our_faults("following the log"):
                             page = await next_page(

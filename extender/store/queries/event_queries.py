@@ -84,7 +84,7 @@ class PostgresEventQueries:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def page(self, wanted: EventFilter) -> EventPage:
+    async def page(self, event_filter: EventFilter) -> EventPage:
         """See `EventQueries.page`.
 
         `after` is the position of the last event of the previous page, in either order: with `newest_first`
@@ -95,24 +95,26 @@ class PostgresEventQueries:
             CorruptLog: The log has an event that this version does not know.
             StoreUnavailable: No answer, or it took too long.
         """
-        return await self._page(wanted, PAGE_BYTES_MAX)
+        return await self._page(event_filter, PAGE_BYTES_MAX)
 
-    async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
+    async def events(self, event_filter: EventFilter) -> Sequence[RecordedEvent]:
         """See `EventQueries.events`; as `page`, without a limit on the size.
 
         Raises:
             CorruptLog: The log has an event that this version does not know.
             StoreUnavailable: No answer, or it took too long.
         """
-        return (await self._page(wanted, None)).events
+        return (await self._page(event_filter, None)).events
 
-    async def _page(self, wanted: EventFilter, bytes_max: int | None) -> EventPage:
-        limit = max(0, min(wanted.limit, LIMIT_MAX))
+    async def _page(self, event_filter: EventFilter, bytes_max: int | None) -> EventPage:
+        limit = max(0, min(event_filter.limit, LIMIT_MAX))
         events: list[RecordedEvent] = []
         size, more, pace = 0, False, Yielder()
         async with transaction(self._engine, "asking the log") as connection:
             ends = (await connection.execute(_ENDS)).one()
-            queries = await _queries(connection, wanted, ends.head, ends.indexed) if limit else ()
+            queries = (
+                await _queries(connection, event_filter, ends.head, ends.indexed) if limit else ()
+            )
             for query in queries:
                 if more:
                     break
@@ -166,8 +168,8 @@ class PostgresEventQueries:
             StoreUnavailable: No answer, or it took too long.
         """
         async with transaction(self._engine, "asking the log") as connection:
-            found = await connection.execute(_NAMED, {"name": name, "limit": LIMIT_MAX})
-            return tuple(sorted(found.scalars()))
+            result = await connection.execute(_NAMED, {"name": name, "limit": LIMIT_MAX})
+            return tuple(sorted(result.scalars()))
 
     async def position_at(self, at_us: int) -> Position:
         """See `EventQueries.position_at`.
@@ -182,8 +184,8 @@ class PostgresEventQueries:
             .limit(1)
         )
         async with transaction(self._engine, "asking the log") as connection:
-            found = (await connection.execute(query)).scalar_one_or_none()
-        return Position(found or 0)
+            position = (await connection.execute(query)).scalar_one_or_none()
+        return Position(position or 0)
 
     async def has_namespace(self, namespace: str) -> bool:
         """See `EventQueries.has_namespace`.
@@ -228,39 +230,39 @@ Query = sa.Select[Any]
 
 
 async def _queries(
-    connection: AsyncConnection, wanted: EventFilter, head: int, noted: int
+    connection: AsyncConnection, event_filter: EventFilter, head: int, noted: int
 ) -> Sequence[Query]:
     """Return the queries whose concatenated results are the answer."""
-    query = _EVENTS.where(*_conditions(wanted), *await _span(connection, wanted, head))
-    order = sa.desc if wanted.newest_first else sa.asc
-    names = list(_names(wanted))
+    query = _EVENTS.where(*_conditions(event_filter), *await _span(connection, event_filter, head))
+    order = sa.desc if event_filter.newest_first else sa.asc
+    names = list(_names(event_filter))
     if not names:
         return (_in_pieces(query.order_by(order(EVENT.c.position))),)
     indexed, fresh = query.where(EVENT.c.position <= noted), query.where(EVENT.c.position > noted)
-    for what, values in names:
+    for kind, values in names:
         if len(values) == 1:
             # A join: its index gives the order, so a page needs few rows.
             mention = EVENT_REFERENCE.alias()
             indexed = indexed.join(
                 mention,
-                (mention.c.kind == what)
+                (mention.c.kind == kind)
                 & (mention.c.name == values[0])
                 & (mention.c.position == EVENT.c.position),
             )
         else:
-            found = sa.select(EVENT_REFERENCE.c.position).where(
-                EVENT_REFERENCE.c.kind == what, EVENT_REFERENCE.c.name == _any(values)
+            positions = sa.select(EVENT_REFERENCE.c.position).where(
+                EVENT_REFERENCE.c.kind == kind, EVENT_REFERENCE.c.name == _any(values)
             )
-            indexed = indexed.where(EVENT.c.position.in_(found))
+            indexed = indexed.where(EVENT.c.position.in_(positions))
         named = sa.func.gx.references_of(EVENT.c.type, EVENT.c.payload).table_valued("kind", "name")
         fresh = fresh.where(
-            sa.exists().where(named.c.kind == what, named.c.name == _any(values)).correlate(EVENT)
+            sa.exists().where(named.c.kind == kind, named.c.name == _any(values)).correlate(EVENT)
         )
     parts = (
         _in_pieces(indexed.order_by(order(EVENT.c.position))),
         _in_pieces(fresh.order_by(order(EVENT.c.position))),
     )
-    return parts[::-1] if wanted.newest_first else parts
+    return parts[::-1] if event_filter.newest_first else parts
 
 
 def _in_pieces(query: Query) -> Query:
@@ -271,47 +273,48 @@ def _any(values: Sequence[str]) -> sa.ColumnElement[Any]:
     return sa.any_(sa.cast(list(values), sa.ARRAY(sa.Text)))
 
 
-def _names(wanted: EventFilter) -> Iterator[tuple[str, Sequence[str]]]:
+def _names(event_filter: EventFilter) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield the names that the events must contain, by kind."""
-    if wanted.node:
-        yield "node", [wanted.node]
-    if wanted.plan:
-        yield "plan", [wanted.plan]
-    if wanted.victims is not None:
-        yield "victim", sorted(wanted.victims)
+    if event_filter.node:
+        yield "node", [event_filter.node]
+    if event_filter.plan:
+        yield "plan", [event_filter.plan]
+    if event_filter.victims is not None:
+        yield "victim", sorted(event_filter.victims)
 
 
-def _conditions(wanted: EventFilter) -> Iterator[sa.ColumnElement[bool]]:
-    if wanted.gang:
-        yield EVENT.c.gang == wanted.gang
-    if wanted.gang_uid is not None:
-        yield EVENT.c.gang_uid == wanted.gang_uid
-    if wanted.namespace:
-        yield _namespace == wanted.namespace
-    if wanted.namespaces is not None:
+def _conditions(event_filter: EventFilter) -> Iterator[sa.ColumnElement[bool]]:
+    if event_filter.gang:
+        yield EVENT.c.gang == event_filter.gang
+    if event_filter.gang_uid is not None:
+        yield EVENT.c.gang_uid == event_filter.gang_uid
+    if event_filter.namespace:
+        yield _namespace == event_filter.namespace
+    if event_filter.namespaces is not None:
         yield sa.or_(
-            _namespace.in_(sorted(wanted.namespaces)), EVENT.c.type.in_(wanted.shared_types)
+            _namespace.in_(sorted(event_filter.namespaces)),
+            EVENT.c.type.in_(event_filter.shared_types),
         )
-    if wanted.types:
-        yield EVENT.c.type.in_(wanted.types)
+    if event_filter.types:
+        yield EVENT.c.type.in_(event_filter.types)
 
 
 async def _span(
-    connection: AsyncConnection, wanted: EventFilter, head: int
+    connection: AsyncConnection, event_filter: EventFilter, head: int
 ) -> Sequence[sa.ColumnElement[bool]]:
     """Return the conditions on the position; it is at most that of the log head in the answer."""
     column = EVENT.c.position
     first, last = 0, head
-    if wanted.since_us is not None:
-        found = await _first_position(connection, EVENT.c.at_us >= wanted.since_us)
-        first = head + 1 if found is None else found
-    if wanted.until_us is not None:
-        behind = await _first_position(connection, EVENT.c.at_us > wanted.until_us)
+    if event_filter.since_us is not None:
+        earliest = await _first_position(connection, EVENT.c.at_us >= event_filter.since_us)
+        first = head + 1 if earliest is None else earliest
+    if event_filter.until_us is not None:
+        behind = await _first_position(connection, EVENT.c.at_us > event_filter.until_us)
         last = min(last, head if behind is None else behind - 1)
-    if wanted.after and wanted.newest_first:
-        last = min(last, wanted.after - 1)
-    elif wanted.after:
-        first = max(first, wanted.after + 1)
+    if event_filter.after and event_filter.newest_first:
+        last = min(last, event_filter.after - 1)
+    elif event_filter.after:
+        first = max(first, event_filter.after + 1)
     return (column >= first, column <= last)
 
 
