@@ -10,7 +10,7 @@ the object stays in the view.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Final, assert_never
 
@@ -114,6 +114,7 @@ class ObjectStore:
         self._claims: dict[Name, api.PersistentVolumeClaim] = {}
         self._volumes: dict[Name, _Volume] = {}
         self._classes: dict[Name, api.StorageClass] = {}
+        self._volumes_of_class: Counter[str] = Counter()
         self._users: dict[Name, set[Name]] = {}  # claim -> pods
         self._claimed: dict[Name, set[Name]] = {}  # volume -> claims
         self._shapes: dict[PodShape, PodShape] = {}
@@ -148,8 +149,7 @@ class ObjectStore:
             case api.PersistentVolume():
                 driver = thing.spec.csi.driver if thing.spec.csi is not None else ""
                 volume = _Volume(_reach(thing), driver, thing.spec.storage_class_name)
-                self._volumes[thing.key] = volume
-                self._derive_claimed(thing.key)
+                self._put_volume(thing.key, volume)
             case api.StorageClass():
                 self._classes[thing.key] = thing
                 self._derive_all_users()
@@ -231,8 +231,7 @@ class ObjectStore:
             self._relink(name, self._claims.pop(name, None), None)
             self._derive_users(name)
         elif kind is api.PersistentVolume:
-            self._volumes.pop(name, None)
-            self._derive_claimed(name)
+            self._put_volume(name, None)
         elif kind is api.StorageClass:
             self._classes.pop(name, None)
             self._derive_all_users()
@@ -285,7 +284,7 @@ class ObjectStore:
             if found.spec.priority is None or not found.spec.preemption_policy:
                 self._choose(key)
         for pod in list(self._kept.values()):
-            if pod.spec.priority is None:
+            if _has_class_to_read(pod):
                 self._show(pod)
 
     # --- pods
@@ -306,7 +305,7 @@ class ObjectStore:
         claims = _claims_of(found)
         if name in self._kept:
             self._unlink(name)
-        if claims or found.spec.priority is None:
+        if claims or _has_class_to_read(found):
             self._kept[name] = found
             for claim in claims:
                 self._users.setdefault(claim, set()).add(name)
@@ -413,7 +412,7 @@ class ObjectStore:
         of = self._classes.get(("", name)) if name else None
         if of is None or of.volume_binding_mode == "Immediate" or of.provisioner == _NO_PROVISIONER:
             return None
-        if any(volume.storage_class == name for volume in self._volumes.values()):
+        if self._volumes_of_class[name]:
             return None
         terms = tuple(
             SelectorTerm(
@@ -425,6 +424,22 @@ class ObjectStore:
             for term in of.allowed_topologies
         )
         return (NodeSelector(terms=terms, volume=True),) if terms else ()
+
+    def _put_volume(self, name: Name, volume: _Volume | None) -> None:
+        """Add, replace or remove a volume, and derive what depends on it, or on there being one of its class."""
+        before = self._volumes.pop(name, None)
+        if volume is not None:
+            self._volumes[name] = volume
+        old = before.storage_class if before is not None else ""
+        new = volume.storage_class if volume is not None else ""
+        self._derive_claimed(name)
+        if old == new:
+            return
+        self._volumes_of_class.subtract([old])
+        self._volumes_of_class.update([new])
+        lost, first = not self._volumes_of_class[old], self._volumes_of_class[new] == 1
+        if (lost and ("", old) in self._classes) or (first and ("", new) in self._classes):
+            self._derive_all_users()
 
     def _relink(
         self,
@@ -472,6 +487,12 @@ def _claims_of(found: api.Pod) -> dict[Name, api.ClaimSpec | None]:
             template = volume.ephemeral.volume_claim_template.spec
             claims[namespace, f"{pod}-{volume.name}"] = template
     return claims
+
+
+def _has_class_to_read(found: api.Pod) -> bool:
+    """Return whether priority or preemption policy are those of the class, as in files; an API server writes both."""
+    spec = found.spec
+    return spec.priority is None or bool(spec.priority_class_name and not spec.preemption_policy)
 
 
 def _is_default(of: api.StorageClass) -> bool:

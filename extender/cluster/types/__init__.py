@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from extender.cluster.types.common_types import (
+    ClaimReference,
     KubernetesObject,
     NodeSelectorTerm,
     ObjectMeta,
@@ -84,6 +85,7 @@ KINDS: dict[str, type[Readable]] = {
 __all__ = [
     "KINDS",
     "Affinity",
+    "ClaimReference",
     "ClaimSpec",
     "ClusterTopology",
     "ClusterTopologyBinding",

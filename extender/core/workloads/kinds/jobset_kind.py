@@ -28,6 +28,7 @@ from extender.core.workloads.kinds.job_kind import (
     job_problems,
     old_labels,
     pods_at_once,
+    restart_policy,
 )
 from extender.core.workloads.kinds.jobset_native_parts import native_parts
 from extender.core.workloads.kinds.jobset_steps import (
@@ -257,7 +258,8 @@ def _invalid_jobs(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     """Yield a refusal where Kubernetes refuses the Jobs of a ReplicatedJob, so that JobSet never makes them."""
     for index, job in enumerate(replicated_jobs(workload)):
         spec = job_spec(job)
-        for field, text in job_problems(spec, indexed=_is_indexed(spec)):
+        restart = restart_policy(spec) or "OnFailure"  # as the webhook of JobSet sets it
+        for field, text in job_problems(spec, indexed=_is_indexed(spec), restart=restart):
             path = f"spec.replicatedJobs[{index}].template.spec.{field}"
             yield refusal_of(workload, "InvalidField", path, text)
 

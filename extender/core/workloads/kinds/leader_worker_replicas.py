@@ -489,6 +489,28 @@ def impossible_subgroups(
         yield refusal_of(workload, "InvalidField", field, text)
 
 
+def impossible_restarts(
+    workload: WorkloadObject, place: str, spec: Mapping[str, Any]
+) -> Iterable[TreeRefusal]:
+    """Yield a refusal where Kubernetes refuses the StatefulSets that a LeaderWorkerSet makes, so that it has no pods.
+
+    Args:
+        workload: For messages.
+        place: Where the LeaderWorkerSetSpec is.
+        spec: The LeaderWorkerSetSpec.
+
+    Source:
+        ValidateStatefulSetSpec in pkg/apis/apps/validation of Kubernetes 1.37.
+    """
+    template = spec.get("leaderWorkerTemplate") or {}
+    for name in ("leaderTemplate", "workerTemplate"):
+        restart = ((template.get(name) or {}).get("spec") or {}).get("restartPolicy") or "Always"
+        if restart != "Always":
+            field = f"{place}.leaderWorkerTemplate.{name}.spec.restartPolicy"
+            text = f"is {restart!r}; the pods are those of StatefulSets, which have Always: leave it out"
+            yield refusal_of(workload, "InvalidField", field, text)
+
+
 def replica_kept_out(spec: Mapping[str, Any]) -> str:
     """Return why the pods of a LeaderWorkerSetSpec are scheduled by something else, or an empty string."""
     template = spec.get("leaderWorkerTemplate") or {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -44,7 +45,8 @@ def plan(workload: list[object], cluster: list[object]) -> tuple[str, set[str], 
 
 
 def job(**spec: Any):
-    return a_job(parallelism=1, completions=1, template=a_template({"cpu": "3"}, **spec))
+    template = a_template({"cpu": "3"}, restartPolicy="Never", **spec)
+    return a_job(parallelism=1, completions=1, template=template)
 
 
 @pytest.mark.parametrize("pod", [True, False], ids=["Pod", "Job"])
@@ -143,6 +145,32 @@ def test_a_claim_of_which_more_is_open_is_a_warning(cls, others, warned) -> None
     wanted = job(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}])
     verdict, _, warnings = plan([wanted, a_claim(storageClassName="fast")], [cls, *others])
     assert (verdict, any("not bound" in text for text in warnings)) == ("placed", warned)
+
+
+def test_no_order_of_the_objects_in_a_file_changes_the_answer() -> None:
+    """Classes, volumes and a namespace may come after what they are for."""
+    template = a_template(
+        {"cpu": "3"}, restartPolicy="Never", runtimeClassName="gv", priorityClassName="prod",
+        volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}],
+    )  # fmt: skip
+    things = [
+        a_job(labels={}, parallelism=1, template=template),
+        a_namespace("default", tree="default"),
+        a_runtime_class(scheduling={"nodeSelector": {"rt": "gv"}}),
+        a_storage_class(zones=["b"]),
+        a_claim(storageClassName="fast"),
+        an_object("PriorityClass", "prod", "scheduling.k8s.io/v1", "", value=9),
+    ]
+    nodes = [a_node("a", {ZONE: "a", "rt": "gv"}), a_node("b", {ZONE: "b", "rt": "gv"}), a_node("c", {ZONE: "b"})]  # fmt: skip
+    answers = set()
+    for order in itertools.permutations(things):
+        found = a_manifest(nodes, list(order))
+        (pod,) = found.world.view.pods.values()
+        assert found.warnings == ()
+        answers.add((pod.priority, pod.shape))
+    ((priority, shape),) = answers
+    assert (priority, shape.node_selector) == (9, (("rt", "gv"),))
+    assert shape.selectors[0].terms[0].labels[0].values == ("b",)
 
 
 def test_a_class_that_is_not_in_the_files_is_named() -> None:
