@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -144,6 +146,7 @@ _VERSIONS: Final[
     "policy": ("v1", "v1beta1"),
     STORAGE_GROUP: ("v1", "v1beta1"),
 }
+_VERSION: Final = re.compile(r"v(?P<major>\d+)((?P<stage>alpha|beta)(?P<minor>\d+))?")
 _HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in kind.holders}
 _ALL_KINDS: Final = sorted(
     {*(kind for _, kind in _HOLDERS), *api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)}
@@ -364,7 +367,23 @@ def _check_version(kind: str, version: str) -> None:
     group = version.rpartition("/")[0]
     same = [one for one in known if one.rpartition("/")[0] == group]
     if version not in known and group != BUILTIN_GROUP:  # Kubernetes adds versions
+        if _age(version) < min(map(_age, same)):
+            text = f'"{version}" of {kind} is older than what is read; write {same[0]}, and the fields as it has them'
+            raise BadInput(f"apiVersion: {text}")
         raise BadInput(f'apiVersion: there is no "{version}" of {kind}; did you mean {same[0]}?')
+
+
+def _age(version: str) -> tuple[float, int, int]:
+    """Return how new an API version is, larger for newer ones; the largest for what is no version.
+
+    Source:
+        The order of versions in CustomResourceDefinitions: v2, v1, v1beta1, v1alpha2, v1alpha1.
+    """
+    found = _VERSION.fullmatch(version.rpartition("/")[2])
+    if found is None:
+        return (math.inf, 0, 0)
+    stages = ("alpha", "beta", None)
+    return (stages.index(found["stage"]), int(found["major"]), int(found["minor"] or 0))
 
 
 def _versions_of(kind: str) -> tuple[str, ...]:
