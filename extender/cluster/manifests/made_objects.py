@@ -91,7 +91,7 @@ def controller_labels(
     pod_labels = kind.pod_labels
     if pod_labels is None:
         return lambda _: own
-    return lambda number: pod_labels(own, leaf, number)
+    return lambda number: pod_labels(workload, own, leaf, number)
 
 
 def pods_of_leaf(

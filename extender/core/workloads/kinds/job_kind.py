@@ -33,6 +33,7 @@ from extender.core.workloads.workload_object import TREE_LABEL, WorkloadObject
 
 NAME_LABEL = "batch.kubernetes.io/job-name"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _OLD_LABELS = {"job-name": NAME_LABEL, "controller-uid": UID_LABEL}
 MANAGER = "kubernetes.io/job-controller"
 
@@ -202,6 +203,17 @@ def old_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
     return {old: labels[key] for old, key in _OLD_LABELS.items() if key in labels}
 
 
+def _pod_labels(
+    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+) -> Mapping[str, str]:
+    """Return the labels of a pod; with its index while none of them has ended, after which it is another one."""
+    del leaf
+    indexed = workload.spec.get("completionMode") == "Indexed"
+    ended = number(workload.status, "succeeded", 0) or number(workload.status, "failed", 0)
+    index = {INDEX_LABEL: str(number_)} if indexed and not ended else {}
+    return {**labels, **index, **old_labels(labels)}
+
+
 JOB = WorkloadKind(
     kind="Job",
     group="batch",
@@ -217,7 +229,7 @@ JOB = WorkloadKind(
     ),
     name_label=NAME_LABEL,
     uid_label=UID_LABEL,
-    pod_labels=lambda labels, _, __: {**labels, **old_labels(labels)},
+    pod_labels=_pod_labels,
     template_paths=("spec.template",),
     part_of=("JobSet",),
     manager=MANAGER,

@@ -328,8 +328,11 @@ class _Templates:
         return {**before, field: [*(before.get(field) or ()), term]}
 
 
-def pod_labels(labels: Mapping[str, str], leaf: Leaf, number_: int) -> Mapping[str, str]:
+def pod_labels(
+    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+) -> Mapping[str, str]:
     """Return the labels of a pod with its place in its replica, which a worker of a subgroup has no label for here."""
+    del workload
     index = labels.get(GROUP_INDEX) or labels.get(POD_INDEX, "")
     own = {key: text for key, text in labels.items() if key not in (WORKER_INDEX, POD_INDEX)}
     own[GROUP_INDEX] = index

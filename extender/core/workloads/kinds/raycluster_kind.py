@@ -277,13 +277,15 @@ class _RayClusterFields(ReadFields, frozen=True, kw_only=True):
     managed_by: str | None = None
 
 
-def _pod_labels(labels: Mapping[str, str], leaf: Leaf, number_: int) -> Mapping[str, str]:
+def _pod_labels(
+    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+) -> Mapping[str, str]:
     """Return the labels of a pod with those that name its cluster, its group and its part in it.
 
     Source:
         `labelPod` in ray-operator/controllers/ray/common/pod.go.
     """
-    del number_
+    del workload, number_
     replica = labels.get(REPLICA_LABEL, "")
     group = labels.get(GROUP_LABEL) or (replica if leaf.role else _group_of(replica))
     node_type = "head" if group == HEAD else "worker"
