@@ -47,7 +47,7 @@ NODE_GROUP: Final = "node.k8s.io"
 STORAGE_GROUP: Final = "storage.k8s.io"
 # Kinds of the core group without pods; there are no others, so any other kind is misspelt
 _CORE_BESIDE: Final = frozenset(
-    ("ConfigMap", "Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Service", "ServiceAccount")
+    ("ConfigMap", "Endpoints", "Event", "ResourceQuota", "Secret", "Service", "ServiceAccount")
 )  # fmt: skip
 _MAKES_PODS: Final = frozenset(  # kinds that make pods and are not planned, also where no container is written in them
     (group, kind)
@@ -113,12 +113,14 @@ Source = (
     | api.TrainingRuntime
     | api.PodCliqueSet
     | api.ClusterTopology
+    | api.LimitRange
     | api.RuntimeClass
     | api.OtherObject
 )
 T = TypeVar("T", bound=api.KubernetesObject)
 
 _SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
+    ("", "LimitRange"): api.LimitRange,
     ("", "Namespace"): Namespace,
     (NODE_GROUP, "RuntimeClass"): api.RuntimeClass,
     (OUR_GROUP, "TreeProfile"): TreeProfile,

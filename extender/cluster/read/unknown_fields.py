@@ -62,6 +62,9 @@ _WHOLE: Final[dict[type, frozenset[str]]] = {
     api.ObjectMeta: _METADATA,
     **dict.fromkeys(
         (
+            api.LimitRange,
+            node_types.LimitRangeSpec,
+            node_types.LimitRangeItem,
             node_types.RuntimeOverhead,
             node_types.RuntimeScheduling,
             volume_types.TopologyTerm,
@@ -91,6 +94,7 @@ CHECKED: Final = (
     api.CompositePodGroup,
     api.Workload,
     api.TreeProfile,
+    api.LimitRange,
     api.RuntimeClass,
     api.StorageClass,
     api.PersistentVolumeClaim,

@@ -24,7 +24,7 @@ from extender.cluster.types.group_types import (
     Workload,
     WorkloadSpec,
 )
-from extender.cluster.types.node_types import Node, PriorityClass, RuntimeClass
+from extender.cluster.types.node_types import LimitRange, Node, PriorityClass, RuntimeClass
 from extender.cluster.types.pod_types import (
     Affinity,
     Container,
@@ -98,6 +98,7 @@ __all__ = [
     "GroupSpec",
     "KubernetesObject",
     "LabelSelector",
+    "LimitRange",
     "Node",
     "NodeSelectorTerm",
     "ObjectMeta",

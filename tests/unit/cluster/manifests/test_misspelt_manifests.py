@@ -230,10 +230,10 @@ def test_of_a_kind_that_is_not_known_nothing_is_claimed() -> None:
     things = [
         an_object("Widget", "w", "example.com/v1"),
         an_object("Service", "s", "v1"),
-        an_object("LimitRange", "l", "v1"),
+        an_object("ResourceQuota", "q", "v1"),
     ]
     assert a_manifest([], things).warnings == (
-        "left out; the defaults and limits that they set for pods are not in the plan: LimitRange (1)",
+        "left out; how many pods they allow is not in the plan: ResourceQuota (1)",
         "left out, as they have no pods: Service (1)",
         "left out; if they make pods, give those in the files: Widget (1)",
     )
