@@ -49,7 +49,7 @@ class PriorityClass(KubernetesObject, frozen=True, kw_only=True):
 
 
 class LimitRangeItem(Part, frozen=True, kw_only=True):
-    """Bounds of a namespace for each container, pod or claim, and what containers have that do not say."""
+    """Bounds of a namespace for each container, pod or claim, and what containers have where they set nothing."""
 
     type: str = ""
     default: Resources = field(default_factory=dict)

@@ -55,18 +55,18 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
 
 
 def _notices(workload: WorkloadObject) -> Iterator[Notice]:
-    """Yield that a Job does not say when its pods are restarted, as often in files that are not finished."""
+    """Yield that a Job has no restartPolicy, as in files that are not finished."""
     pod = (workload.spec.get("template") or {}).get("spec") or {}
     if pod.get("containers") and not restart_policy(workload.spec):
         text = (
             f"{workload}: spec.template.spec.restartPolicy: is missing, and Kubernetes refuses such a Job; "
-            "set Never or OnFailure. Its pods are planned as with either"
+            "set Never or OnFailure; planned as if it had one"
         )
         yield Notice(reason="RestartPolicyMissing", message=text)
 
 
 def restart_policy(job_spec: Mapping[str, Any]) -> str:
-    """Return when the pods of a Job are restarted; an empty string where its template does not say."""
+    """Return when the pods of a Job are restarted; an empty string where its template has none."""
     spec = (job_spec.get("template") or {}).get("spec") or {}
     return str(spec.get("restartPolicy") or "")
 

@@ -393,16 +393,16 @@ def test_devices_and_claims_are_as_kubernetes_has_them(door, resources, spec, wo
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_a_job_that_does_not_say_when_its_pods_are_restarted_is_planned_with_a_warning(
+def test_a_job_without_a_restart_policy_is_planned_with_a_warning(
     missing,
 ) -> None:
     template = a_template() if missing else a_template(restartPolicy="OnFailure")
     for thing in (a_job("j", template=template), a_cronjob(template)):
         answer = plan(thing)
         assert [gang["verdict"] for gang in answer["gangs"]] == ["placed"]
-        told = [text for text in answer["warnings"] if "restartPolicy" in text]
-        assert len(told) == missing
-        assert all("spec.template.spec.restartPolicy: is missing, and Kubernetes refuses such a Job" in text for text in told)  # fmt: skip
+        texts = [text for text in answer["warnings"] if "restartPolicy" in text]
+        assert len(texts) == missing
+        assert all("spec.template.spec.restartPolicy: is missing, and Kubernetes refuses such a Job" in text for text in texts)  # fmt: skip
     assert "restartPolicy" not in str(plan(a_jobset(a_replicated_job("w", template=template))))
 
 
