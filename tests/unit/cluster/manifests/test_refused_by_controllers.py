@@ -229,7 +229,7 @@ def test_whole_numbers_of_devices_are_read_however_they_are_written(written) -> 
 @pytest.mark.parametrize(
     ("volume", "others", "text"),
     [
-        ({"persistentVolumeClaim": {"claimName": "data"}}, (), "volume claims of 2 pods (default/data) do not exist: "),
+        ({"persistentVolumeClaim": {"claimName": "data"}}, (), "volume claims of 2 pods (default/data) are not in the files, or their volumes: "),
         ({"persistentVolumeClaim": {"claimName": "data"}}, (an_object("PersistentVolumeClaim", "data", "v1", spec={}),),
          "volume claims of 2 pods (default/data) are not bound to a volume: "),
         ({"ephemeral": {"volumeClaimTemplate": {"spec": {}}}}, (), "-0-v, default/fit-"),
@@ -242,7 +242,8 @@ def test_volumes_of_which_no_node_is_known_are_a_warning(volume, others, text) -
     assert answer["verdict"] == "placed"
     (warning,) = (one for one in answer["warnings"] if "volume claims of 2 pods" in one)
     assert text in warning
-    assert warning.endswith("is not known, so kube-scheduler may find fewer nodes")
+    assert "is not known, so kube-scheduler may find fewer nodes" in warning
+    assert ("kubectl get pv,pvc,sc" in warning) == (not others)
 
 
 @pytest.mark.parametrize(
