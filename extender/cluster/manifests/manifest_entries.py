@@ -39,7 +39,7 @@ from extender.core.workloads.fields.field_check import field_notes
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP
 from extender.core.workloads.kinds.trainjob_jobset import GROUP as TRAINER_GROUP
-from extender.core.workloads.workload_fields import PodCliqueSetFields
+from extender.core.workloads.workload_fields import PodCliqueSetFields, PodFields
 from extender.core.workloads.workload_kind import WorkloadKind
 
 NAMESPACE: Final = "default"
@@ -514,6 +514,8 @@ def _read_as(
     (wrong if role is Role.WANTED else unusual).extend(map(str, unknown_names(thing)))
     name = named(str(thing["kind"]), thing)
     try:
+        if kind is api.Pod and role is Role.WANTED:
+            _check_fields("Pod", PodFields, thing)
         found = convert(kind, thing)
     except BadInput as fault:
         raise several((*texts_of(fault), *(f"{name}: {text}" for text in wrong))) from fault

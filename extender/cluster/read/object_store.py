@@ -80,7 +80,10 @@ _ZONE_LABELS: Final = {  # label of a volume -> equivalent label of nodes
     "failure-domain.beta.kubernetes.io/region": _REGION,
 }
 _NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"  # nothing makes volumes for the class
-_DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+_DEFAULT_CLASS: Final = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
 _SHAPES_KEPT: Final = 4_096  # shapes shared between pods; a cluster has tens
 _ENDS_KEPT: Final = 16_384  # pod ends in the view; the log records them soon after
 
@@ -406,9 +409,10 @@ class ObjectStore:
         """
         name = claim.storage_class_name
         if name is None:
-            name = next(
-                (key[1] for key in sorted(self._classes) if _is_default(self._classes[key])), ""
-            )
+            defaults = [key[1] for key, one in self._classes.items() if _is_default(one)]
+            name = (
+                defaults[0] if len(defaults) == 1 else ""
+            )  # of several the newest, not known here
         of = self._classes.get(("", name)) if name else None
         if of is None or of.volume_binding_mode == "Immediate" or of.provisioner == _NO_PROVISIONER:
             return None
@@ -496,7 +500,7 @@ def _has_class_to_read(found: api.Pod) -> bool:
 
 
 def _is_default(of: api.StorageClass) -> bool:
-    return of.metadata.annotations.get(_DEFAULT_CLASS) == "true"
+    return any(of.metadata.annotations.get(key) == "true" for key in _DEFAULT_CLASS)
 
 
 def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:

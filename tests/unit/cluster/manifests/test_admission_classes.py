@@ -121,6 +121,9 @@ def test_the_topologies_of_a_storage_class_limit_the_nodes_of_its_claims() -> No
     default = {"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}
     marked = a_storage_class(zones=["b"], **default)
     assert plan([wanted, a_claim()], [marked])[1] == {"b"}
+    second = a_storage_class("slow", zones=["a"], **default)
+    verdict, _, warnings = plan([wanted, a_claim()], [marked, second])
+    assert (verdict, any("not bound" in text for text in warnings)) == ("placed", True)
     verdict, _, warnings = plan([wanted, a_claim(storageClassName="")], [marked])
     assert (verdict, len(warnings)) == ("placed", 1)
 

@@ -290,7 +290,6 @@ def test_a_kind_in_other_letters_is_suggested() -> None:
 FAILURE = {"rules": [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [1]}}]}
 JOB_SPECS: list[tuple[dict[str, Any], str]] = [
     ({"template": a_template(restartPolicy="Always")}, "template.spec.restartPolicy: is 'Always'; pods of a Job have Never or OnFailure"),
-    ({"template": a_template(restartPolicy="never")}, "template.spec.restartPolicy: is 'never'; pods of a Job have Never or OnFailure"),
     ({"podFailurePolicy": FAILURE, "backoffLimitPerIndex": 1, "completionMode": "Indexed", "completions": 1,
       "template": a_template(restartPolicy="OnFailure")}, "podFailurePolicy: needs restartPolicy Never"),
     ({"podFailurePolicy": FAILURE}, "podFailurePolicy.rules[0].action: is FailIndex, which needs backoffLimitPerIndex"),
@@ -405,6 +404,22 @@ def test_a_job_without_a_restart_policy_is_planned_with_a_warning(
         assert len(texts) == missing
         assert all("spec.template.spec.restartPolicy: is missing, and Kubernetes refuses such a Job" in text for text in texts)  # fmt: skip
     assert "restartPolicy" not in str(plan(a_jobset(a_replicated_job("w", template=template))))
+
+
+@pytest.mark.parametrize("door", [*DOORS, "RayCluster"])
+def test_a_restart_policy_that_does_not_exist_is_an_error(door) -> None:
+    template = a_template(restartPolicy="never")
+    thing = a_raycluster(template) if door == "RayCluster" else DOORS[door](template)
+    with pytest.raises(BadInput) as caught:
+        a_manifest([], [thing])
+    assert "restartPolicy: expected one of Always, Never, OnFailure" in str(caught.value)
+    assert '"never"' in str(caught.value)
+
+
+def a_raycluster(template: dict[str, Any]):
+    labels = {"labels": {"gang-extender.dev/tree": "default"}}
+    spec = {"headGroupSpec": {"template": template}}
+    return an_object("RayCluster", "ray", "ray.io/v1", metadata=labels, spec=spec)
 
 
 def test_the_pods_of_stateful_sets_are_always_restarted() -> None:
