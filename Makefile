@@ -118,4 +118,4 @@ release: setup ## All files of a release in dist/, the same bytes twice: make re
 	$(RUN) -m $(if $(filter none,$(IMAGE)),deploy.release --no-image,$(if $(BASE),deploy.release --base '$(BASE)',tests.compose.release)) $(if $(URL),--url '$(URL)')
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .docs docs/reference
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .docs docs/reference/generated

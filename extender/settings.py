@@ -35,7 +35,7 @@ GO_IDLE_S = 90  # the transport of Go closes a connection after so long without 
 SERVICE_LINK = re.compile(
     r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$"
 )
-# Requests to the API server that an ordinary account may have open at once (DESIGN 9.4); each kind of request has as
+# Requests to the API server that an ordinary account may have open at once (K61); each kind of request has as
 # many workers, and the connections of the client are as many.
 API_REQUESTS_MAX = 24
 
@@ -61,7 +61,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     server: Annotated[str, Meta(description="URL of the service, for the commands that query it.")] = "http://127.0.0.1:8888"
     token_file: Annotated[str, Meta(description="File with the bearer token for the service, for the commands that query it.")] = ""
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
-    # the longest back-off of kube-scheduler (10 s) plus 10 s (DESIGN 9.3)
+    # the longest back-off of kube-scheduler (10 s) plus 10 s (K33)
     barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait for the next member of their gang, until its whole minimum has arrived.")] = 20.0
     bind_timeout_s: Annotated[float, Meta(description="httpTimeout of the bind entry in the configuration of kube-scheduler.")] = 60.0
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
@@ -85,7 +85,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     max_body_bytes_in_flight: Annotated[int, Meta(description="How many bytes the bodies of all open requests may have together.")] = 64 * 1024 * 1024
     header_timeout_s: Annotated[float, Meta(description="How long the headers of a request may take to arrive.")] = 5.0
     body_timeout_s: Annotated[float, Meta(description="How long the body of a request may take to arrive.")] = 10.0
-    # Go keeps idle connections for 90 s; if the server closes first, a call can fail with EOF (EXTENDER 1.1)
+    # Go keeps idle connections for 90 s; if the server closes first, a call can fail with EOF (K03)
     keepalive_timeout_s: Annotated[float, Meta(description="How long a connection without requests stays open; above the 90 s of kube-scheduler.")] = 120.0
     max_connections: Annotated[int, Meta(description="How many connections may be open; at most the limit of open files, less 256.")] = 16384
     max_connections_per_peer: Annotated[int, Meta(description="How many connections one address may have open; each bind call that waits has one.")] = 8192
@@ -101,7 +101,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
 
     @property
     def bind_post_within_ms(self) -> int:
-        """Return the maximum age of a bind call when its Binding is posted (EXTENDER 3.6)."""
+        """Return the maximum age of a bind call when its Binding is posted (K31)."""
         return int((self.bind_timeout_s - min(10.0, self.bind_timeout_s / 4)) * 1000)
 
     @property

@@ -1,4 +1,4 @@
-"""Logging as JSON lines, and the metrics. Metrics that kube-scheduler has too keep their names (SPEC F)."""
+"""Logging as JSON lines, and the metrics. Metrics that kube-scheduler has too keep their names."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import get_args
 
@@ -217,6 +217,58 @@ def test_the_state_table_has_each_event_type_once():
     assert sorted(names) == sorted(EVENT_TYPES)
 
 
+# --- rules with an id, and the documents that define them
+
+RULE_PAGES = sorted((ROOT / "docs/reference").glob("*.md"))
+VECTORS = ROOT / "tests/golden/vectors.yaml"
+RULE_ID = re.compile(
+    r"(?<![\w./-])([ACE]\.\d{1,2}|E-\d{1,2}|LOG-\d{1,2}|[AEGHKLPTV]\d{2}|[BDWX][1-9]\d?)(?![\w-]|\.\w)"
+)
+# Documents that the repository never had; `EXTENDER` is a constant, too, so there a number, part or ending follows.
+FORMER_DOCUMENT = re.compile(
+    r"\b(SP" + r"EC|DES" + r"IGN|EVENT" + r"STORE|EXT" + r"ENDER(?=\.md|,? (part |section )?\d))\b"
+)
+CITING = [
+    *(path for path in OURS if path.suffix in (".py", ".md", ".yaml", ".yml", ".sql")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("*.md")),
+]
+
+
+def _defined_ids():
+    """Return the ids of rules, with the number of their definitions: first cells of tables, and vectors."""
+    cell = re.compile(r"^\| ([A-Z][A-Z.-]*\d+) \|", re.MULTILINE)
+    ids = [name for page in RULE_PAGES for name in cell.findall(_text(page))]
+    return Counter([*ids, *re.findall(r"^- \{id: (\w+),", _text(VECTORS), re.MULTILINE)])
+
+
+def test_the_rules_that_are_cited_exist():
+    """Each id in code, tests and documents is defined in docs/reference or is that of a vector."""
+    defined = _defined_ids()
+    assert {"C.4", "E-3", "B9", "X14", "L27", "K25", "LOG-1", "V11"} <= defined.keys()
+    check(
+        f"{place}: no page of docs/reference defines {name}"
+        for path, place, line in _lines(CITING)
+        if not path.is_relative_to(ROOT / "tests/golden") or path == VECTORS
+        for name in RULE_ID.findall(line)
+        if name not in defined
+    )
+
+
+def test_each_rule_is_defined_once():
+    """Two rules, or a rule and a vector, never share an id."""
+    check(f"{name}: is defined {n} times" for name, n in _defined_ids().items() if n > 1)
+
+
+def test_no_document_of_former_times_is_cited():
+    """What readers do not have is not cited: the rule itself, or its id in docs/reference, stands in its place."""
+    check(
+        f"{place}: {match[0]} is not in this repository; cite docs/reference"
+        for _, place, line in _lines(CITING)
+        for match in FORMER_DOCUMENT.finditer(line)
+    )
+
+
 # --- texts
 
 NAMING_MODULES = ("extender/__init__.py", "extender/README.md")
@@ -257,7 +309,7 @@ def test_only_the_command_line_prints():
 
 
 def test_no_marks_of_unfinished_work():
-    """The sources have no comment that marks unfinished work (STYLE 3.1)."""
+    """The sources have no comment that marks unfinished work."""
     mark = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
     marked = [path for path in OURS if mark.search(_text(path))]
     check(

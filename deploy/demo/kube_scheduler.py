@@ -1,7 +1,7 @@
 """Act as kube-scheduler over HTTP for the demo: its order of calls and its exact JSON.
 
 Reads what kube-scheduler would watch: the manifests, and the bindings, nominations and removed gates
-in `cluster.jsonl` of the service. The service is called as kube-scheduler calls it (EXTENDER.md 2):
+in `cluster.jsonl` of the service. The service is called as kube-scheduler calls it (docs/reference/kube-scheduler.md, K10):
 
 - a pod with a gate is not tried;
 - a nominated node is offered alone and first; if it passes there is no wider search and no prioritize;

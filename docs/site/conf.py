@@ -10,13 +10,13 @@ sys.path.insert(0, str(ROOT))
 
 from docs.site.reference import write  # noqa: E402
 
-write(ROOT / "docs/reference")
+write(ROOT / "docs/reference/generated")
 
 project = "gang-extender"
 extensions = ["myst_parser"]
 root_doc = "docs/site/index"
 include_patterns = [
-    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/alerts/*.md", "docs/explanation/*.md", "docs/how-to/*.md", "docs/reference/*.md", "docs/site/*.md",
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/alerts/*.md", "docs/explanation/*.md", "docs/how-to/*.md", "docs/reference/*.md", "docs/reference/generated/*.md", "docs/site/*.md",
     "docs/troubleshooting/*.md", "docs/troubleshooting/pending/*.md", "docs/tutorials/*.md", "deploy/README.md", "deploy/QUESTIONS.md",
     "deploy/chart/README.md", "deploy/monitoring/README.md", "deploy/skill/SKILL.md", "extender/README.md", "tests/bench/RESULTS.md",
 ]  # fmt: skip

@@ -90,7 +90,7 @@ def metric_uses() -> Mapping[str, Sequence[str]]:
     monitoring = ROOT / "deploy" / "monitoring"
     rules = yaml.safe_load((monitoring / "rules.yaml").read_text())["groups"]
     queries = [
-        (f"[{rule['alert']}](../alerts/{rule['alert']}.md)", rule["expr"])
+        (f"[{rule['alert']}](../../alerts/{rule['alert']}.md)", rule["expr"])
         for group in rules
         for rule in group["rules"]
     ]
@@ -261,5 +261,5 @@ PAGES: dict[str, tuple[str, str, Callable[[], Iterator[str]]]] = {
     "events": ("Events", "The types of events in the log. Stored events are never changed; a field that is not *always* there was added later, or is left out when it is empty.", events_page),
     "reports": ("Reports", "`gang-extender report NAME` and `GET /v1/reports/NAME`.", reports_page),
     "database": ("Tables and views", "What auditors read by SQL, in schema `gx`.", database_page),
-    "metrics": ("Metrics", "`GET /metrics`. Alerts are in [docs/alerts](../alerts/README.md).", metrics_page),
+    "metrics": ("Metrics", "`GET /metrics`. Alerts are in [docs/alerts](../../alerts/README.md).", metrics_page),
 }  # fmt: skip

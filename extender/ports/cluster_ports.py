@@ -69,7 +69,7 @@ class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlPlane(Protocol):
-    """What kube-apiserver and kube-scheduler report about their features (DESIGN 9.9)."""
+    """What kube-apiserver and kube-scheduler report about their features (K60)."""
 
     discovery_revision: int  # changes whenever the served kinds of groups change
 
@@ -135,7 +135,7 @@ class Cluster(PublishedAnchors, Protocol):
         ...
 
     async def mark_disrupted(self, pod: PodRef, message: str) -> None:
-        """Write DisruptionTarget=True, reason PreemptionByScheduler, before a pod is deleted (SPEC E-12).
+        """Write DisruptionTarget=True, reason PreemptionByScheduler, before a pod is deleted (E-12).
 
         Raises:
             RequestRejected: The pod is gone or was recreated.

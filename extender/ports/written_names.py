@@ -22,7 +22,7 @@ MEMBER_MARKER: Final = "gang-extender.dev/member"
 BIND_MARKER: Final = "gang-extender.dev/bind"
 PLAN_ANNOTATION: Final = "gang-extender.dev/plan"  # on bound members
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
-PARENT_ANNOTATIONS: Final = (  # in the order of precedence (SPEC X3, DESIGN 7)
+PARENT_ANNOTATIONS: Final = (  # in the order of precedence (A.2, X3)
     PARENT_ANNOTATION,
     "scheduling.k8s.io/parent-compositepodgroup",
     "scheduling.k8s.io/parent-composite-podgroup",
@@ -36,7 +36,7 @@ GATED: Final = "SchedulingGated"
 
 # Conditions of groups.
 MISMATCH: Final = "TemplateMismatch"
-# Our own type, for built-in groups while kube-scheduler writes their usual condition (SPEC F).
+# Our own type, for built-in groups while kube-scheduler writes their usual condition.
 EXPLAINED: Final = "PlacementExplained"
 SCHEDULED: Final = {
     "PodGroup": "PodGroupInitiallyScheduled",

@@ -41,7 +41,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     values: tuple[float, ...]
     baseline_name: str = ""  # what it is compared with, measured alternating in the same run
     baseline: tuple[float, ...] = ()
-    target: str = ""  # the budget of DESIGN 8 in words
+    target: str = ""  # the goal in words
     unfinished: int = 0  # runs that did not finish, ours
     baseline_unfinished: int = 0
     note: str = ""

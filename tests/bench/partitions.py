@@ -1,4 +1,4 @@
-"""What the append would pay if the log were partitioned by position, with a table of keys beside it (EVENTSTORE 3).
+"""What the append would pay if the log were partitioned by position, with a table of keys beside it (design decisions: the log is one table).
 
 A partitioned table can enforce neither the id of an event nor the version of its stream across partitions, so each
 event costs a row of `event_key` as well. Both logs are of this version's functions, on one durable server.

@@ -82,7 +82,7 @@ def page(recorded: Sequence[Recorded]) -> str:
         "",
         "## Targets",
         "",
-        "Every figure that has a target (DESIGN 8); in words: ratio for `x`, else the median.",
+        "Every figure that has a target; in words: ratio for `x`, else the median.",
         "",
         "| bench | what | measured | target | |",
         "|---|---|---|---|---|",

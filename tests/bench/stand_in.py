@@ -4,7 +4,7 @@ It answers over TLS what kube-apiserver answers, in the same sizes: whole pods w
 events in chunks. A member whose gate is removed is filtered on one kept connection, one after the other, as in the
 scheduling cycle of kube-scheduler; each bind call is sent on its own task. With TLS the two verbs have connections of their
 own, as they are two extenders in the configuration of kube-scheduler, each with the version of HTTP that the service
-chooses. Of HTTP/1.1 two idle ones are kept (EXTENDER 1.1). Writes are answered after a pause, so that changes arrive
+chooses. Of HTTP/1.1 two idle ones are kept (K04). Writes are answered after a pause, so that changes arrive
 one by one as those of a real server do.
 
 Note: it validates nothing and keeps no history, so it shows what the service costs and not whether it is right.

@@ -73,7 +73,7 @@ async def prepare(stand: Stand, nodes: int) -> dict[str, bytes]:
 
 
 def filter_body(pod: dict[str, Any], names: Sequence[str]) -> bytes:
-    """Write ExtenderArgs as kube-scheduler does (EXTENDER 1.2)."""
+    """Write ExtenderArgs as kube-scheduler does (K06)."""
     bare = {key: value for key, value in pod.items() if key not in ("kind", "apiVersion")}
     bare["metadata"] = {k: v for k, v in pod["metadata"].items() if k != "managedFields"}
     return msgspec.json.encode({"Pod": bare, "Nodes": None, "NodeNames": list(names)})

@@ -19,7 +19,7 @@ import msgspec
 from tests.controlplane.objects import path_of
 from tests.support.waiting import Patience
 
-# Connections of one client; more at once get 429 from API priority and fairness (DESIGN 9.4).
+# Connections of one client; more at once get 429 from API priority and fairness (K61).
 CONNECTIONS_MAX = 24
 PATCH_TYPES = {
     "merge": "application/merge-patch+json",

@@ -1,4 +1,4 @@
-"""Make a clean cluster a lived-in one (DESIGN 9.11) without changing what a test counts on.
+"""Make a clean cluster a lived-in one without changing what a test counts on.
 
 Owns the neighbours: a namespace of their own, nodes of their own, tenants on the nodes of the test,
 pods that come and go at a steady rate, and what the kubelets do to them. A node of the test is made

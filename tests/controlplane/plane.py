@@ -214,7 +214,7 @@ class ControlPlane:
         port = port or free_port()
         command = [
             str(self.binaries / "kube-scheduler"),
-            # Metrics need no protection here, and DESIGN 9.9 reads them.
+            # Metrics need no protection here, and the service reads them (K60).
             *flags_of(
                 "kube-scheduler", {"scheduler_config": str(file), "scheduler_port": str(port)}
             ),

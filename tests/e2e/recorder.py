@@ -170,7 +170,7 @@ def refuse(reason: str) -> Answer:
 
 
 def scheduler_config(url: str, *, node_names: bool = True, **more: Any) -> Object:
-    """Configure kube-scheduler as in DESIGN 2.6: two entries on one server.
+    """Configure kube-scheduler as deploy/ does: two entries on one server.
 
     Args:
         url: Of the extender.

@@ -1,6 +1,6 @@
 """What the design believes about kube-scheduler, asked of the real one.
 
-Each test is a claim of EXTENDER.md or DESIGN.md part 9 that our code rests on, with kube-scheduler
+Each test is a rule of docs/reference/kube-scheduler.md that our code rests on, with kube-scheduler
 at its default feature gates. EXPERIMENTS.md beside this file has what was measured. When a new
 Kubernetes version breaks one of these, the design has to change, not the test.
 """
@@ -74,7 +74,7 @@ async def wait_until_refused(api: Api, pod: Object) -> Object:
 async def test_nomination_wakes_a_refused_pod_and_offers_one_node(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.2 and 3.4: after the patch filter is asked for that one node, prioritize never."""
+    """K21 and K26: after the patch filter is asked for that one node, prioritize never."""
     for number in range(3):
         await api.create(a_node(f"n{number}"))
     recorder.answers["filter"] = refuse("gang serve/root: waiting for members")
@@ -105,7 +105,7 @@ async def test_nomination_wakes_a_refused_pod_and_offers_one_node(
 async def test_lifting_the_gate_of_a_nominated_pod_wakes_it_at_once(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """DESIGN 2.4: held pods cost no call; gate lifted, one filter call with the one node."""
+    """K27: held pods cost no call; gate lifted, one filter call with the one node."""
     for number in range(3):
         await api.create(a_node(f"n{number}"))
     plane.start_scheduler(scheduler_config(recorder.url))
@@ -131,7 +131,7 @@ async def test_lifting_the_gate_of_a_nominated_pod_wakes_it_at_once(
 async def test_a_rejected_nomination_is_followed_by_a_wide_call(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.2: refused on its nominated node, the pod is offered all nodes right away."""
+    """K21: refused on its nominated node, the pod is offered all nodes right away."""
     for number in range(3):
         await api.create(a_node(f"n{number}"))
     recorder.answers["filter"] = refuse("no")
@@ -151,7 +151,7 @@ async def test_a_rejected_nomination_is_followed_by_a_wide_call(
 async def test_a_failed_attempt_keeps_the_nomination_only_without_default_preemption(
     plane: ControlPlane, api: Api, recorder: Recorder, profile: str, kept: str | None
 ) -> None:
-    """EXTENDER 3.2 (3): the gang profile keeps a foreign nomination, the default one erases it."""
+    """K23: the gang profile keeps a foreign nomination, the default one erases it."""
     for number in range(2):
         await api.create(a_node(f"n{number}"))
     recorder.answers["filter"] = refuse("no")
@@ -173,7 +173,7 @@ async def test_a_failed_attempt_keeps_the_nomination_only_without_default_preemp
 async def test_a_nominated_gated_pod_holds_its_capacity_against_equal_priority_only(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.2 B: capacity of a nomination is closed to equal priority, open to higher."""
+    """K22: capacity of a nomination is closed to equal priority, open to higher."""
     await api.create(a_node("n0", cpu="8"))
     await create_priority_class(api, "high", 1000)
     plane.start_scheduler(scheduler_config(recorder.url))
@@ -194,7 +194,7 @@ async def test_a_nominated_gated_pod_holds_its_capacity_against_equal_priority_o
 async def test_a_restarted_scheduler_knows_nominations_of_gated_pods_from_1_37_on(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.2 (1): on 1.36 a held member has to be patched once after a restart; 1.37 reads it.
+    """K24: on 1.36 a held member has to be patched once after a restart; 1.37 reads it.
 
     Source: PriorityQueue.addPod of 1.37 records the nomination before it looks at gates.
     """
@@ -225,7 +225,7 @@ async def test_a_restarted_scheduler_knows_nominations_of_gated_pods_from_1_37_o
 async def test_a_constant_refusal_rests_and_a_changing_one_spins(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.4: a refusal's text that changes by itself makes kube-scheduler a hot loop."""
+    """K25: a refusal's text that changes by itself makes kube-scheduler a hot loop."""
     await api.create(a_node("n0"))
     count = 0
 
@@ -248,7 +248,7 @@ async def test_a_constant_refusal_rests_and_a_changing_one_spins(
 async def test_a_refused_pod_sleeps_through_pending_pods_and_wakes_by_an_annotation(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.4: siblings that only appear wake no pod; a patch of the pod itself does."""
+    """K26: siblings that only appear wake no pod; a patch of the pod itself does."""
     await api.create(a_node("n0"))
     recorder.answers["filter"] = refuse("waiting for members")
     plane.start_scheduler(scheduler_config(recorder.url))
@@ -273,7 +273,7 @@ async def test_a_refused_pod_sleeps_through_pending_pods_and_wakes_by_an_annotat
 async def test_a_binding_checks_the_uid_and_carries_annotations(
     plane: ControlPlane, api: Api
 ) -> None:
-    """EXTENDER 3.6: a wrong UID is a conflict; annotations reach the pod with the binding."""
+    """K34: a wrong UID is a conflict; annotations reach the pod with the binding."""
     await api.create(a_node("n0"))
     pod = await api.create(a_pod("a", metadata={"annotations": {"mine": "kept"}}))
     binding: Object = {
@@ -307,7 +307,7 @@ async def test_a_binding_checks_the_uid_and_carries_annotations(
 async def test_held_binds_delay_no_other_pod_and_keep_their_capacity(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.6: 60 members held at bind, ordinary pods pass, then all members are bound."""
+    """K30: 60 members held at bind, ordinary pods pass, then all members are bound."""
     held = 60
     for number in range(10):
         await api.create(a_node(f"n{number}", cpu="8"))
@@ -340,7 +340,7 @@ async def test_held_binds_delay_no_other_pod_and_keep_their_capacity(
 async def test_a_bind_error_is_retried_by_time(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 2.1: after an error the pod comes again by error back-off, and then is bound."""
+    """K11: after an error the pod comes again by error back-off, and then is bound."""
     await api.create(a_node("n0"))
     bind = recorder.bind
 
@@ -361,7 +361,7 @@ async def test_a_bind_error_is_retried_by_time(
 async def test_a_killed_scheduler_binds_again_while_our_old_bind_still_runs(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.6: kill -9 during a held bind; its successor calls bind for the same UID."""
+    """K32: kill -9 during a held bind; its successor calls bind for the same UID."""
     for number in range(2):
         await api.create(a_node(f"n{number}"))
     release = asyncio.Event()
@@ -391,7 +391,7 @@ async def test_a_killed_scheduler_binds_again_while_our_old_bind_still_runs(
 async def test_preempt_is_asked_with_candidate_nodes_and_its_answer_is_final(
     plane: ControlPlane, api: Api, recorder: Recorder, node_names: bool
 ) -> None:
-    """EXTENDER part 4: victims by UID or in full; the answer picks the node, victims are deleted."""
+    """K40 to K42: victims by UID or in full; the answer picks the node, victims are deleted."""
     await create_priority_class(api, "high", 1000)
     plane.start_scheduler(scheduler_config(recorder.url, node_names=node_names))
     victims = {}
@@ -431,7 +431,7 @@ async def test_preempt_is_asked_with_candidate_nodes_and_its_answer_is_final(
 async def test_a_null_victim_list_kills_kube_scheduler(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.8: an answer of the wrong form ends the process, so ours is checked before."""
+    """K43: an answer of the wrong form ends the process, so ours is checked before."""
     await create_priority_class(api, "high", 1000)
     await api.create(a_node("n0", cpu="1"))
     await api.create(a_pod("victim", nodeName="n0"))
@@ -456,7 +456,7 @@ async def test_a_null_victim_list_kills_kube_scheduler(
 async def test_only_the_profile_with_100_percent_shows_every_node(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.1, DESIGN 9.5: 150 nodes, the default profile offers 100 and the gang's all."""
+    """K20: 150 nodes, the default profile offers 100 and the gang's all."""
     for number in range(150):
         await api.create(a_node(f"n{number:03}"))
     config = scheduler_config(recorder.url)
@@ -476,7 +476,7 @@ async def test_only_the_profile_with_100_percent_shows_every_node(
 async def test_a_marker_that_is_not_ignored_needs_nodes_that_have_it(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 2.3: `ignoredByScheduler` is what lets markers run on nodes without them."""
+    """K13: `ignoredByScheduler` is what lets markers run on nodes without them."""
     await api.create(a_node("n0"))
     config = scheduler_config(recorder.url)
     config["extenders"][0]["managedResources"][0]["ignoredByScheduler"] = False
@@ -495,7 +495,7 @@ async def test_a_marker_that_is_not_ignored_needs_nodes_that_have_it(
 async def test_a_grouped_pod_is_an_ordinary_one_to_a_scheduler_with_gates_off(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER part 5: the group reaches us in the pod's JSON, and no other pod waits for it."""
+    """K50: the group reaches us in the pod's JSON, and no other pod waits for it."""
     await api.create(a_node("n0"))
     plane.start_scheduler(scheduler_config(recorder.url))
     pod = await api.create(a_member("a", schedulingGroup={"podGroupName": "not-there"}))

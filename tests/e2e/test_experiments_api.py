@@ -56,7 +56,7 @@ async def plain_api(tmp_path: Path) -> AsyncIterator[Api]:
 async def test_the_pods_group_is_dropped_silently_with_gates_off(
     plane: ControlPlane, api: Api, plain_api: Api
 ) -> None:
-    """DESIGN 9.9: spec.schedulingGroup survives on an API server with the gate, else vanishes."""
+    """K50: spec.schedulingGroup survives on an API server with the gate, else vanishes."""
     pod = a_pod("a", schedulingGroup={"podGroupName": "g"})
     assert (await api.create(pod))["spec"]["schedulingGroup"] == {"podGroupName": "g"}
     assert "schedulingGroup" not in (await plain_api.create(pod))["spec"]
@@ -68,7 +68,7 @@ async def test_the_pods_group_is_dropped_silently_with_gates_off(
 async def test_a_mutating_admission_policy_marks_and_holds_members(
     plane: ControlPlane, api: Api
 ) -> None:
-    """DESIGN 2.4: v1, served by default; profile, markers and gate are added at creation."""
+    """K62: v1, served by default; profile, markers and gate are added at creation."""
     version = "admissionregistration.k8s.io/v1"
     policy = {
         "apiVersion": version,
@@ -226,7 +226,7 @@ def lost_fields(sent: Any, kept: Any, path: str = "") -> list[str]:
 async def test_a_dry_run_of_full_groups_shows_which_fields_survive(
     plane: ControlPlane, api: Api
 ) -> None:
-    """DESIGN 9.9: what a gate takes away is seen by a dry run of a full object, on both versions."""
+    """K60: what a gate takes away is seen by a dry run of a full object, on both versions."""
     gang = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     rack = {"schedulingConstraints": {"topology": [{"key": "rack"}]}}
     await create_priority_class(api, "group", 7)
@@ -271,7 +271,7 @@ async def test_a_dry_run_of_full_groups_shows_which_fields_survive(
 async def test_kube_scheduler_reports_its_gates_in_its_metrics(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """DESIGN 9.9: kubernetes_feature_enabled shows whether group scheduling of its own is on."""
+    """K60: kubernetes_feature_enabled shows whether group scheduling of its own is on."""
     plane.start_scheduler(scheduler_config(recorder.url))
     text = plane.scheduler_metrics()
     assert 'kubernetes_feature_enabled{name="GenericWorkload"' in text

@@ -1,8 +1,8 @@
 """What kube-scheduler's own group scheduling does to an extender, when an operator turns it on.
 
-Our deployment leaves these gates off; by DESIGN 9.9 they may be on all the same. Covered: who
+Our deployment leaves these gates off; they may be on all the same. Covered: who
 is called inside a group's cycle, how often, and what is never asked. Left out: how well kube-scheduler
-places groups; see PEERS.md.
+places groups; see docs/explanation/comparison.md.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def a_grouped_pod(name: str, group: str, **more: Any) -> Object:
 async def test_a_refused_gang_spins_on_1_36_and_backs_off_on_1_37(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER part 5: even a constant refusal is a hot loop on 1.36; 1.37 waits 1, 2, 4 seconds."""
+    """K52: even a constant refusal is a hot loop on 1.36; 1.37 waits 1, 2, 4 seconds."""
     await api.create(a_node("n0"))
     await api.create(a_node("n1"))
     group = await api.create(a_pod_group(plane.minor, "refused"))
@@ -75,7 +75,7 @@ async def test_a_refused_gang_spins_on_1_36_and_backs_off_on_1_37(
 async def test_filter_is_called_once_per_member_and_domain_without_its_name(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER part 5: a group's cycle simulates every domain, so filter must never reserve."""
+    """K51: a group's cycle simulates every domain, so filter must never reserve."""
     for number in range(6):
         await api.create(a_node(f"n{number}", labels={"rack": f"r{number // 2}"}))
     topology = {"topology": [{"key": "rack"}]}
@@ -96,7 +96,7 @@ async def test_filter_is_called_once_per_member_and_domain_without_its_name(
 async def test_the_preempt_verb_is_never_asked_for_a_native_gang(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER part 5: on 1.37 the group preempts as a whole and no extender can save a victim."""
+    """K53: on 1.37 the group preempts as a whole and no extender can save a victim."""
     await create_priority_class(api, "high", 1000)
     plane.start_scheduler(scheduler_config(recorder.url), gates=SCHEDULER_GATES[plane.minor])
     for name in ("n0", "n1"):

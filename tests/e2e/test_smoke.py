@@ -1,4 +1,4 @@
-"""A real kube-scheduler calls an extender as DESIGN 2.6 configures it, on every supported version.
+"""A real kube-scheduler calls an extender as deploy/ configures it, on every supported version.
 
 Covered: which verbs come in which order, both modes of nodeCacheCapable, two entries on one server,
 the pod really bound; all with kube-scheduler's own group scheduling on, then off.

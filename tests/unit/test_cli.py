@@ -71,7 +71,7 @@ FIELDS = {
 
 
 def test_plan_prints_exactly_the_stated_fields(run, write):
-    """DESIGN 7: the fields of the answer, of a root, of an assignment and of the search, and no others."""
+    """The fields of the answer, of a root, of an assignment and of the search, and no others."""
     cluster = write("c.yaml", *a_fleet("2 racks x 2 nodes", gpu=2))
     code, out, err = run(
         "plan",

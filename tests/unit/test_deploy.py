@@ -324,7 +324,7 @@ CONFIGURATIONS = (
 
 
 def test_kube_scheduler_calls_with_a_certificate_and_checks_ours(subtests: pytest.Subtests) -> None:
-    """EXTENDER.md 1.1: enableHTTPS without a CA would check no certificate, and insecure none either.
+    """K05: enableHTTPS without a CA would check no certificate, and insecure none either.
 
     Only bind calls, which wait for one another, are better off with HTTP/2.
     """
@@ -433,7 +433,7 @@ def _closed(schema: Any) -> Any:
 
 
 def test_the_barrier_fits_between_back_off_and_timeout() -> None:
-    """DESIGN 9.3: longer than podMaxBackoffSeconds + 10 s, shorter than the bind timeout."""
+    """K33: longer than podMaxBackoffSeconds + 10 s, shorter than the bind timeout."""
     (config,) = documents("scheduler-config")
     (container,) = documents("deployment")[0]["spec"]["template"]["spec"]["containers"]
     environment = {one["name"]: one.get("value") for one in container["env"]}

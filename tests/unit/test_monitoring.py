@@ -119,7 +119,7 @@ def test_metrics_page_of_the_reference_has_each_metric_with_its_uses():
     for rule in rules():
         for metric, _ in _SELECTOR.findall(rule["expr"]):
             row = rows[re.sub(r"_(bucket|sum|count)$", "", metric)]
-            assert f"[{rule['alert']}](../alerts/{rule['alert']}.md)" in row
+            assert f"[{rule['alert']}](../../alerts/{rule['alert']}.md)" in row
     assert {row.split(" | ")[3] for row in rows.values()} == {"number", *METRIC_UNITS.values()}
 
 

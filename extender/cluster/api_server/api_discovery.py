@@ -56,21 +56,21 @@ async def discover(server: ApiServer) -> tuple[Resource, ...]:
     Raises:
         ClusterUnavailable: No answer; the previous result stays valid.
     """
-    found = list(ALWAYS)
+    served = list(ALWAYS)
     for group, versions in VERSIONS.items():
-        wanted = dict(GROUP_KINDS)
+        remaining = dict(GROUP_KINDS)
         for version in versions:
             api_version = f"{group}/{version}"
             for name in await served_resources(server, api_version):
-                kind = wanted.pop(name, None)
+                kind = remaining.pop(name, None)
                 if kind is not None:
-                    found.append(Resource(name=name, kind=kind, api_version=api_version))
-    return tuple(found)
+                    served.append(Resource(name=name, kind=kind, api_version=api_version))
+    return tuple(served)
 
 
-def serves_our_group(found: tuple[Resource, ...]) -> bool:
+def serves_our_group(served: tuple[Resource, ...]) -> bool:
     """Return whether all kinds of our API group are served."""
-    ours = {one.name for one in found if one.api_version.startswith(f"{OURS}/")}
+    ours = {resource.name for resource in served if resource.api_version.startswith(f"{OURS}/")}
     return ours >= set(GROUP_KINDS)
 
 
@@ -82,7 +82,7 @@ async def served_groups(server: ApiServer) -> frozenset[str]:
     """
     try:
         body = await server.call(Request(method="GET", path="/apis"))
-        return frozenset(one.name for one in msgspec.json.decode(body, type=_GroupList).groups)
+        return frozenset(group.name for group in msgspec.json.decode(body, type=_GroupList).groups)
     except (ApiResponse, msgspec.DecodeError) as problem:
         raise ClusterUnavailable(f"discovery of API groups: {problem}") from problem
 
@@ -91,7 +91,9 @@ async def served_resources(server: ApiServer, api_version: str) -> tuple[str, ..
     """Return the plural names of the resources of a version, none when it is not served."""
     try:
         body = await server.call(Request(method="GET", path=f"/apis/{api_version}"))
-        return tuple(one.name for one in msgspec.json.decode(body, type=_ResourceList).resources)
+        return tuple(
+            resource.name for resource in msgspec.json.decode(body, type=_ResourceList).resources
+        )
     except ApiResponse as refusal:
         if refusal.status == HTTPStatus.NOT_FOUND:
             return ()

@@ -1,6 +1,6 @@
 """Find out which fields kube-apiserver keeps of full objects, and which feature gates kube-scheduler has.
 
-Owns the two requests (DESIGN 9.9); `core/log/control_plane_features` interprets the answers. The first is a
+Owns the two requests (K60); `core/log/control_plane_features` interprets the answers. The first is a
 server-side dry run: it creates nothing, but needs the right to create, in a namespace that holds nothing else.
 The second reads the metrics of kube-scheduler, which has its own certificate.
 """
@@ -66,7 +66,7 @@ class DryRunProber:
             for name in await served_resources(self._server, api_version)
             if name in KINDS
         ]
-        return tuple([await self._try(one) for one in samples(served, self._priority())])
+        return tuple([await self._try(sample) for sample in samples(served, self._priority())])
 
     async def _try(self, sample: Sample) -> DryRunResult:
         root = "/api/v1" if sample.api_version == "v1" else f"/apis/{sample.api_version}"
@@ -109,10 +109,10 @@ class SchedulerMetrics:
             text = await self._page()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as problem:
             return SchedulerGates(None, f"{self._url}: {_message_of(problem)}")
-        found = {name: value == "1" for name, value in _ENABLED.findall(text)}
-        if not found:
+        gates = {name: value == "1" for name, value in _ENABLED.findall(text)}
+        if not gates:
             return SchedulerGates(None, f"{self._url}: no kubernetes_feature_enabled there")
-        return SchedulerGates(found)
+        return SchedulerGates(gates)
 
     async def _page(self) -> str:
         limits = aiohttp.ClientTimeout(total=METRICS_TIMEOUT_S)

@@ -36,16 +36,13 @@ logger = logging.getLogger(__name__)
 PAGE = 500  # objects per page, as client-go asks for
 LIST_TIMEOUT_S = 60.0  # one page; an API server under load takes seconds for 500 pods
 LIST_BUDGET_S = 90.0
-WATCH_S = (
-    270,
-    330,
-)  # how long the API server keeps a watch open, at random so that they do not end at once
+# how long the API server keeps a watch open, at random so that they do not end at once
+WATCH_S = (270, 330)
 # Bookmarks come every minute, so a watch without data for longer than that is broken.
 IDLE_S = 90.0
 STALE_MS = 100_000
-CATCH_UP_S = (
-    0.2  # a watch delivers a change within milliseconds; after this the resource is listed again
-)
+# a watch delivers a change within milliseconds; after this the resource is listed again
+CATCH_UP_S = 0.2
 SHORT_MS = 1000  # a watch that ends earlier counts as a failure
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 15.0
@@ -77,11 +74,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 class Sink(Protocol):
     """Receives the changes of one or more informers."""
 
-    def upsert(self, found: Any) -> None:  # noqa: ANN401 -- one of the types of its resources
+    def upsert(self, api_object: Any) -> None:  # noqa: ANN401 -- one of the types of its resources
         """Add or replace an object."""
         ...
 
-    def delete(self, found: Any) -> None:  # noqa: ANN401 -- one of the types of its resources
+    def delete(self, api_object: Any) -> None:  # noqa: ANN401 -- one of the types of its resources
         """Remove an object; only its kind, group, name and UID are guaranteed to be set."""
         ...
 
@@ -131,7 +128,7 @@ class Informer:
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
         self._idle_s = idle_s
         # Name -> UID and version: whole objects would cost 50,000 pods a few hundred MiB.
-        self._known: dict[tuple[str, str], tuple[str, str]] = {}
+        self._identities: dict[tuple[str, str], tuple[str, str]] = {}
         self._version = ""
         self._received_ms = 0
         self._failures = 0
@@ -223,14 +220,14 @@ class Informer:
         """
         begun = self._lists_begun
         try:
-            wanted = (await self._page("", limit=1)).resource_version
+            target = (await self._page("", limit=1)).resource_version
         except (ApiResponse, ResourceVersionExpired) as refusal:
             raise ClusterUnavailable(f"{self.resource.label}: {refusal}") from refusal
-        while not self._has_reached(wanted) and self._complete_list <= begun:
-            seen = self._moved.revision
+        while not self._has_reached(target) and self._complete_list <= begun:
+            revision = self._moved.revision
             try:
                 async with asyncio.timeout(CATCH_UP_S):
-                    await self._moved.wait(seen)
+                    await self._moved.wait(revision)
             except TimeoutError:
                 if self.synced:
                     self.synced, self.trouble = (
@@ -240,14 +237,14 @@ class Informer:
                     if self._watching is not None:
                         self._watching.reschedule(asyncio.get_running_loop().time())
 
-    def _has_reached(self, wanted: str) -> bool:
+    def _has_reached(self, target: str) -> bool:
         """Return whether the copy has a version, by number (comparable since 1.35)."""
         own = self._version
-        return self.synced and own.isdigit() and wanted.isdigit() and int(own) >= int(wanted)
+        return self.synced and own.isdigit() and target.isdigit() and int(own) >= int(target)
 
     def purge(self) -> None:
         """Delete every object of the copy: the resource is not served any more."""
-        for key in list(self._known):
+        for key in list(self._identities):
             self._forget(key)
         self.synced = False
         self._applied()
@@ -265,7 +262,7 @@ class Informer:
 
     async def _list(self) -> None:
         """Read all pages, then make the copy equal to them."""
-        found: dict[tuple[str, str], api.Watched] = {}
+        items: dict[tuple[str, str], api.Watched] = {}
         bad: list[BadInput] = []
         token, version = "", ""
         self._lists_begun += 1
@@ -273,7 +270,7 @@ class Informer:
         while True:
             page = await self._page(token)
             for item in page.items:
-                found[item.key] = item
+                items[item.key] = item
             bad += page.bad
             version, token = page.resource_version or version, page.continue_
             if not token:
@@ -282,7 +279,7 @@ class Informer:
             self._left_out(problem)
         if not version:
             raise ClusterUnavailable(f"list {self.resource.path}: no resourceVersion")
-        await self._replace(found)
+        await self._replace(items)
         self._changes.make_again()
         self._version = version
         self._mark_received()
@@ -293,7 +290,7 @@ class Informer:
         self._moved.wake()
         logger.info(
             "resource listed",
-            extra={"resource": self.resource.label, "objects": len(found), "version": version},
+            extra={"resource": self.resource.label, "objects": len(items), "version": version},
         )
 
     async def _page(self, token: str, *, limit: int = PAGE) -> object_decoding.ObjectPage:
@@ -316,11 +313,11 @@ class Informer:
         except BadInput as problem:
             raise ClusterUnavailable(str(problem)) from problem
 
-    async def _replace(self, found: dict[tuple[str, str], api.Watched]) -> None:
+    async def _replace(self, items: dict[tuple[str, str], api.Watched]) -> None:
         """Apply a whole list; `synced` is false meanwhile, so no decision uses a partly applied list."""
-        for key in [key for key in self._known if key not in found]:
+        for key in [key for key in self._identities if key not in items]:
             self._forget(key)
-        for count, item in enumerate(found.values(), start=1):
+        for count, item in enumerate(items.values(), start=1):
             self._take(item)
             if count % APPLY_SLICE == 0:
                 await asyncio.sleep(0)
@@ -328,7 +325,7 @@ class Informer:
     def _take(self, item: api.Watched) -> None:
         """Pass an object to the sink unless this version of it is known."""
         identity = (item.metadata.uid, item.metadata.resource_version)
-        before = self._known.get(item.key)
+        before = self._identities.get(item.key)
         if before == identity:
             return
         if before is not None and before[0] != identity[0]:
@@ -336,12 +333,10 @@ class Informer:
         # An object that comes with a list may be one that the log has: without it, it would be recorded as gone.
         was_passed_on = before is not None and before[1] != ""
         may_wait = was_passed_on or self.synced
-        self._known[item.key] = (
-            item.metadata.uid,
-            "",
-        )  # the next list passes it on again, until it was
+        # the next list passes it on again, until it was
+        self._identities[item.key] = (item.metadata.uid, "")
         self._pass_on(item.key, functools.partial(self._upsert, item), may_wait=may_wait)
-        self._known[item.key] = identity
+        self._identities[item.key] = identity
 
     def _upsert(self, item: api.Watched) -> None:
         try:
@@ -351,11 +346,11 @@ class Informer:
 
     def _forget(self, key: tuple[str, str]) -> None:
         """Delete the object of a name; the sink gets only its identity."""
-        uid, version = self._known.pop(key)
+        uid, version = self._identities.pop(key)
         namespace, name = key
         metadata = api.ObjectMeta(namespace=namespace, name=name, uid=uid, resource_version=version)
-        gone = self.resource.kind(api_version=self.resource.api_version, metadata=metadata)
-        self._pass_on(key, functools.partial(self._sink.delete, gone))
+        deleted = self.resource.kind(api_version=self.resource.api_version, metadata=metadata)
+        self._pass_on(key, functools.partial(self._sink.delete, deleted))
 
     def _pass_on(
         self, key: tuple[str, str], change: Callable[[], None], *, may_wait: bool = True
@@ -418,29 +413,29 @@ class Informer:
         if change.type not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
             raise ResourceVersionExpired(f"unknown change {change.type!r}")
         try:
-            found = object_decoding.decode(self.resource.kind, change.object)
+            item = object_decoding.decode(self.resource.kind, change.object)
         except BadInput as problem:
             self._skip(change.object, problem)
             return
-        self._move_on(found.metadata.resource_version)
+        self._move_on(item.metadata.resource_version)
         if change.type == "BOOKMARK":
             return
-        if not found.api_version:
-            found = msgspec.structs.replace(found, api_version=self.resource.api_version)
+        if not item.api_version:
+            item = msgspec.structs.replace(item, api_version=self.resource.api_version)
         if change.type == "DELETED":
-            self._known.pop(found.key, None)
-            self._pass_on(found.key, functools.partial(self._sink.delete, found))
+            self._identities.pop(item.key, None)
+            self._pass_on(item.key, functools.partial(self._sink.delete, item))
         else:
-            self._take(found)
+            self._take(item)
 
     def _skip(self, raw: msgspec.Raw, problem: BadInput) -> None:
         """Skip an object that cannot be read; its previous version stays in the copy."""
         try:
-            found = msgspec.json.decode(raw, type=api.KubernetesObject)
+            item = msgspec.json.decode(raw, type=api.KubernetesObject)
         except msgspec.DecodeError:
             raise ResourceVersionExpired(f"unreadable change: {problem}") from problem
         self._left_out(problem)
-        self._move_on(found.metadata.resource_version)
+        self._move_on(item.metadata.resource_version)
 
     def _move_on(self, version: str) -> None:
         """Record the resourceVersion; those of one resource only grow (comparable since 1.35)."""

@@ -271,13 +271,13 @@ class KubernetesCluster:
 
     def _a_priority(self) -> PriorityOf | None:
         """Return a class that groups may have; the system classes of Kubernetes are too high for them."""
-        known = self._world.priorities
-        found = ((name, known.resolve(None, name, "")) for name in sorted(known.names()))
+        classes = self._world.priorities
+        priorities = ((name, classes.resolve(None, name, "")) for name in sorted(classes.names()))
         return next(
             (
-                PriorityOf(name, one.preemption_policy)
-                for name, one in found
-                if one.value <= GROUP_PRIORITY_MAX
+                PriorityOf(name, priority.preemption_policy)
+                for name, priority in priorities
+                if priority.value <= GROUP_PRIORITY_MAX
             ),
             None,
         )
@@ -324,14 +324,14 @@ class KubernetesCluster:
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]
     ) -> None:
         """Merge conditions into the status of a group; see the port."""
-        found = self._world.view.groups.get(group)
-        if found is None or found.uid != uid:
+        known_group = self._world.view.groups.get(group)
+        if known_group is None or known_group.uid != uid:
             raise RequestRejected(f"conditions of {group}: it was deleted or recreated")
-        await self._statuses.set_conditions(found, conditions)
+        await self._statuses.set_conditions(known_group, conditions)
 
-    async def set_finalizers(self, wanted: FinalizerChange) -> None:
+    async def set_finalizers(self, change: FinalizerChange) -> None:
         """Write the finalizers of one of our groups; see the port."""
-        await write_finalizers(self._server, wanted)
+        await write_finalizers(self._server, change)
 
     async def notice(self, notice: K8sEvent) -> None:
         """Record a Kubernetes Event, within the rate limits; see the port."""
@@ -345,8 +345,8 @@ class KubernetesCluster:
         if kind == "Pod":
             return "v1"
         key = GroupKey(namespace, name, kind_of(kind))
-        found = self._world.view.groups.get(key)
-        return found.api_version if found is not None else ""
+        group = self._world.view.groups.get(key)
+        return group.api_version if group is not None else ""
 
     # --- details
 
@@ -369,35 +369,35 @@ class KubernetesCluster:
             ClusterUnavailable: The API server did not answer; nothing was changed.
         """
         try:
-            wanted = await discover(self._server)
+            resources = await discover(self._server)
         except ClusterUnavailable as problem:
             if not self._discovered:
                 self._trouble = str(problem)
             raise
-        await self._adjust(wanted)
+        await self._adjust(resources)
         self._discovered = True
         self._statuses.forget({group.uid for group in self._world.view.groups.values()})
-        served = serves_our_group(wanted)
+        served = serves_our_group(resources)
         self._discover_every_s = DISCOVER_EVERY_S if served else DISCOVER_MISSING_S
 
-    async def _adjust(self, wanted: tuple[Resource, ...]) -> None:
+    async def _adjust(self, served: tuple[Resource, ...]) -> None:
         """Stop the informers of resources that are not served any more, then start those of new ones.
 
         An upgrade of kube-apiserver replaces the versions of several kinds at once. There is no await between the
         removal of the old objects and the creation of the new informers, which are not synced: a view that lacks
         these objects never counts as ready.
         """
-        self.discovery_revision += set(wanted) != set(self._informers)
-        gone = [one for one in self._informers if one not in wanted]
-        tasks = [self._tasks.pop(resource) for resource in gone if resource in self._tasks]
+        self.discovery_revision += set(served) != set(self._informers)
+        removed = [resource for resource in self._informers if resource not in served]
+        tasks = [self._tasks.pop(resource) for resource in removed if resource in self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for resource in gone:
+        for resource in removed:
             self._informers.pop(resource).purge()
             logger.info("resource is not served any more", extra={"resource": resource.label})
         self._on_unsynced()  # the new ones have nothing yet
-        for resource in wanted:
+        for resource in served:
             if resource not in self._informers:
                 self._informers[resource] = Informer(
                     self._server,

@@ -114,24 +114,24 @@ class WorkloadInformers:
 
     # --- the sink of the informers
 
-    def upsert(self, found: api.Watched) -> None:
+    def upsert(self, api_object: api.Watched) -> None:
         """Add or replace an object."""
-        if isinstance(found, api.WorkloadManifest):
-            if found.kind == TEMPLATES_KIND:
-                self._store.put_templates(found)
+        if isinstance(api_object, api.WorkloadManifest):
+            if api_object.kind == TEMPLATES_KIND:
+                self._store.put_templates(api_object)
             else:
-                self._store.upsert(found)
-        elif isinstance(found, api.TreeProfile):
-            self._store.put_profile(profile_of(found))
+                self._store.upsert(api_object)
+        elif isinstance(api_object, api.TreeProfile):
+            self._store.put_profile(profile_of(api_object))
 
-    def delete(self, found: api.Watched) -> None:
+    def delete(self, api_object: api.Watched) -> None:
         """Remove an object."""
-        if isinstance(found, api.TreeProfile):
-            self._store.delete_profile(found.metadata.name)
-        elif isinstance(found, api.WorkloadManifest) and found.kind == TEMPLATES_KIND:
-            self._store.delete_templates(found)
+        if isinstance(api_object, api.TreeProfile):
+            self._store.delete_profile(api_object.metadata.name)
+        elif isinstance(api_object, api.WorkloadManifest) and api_object.kind == TEMPLATES_KIND:
+            self._store.delete_templates(api_object)
         else:
-            self._store.delete(found.metadata.uid)
+            self._store.delete(api_object.metadata.uid)
 
     # --- details
 
@@ -141,23 +141,23 @@ class WorkloadInformers:
         Raises:
             ClusterUnavailable: The API server did not answer; nothing was changed.
         """
-        wanted: dict[Resource, str] = {}
+        desired: dict[Resource, str] = {}
         for api_version in TEMPLATE_VERSIONS:
             if "workloads" in await served_resources(self._server, api_version):
                 resource = Resource(
                     name="workloads", kind=api.WorkloadManifest, api_version=api_version
                 )
-                wanted[resource] = TEMPLATES_KIND
+                desired[resource] = TEMPLATES_KIND
         if "treeprofiles" in await served_resources(self._server, PROFILES.api_version):
-            wanted[PROFILES] = "TreeProfile"
+            desired[PROFILES] = "TreeProfile"
         groups = await served_groups(self._server)
         for kind in self._kinds:
             served = await self._served(kind) if kind.group in groups else None
             if served is not None:
-                wanted[served] = kind.kind
-        for resource in [one for one in wanted if not await self._allowed(one)]:
-            del wanted[resource]
-        for resource in [one for one in self._informers if one not in wanted]:
+                desired[served] = kind.kind
+        for resource in [resource for resource in desired if not await self._allowed(resource)]:
+            del desired[resource]
+        for resource in [resource for resource in self._informers if resource not in desired]:
             task = self._tasks.pop(resource)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -167,10 +167,10 @@ class WorkloadInformers:
             frozenset(kind.kind for kind in self._kinds if kind.group not in groups)
         )
         self._changed.wake()
-        if PROFILES not in wanted:  # there are none, and that is known
+        if PROFILES not in desired:  # there are none, and that is known
             self._store.set_synced("TreeProfile", synced=True)
-        self._store.set_served(frozenset(wanted.values()))
-        for resource, name in wanted.items():
+        self._store.set_served(frozenset(desired.values()))
+        for resource, name in desired.items():
             running = self._tasks.get(resource)
             if running is None or running.done():
                 log.info("workload kind is served", extra={"resource": resource.label})
@@ -235,10 +235,10 @@ class _Named:
         self._sink = sink
         self._kind = kind
 
-    def upsert(self, found: api.Watched) -> None:
+    def upsert(self, api_object: api.Watched) -> None:
         """Add or replace an object."""
-        self._sink.upsert(msgspec.structs.replace(found, kind=self._kind))
+        self._sink.upsert(msgspec.structs.replace(api_object, kind=self._kind))
 
-    def delete(self, found: api.Watched) -> None:
+    def delete(self, api_object: api.Watched) -> None:
         """Remove an object."""
-        self._sink.delete(msgspec.structs.replace(found, kind=self._kind))
+        self._sink.delete(msgspec.structs.replace(api_object, kind=self._kind))

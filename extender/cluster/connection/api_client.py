@@ -47,9 +47,8 @@ CALL_BUDGET_S = 15.0  # all tries and pauses of one call
 TRIES_MAX = 5
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 2.0
-RENEW_EVERY_S = (
-    5.0  # an exec plugin is a process; a wrong credential must not start one for every call
-)
+# an exec plugin is a process; a wrong credential must not start one for every call
+RENEW_EVERY_S = 5.0
 DEFAULT_KUBECONFIG = "~/.kube/config"
 USER_AGENT = "gang-extender"
 RETRIED = frozenset({408, 429})  # and 5xx
@@ -179,8 +178,8 @@ async def load_token(kubeconfig: str | None, context: str | None) -> str:
     """
     path = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser(DEFAULT_KUBECONFIG)  # noqa: ASYNC240, PTH111 -- reads no disk
     configuration = await load_configuration(path, context)
-    found = str(configuration.api_key.get("BearerToken", ""))
-    return found.removeprefix("Bearer ").strip()
+    token = str(configuration.api_key.get("BearerToken", ""))
+    return token.removeprefix("Bearer ").strip()
 
 
 class _Fenced(aiohttp.BytesPayload):

@@ -270,30 +270,30 @@ class _Connection(asyncio.Protocol):
 
     def _read_chunks(self) -> None:
         """Read the chunks that are there; the size of each is in hexadecimal digits before it."""
-        found, at = self._bytes, self._at
-        while (end := found.find(b"\r\n", at)) >= 0:
-            size = _number(bytes(found[at:end]).partition(b";")[0].rstrip(), 16)
+        received, at = self._bytes, self._at
+        while (end := received.find(b"\r\n", at)) >= 0:
+            size = _number(bytes(received[at:end]).partition(b";")[0].rstrip(), 16)
             begin = end + 2
             if not size:
                 self._read_end(begin)
                 return
-            if len(found) < begin + size + 2:
+            if len(received) < begin + size + 2:
                 return
-            self._pieces.append(bytes(found[begin : begin + size]))
+            self._pieces.append(bytes(received[begin : begin + size]))
             at = self._at = begin + size + 2
 
     def _read_end(self, begin: int) -> None:
         """Skip the trailers after the last chunk."""
-        found = self._bytes
-        if found[begin : begin + 2] == b"\r\n":
+        received = self._bytes
+        if received[begin : begin + 2] == b"\r\n":
             end = begin + 2
         else:
-            end = found.find(b"\r\n\r\n", begin) + 4
+            end = received.find(b"\r\n\r\n", begin) + 4
             if end < 4:  # noqa: PLR2004 -- not found
                 return
-        if len(found) > end:
+        if len(received) > end:
             raise ValueError("bytes after the body")
-        if len(found) == end:
+        if len(received) == end:
             self._finish(b"".join(self._pieces))
 
     def _finish(self, body: bytes) -> None:

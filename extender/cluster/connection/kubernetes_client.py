@@ -49,12 +49,12 @@ def _empty_package(name: str) -> ModuleType:
     """Register a package that has the modules of the installed one but runs no `__init__`."""
     parent, _, last = name.rpartition(".")
     above = sys.modules.get(parent)
-    found = PathFinder.find_spec(name, above.__path__ if above is not None else None)
-    if found is None or found.submodule_search_locations is None:
+    spec = PathFinder.find_spec(name, above.__path__ if above is not None else None)
+    if spec is None or spec.submodule_search_locations is None:
         msg = f"{name} is not installed"
         raise ImportError(msg, name=name)
     package = ModuleType(name)
-    package.__path__ = list(found.submodule_search_locations)
+    package.__path__ = list(spec.submodule_search_locations)
     package.__package__ = name
     sys.modules[name] = package
     if above is not None:

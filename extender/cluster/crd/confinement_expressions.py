@@ -43,10 +43,10 @@ def changed(field: str, allowed: Sequence[str]) -> str:
     )
 
 
-def _count(thing: str, allowed: Sequence[str]) -> str:
+def _count(mapping: str, allowed: Sequence[str]) -> str:
     """Return the number of names in a map without the allowed ones."""
     return " - ".join(
-        [f"size({thing})", *(f"({text(name)} in {thing} ? 1 : 0)" for name in allowed)]
+        [f"size({mapping})", *(f"({text(name)} in {mapping} ? 1 : 0)" for name in allowed)]
     )
 
 
@@ -60,9 +60,9 @@ def exists_named(parent: str, field: str, name: str) -> str:
     return f"has({parent}.{field}) && {parent}.{field}.exists(one, one.name == {text(name)})"
 
 
-def without(thing: str, field: str, value: str) -> str:
+def without(expression: str, field: str, value: str) -> str:
     """Return a list of metadata without one value."""
-    return f"{list_of(f'{thing}.metadata', field)}.filter(one, one != {text(value)})"
+    return f"{list_of(f'{expression}.metadata', field)}.filter(one, one != {text(value)})"
 
 
 def keys_but(labels: str, key: str) -> str:
@@ -70,9 +70,9 @@ def keys_but(labels: str, key: str) -> str:
     return f"{labels}.filter(key, key != {text(key)}).map(key, key + '=' + {labels}[key]).sort()"
 
 
-def uids(thing: str) -> str:
+def uids(expression: str) -> str:
     """Return the UIDs of the owners of an object, in order."""
-    return f"{list_of(f'{thing}.metadata', 'ownerReferences')}.map(owner, owner.uid).sort()"
+    return f"{list_of(f'{expression}.metadata', 'ownerReferences')}.map(owner, owner.uid).sort()"
 
 
 def condition_is(kind: str, status: str, reason: str) -> str:

@@ -5,7 +5,7 @@ those of the built-in `scheduling.k8s.io` kinds, so that a manifest moves betwee
 `apiVersion` alone. The service does not decode these types: it reads groups of both API groups with
 `object_decoding.py`, which accepts more than an API server does.
 
-Numbers E01 to E14 are those of SPEC A.7. Rules about several objects (E08: the class exists; E15: the parent
+Numbers E01 to E14: docs/reference/groups.md. Rules about several objects (E08: the class exists; E15: the parent
 is not being deleted; values that two objects must share) are checked at runtime (`core/model/pod_groups.py`).
 """
 

@@ -27,7 +27,7 @@ def _rules_of_modes() -> tuple[Rule, ...]:
     """Return a rule for each gang mode that not all kinds have."""
     rules = []
     for mode in get_args(GangMode):
-        kinds = [one.kind for one in KINDS if mode in one.gang_modes]
+        kinds = [kind.kind for kind in KINDS if mode in kind.gang_modes]
         if len(kinds) < len(KINDS):
             listed = ", ".join(f"'{kind}'" for kind in kinds)
             rule = f"!has(self.gang) || self.gang != '{mode}' || self.kind in [{listed}]"
@@ -37,7 +37,7 @@ def _rules_of_modes() -> tuple[Rule, ...]:
 
 def _rules_of_native_groups() -> tuple[Rule, ...]:
     """Return the rule that groups are adopted only of kinds whose controllers make groups."""
-    kinds = [one.kind for one in KINDS if one.native_parts is not None]
+    kinds = [kind.kind for kind in KINDS if kind.native_parts is not None]
     listed = ", ".join(f"'{kind}'" for kind in kinds)
     rule = f"!has(self.nativeGroups) || self.nativeGroups == 'Ignore' || self.kind in [{listed}]"
     return (Rule(rule, f"nativeGroups Adopt is for {', '.join(kinds)}"),)

@@ -75,10 +75,10 @@ def _unique_names(below: tuple[str, ...]) -> tuple[Rule, ...]:
         f" || !{inner}.exists(c, {leaves}.exists(t, t.name == c.name))"
     )
     cousins = [
-        f"(a.name == b.name || !has(a.{one}) || !has(b.{two})"
-        f" || !a.{one}.exists(x, b.{two}.exists(y, x.name == y.name)))"
-        for one in below
-        for two in below
+        f"(a.name == b.name || !has(a.{list_a}) || !has(b.{list_b})"
+        f" || !a.{list_a}.exists(x, b.{list_b}.exists(y, x.name == y.name)))"
+        for list_a in below
+        for list_b in below
     ]
     uncles = [
         f"(!has(a.{name}) || !a.{name}.exists(x, x.name == a.name || x.name == b.name))"

@@ -266,7 +266,7 @@ def _group_status() -> Policy:
     return _confined(
         "group-status",
         "Status of groups: our conditions; those of other writers stay.",
-        (Rule(OURS_AND_BUILTIN, tuple(f"{one}/status" for one in GROUPS), ("UPDATE",)),),
+        (Rule(OURS_AND_BUILTIN, tuple(f"{plural}/status" for plural in GROUPS), ("UPDATE",)),),
         {
             "changed": cel.changed("metadata", GENERATED)
             + "\n+ (has(object.status) ? dyn(object.status) : {}).filter(key, key != 'conditions'\n"
@@ -358,10 +358,10 @@ def _conditions() -> dict[str, str]:
     }
 
 
-def _none_removed(thing: str) -> Validation:
+def _none_removed(kind: str) -> Validation:
     return Validation(
         "variables.oldConditions.all(o, variables.conditions.exists(c, c.type == o.type))",
-        f"the extender removes no condition of a {thing}",
+        f"the extender removes no condition of a {kind}",
     )
 
 

@@ -121,10 +121,10 @@ def _written_out(schema: Schema, named: dict[str, Schema]) -> Schema:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         rules = _rules_of(name)
-        found = {**named[name], **{k: v for k, v in schema.items() if k != "$ref"}}
+        merged = {**named[name], **{k: v for k, v in schema.items() if k != "$ref"}}
         if rules:
-            found["x-kubernetes-validations"] = [msgspec.to_builtins(rule) for rule in rules]
-        return _written_out(found, named)
+            merged["x-kubernetes-validations"] = [msgspec.to_builtins(rule) for rule in rules]
+        return _written_out(merged, named)
     out = {key: value for key, value in schema.items() if key != "title"}
     if "items" in out:
         out["items"] = _written_out(out["items"], named)

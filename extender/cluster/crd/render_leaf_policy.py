@@ -45,7 +45,7 @@ def render(files: Mapping[str, str], rules: Sequence[NameRule] = NAME_RULES) -> 
     Raises:
         ValueError: Two policies have different variables of one name.
     """
-    policies = [one for content in files.values() for one in _policies(content)]
+    policies = [policy for content in files.values() for policy in _policies(content)]
     return (
         f"{_header(files)}"
         "apiVersion: admissionregistration.k8s.io/v1\n"
@@ -79,8 +79,12 @@ def _header(files: Mapping[str, str]) -> str:
 
 def _policies(content: str) -> list[Policy]:
     """Return the mutating policies for pods."""
-    found = [one for one in yaml.safe_load_all(content) if one]
-    return [one for one in found if one["kind"] == "MutatingAdmissionPolicy" and _is_for_pods(one)]
+    documents = [document for document in yaml.safe_load_all(content) if document]
+    return [
+        document
+        for document in documents
+        if document["kind"] == "MutatingAdmissionPolicy" and _is_for_pods(document)
+    ]
 
 
 def _is_for_pods(policy: Policy) -> bool:
@@ -100,19 +104,24 @@ def _conditions() -> str:
 
 
 def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> str:
-    found: dict[str, str] = {"labels": "has(object.metadata.labels) ? object.metadata.labels : {}"}
+    variables: dict[str, str] = {
+        "labels": "has(object.metadata.labels) ? object.metadata.labels : {}"
+    }
     for policy in policies:
-        for one in policy["spec"].get("variables", ()):
-            if found.setdefault(one["name"], one["expression"]) != one["expression"]:
+        for definition in policy["spec"].get("variables", ()):
+            if (
+                variables.setdefault(definition["name"], definition["expression"])
+                != definition["expression"]
+            ):
                 raise ValueError(
-                    f"variable {one['name']} is there twice: {policy['metadata']['name']}"
+                    f"variable {definition['name']} is there twice: {policy['metadata']['name']}"
                 )
-    found["unasked"] = _unasked()
-    found["leaf"] = (
+    variables["unasked"] = _unasked()
+    variables["leaf"] = (
         f"!variables.unasked && (has(object.spec.schedulingGroup) || {cel.texts(GROUP_LABELS)}.exists(key, key in variables.labels))\n"
         f"? ''\n: {cel_of(rules)}"
     )
-    return "".join(variable(name, expression) for name, expression in found.items())
+    return "".join(variable(name, expression) for name, expression in variables.items())
 
 
 def _unasked() -> str:
@@ -143,7 +152,7 @@ def _guarded(policy: Policy) -> str:
     """Return the mutation of a policy, under its conditions."""
     spec = policy["spec"]
     (mutation,) = spec["mutations"]
-    conditions = [f"({one['expression']})" for one in spec.get("matchConditions", ())]
+    conditions = [f"({condition['expression']})" for condition in spec.get("matchConditions", ())]
     guard = f"!({' && '.join(conditions)})"
     if mutation["patchType"] == "ApplyConfiguration":
         return apply_configuration(

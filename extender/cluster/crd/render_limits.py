@@ -96,9 +96,9 @@ def _limit(expression: str, message: str) -> Validation:
     return Validation(expression, message, forbidden=False)
 
 
-def _minimum(thing: str, field: str) -> str:
+def _minimum(expression: str, field: str) -> str:
     """Return a minimum of a group; 0 where it has none."""
-    path = f"{thing}.spec.schedulingPolicy"
+    path = f"{expression}.spec.schedulingPolicy"
     return (
         f"(has({path}) && has({path}.gang) && has({path}.gang.{field}) ? {path}.gang.{field} : 0)"
     )

@@ -17,9 +17,8 @@ from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.workload_kind import ObjectKind, RuntimePatch, WorkloadKind
 from extender.core.workloads.workload_object import PATCH_MANAGER, TREE_LABEL
 
-KIND_LABEL = (
-    "gang-extender.dev/kind"  # on the objects for one kind, to apply or leave out: kubectl apply -l
-)
+# on the objects for one kind, to apply or leave out: kubectl apply -l
+KIND_LABEL = "gang-extender.dev/kind"
 HEADER = """\
 # Generated from extender/core/workloads/kind_table.py; do not edit:
 #   python -m extender.cluster.crd.render_tree_policies > deploy/kubernetes/workloads/tree-policies.yaml
@@ -100,8 +99,8 @@ def _policy(kind: WorkloadKind) -> str:
         "  # A template that has the label keeps it: the second pass changes nothing.\n"
         "  reinvocationPolicy: IfNeeded\n"
         "  matchConstraints:\n    resourceRules:\n"
-        f"{''.join(_rule(one) for one in (*resources, *kind.labels_from))}"
-        f"  variables:\n{''.join(variable(*one) for one in variables)}"
+        f"{''.join(_rule(resource) for resource in (*resources, *kind.labels_from))}"
+        f"  variables:\n{''.join(variable(*definition) for definition in variables)}"
         f"  mutations:\n{json_patch(mutation)}"
         f"{binding(name, labels)}"
     )
@@ -114,18 +113,18 @@ def _comment(kind: WorkloadKind) -> str:
             f"# spec.{kind.label_patch.field}. That of the namespace reaches what its controller makes by itself.\n"
         )
     if not kind.template_paths:
-        makers = ", ".join(one.kind for one in kind.labels_from)
+        makers = ", ".join(maker.kind for maker in kind.labels_from)
         return f"# {kind.kind} has no pod templates: it has the label itself, and pods get that of {makers}.\n"
     parts = f" Parts of {', '.join(kind.part_of)} get theirs there." if kind.part_of else ""
     return f"# {kind.kind}: {', '.join(kind.template_paths)}.{parts}\n"
 
 
-def _rule(one: ObjectKind) -> str:
+def _rule(resource: ObjectKind) -> str:
     return (
-        f"      - apiGroups: [{one.group}]\n"
-        f"        apiVersions: [{', '.join(one.versions)}]\n"
+        f"      - apiGroups: [{resource.group}]\n"
+        f"        apiVersions: [{', '.join(resource.versions)}]\n"
         "        operations: [CREATE, UPDATE]\n"
-        f"        resources: [{one.plural}]\n"
+        f"        resources: [{resource.plural}]\n"
     )
 
 

@@ -91,23 +91,23 @@ subjects:
 def render(kinds: Sequence[WorkloadKind] = KINDS) -> str:
     """Return the text of `deploy/kubernetes/workloads/rbac.yaml`."""
     labels = _labels("groups")
-    found = [
+    documents = [
         _GROUPS.format(labels=labels),
         _BINDING.format(name="gang-extender-trees", labels=labels),
     ]
     labels = _labels("adoption")
-    found.append(_ADOPTION.format(labels=labels))
-    found.append(_BINDING.format(name="gang-extender-tree-adoption", labels=labels))
+    documents.append(_ADOPTION.format(labels=labels))
+    documents.append(_BINDING.format(name="gang-extender-tree-adoption", labels=labels))
     for kind in kinds:
         name = f"gang-extender-tree-{kind.kind.lower()}"
         labels = _labels(kind.kind)
-        found.append(
+        documents.append(
             _KIND.format(
                 name=name, labels=labels, reason=_reason(kind), group=kind.group, plural=kind.plural
             )
         )
-        found.append(_BINDING.format(name=name, labels=labels))
-    return HEADER + "".join(found)
+        documents.append(_BINDING.format(name=name, labels=labels))
+    return HEADER + "".join(documents)
 
 
 def _labels(kind: str) -> str:

@@ -76,16 +76,16 @@ def _rule(rule: Rule) -> str:
 def _section(name: str, expressions: Mapping[str, str]) -> str:
     if not expressions:
         return ""
-    return f"  {name}:\n" + "".join(variable(*one) for one in expressions.items())
+    return f"  {name}:\n" + "".join(variable(*item) for item in expressions.items())
 
 
-def _validation(one: Validation) -> str:
-    found = f"    - expression: {block(one.expression, 8)}      message: {_quoted(one.message)}\n"
-    if one.forbidden:
-        found += "      reason: Forbidden\n"
-    if one.message_expression:
-        found += f"      messageExpression: {block(one.message_expression, 8)}"
-    return found
+def _validation(validation: Validation) -> str:
+    lines = f"    - expression: {block(validation.expression, 8)}      message: {_quoted(validation.message)}\n"
+    if validation.forbidden:
+        lines += "      reason: Forbidden\n"
+    if validation.message_expression:
+        lines += f"      messageExpression: {block(validation.message_expression, 8)}"
+    return lines
 
 
 def _quoted(value: object) -> str:

@@ -34,9 +34,9 @@ def texts(values: Sequence[str]) -> str:
     return f"[{', '.join(text(value) for value in values)}]"
 
 
-def labels_of(thing: str, field: str = "labels") -> str:
+def labels_of(expression: str, field: str = "labels") -> str:
     """Return the labels (or annotations) of an object or a pod template as a map, which may be empty."""
-    return f"(has({thing}.metadata) && has({thing}.metadata.{field}) ? {thing}.metadata.{field} : {{}})"
+    return f"(has({expression}.metadata) && has({expression}.metadata.{field}) ? {expression}.metadata.{field} : {{}})"
 
 
 def value_of(labels: str, key: str) -> str:

@@ -1,6 +1,6 @@
 """Validate groups, workloads and pods from files, as an API server would.
 
-Owns the rules of SPEC A.7 about a single object; rules between the groups of a tree are
+Owns rules E01 to E14 (docs/reference/groups.md) about a single object; rules between the groups of a tree are
 checked at run time by `extender.core.model.pod_groups`. An API server with our CRDs (or the built-in kinds)
 applies the same rules, so objects of informers need no validation here.
 """
@@ -51,7 +51,7 @@ def check(thing: api.Readable) -> None:
         BadInput: An API server would refuse it; names object, field and value of each violation.
 
     Source:
-        SPEC A.7, E01 to E08, E10 to E12 and E14; of pods, pkg/apis/core/validation of Kubernetes 1.37.
+        E01 to E08, E10 to E12 and E14; of pods, pkg/apis/core/validation of Kubernetes 1.37.
     """
     if isinstance(thing, api.Workload):
         problems = _workload(thing)
@@ -77,7 +77,7 @@ def admission_warnings(thing: api.Readable) -> Iterator[str]:
     is disrupted as a whole, which Kubernetes 1.37 accepts and 1.38 does not.
 
     Source:
-        SPEC A.7, E11, E12 and E14.
+        E11, E12 and E14.
     """
     if isinstance(thing, api.Workload) and not _since_1_38(thing):
         for path, template, _, _ in _templates(thing):

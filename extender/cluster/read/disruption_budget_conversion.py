@@ -22,7 +22,7 @@ from extender.core.model.pods import AboutPods
 _PERCENT: Final = re.compile(r"([0-9]{1,3})%")
 
 
-def budget_of(found: api.PodDisruptionBudget) -> PodDisruptionBudget:
+def budget_of(budget: api.PodDisruptionBudget) -> PodDisruptionBudget:
     """Return the budget of the core; without a status it allows no disruption.
 
     Raises:
@@ -31,16 +31,16 @@ def budget_of(found: api.PodDisruptionBudget) -> PodDisruptionBudget:
     Source:
         policy/v1: a missing selector matches no pod, an empty one every pod of the namespace.
     """
-    namespace, name = found.key
-    selector = found.spec.selector
-    for n, one in enumerate(selector.match_expressions if selector is not None else ()):
-        wants_values = one.operator in {"In", "NotIn"}
-        if one.operator in {"Gt", "Lt"} or wants_values != bool(one.values):
+    namespace, name = budget.key
+    selector = budget.spec.selector
+    for n, expression in enumerate(selector.match_expressions if selector is not None else ()):
+        wants_values = expression.operator in {"In", "NotIn"}
+        if expression.operator in {"Gt", "Lt"} or wants_values != bool(expression.values):
             field = f"spec.selector.matchExpressions[{n}]"
             raise bad(
-                found,
+                budget,
                 field,
-                f"{one.key} {one.operator} {list(one.values)}: is not a valid expression",
+                f"{expression.key} {expression.operator} {list(expression.values)}: is not a valid expression",
             )
     about = None
     if selector is not None:
@@ -49,15 +49,17 @@ def budget_of(found: api.PodDisruptionBudget) -> PodDisruptionBudget:
         namespace=namespace,
         name=name,
         about=about,
-        allowed=max(found.status.disruptions_allowed or 0, 0),
+        allowed=max(budget.status.disruptions_allowed or 0, 0),
     )
 
 
-def with_status(found: api.PodDisruptionBudget, pods: Iterable[api.Pod]) -> api.PodDisruptionBudget:
+def with_status(
+    written: api.PodDisruptionBudget, pods: Iterable[api.Pod]
+) -> api.PodDisruptionBudget:
     """Return the budget with the number of allowed disruptions in its status, computed if it was not set.
 
     Args:
-        found: The budget as written.
+        written: The budget as written.
         pods: All pods of the files; one that has a node and has not ended counts as healthy.
 
     Raises:
@@ -66,30 +68,32 @@ def with_status(found: api.PodDisruptionBudget, pods: Iterable[api.Pod]) -> api.
     Source:
         The disruption controller, with the number of existing pods as the expected count.
     """
-    if found.status.disruptions_allowed is not None:
-        return found
-    budget = budget_of(found)
+    if written.status.disruptions_allowed is not None:
+        return written
+    budget = budget_of(written)
     mine = [
         p for p in pods if not ended(p) and budget.protects(p.metadata.namespace, p.metadata.labels)
     ]
     healthy = sum(1 for p in mine if p.spec.node_name and p.metadata.deletion_timestamp is None)
-    if found.spec.max_unavailable is not None:
-        wanted = len(mine) - _scaled(found, "maxUnavailable", found.spec.max_unavailable, len(mine))
-    elif found.spec.min_available is not None:
-        wanted = _scaled(found, "minAvailable", found.spec.min_available, len(mine))
+    if written.spec.max_unavailable is not None:
+        desired_healthy = len(mine) - _scaled(
+            written, "maxUnavailable", written.spec.max_unavailable, len(mine)
+        )
+    elif written.spec.min_available is not None:
+        desired_healthy = _scaled(written, "minAvailable", written.spec.min_available, len(mine))
     else:
-        wanted = 0
+        desired_healthy = 0
     status = msgspec.structs.replace(
-        found.status, disruptions_allowed=max(healthy - max(wanted, 0), 0)
+        written.status, disruptions_allowed=max(healthy - max(desired_healthy, 0), 0)
     )
-    return msgspec.structs.replace(found, status=status)
+    return msgspec.structs.replace(written, status=status)
 
 
-def _scaled(found: api.PodDisruptionBudget, field: str, bound: int | str, of: int) -> int:
+def _scaled(budget: api.PodDisruptionBudget, field: str, bound: int | str, of: int) -> int:
     """Return a number, or a percentage of `of`, rounded up."""
     if isinstance(bound, int):
         return bound
     match = _PERCENT.fullmatch(bound)
     if match is None:
-        raise bad(found, f"spec.{field}", f'"{bound}" is neither a number nor a percentage')
+        raise bad(budget, f"spec.{field}", f'"{bound}" is neither a number nor a percentage')
     return -(-int(match[1]) * of // 100)

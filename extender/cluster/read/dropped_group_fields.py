@@ -16,7 +16,7 @@ from extender.cluster import types as api
 
 WRITTEN: Final = "gang-extender.dev/written"  # fields of the spec, separated by commas
 APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-# preemptionPolicy is not listed: that of the pods takes precedence (SPEC B9).
+# preemptionPolicy is not listed: that of the pods takes precedence (B9).
 FIELDS: Final = (
     "disruptionMode",
     "parentCompositePodGroupName",
@@ -30,18 +30,18 @@ class _Applied(msgspec.Struct):
     spec: dict[str, Any] = {}
 
 
-def dropped_fields_of(found: api.Group, parent: str) -> tuple[str, ...]:
+def dropped_fields_of(group: api.Group, parent: str) -> tuple[str, ...]:
     """Return the fields of its spec that a built-in group was written with and does not have, sorted.
 
     Args:
-        found: The group.
+        group: The group.
         parent: Its parent, by the field or by an annotation; empty for none.
     """
-    annotations = found.metadata.annotations
+    annotations = group.metadata.annotations
     written = {name.strip() for name in annotations.get(WRITTEN, "").split(",")}
     if APPLIED in annotations:
         written |= requested_fields(_spec_of(annotations[APPLIED]))
-    return tuple(name for name in FIELDS if name in written and not _has(found, parent, name))
+    return tuple(name for name in FIELDS if name in written and not _has(group, parent, name))
 
 
 def requested_fields(spec: Mapping[str, Any]) -> set[str]:
@@ -59,14 +59,14 @@ def _spec_of(text: str) -> Mapping[str, Any]:
         return {}
 
 
-def _has(found: api.Group, parent: str, name: str) -> bool:
-    spec = found.spec
+def _has(group: api.Group, parent: str, name: str) -> bool:
+    spec = group.spec
     constraints = spec.scheduling_constraints
-    there: dict[str, object] = {
+    values: dict[str, object] = {
         "disruptionMode": spec.disruption_mode,
         "parentCompositePodGroupName": parent,
         "priorityClassName": spec.priority_class_name,
         "resourceClaims": spec.resource_claims,
         "schedulingConstraints": constraints.topology or constraints.topology_constraints,
     }
-    return bool(there[name])
+    return bool(values[name])

@@ -62,16 +62,16 @@ def any_field(_kind: type) -> None:
 
 
 def field_problems(
-    thing: object, kind: type[Any], unread: Unread = any_field
+    value: object, kind: type[Any], unread: Unread = any_field
 ) -> Iterator[FieldProblem]:
     """Yield what is wrong with the fields of an object; a field that is null counts as missing.
 
     Args:
-        thing: The object as dicts and lists.
+        value: The object as dicts and lists.
         kind: The Struct that it is to become.
         unread: The fields that a Struct lacks and that are right; None: any.
     """
-    yield from _problems(thing, _described(kind), "", unread)  # type: ignore[arg-type]  # a class is hashable
+    yield from _problems(value, _described(kind), "", unread)  # type: ignore[arg-type]  # a class is hashable
 
 
 @functools.cache
@@ -91,12 +91,14 @@ def _problems(
         case inspect.StructType() if isinstance(value, Mapping):
             yield from _of_struct(value, kind, path, unread)
         case inspect.DictType() if isinstance(value, Mapping):
-            for key, one in value.items():
-                if one is not None:
-                    yield from _problems(one, kind.value_type, _key_path(path, str(key)), unread)
+            for key, field_value in value.items():
+                if field_value is not None:
+                    yield from _problems(
+                        field_value, kind.value_type, _key_path(path, str(key)), unread
+                    )
         case inspect.VarTupleType() | inspect.ListType() if isinstance(value, list | tuple):
-            for number, one in enumerate(value):
-                yield from _problems(one, kind.item_type, f"{path}[{number}]", unread)
+            for number, item in enumerate(value):
+                yield from _problems(item, kind.item_type, f"{path}[{number}]", unread)
         case inspect.StructType() | inspect.DictType():
             yield FieldProblem(path, _wrong(kind, value))
         case _:
@@ -111,32 +113,32 @@ def _key_path(path: str, key: str) -> str:
 def _of_struct(
     value: Mapping[str, object], kind: inspect.StructType, path: str, unread: Unread
 ) -> Iterator[FieldProblem]:
-    known = {field.encode_name: field for field in kind.fields}
-    for name, one in value.items():
-        here = f"{path}.{name}" if path else str(name)
-        if name in known:
-            if one is not None:
-                yield from _problems(one, known[name].type, here, unread)
+    fields = {field.encode_name: field for field in kind.fields}
+    for name, field_value in value.items():
+        field_path = f"{path}.{name}" if path else str(name)
+        if name in fields:
+            if field_value is not None:
+                yield from _problems(field_value, fields[name].type, field_path, unread)
         elif (others := unread(kind.cls)) is not None and name not in others:
-            hint = did_you_mean(str(name), known)
+            hint = did_you_mean(str(name), fields)
             if not hint:
-                listed = ", ".join(sorted(known)[:FIELDS_SHOWN_MAX])
-                hint = f"; the fields are {listed}" if known else ""
-            yield FieldProblem(here, f"there is no such field{hint}")
-    for name, field in known.items():
+                listed = ", ".join(sorted(fields)[:FIELDS_SHOWN_MAX])
+                hint = f"; the fields are {listed}" if fields else ""
+            yield FieldProblem(field_path, f"there is no such field{hint}")
+    for name, field in fields.items():
         if field.required and value.get(name) is None:
-            here = f"{path}.{name}" if path else name
-            yield FieldProblem(here, f"is missing; it is {_expected(field.type)}")
+            field_path = f"{path}.{name}" if path else name
+            yield FieldProblem(field_path, f"is missing; it is {_expected(field.type)}")
 
 
 def _of_union(
     value: object, kind: inspect.UnionType, path: str, unread: Unread
 ) -> Iterator[FieldProblem]:
     """Yield what is wrong by the alternative that has the form of the value, else that none has it."""
-    if any(_has_form(value, one) for one in kind.types):
-        for one in kind.types:
-            if _has_form(value, one):
-                yield from _problems(value, one, path, unread)
+    if any(_has_form(value, alternative) for alternative in kind.types):
+        for alternative in kind.types:
+            if _has_form(value, alternative):
+                yield from _problems(value, alternative, path, unread)
                 return
     if not _fits(value, kind):
         yield FieldProblem(path, _wrong(kind, value))
@@ -156,7 +158,7 @@ def _fits(value: object, kind: inspect.Type) -> bool:
         case inspect.Metadata():
             return _fits(value, kind.type)
         case inspect.UnionType():
-            return any(_fits(value, one) for one in kind.types)
+            return any(_fits(value, alternative) for alternative in kind.types)
         case inspect.IntType():
             return _is_int(value, kind)
         case inspect.LiteralType():
@@ -199,8 +201,14 @@ def _expected(kind: inspect.Type, value: object = None) -> str:
         case inspect.Metadata():
             return _expected(kind.type, value)
         case inspect.UnionType():
-            kinds = (one for one in kind.types if not isinstance(one, inspect.NoneType))
-            return " or ".join(dict.fromkeys(_expected(one, value) for one in kinds))
+            kinds = (
+                alternative
+                for alternative in kind.types
+                if not isinstance(alternative, inspect.NoneType)
+            )
+            return " or ".join(
+                dict.fromkeys(_expected(alternative, value) for alternative in kinds)
+            )
         case inspect.IntType():
             large = kind.le is not None and isinstance(value, int) and value > kind.le
             if kind.le is not None and (large or kind.le not in _INT_MAX):

@@ -20,40 +20,40 @@ from extender.core.model.pods import (
 _NO_POD = NodeSelectorRequirement("", "In")  # without values it holds for no label
 
 
-def pod_rules(found: api.Pod) -> tuple[tuple[PodRule, ...], tuple[str, ...]]:
+def pod_rules(pod: api.Pod) -> tuple[tuple[PodRule, ...], tuple[str, ...]]:
     """Return the rules of a pod.
 
     Returns:
         The rules, sorted; and the texts of those that are not modelled, sorted.
     """
-    affinity, rules = found.spec.affinity, set[PodRule]()
+    affinity, rules = pod.spec.affinity, set[PodRule]()
     unmodelled = set[str]()
     for term in affinity.pod_anti_affinity.required:
-        about = _about(found, term)
+        about = _about(pod, term)
         if about is None:
             unmodelled.add(f"{AVOIDS_PODS}{term.topology_key}")
         else:
             rules.add(PodRule("apart", (term.topology_key,), (about,)))
     if terms := affinity.pod_affinity.required:
-        every = tuple(about for term in terms if (about := _about(found, term)) is not None)
+        every = tuple(about for term in terms if (about := _about(pod, term)) is not None)
         if len(every) < len(terms):
             unmodelled.update(f"{NEEDS_PODS}{term.topology_key}" for term in terms)
         else:
             rules.add(PodRule("near", tuple(term.topology_key for term in terms), every))
-    rules.update(_spread(found))
+    rules.update(_spread(pod))
     return tuple(sorted(rules, key=repr)), tuple(sorted(unmodelled))
 
 
-def _spread(found: api.Pod) -> Iterator[PodRule]:
-    for constraint in found.spec.topology_spread_constraints:
+def _spread(pod: api.Pod) -> Iterator[PodRule]:
+    for constraint in pod.spec.topology_spread_constraints:
         if constraint.when_unsatisfiable == "ScheduleAnyway":
             continue
-        own = _of_keys(found.metadata.labels, constraint.match_label_keys, "In")
+        own = _of_keys(pod.metadata.labels, constraint.match_label_keys, "In")
         labels = (*label_requirements(constraint.label_selector), *own)
         yield PodRule(
             kind="spread",
             keys=(constraint.topology_key,),
-            about=(AboutPods((found.metadata.namespace,), labels),),
+            about=(AboutPods((pod.metadata.namespace,), labels),),
             skew=constraint.max_skew,
             least_domains=constraint.min_domains or 1,
             honors_affinity=constraint.node_affinity_policy != "Ignore",
@@ -61,7 +61,7 @@ def _spread(found: api.Pod) -> Iterator[PodRule]:
         )
 
 
-def _about(found: api.Pod, term: api.PodAffinityTerm) -> AboutPods | None:
+def _about(pod: api.Pod, term: api.PodAffinityTerm) -> AboutPods | None:
     """Return the pods that a term selects; None if it selects namespaces by label."""
     selector = term.namespace_selector
     if selector is not None and (selector.match_labels or selector.match_expressions):
@@ -70,8 +70,8 @@ def _about(found: api.Pod, term: api.PodAffinityTerm) -> AboutPods | None:
     if selector is not None:
         namespaces = ()
     elif not namespaces:
-        namespaces = (found.metadata.namespace,)
-    pod_labels = found.metadata.labels
+        namespaces = (pod.metadata.namespace,)
+    pod_labels = pod.metadata.labels
     labels = (
         *label_requirements(term.label_selector),
         *_of_keys(pod_labels, term.match_label_keys, "In"),

@@ -93,16 +93,16 @@ def decode(kind: type[T], body: bytes | msgspec.Raw) -> T:
     return decoded
 
 
-def convert(kind: type[T], thing: object) -> T:
+def convert(kind: type[T], value: object) -> T:
     """Return the Struct of an object that was read from YAML or JSON into dicts and lists.
 
     Raises:
         BadInput: A field of the wrong type; names object, field and value.
     """
     try:
-        return msgspec.convert(thing, kind)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        plain = without_nulls(thing)
+        plain = without_nulls(value)
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as fault:
@@ -124,13 +124,13 @@ def decode_page(kind: type[api.Watched], body: bytes) -> ObjectPage:
     bad: list[BadInput] = []
     for item in raw.items or ():
         try:
-            found = decode(kind, item)
+            decoded = decode(kind, item)
         except BadInput as fault:
             bad.append(fault)
             continue
-        if not found.api_version:  # items of built-in lists omit it
-            found = msgspec.structs.replace(found, api_version=raw.api_version)
-        items.append(found)
+        if not decoded.api_version:  # items of built-in lists omit it
+            decoded = msgspec.structs.replace(decoded, api_version=raw.api_version)
+        items.append(decoded)
     return ObjectPage(
         items=tuple(items),
         bad=tuple(bad),
@@ -152,37 +152,39 @@ def decode_watch(line: bytes) -> WatchLine:
         raise BadInput(msg) from fault
 
 
-def without_nulls(thing: object) -> object:
+def without_nulls(nested: object) -> object:
     """Return a copy of nested dicts and lists without the fields that are null."""
-    if isinstance(thing, dict):
-        return {key: without_nulls(value) for key, value in thing.items() if value is not None}
-    if isinstance(thing, list):
-        return [without_nulls(value) for value in thing]
-    return thing
+    if isinstance(nested, dict):
+        return {key: without_nulls(value) for key, value in nested.items() if value is not None}
+    if isinstance(nested, list):
+        return [without_nulls(value) for value in nested]
+    return nested
 
 
-def named(kind: str, thing: object) -> str:
+def named(kind: str, value: object) -> str:
     """Return `Kind/namespace/name` of an object that may be malformed, without the missing parts."""
-    metadata = thing.get("metadata") if isinstance(thing, Mapping) else None
+    metadata = value.get("metadata") if isinstance(value, Mapping) else None
     if not isinstance(metadata, Mapping):
         return kind
     parts = (kind, metadata.get("namespace"), metadata.get("name"))
     return "/".join(str(part) for part in parts if part)
 
 
-def _explained(kind: type[api.KubernetesObject], thing: object) -> BadInput:
+def _explained(kind: type[api.KubernetesObject], value: object) -> BadInput:
     """Return an error with all wrong fields of an object, each with its value and what is expected."""
-    name = named(kind.__name__, thing)
-    problems = tuple(f"{name}: {one}" for one in field_problems(thing, kind, fields_not_read))
+    name = named(kind.__name__, value)
+    problems = tuple(
+        f"{name}: {problem}" for problem in field_problems(value, kind, fields_not_read)
+    )
     return several(problems or (f"{name}: a field has another type than in the API",))
 
 
 # --- small conversions
 
 
-def bad(thing: api.KubernetesObject, field: str, text: str) -> BadInput:
+def bad(api_object: api.KubernetesObject, field: str, text: str) -> BadInput:
     """Return an error that names object and field."""
-    return BadInput(f"{thing.label}: {field}: {text}")
+    return BadInput(f"{api_object.label}: {field}: {text}")
 
 
 def micros(at: datetime | None) -> int:
@@ -190,7 +192,7 @@ def micros(at: datetime | None) -> int:
     return 0 if at is None else (at - _EPOCH) // _MICROSECOND
 
 
-def node_selector(found: api.RequiredNodes) -> NodeSelector:
+def node_selector(required: api.RequiredNodes) -> NodeSelector:
     """Return the node selector of a required node affinity.
 
     Raises:
@@ -204,25 +206,27 @@ def node_selector(found: api.RequiredNodes) -> NodeSelector:
                 ),
                 fields=tuple(_requirement(n, "matchFields", r) for r in term.match_fields),
             )
-            for n, term in enumerate(found.node_selector_terms)
+            for n, term in enumerate(required.node_selector_terms)
         )
     )
 
 
-def _requirement(term: int, where: str, found: api.SelectorRequirement) -> NodeSelectorRequirement:
-    wrong = _wrong_values(found.operator, found.values)
+def _requirement(
+    term: int, where: str, requirement: api.SelectorRequirement
+) -> NodeSelectorRequirement:
+    wrong = _wrong_values(requirement.operator, requirement.values)
     if where == "matchFields" and (
-        found.key != "metadata.name" or found.operator not in {"In", "NotIn"}
+        requirement.key != "metadata.name" or requirement.operator not in {"In", "NotIn"}
     ):
         wrong = "only metadata.name with In or NotIn exists"
     if wrong:
         msg = (
-            f"nodeSelectorTerms[{term}].{where}: {found.key} {found.operator} "
-            f"{shown(found.values)}: {wrong}"
+            f"nodeSelectorTerms[{term}].{where}: {requirement.key} {requirement.operator} "
+            f"{shown(requirement.values)}: {wrong}"
         )
         raise BadInput(msg)
     return NodeSelectorRequirement(
-        key=found.key, operator=found.operator, values=tuple(found.values)
+        key=requirement.key, operator=requirement.operator, values=tuple(requirement.values)
     )
 
 
@@ -240,127 +244,129 @@ def _wrong_values(operator: Operator, values: tuple[str, ...]) -> str:
 # --- nodes
 
 
-def node_of(found: api.Node) -> Node:
+def node_of(node: api.Node) -> Node:
     """Return the node of the core.
 
     Raises:
         BadInput: A quantity is invalid.
     """
     try:
-        allocatable = amounts(found.status.allocatable)
+        allocatable = amounts(node.status.allocatable)
     except BadQuantity as fault:
-        raise bad(found, "status.allocatable", str(fault)) from fault
+        raise bad(node, "status.allocatable", str(fault)) from fault
     return Node(
-        name=NodeName(found.metadata.name),
-        uid=found.metadata.uid,
-        labels=found.metadata.labels,
-        taints=tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in found.spec.taints),
-        unschedulable=found.spec.unschedulable,
+        name=NodeName(node.metadata.name),
+        uid=node.metadata.uid,
+        labels=node.metadata.labels,
+        taints=tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in node.spec.taints),
+        unschedulable=node.spec.unschedulable,
         allocatable=allocatable,
-        deleting=found.metadata.deletion_timestamp is not None,
+        deleting=node.metadata.deletion_timestamp is not None,
     )
 
 
 # --- groups
 
 
-def source_of(found: api.Group) -> Source:
+def source_of(group: api.Group) -> Source:
     """Return which of the two API groups an object belongs to."""
-    return "builtin" if found.api_version.startswith(BUILTIN_GROUP + "/") else "crd"
+    return "builtin" if group.api_version.startswith(BUILTIN_GROUP + "/") else "crd"
 
 
-def key_of(found: api.Group) -> GroupKey:
+def key_of(group: api.Group) -> GroupKey:
     """Return the key of a group."""
-    namespace, name = found.key
-    if isinstance(found, api.PodGroup):
+    namespace, name = group.key
+    if isinstance(group, api.PodGroup):
         return leaf_key(namespace, name)
     return composite_key(namespace, name)
 
 
-def group_of(found: api.Group, priorities: Priorities) -> Group:
+def group_of(group: api.Group, priorities: Priorities) -> Group:
     """Return the group of the core for a PodGroup or CompositePodGroup of any version.
 
     Args:
-        found: The object as stored.
+        group: The object as stored.
         priorities: The known priority classes, for a group without a number in `spec.priority`.
 
     Raises:
         BadInput: A union has no or several members, a minimum is missing, or a value is unknown.
     """
-    spec = found.spec
+    spec = group.spec
     ref, old = spec.workload_ref, spec.pod_group_template_ref
     workload, template = (ref.workload_name, ref.template_name) if ref is not None else ("", "")
     if ref is None and old is not None and old.workload is not None:
         workload, template = old.workload.workload_name, old.workload.pod_group_template_name
-    if _is_linked(found):
+    if _is_linked(group):
         workload = ""
     priority = priorities.resolve(spec.priority, spec.priority_class_name, spec.preemption_policy)
-    basic, minimum = _policy(found)
-    required = _required(found)
-    parent, source = parent_of(found), source_of(found)
+    basic, minimum = _policy(group)
+    required = _required(group)
+    parent, source = parent_of(group), source_of(group)
     return Group(
-        key=key_of(found),
-        uid=GangUid(found.metadata.uid),
+        key=key_of(group),
+        uid=GangUid(group.metadata.uid),
         parent=parent or None,
         workload=workload or None,
         template=template or None,
         basic=basic,
         minimum=minimum,
         required=required,
-        topology=_topology(found),
-        disruption_mode=_mode(found),
+        topology=_topology(group),
+        disruption_mode=_mode(group),
         priority=priority.value,
         priority_class=priority.class_name,
         preemption_policy=priority.preemption_policy,
-        created_us=micros(found.metadata.creation_timestamp),
-        deleting=found.metadata.deletion_timestamp is not None,
-        deleted_us=micros(found.metadata.deletion_timestamp),
+        created_us=micros(group.metadata.creation_timestamp),
+        deleting=group.metadata.deletion_timestamp is not None,
+        deleted_us=micros(group.metadata.deletion_timestamp),
         source=source,
-        lost=dropped_fields_of(found, parent) if source == "builtin" else (),
-        resource_version=found.metadata.resource_version,
-        generation=found.metadata.generation,
-        api_version=found.api_version,
-        owner_uid=next((one.uid for one in found.metadata.owner_references if one.controller), ""),
-        managed_by=found.metadata.labels.get(MANAGED_BY_LABEL, ""),
-        labels=found.metadata.labels,
-        conditions=tuple((c.type, c.status, c.reason, c.message) for c in found.status.conditions),
+        lost=dropped_fields_of(group, parent) if source == "builtin" else (),
+        resource_version=group.metadata.resource_version,
+        generation=group.metadata.generation,
+        api_version=group.api_version,
+        owner_uid=next(
+            (owner.uid for owner in group.metadata.owner_references if owner.controller), ""
+        ),
+        managed_by=group.metadata.labels.get(MANAGED_BY_LABEL, ""),
+        labels=group.metadata.labels,
+        conditions=tuple((c.type, c.status, c.reason, c.message) for c in group.status.conditions),
     )
 
 
-def guard_of(found: api.Group) -> Guard:
+def guard_of(group: api.Group) -> Guard:
     """Return the metadata on which the deletion of a group depends; works for an invalid spec too."""
-    metadata = found.metadata
+    metadata = group.metadata
     return Guard(
         uid=GangUid(metadata.uid),
-        parent=parent_of(found) or None,
+        parent=parent_of(group) or None,
         deleting=metadata.deletion_timestamp is not None,
         finalizers=metadata.finalizers,
         resource_version=metadata.resource_version,
     )
 
 
-def parent_of(found: api.Group) -> str:
+def parent_of(group: api.Group) -> str:
     """Return the name of a group's parent: the field, else the first annotation that is set, else empty."""
-    if found.spec.parent_composite_pod_group_name:
-        return found.spec.parent_composite_pod_group_name
-    annotations = found.metadata.annotations
+    if group.spec.parent_composite_pod_group_name:
+        return group.spec.parent_composite_pod_group_name
+    annotations = group.metadata.annotations
     return next((annotations[name] for name in PARENT_ANNOTATIONS if annotations.get(name)), "")
 
 
-def _is_linked(found: api.Group) -> bool:
+def _is_linked(group: api.Group) -> bool:
     """Return whether our annotation hangs a group of another controller below a composite.
 
-    It references the Workload of that controller, which is not the one of the tree: SPEC B8 does not count it.
+    It references the Workload of that controller, which is not the one of the tree: B8 does not count it.
     """
     return (
-        source_of(found) == "builtin"
-        and not found.spec.parent_composite_pod_group_name
-        and bool(found.metadata.annotations.get(PARENT_ANNOTATIONS[0]))
-        and any(owner.controller for owner in found.metadata.owner_references)
+        source_of(group) == "builtin"
+        and not group.spec.parent_composite_pod_group_name
+        and bool(group.metadata.annotations.get(PARENT_ANNOTATIONS[0]))
+        and any(owner.controller for owner in group.metadata.owner_references)
     )
 
 
-def blueprints_of(found: api.Workload) -> tuple[Blueprint, ...]:
+def blueprints_of(workload: api.Workload) -> tuple[Blueprint, ...]:
     """Return the templates of a Workload, each with the name of its parent template."""
     lines: list[Blueprint] = []
 
@@ -370,14 +376,14 @@ def blueprints_of(found: api.Workload) -> tuple[Blueprint, ...]:
             add(template.pod_group_templates, "PodGroup", template.name)
             add(template.composite_pod_group_templates, "CompositePodGroup", template.name)
 
-    add(found.spec.pod_group_templates, "PodGroup", "")
-    add(found.spec.composite_pod_group_templates, "CompositePodGroup", "")
+    add(workload.spec.pod_group_templates, "PodGroup", "")
+    add(workload.spec.composite_pod_group_templates, "CompositePodGroup", "")
     return tuple(lines)
 
 
-def group_warnings(found: api.Group) -> tuple[str, ...]:
-    """Return a warning for each field in an accepted but deprecated spelling (SPEC X1)."""
-    constraints = found.spec.scheduling_constraints
+def group_warnings(group: api.Group) -> tuple[str, ...]:
+    """Return a warning for each field in an accepted but deprecated spelling (X1)."""
+    constraints = group.spec.scheduling_constraints
     warnings = []
     if constraints.topology_constraints:
         warnings.append("schedulingConstraints.topologyConstraints is read as topology")
@@ -385,60 +391,62 @@ def group_warnings(found: api.Group) -> tuple[str, ...]:
         if not entry.key:
             alias = "level" if entry.level else "topologyKey"
             warnings.append(f"schedulingConstraints.topology[].{alias} is read as key")
-    return tuple(f"{found.label}: spec.{text}" for text in dict.fromkeys(warnings))
+    return tuple(f"{group.label}: spec.{text}" for text in dict.fromkeys(warnings))
 
 
-def _policy(found: api.Group) -> tuple[bool, int]:
-    policy = found.spec.scheduling_policy
+def _policy(group: api.Group) -> tuple[bool, int]:
+    policy = group.spec.scheduling_policy
     if policy is None or (policy.basic is None) == (policy.gang is None):
         both = policy is not None and policy.basic is not None
-        there = "both" if both else "neither"
+        set_members = "both" if both else "neither"
         raise bad(
-            found, "spec.schedulingPolicy", f"choose exactly one of basic, gang; found {there}"
+            group,
+            "spec.schedulingPolicy",
+            f"choose exactly one of basic, gang; found {set_members}",
         )
     if policy.gang is None:
         return True, 1
-    leaf = isinstance(found, api.PodGroup)
+    leaf = isinstance(group, api.PodGroup)
     minimum = policy.gang.min_count if leaf else policy.gang.min_group_count
     if minimum is None:
         field = "minCount" if leaf else "minGroupCount"
-        raise bad(found, f"spec.schedulingPolicy.gang.{field}", "is required, at least 1")
+        raise bad(group, f"spec.schedulingPolicy.gang.{field}", "is required, at least 1")
     return False, minimum
 
 
-def _required(found: api.Group) -> tuple[str, ...]:
+def _required(group: api.Group) -> tuple[str, ...]:
     """Return the names of the children that always count, each once; only our composites have them."""
-    policy = found.spec.scheduling_policy
+    policy = group.spec.scheduling_policy
     names = policy.gang.required_groups if policy is not None and policy.gang is not None else ()
-    if names and (isinstance(found, api.PodGroup) or source_of(found) == "builtin"):
+    if names and (isinstance(group, api.PodGroup) or source_of(group) == "builtin"):
         text = f"only a CompositePodGroup of {OUR_GROUP} has it; found {', '.join(names)}"
-        raise bad(found, "spec.schedulingPolicy.gang.requiredGroups", text)
+        raise bad(group, "spec.schedulingPolicy.gang.requiredGroups", text)
     return tuple(dict.fromkeys(names))
 
 
-def _topology(found: api.Group) -> tuple[str, ...]:
-    constraints = found.spec.scheduling_constraints
+def _topology(group: api.Group) -> tuple[str, ...]:
+    constraints = group.spec.scheduling_constraints
     keys = []
     for entry in (*constraints.topology, *constraints.topology_constraints):
         key = entry.key or entry.level or entry.topology_key
         if not key:
-            raise bad(found, "spec.schedulingConstraints.topology", "an entry has no key")
+            raise bad(group, "spec.schedulingConstraints.topology", "an entry has no key")
         keys.append(key)
     return tuple(dict.fromkeys(keys))
 
 
-def _mode(found: api.Group) -> Mode:
-    match found.spec.disruption_mode:
+def _mode(group: api.Group) -> Mode:
+    match group.spec.disruption_mode:
         case None | "Pod":
             return "single"
         case "PodGroup":
             return "all"
         case str(word):
             text = f'"{word}" is none of Pod, PodGroup, single, all'
-            raise bad(found, "spec.disruptionMode", text)
+            raise bad(group, "spec.disruptionMode", text)
         case mode:
             if mode.single is not None and mode.all is not None:
                 raise bad(
-                    found, "spec.disruptionMode", "choose exactly one of single, all; found both"
+                    group, "spec.disruptionMode", "choose exactly one of single, all; found both"
                 )
             return "all" if mode.all is not None else "single"

@@ -130,76 +130,76 @@ class ObjectStore:
         """Return the warnings about the current objects, in a fixed order."""
         return tuple(text for key in sorted(self._warnings) for text in self._warnings[key])
 
-    def upsert(self, thing: api.Readable) -> None:
+    def upsert(self, api_object: api.Readable) -> None:
         """Add or replace an object.
 
         Raises:
             BadInput: The object is invalid; nothing was changed. Log it and continue.
         """
-        match thing:
+        match api_object:
             case api.Pod():
-                self._put_pod(thing)
+                self._put_pod(api_object)
             case api.Node():
-                self.view = with_node(self.view, node_of(thing))
-                self._nodes.add(thing.key)
+                self.view = with_node(self.view, node_of(api_object))
+                self._nodes.add(api_object.key)
             case api.PodGroup() | api.CompositePodGroup():
-                self._put_group(thing)
+                self._put_group(api_object)
             case api.PersistentVolumeClaim():
-                before = self._claims.get(thing.key)
-                self._claims[thing.key] = thing
-                self._relink(thing.key, before, thing)
-                self._derive_users(thing.key)
+                before = self._claims.get(api_object.key)
+                self._claims[api_object.key] = api_object
+                self._relink(api_object.key, before, api_object)
+                self._derive_users(api_object.key)
             case api.PersistentVolume():
-                driver = thing.spec.csi.driver if thing.spec.csi is not None else ""
-                volume = _Volume(_reach(thing), driver, thing.spec.storage_class_name)
-                self._put_volume(thing.key, volume)
+                driver = api_object.spec.csi.driver if api_object.spec.csi is not None else ""
+                volume = _Volume(_reach(api_object), driver, api_object.spec.storage_class_name)
+                self._put_volume(api_object.key, volume)
             case api.StorageClass():
-                self._classes[thing.key] = thing
+                self._classes[api_object.key] = api_object
                 self._derive_all_users()
             case api.PriorityClass():
-                if self.priorities.put(thing):
+                if self.priorities.put(api_object):
                     self._derive_priorities()
             case api.Workload():
-                self.workloads[thing.key] = thing
-                self.view = with_blueprints(self.view, thing.key, blueprints_of(thing))
+                self.workloads[api_object.key] = api_object
+                self.view = with_blueprints(self.view, api_object.key, blueprints_of(api_object))
             case api.PodDisruptionBudget():
-                self.view = with_pdb(self.view, budget_of(thing))
+                self.view = with_pdb(self.view, budget_of(api_object))
             case _:
-                assert_never(thing)
+                assert_never(api_object)
 
-    def delete(self, thing: api.Readable) -> None:
-        """Remove an object; a pod only if its UID is that of `thing`, or `thing` has none."""
-        if isinstance(thing, api.Pod):
-            uid = self._uids.get(thing.key)
-            if uid is None or thing.metadata.uid not in {"", uid}:
+    def delete(self, api_object: api.Readable) -> None:
+        """Remove an object; a pod only if its UID is that of `api_object`, or `api_object` has none."""
+        if isinstance(api_object, api.Pod):
+            uid = self._uids.get(api_object.key)
+            if uid is None or api_object.metadata.uid not in {"", uid}:
                 return
         source: Source = "crd"
-        if isinstance(thing, api.PodGroup | api.CompositePodGroup):
-            source = source_of(thing)
-        self._forget(type(thing), thing.key, source)
+        if isinstance(api_object, api.PodGroup | api.CompositePodGroup):
+            source = source_of(api_object)
+        self._forget(type(api_object), api_object.key, source)
 
     def replace(
-        self, kind: type[api.Readable], things: Iterable[api.Readable], *, source: Source = "crd"
+        self, kind: type[api.Readable], objects: Iterable[api.Readable], *, source: Source = "crd"
     ) -> tuple[BadInput, ...]:
         """Replace all objects of a kind, as after a list call.
 
         Args:
             kind: Kind that was listed.
-            things: All objects of the kind.
+            objects: All objects of the kind.
             source: For groups: which of the two API groups was listed; the objects of the other one stay.
 
         Returns:
             The faults of invalid objects; the previous version of such an object stays.
         """
         faults = []
-        gone = set(self._names(kind, source))
-        for thing in things:
-            gone.discard(thing.key)
+        missing = set(self._names(kind, source))
+        for api_object in objects:
+            missing.discard(api_object.key)
             try:
-                self.upsert(thing)
+                self.upsert(api_object)
             except BadInput as fault:
                 faults.append(fault)
-        for name in sorted(gone):
+        for name in sorted(missing):
             self._forget(kind, name, source)
         return tuple(faults)
 
@@ -255,16 +255,16 @@ class ObjectStore:
 
     # --- groups
 
-    def _put_group(self, found: api.Group) -> None:
-        key = key_of(found)
-        if self._guards and source_of(found) == "crd":  # also for a group with an invalid spec
-            self.view = with_guard(self.view, key, guard_of(found))
-        group_of(found, self.priorities)  # raises before anything is changed
-        self._groups[key, source_of(found)] = found
+    def _put_group(self, group: api.Group) -> None:
+        key = key_of(group)
+        if self._guards and source_of(group) == "crd":  # also for a group with an invalid spec
+            self.view = with_guard(self.view, key, guard_of(group))
+        group_of(group, self.priorities)  # raises before anything is changed
+        self._groups[key, source_of(group)] = group
         self._choose(key)
 
     def _choose(self, key: GroupKey) -> None:
-        """Put into the view the one of two objects of one name that takes precedence (DESIGN 7)."""
+        """Put into the view the one of two objects of one name that takes precedence (A.3)."""
         builtin, ours = self._groups.get((key, "builtin")), self._groups.get((key, "crd"))
         chosen = builtin or ours
         if chosen is None:
@@ -283,8 +283,8 @@ class ObjectStore:
         self.view = with_group(self.view, group)
 
     def _derive_priorities(self) -> None:
-        for (key, _), found in list(self._groups.items()):
-            if found.spec.priority is None or not found.spec.preemption_policy:
+        for (key, _), group in list(self._groups.items()):
+            if group.spec.priority is None or not group.spec.preemption_policy:
                 self._choose(key)
         for pod in list(self._kept.values()):
             if _has_class_to_read(pod):
@@ -292,24 +292,24 @@ class ObjectStore:
 
     # --- pods
 
-    def _put_pod(self, found: api.Pod) -> None:
-        name = found.key
-        if ended(found):
+    def _put_pod(self, api_pod: api.Pod) -> None:
+        name = api_pod.key
+        if ended(api_pod):
             self._drop_pod(name)
-            self._uids[name] = uid = PodUid(found.metadata.uid)
-            if group_named(found) is not None:
-                self._keep_end(uid, end_of(found))
+            self._uids[name] = uid = PodUid(api_pod.metadata.uid)
+            if group_named(api_pod) is not None:
+                self._keep_end(uid, end_of(api_pod))
             return
-        pod = self._pod_of(found)  # raises before anything is changed
+        pod = self._pod_of(api_pod)  # raises before anything is changed
         before = self._uids.get(name)
         if before is not None and before != pod.uid:
             self._drop_pod(name)  # recreated under its old name
         self._uids[name] = pod.uid
-        claims = _claims_of(found)
+        claims = _claims_of(api_pod)
         if name in self._kept:
             self._unlink(name)
-        if claims or _has_class_to_read(found):
-            self._kept[name] = found
+        if claims or _has_class_to_read(api_pod):
+            self._kept[name] = api_pod
             for claim in claims:
                 self._users.setdefault(claim, set()).add(name)
         self.view = with_pod(self.view, pod)
@@ -337,12 +337,12 @@ class ObjectStore:
         for claim in _claims_of(self._kept.pop(name)):
             _take_out(self._users, claim, name)
 
-    def _pod_of(self, found: api.Pod) -> Pod:
-        key = shape_key(found)
-        if key is not None and (known := self._shape_of_key.get(key)) is not None:
-            return pod_of(found, self.priorities, shape=known)
-        volumes = self._volume_constraints(found) if found.spec.volumes else NO_VOLUMES
-        pod = self._shared(pod_of(found, self.priorities, volumes))
+    def _pod_of(self, api_pod: api.Pod) -> Pod:
+        key = shape_key(api_pod)
+        if key is not None and (shape := self._shape_of_key.get(key)) is not None:
+            return pod_of(api_pod, self.priorities, shape=shape)
+        volumes = self._volume_constraints(api_pod) if api_pod.spec.volumes else NO_VOLUMES
+        pod = self._shared(pod_of(api_pod, self.priorities, volumes))
         if key is not None:
             if len(self._shape_of_key) >= _SHAPES_KEPT:
                 self._shape_of_key.clear()
@@ -360,16 +360,16 @@ class ObjectStore:
             return msgspec.structs.replace(pod, shape=shape)
         return pod
 
-    def _show(self, found: api.Pod) -> None:
-        self.view = with_pod(self.view, self._pod_of(found))
+    def _show(self, api_pod: api.Pod) -> None:
+        self.view = with_pod(self.view, self._pod_of(api_pod))
 
     # --- volumes
 
-    def _volume_constraints(self, found: api.Pod) -> VolumeConstraints:
+    def _volume_constraints(self, pod: api.Pod) -> VolumeConstraints:
         """Return how the claims of a pod restrict its nodes."""
         selectors: list[NodeSelector] = []
         exclusive, unmodelled = [], []
-        for name, template in _claims_of(found).items():
+        for name, template in _claims_of(pod).items():
             claim = self._claims.get(name)
             path = "/".join(name)
             spec = claim.spec if claim is not None else template
@@ -381,15 +381,19 @@ class ObjectStore:
             volume = self._volumes.get(("", spec.volume_name))
             if not spec.volume_name:
                 reach_of_class = self._reach_of_class(spec)
-                selectors += (one for one in reach_of_class or () if one not in selectors)
+                selectors += (
+                    selector for selector in reach_of_class or () if selector not in selectors
+                )
                 if reach_of_class is None:
                     end = UNBOUND if claim is not None else ABSENT
                     unmodelled.append(f"claim {path}{end}")
             elif volume is None:
                 unmodelled.append(f"volume {spec.volume_name} of claim {path}{ABSENT}")
             else:
-                reach = (msgspec.structs.replace(one, volume=True) for one in volume.reach)
-                selectors += (one for one in reach if one not in selectors)
+                reach = (
+                    msgspec.structs.replace(selector, volume=True) for selector in volume.reach
+                )
+                selectors += (selector for selector in reach if selector not in selectors)
                 if volume.driver:
                     unmodelled.append(f"how many volumes of {volume.driver} a node attaches")
         return VolumeConstraints(
@@ -451,11 +455,11 @@ class ObjectStore:
         before: api.PersistentVolumeClaim | None,
         after: api.PersistentVolumeClaim | None,
     ) -> None:
-        for claim, there in ((before, False), (after, True)):
+        for claim, is_added in ((before, False), (after, True)):
             if claim is None or not claim.spec.volume_name:
                 continue
             volume = ("", claim.spec.volume_name)
-            if there:
+            if is_added:
                 self._claimed.setdefault(volume, set()).add(name)
             else:
                 _take_out(self._claimed, volume, name)
@@ -480,11 +484,11 @@ def _take_out(index: dict[Name, set[Name]], key: Name, name: Name) -> None:
         index.pop(key, None)
 
 
-def _claims_of(found: api.Pod) -> dict[Name, api.ClaimSpec | None]:
+def _claims_of(api_pod: api.Pod) -> dict[Name, api.ClaimSpec | None]:
     """Return a pod's claims by name; with the spec that a generic ephemeral volume has for its own, `<pod>-<volume>`."""
-    namespace, pod = found.key
+    namespace, pod = api_pod.key
     claims: dict[Name, api.ClaimSpec | None] = {}
-    for volume in found.spec.volumes:
+    for volume in api_pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             claims.setdefault((namespace, volume.persistent_volume_claim.claim_name))
         elif volume.ephemeral is not None:
@@ -493,9 +497,9 @@ def _claims_of(found: api.Pod) -> dict[Name, api.ClaimSpec | None]:
     return claims
 
 
-def _has_class_to_read(found: api.Pod) -> bool:
+def _has_class_to_read(api_pod: api.Pod) -> bool:
     """Return whether priority or preemption policy are those of the class, as in files; an API server writes both."""
-    spec = found.spec
+    spec = api_pod.spec
     return spec.priority is None or bool(spec.priority_class_name and not spec.preemption_policy)
 
 

@@ -65,12 +65,12 @@ class VolumeConstraints(msgspec.Struct, frozen=True, kw_only=True):
 NO_VOLUMES: Final = VolumeConstraints()
 
 
-def ended(found: api.Pod) -> bool:
+def ended(pod: api.Pod) -> bool:
     """Return whether a pod has ended; such a pod uses no capacity and is in no view."""
-    return found.status.phase in ENDED
+    return pod.status.phase in ENDED
 
 
-def end_of(found: api.Pod) -> PodEnd:
+def end_of(pod: api.Pod) -> PodEnd:
     """Return how a pod ended that has ended, by its condition DisruptionTarget, else by its status.
 
     Source:
@@ -78,8 +78,8 @@ def end_of(found: api.Pod) -> PodEnd:
         UnexpectedAdmissionError, ...) and was never started; one that is evicted under node pressure is
         Failed with reason Evicted.
     """
-    status, node = found.status, found.spec.node_name
-    disruption = disruption_reason(found)
+    status, node = pod.status, pod.spec.node_name
+    disruption = disruption_reason(pod)
     if disruption in ENDED_BY:
         return PodEnd(ENDED_BY[disruption], disruption, node)
     if status.phase == SUCCEEDED:
@@ -103,14 +103,14 @@ def end_of_terminating(reason: str, node: str) -> PodEnd:
     return PodEnd(ENDED_BY.get(reason, "deleted"), reason, node)
 
 
-def disruption_reason(found: api.Pod) -> str:
+def disruption_reason(pod: api.Pod) -> str:
     """Return the reason of the condition DisruptionTarget, or an empty string without the condition."""
-    marks = (c for c in found.status.conditions if c.type == DISRUPTION_TARGET)
+    marks = (c for c in pod.status.conditions if c.type == DISRUPTION_TARGET)
     return next((c.reason for c in marks if c.status == "True"), "")
 
 
 def pod_of(
-    found: api.Pod,
+    pod: api.Pod,
     priorities: Priorities,
     volumes: VolumeConstraints = NO_VOLUMES,
     shape: PodShape | None = None,
@@ -118,7 +118,7 @@ def pod_of(
     """Return the pod of the core.
 
     Args:
-        found: The object as stored.
+        pod: The object as stored.
         priorities: Used if `spec.priority` is not set, which happens in files only.
         volumes: How its claims restrict its nodes.
         shape: What `shape_of` returns, if it is known.
@@ -126,85 +126,85 @@ def pod_of(
     Raises:
         BadInput: A quantity, selector or toleration is invalid; an API server would have refused it.
     """
-    spec, metadata = found.spec, found.metadata
+    spec, metadata = pod.spec, pod.metadata
     priority = priorities.resolve(spec.priority, spec.priority_class_name, spec.preemption_policy)
     return Pod(
         uid=PodUid(metadata.uid),
         namespace=metadata.namespace,
         name=metadata.name,
-        shape=shape if shape is not None else shape_of(found, volumes),
-        group=group_named(found),
-        by_field=bool(found.spec.scheduling_group.pod_group_name),
+        shape=shape if shape is not None else shape_of(pod, volumes),
+        group=group_named(pod),
+        by_field=bool(pod.spec.scheduling_group.pod_group_name),
         labels=metadata.labels,
         priority=priority.value,
         scheduler_name=spec.scheduler_name or "default-scheduler",
         preemption_policy=priority.preemption_policy,
         created_us=micros(metadata.creation_timestamp),
         node=NodeName(spec.node_name) if spec.node_name else None,
-        assigned_us=_assigned_us(found) if spec.node_name else 0,
-        nominated=NodeName(found.status.nominated_node_name)
-        if found.status.nominated_node_name
+        assigned_us=_assigned_us(pod) if spec.node_name else 0,
+        nominated=NodeName(pod.status.nominated_node_name)
+        if pod.status.nominated_node_name
         else None,
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         deleting=metadata.deletion_timestamp is not None,
         deletes_us=micros(metadata.deletion_timestamp),
-        disruption_target=disruption_reason(found),
-        phase=found.status.phase or "Pending",
+        disruption_target=disruption_reason(pod),
+        phase=pod.status.phase or "Pending",
         unschedulable=next(
             (
                 c.message
-                for c in found.status.conditions
+                for c in pod.status.conditions
                 if (c.type, c.status, c.reason) == ("PodScheduled", "False", "Unschedulable")
             ),
             "",
         ),
         resource_version=metadata.resource_version,
         plan=metadata.annotations.get(PLAN_ANNOTATION, ""),
-        static=is_static(found),
-        pinned=pinned_to(found),
+        static=is_static(pod),
+        pinned=pinned_to(pod),
     )
 
 
-def _assigned_us(found: api.Pod) -> int:
+def _assigned_us(pod: api.Pod) -> int:
     """Return when a pod got its node: the time of PodScheduled, else its creation."""
-    created_us = micros(found.metadata.creation_timestamp)
-    for condition in found.status.conditions:
+    created_us = micros(pod.metadata.creation_timestamp)
+    for condition in pod.status.conditions:
         if (condition.type, condition.status) == ("PodScheduled", "True"):
-            return max(created_us, _instant_us(found, condition.last_transition_time))
+            return max(created_us, _instant_us(pod, condition.last_transition_time))
     return created_us
 
 
-def _instant_us(found: api.Pod, written: str | None) -> int:
+def _instant_us(pod: api.Pod, written: str | None) -> int:
     try:
         return micros(msgspec.convert(written, Instant)) if written else 0
     except msgspec.ValidationError as error:
         text = f'"{written}" is not an RFC 3339 time'
-        raise bad(found, "status.conditions[].lastTransitionTime", text) from error
+        raise bad(pod, "status.conditions[].lastTransitionTime", text) from error
 
 
-def group_named(found: api.Pod) -> GroupKey | None:
-    """Return the leaf of a pod: by the field, else our label, else the coscheduling plugin's label (DESIGN 7)."""
-    name = found.spec.scheduling_group.pod_group_name
-    labels = found.metadata.labels
+def group_named(pod: api.Pod) -> GroupKey | None:
+    """Return the leaf of a pod: by the field, else our label, else the coscheduling plugin's label (A.1)."""
+    name = pod.spec.scheduling_group.pod_group_name
+    labels = pod.metadata.labels
     if not name and labels:
         name = next((labels[label] for label in GROUP_LABELS if labels.get(label)), "")
-    return leaf_key(found.metadata.namespace, name) if name else None
+    return leaf_key(pod.metadata.namespace, name) if name else None
 
 
-def is_static(found: api.Pod) -> bool:
+def is_static(pod: api.Pod) -> bool:
     """Return whether a pod is the mirror pod of a static pod.
 
     Source:
         kubernetes.io/docs/tasks/configure-pod-container/static-pod: the kubelet marks it with the annotation, and
         the node owns it. Neither preemption nor the Eviction API can end it.
     """
-    owners = found.metadata.owner_references
-    return MIRROR in found.metadata.annotations or any(o.kind == "Node" for o in owners)
+    owners = pod.metadata.owner_references
+    return MIRROR in pod.metadata.annotations or any(o.kind == "Node" for o in owners)
 
 
-def pinned_to(found: api.Pod) -> NodeName | None:
+def pinned_to(pod: api.Pod) -> NodeName | None:
     """Return the only node that the required affinity allows by name (as for DaemonSet pods), or None."""
-    required = found.spec.affinity.node_affinity.required
+    required = pod.spec.affinity.node_affinity.required
     if required is None or not required.node_selector_terms:
         return None
     names = set()
@@ -218,12 +218,12 @@ def pinned_to(found: api.Pod) -> NodeName | None:
     return NodeName(names.pop()) if len(names) == 1 else None
 
 
-def shape_key(found: api.Pod) -> bytes | None:
+def shape_key(pod: api.Pod) -> bytes | None:
     """Return a key that only pods with an equal `shape_of` have, or None where that depends on more than the spec.
 
     Pods that are stamped out of one template have one key, and keep it until their containers start.
     """
-    spec, status = found.spec, found.status
+    spec, status = pod.spec, pod.status
     affinity = spec.affinity
     beyond = (
         spec.volumes
@@ -251,53 +251,53 @@ def shape_key(found: api.Pod) -> bytes | None:
     )
 
 
-def shape_of(found: api.Pod, volumes: VolumeConstraints) -> PodShape:
+def shape_of(pod: api.Pod, volumes: VolumeConstraints) -> PodShape:
     """Return everything that decides on which nodes a pod fits.
 
     Raises:
         BadInput: A quantity, selector or toleration is invalid.
     """
-    spec = found.spec
+    spec = pod.spec
     selectors = volumes.selectors
     if spec.affinity.node_affinity.required is not None:
         try:
             own = node_selector(spec.affinity.node_affinity.required)
         except BadInput as fault:
-            raise bad(found, "spec.affinity.nodeAffinity", str(fault)) from fault
+            raise bad(pod, "spec.affinity.nodeAffinity", str(fault)) from fault
         selectors = (own, *selectors)
-    rules, unmodelled = pod_rules(found)
+    rules, unmodelled = pod_rules(pod)
     return PodShape(
-        requests=requests_of(found),
+        requests=requests_of(pod),
         node_selector=tuple(sorted(spec.node_selector.items())),
         selectors=selectors,
-        tolerations=_tolerations(found),
-        host_ports=_host_ports(found),
+        tolerations=_tolerations(pod),
+        host_ports=_host_ports(pod),
         exclusive_claims=volumes.exclusive_claims,
         unmodelled=tuple(sorted({*_unmodelled(spec), *volumes.unmodelled, *unmodelled})),
         rules=rules,
     )
 
 
-def _tolerations(found: api.Pod) -> tuple[Toleration, ...]:
+def _tolerations(pod: api.Pod) -> tuple[Toleration, ...]:
     """Return the tolerations in a fixed order, without those with numeric operators, which are not modelled."""
     read = set()
-    for n, one in enumerate(found.spec.tolerations):
-        operator = one.operator or "Equal"
+    for n, toleration in enumerate(pod.spec.tolerations):
+        operator = toleration.operator or "Equal"
         if operator in {"Exists", "Equal"}:
             exists = operator == "Exists"
-            read.add((one.key, exists, one.value, one.effect))
+            read.add((toleration.key, exists, toleration.value, toleration.effect))
         elif operator not in {"Gt", "Lt"}:
             text = f'"{operator}" is none of Exists, Equal, Gt, Lt'
-            raise bad(found, f"spec.tolerations[{n}].operator", text)
+            raise bad(pod, f"spec.tolerations[{n}].operator", text)
     return tuple(
         Toleration(key=key, operator="Exists" if exists else "Equal", value=value, effect=effect)
         for key, exists, value, effect in sorted(read)
     )
 
 
-def _host_ports(found: api.Pod) -> tuple[HostPort, ...]:
+def _host_ports(pod: api.Pod) -> tuple[HostPort, ...]:
     """Return the ports that the pod occupies on its node; with hostNetwork these are all its ports."""
-    spec = found.spec
+    spec = pod.spec
     ports = set()
     for container in (*spec.containers, *(c for c in spec.init_containers if _is_sidecar(c))):
         for port in container.ports:
@@ -325,7 +325,7 @@ def _unmodelled(spec: api.PodSpec) -> Iterable[str]:
 # --- requests
 
 
-def requests_of(found: api.Pod) -> tuple[tuple[str, int], ...]:
+def requests_of(pod: api.Pod) -> tuple[tuple[str, int], ...]:
     """Return the resources that a pod requests of a node.
 
     Containers and sidecars run together; each init container runs beside the sidecars started
@@ -342,93 +342,93 @@ def requests_of(found: api.Pod) -> tuple[tuple[str, int], ...]:
     Source:
         PodRequests in component-helpers resource/helpers.go; NodeResourcesFit's computePodResourceRequest.
     """
-    total = _of_containers(found)
-    total |= _of_pod_level(found, total)
-    _add(total, _read(found, "spec.overhead", found.spec.overhead))
+    total = _of_containers(pod)
+    total |= _of_pod_level(pod, total)
+    _add(total, _read(pod, "spec.overhead", pod.spec.overhead))
     whole = {name: rounded(name, amount) for name, amount in total.items() if name not in MARKERS}
     whole["pods"] = 1
     return tuple(sorted((name, amount) for name, amount in whole.items() if amount))
 
 
-def _of_containers(found: api.Pod) -> _Exact:
-    status = found.status
+def _of_containers(pod: api.Pod) -> _Exact:
+    status = pod.status
     infeasible = any(
         c.type == RESIZE_PENDING and c.reason == "Infeasible" for c in status.conditions
     )
     given = {c.name: c for c in (*status.container_statuses, *status.init_container_statuses)}
     together: _Exact = {}
-    for n, container in enumerate(found.spec.containers):
-        wanted = _wanted(found, f"spec.containers[{n}]", container.resources)
-        _add(together, _effective(found, wanted, given.get(container.name), infeasible=infeasible))
+    for n, container in enumerate(pod.spec.containers):
+        requests = _container_requests(pod, f"spec.containers[{n}]", container.resources)
+        _add(together, _effective(pod, requests, given.get(container.name), infeasible=infeasible))
     sidecars: _Exact = {}
     at_start: _Exact = {}
-    for n, container in enumerate(found.spec.init_containers):
-        wanted = _wanted(found, f"spec.initContainers[{n}]", container.resources)
+    for n, container in enumerate(pod.spec.init_containers):
+        requests = _container_requests(pod, f"spec.initContainers[{n}]", container.resources)
         if _is_sidecar(container):
-            wanted = _effective(found, wanted, given.get(container.name), infeasible=infeasible)
-            _add(together, wanted)
-            _add(sidecars, wanted)
+            requests = _effective(pod, requests, given.get(container.name), infeasible=infeasible)
+            _add(together, requests)
+            _add(sidecars, requests)
             _raise(at_start, sidecars)
         else:
             beside = dict(sidecars)
-            _add(beside, wanted)
+            _add(beside, requests)
             _raise(at_start, beside)
     _raise(together, at_start)
     return together
 
 
-def _of_pod_level(found: api.Pod, containers: _Exact) -> _Exact:
+def _of_pod_level(pod: api.Pod, containers: _Exact) -> _Exact:
     """Return the pod-level requests, which replace those of the containers."""
-    needs = found.spec.resources
+    needs = pod.spec.resources
     if not needs.requests and not needs.limits:
         return {}
-    wanted = _read(found, "spec.resources.requests", needs.requests)
-    for name, amount in _read(found, "spec.resources.limits", needs.limits).items():
+    requests = _read(pod, "spec.resources.requests", needs.requests)
+    for name, amount in _read(pod, "spec.resources.limits", needs.limits).items():
         # requests of containers take precedence over the pod-level limit
         if name not in containers:
-            wanted.setdefault(name, amount)
-    if found.status.resources is not None:
-        _raise(wanted, _read(found, "status.resources.requests", found.status.resources.requests))
-        _raise(wanted, _read(found, "status.allocatedResources", found.status.allocated_resources))
+            requests.setdefault(name, amount)
+    if pod.status.resources is not None:
+        _raise(requests, _read(pod, "status.resources.requests", pod.status.resources.requests))
+        _raise(requests, _read(pod, "status.allocatedResources", pod.status.allocated_resources))
     return {
         name: amount
-        for name, amount in wanted.items()
+        for name, amount in requests.items()
         if name in {CPU, "memory"} or name.startswith("hugepages-")
     }
 
 
-def _wanted(found: api.Pod, where: str, needs: api.ResourceNeeds) -> _Exact:
+def _container_requests(pod: api.Pod, where: str, needs: api.ResourceNeeds) -> _Exact:
     """Return the requests of a container; a limit without a request is the request (API defaulting)."""
-    wanted = _read(found, where, needs.requests, ".resources.requests")
-    if len(needs.limits.keys() - wanted.keys()):
-        limits = _read(found, where, needs.limits, ".resources.limits")
-        wanted = limits | wanted
-    return wanted
+    requests = _read(pod, where, needs.requests, ".resources.requests")
+    if len(needs.limits.keys() - requests.keys()):
+        limits = _read(pod, where, needs.limits, ".resources.limits")
+        requests = limits | requests
+    return requests
 
 
 def _effective(
-    found: api.Pod, wanted: _Exact, status: api.ContainerStatus | None, *, infeasible: bool
+    pod: api.Pod, desired: _Exact, status: api.ContainerStatus | None, *, infeasible: bool
 ) -> _Exact:
     """Return the maximum of desired, actual and allocated requests (in-place resize)."""
     if status is None or status.resources is None:
-        return wanted
-    most = {} if infeasible else dict(wanted)
+        return desired
+    most = {} if infeasible else dict(desired)
     where = f"status of container {status.name}"
-    _raise(most, _read(found, where, status.resources.requests))
-    _raise(most, _read(found, where, status.allocated_resources))
+    _raise(most, _read(pod, where, status.resources.requests))
+    _raise(most, _read(pod, where, status.allocated_resources))
     return most
 
 
-def _read(found: api.Pod, where: str, resources: api.Resources, more: str = "") -> _Exact:
+def _read(pod: api.Pod, where: str, resources: api.Resources, more: str = "") -> _Exact:
     if not resources:
         return {}
     try:
         read = exact(resources)
     except BadQuantity as fault:
-        raise bad(found, where + more, str(fault)) from fault
+        raise bad(pod, where + more, str(fault)) from fault
     for name, amount in read.items():
         if amount < 0:
-            raise bad(found, where + more, f'{name}: "{resources[name]}" is negative')
+            raise bad(pod, where + more, f'{name}: "{resources[name]}" is negative')
     return read
 
 

@@ -30,11 +30,11 @@ class Priorities:
     def __init__(self) -> None:
         self._classes: dict[str, api.PriorityClass] = {}
 
-    def put(self, found: api.PriorityClass) -> bool:
+    def put(self, priority_class: api.PriorityClass) -> bool:
         """Add or replace a class; return whether its meaning has changed."""
-        before = self._classes.get(found.metadata.name)
-        self._classes[found.metadata.name] = found
-        return before is None or _meaning(before) != _meaning(found)
+        before = self._classes.get(priority_class.metadata.name)
+        self._classes[priority_class.metadata.name] = priority_class
+        return before is None or _meaning(before) != _meaning(priority_class)
 
     def drop(self, name: str) -> bool:
         """Remove a class; return whether it existed."""
@@ -52,12 +52,12 @@ class Priorities:
                     "apiVersion": "scheduling.k8s.io/v1",
                     "kind": "PriorityClass",
                     "metadata": {"name": name},
-                    "value": found.value,
-                    "globalDefault": found.global_default,
-                    "preemptionPolicy": found.preemption_policy,
+                    "value": priority_class.value,
+                    "globalDefault": priority_class.global_default,
+                    "preemptionPolicy": priority_class.preemption_policy,
                 }
             )
-            for name, found in self._classes.items()
+            for name, priority_class in self._classes.items()
         )
 
     def resolve(self, value: int | None, class_name: str, policy: str) -> Priority:
@@ -74,8 +74,8 @@ class Priorities:
         Source:
             The Priority admission plugin. Of several global defaults it takes the lowest value.
         """
-        found = self._classes.get(class_name) if class_name else self._default()
-        if class_name and found is None:
+        priority_class = self._classes.get(class_name) if class_name else self._default()
+        if class_name and priority_class is None:
             number = value if value is not None else SYSTEM.get(class_name)
             return Priority(
                 value=number or 0,
@@ -83,20 +83,28 @@ class Priorities:
                 preemption_policy=policy or PREEMPT,
                 unknown=number is None,
             )
-        if found is None:
+        if priority_class is None:
             return Priority(value=value or 0, preemption_policy=policy or PREEMPT)
         if value is not None and not class_name:  # a default does not apply to older objects
             return Priority(value=value, preemption_policy=policy or PREEMPT)
         return Priority(
-            value=found.value if value is None else value,
-            class_name=found.metadata.name,
-            preemption_policy=policy or found.preemption_policy,
+            value=priority_class.value if value is None else value,
+            class_name=priority_class.metadata.name,
+            preemption_policy=policy or priority_class.preemption_policy,
         )
 
     def _default(self) -> api.PriorityClass | None:
-        defaults = [one for one in self._classes.values() if one.global_default]
-        return min(defaults, key=lambda one: (one.value, one.metadata.name), default=None)
+        defaults = [
+            priority_class
+            for priority_class in self._classes.values()
+            if priority_class.global_default
+        ]
+        return min(
+            defaults,
+            key=lambda priority_class: (priority_class.value, priority_class.metadata.name),
+            default=None,
+        )
 
 
-def _meaning(one: api.PriorityClass) -> tuple[int, bool, str]:
-    return (one.value, one.global_default, one.preemption_policy)
+def _meaning(priority_class: api.PriorityClass) -> tuple[int, bool, str]:
+    return (priority_class.value, priority_class.global_default, priority_class.preemption_policy)

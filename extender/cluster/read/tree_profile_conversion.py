@@ -8,7 +8,7 @@ from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 
 
-def profile_of(found: api.TreeProfile) -> TreeProfile:
+def profile_of(profile: api.TreeProfile) -> TreeProfile:
     """Return the profile of the core.
 
     The rules of the CustomResourceDefinition are checked here too, for profiles that were read from a file.
@@ -17,26 +17,28 @@ def profile_of(found: api.TreeProfile) -> TreeProfile:
         BadInput: A kind is unknown or there twice, or does not have the gang mode; names object, field and value.
     """
     kinds: dict[str, KindPolicy] = {}
-    for index, one in enumerate(found.spec.kinds):
-        field = f"{found.label}: spec.kinds[{index}]"
-        kind = BY_KIND.get(one.kind)
+    for index, entry in enumerate(profile.spec.kinds):
+        field = f"{profile.label}: spec.kinds[{index}]"
+        kind = BY_KIND.get(entry.kind)
         if kind is None:
-            raise BadInput(f"{field}.kind: {one.kind!r} is none of {', '.join(BY_KIND)}")
-        if one.kind in kinds:
-            raise BadInput(f"{field}.kind: {one.kind!r} is there twice; write one entry per kind")
-        if one.gang not in kind.gang_modes:
+            raise BadInput(f"{field}.kind: {entry.kind!r} is none of {', '.join(BY_KIND)}")
+        if entry.kind in kinds:
+            raise BadInput(f"{field}.kind: {entry.kind!r} is there twice; write one entry per kind")
+        if entry.gang not in kind.gang_modes:
             modes = ", ".join(kind.gang_modes)
-            raise BadInput(f"{field}.gang: {one.gang!r} is not for {one.kind}; it has {modes}")
-        if one.native_groups != "Ignore" and kind.native_parts is None:
-            able = ", ".join(name for name, one in BY_KIND.items() if one.native_parts is not None)
-            text = f"{one.native_groups!r} is not for {one.kind}, whose controller makes no groups; it is for {able}"
+            raise BadInput(f"{field}.gang: {entry.gang!r} is not for {entry.kind}; it has {modes}")
+        if entry.native_groups != "Ignore" and kind.native_parts is None:
+            able = ", ".join(
+                name for name, other_kind in BY_KIND.items() if other_kind.native_parts is not None
+            )
+            text = f"{entry.native_groups!r} is not for {entry.kind}, whose controller makes no groups; it is for {able}"
             raise BadInput(f"{field}.nativeGroups: {text}")
-        kinds[one.kind] = KindPolicy(
-            enabled=one.enabled,
-            gang=one.gang,
-            root_topology=one.topology.root,
-            leaf_topology=one.topology.leaf,
-            disruption_mode=one.disruption_mode,
-            native_groups=one.native_groups,
+        kinds[entry.kind] = KindPolicy(
+            enabled=entry.enabled,
+            gang=entry.gang,
+            root_topology=entry.topology.root,
+            leaf_topology=entry.topology.leaf,
+            disruption_mode=entry.disruption_mode,
+            native_groups=entry.native_groups,
         )
-    return TreeProfile(name=found.metadata.name, kinds=kinds)
+    return TreeProfile(name=profile.metadata.name, kinds=kinds)

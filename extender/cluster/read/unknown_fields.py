@@ -15,9 +15,8 @@ from extender.cluster.types import group_types, node_types, tree_profile_types, 
 from extender.core.model.wording import did_you_mean
 
 PREFIX: Final = "gang-extender.dev/"
-_NAMES: Final[
-    Mapping[str, tuple[str, ...]]
-] = {  # of users and of the service, by the field of metadata
+# of users and of the service, by the field of metadata
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "labels": ("pod-group", "tree", "leaf", "kind", "exempt"),
     "annotations": (
         "parent",
@@ -106,10 +105,10 @@ def fields_not_read(kind: type[Any]) -> frozenset[str] | None:
     return _WHOLE.get(kind)
 
 
-def unknown_names(thing: Mapping[str, object]) -> Iterator[FieldProblem]:
+def unknown_names(manifest: Mapping[str, object]) -> Iterator[FieldProblem]:
     """Yield the labels and annotations of an object, and of templates in it, with our prefix that have no meaning there."""
     for part in ("metadata", "spec"):
-        yield from _unknown_names(thing.get(part), part)
+        yield from _unknown_names(manifest.get(part), part)
 
 
 def _unknown_names(value: object, path: str) -> Iterator[FieldProblem]:
@@ -119,7 +118,7 @@ def _unknown_names(value: object, path: str) -> Iterator[FieldProblem]:
     if not isinstance(value, Mapping):
         return
     for field, below in value.items():
-        here = f"{path}.{field}"
+        field_path = f"{path}.{field}"
         if field in _NAMES and isinstance(below, Mapping):
             for name in below:
                 text = str(name)
@@ -127,6 +126,6 @@ def _unknown_names(value: object, path: str) -> Iterator[FieldProblem]:
                     continue
                 other = _FIELD_OF.get(text)
                 hint = f"; it is one of the {other}" if other else did_you_mean(text, _FIELD_OF)
-                yield FieldProblem(f"{here}[{text}]", f"has no meaning{hint}")
+                yield FieldProblem(f"{field_path}[{text}]", f"has no meaning{hint}")
         elif isinstance(below, Mapping | list | tuple):
-            yield from _unknown_names(below, here)
+            yield from _unknown_names(below, field_path)

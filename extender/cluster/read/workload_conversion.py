@@ -6,13 +6,15 @@ from extender.cluster import types as api
 from extender.core.workloads.workload_object import OwnerReference, WorkloadObject
 
 
-def workload_of(found: api.WorkloadManifest) -> WorkloadObject:
+def workload_of(manifest: api.WorkloadManifest) -> WorkloadObject:
     """Return the workload of the core."""
-    metadata = found.metadata
-    owner = next((one for one in metadata.owner_references if one.controller), None)
+    metadata = manifest.metadata
+    owner = next(
+        (reference for reference in metadata.owner_references if reference.controller), None
+    )
     return WorkloadObject(
-        api_version=found.api_version,
-        kind=found.kind,
+        api_version=manifest.api_version,
+        kind=manifest.kind,
         namespace=metadata.namespace,
         name=metadata.name,
         uid=metadata.uid,
@@ -25,6 +27,6 @@ def workload_of(found: api.WorkloadManifest) -> WorkloadObject:
         else OwnerReference(
             api_version=owner.api_version, kind=owner.kind, name=owner.name, uid=owner.uid
         ),
-        spec=found.spec,
-        status=found.status,
+        spec=manifest.spec,
+        status=manifest.status,
     )

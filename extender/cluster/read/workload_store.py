@@ -34,12 +34,12 @@ class WorkloadStore:
     def __init__(self) -> None:
         self.view = WorkloadView()
 
-    def upsert(self, found: api.WorkloadManifest) -> None:
+    def upsert(self, manifest: api.WorkloadManifest) -> None:
         """Add or replace a workload."""
-        before = self.view.objects.get(found.metadata.uid)
-        if before is None and not is_covered(found):
+        before = self.view.objects.get(manifest.metadata.uid)
+        if before is None and not is_covered(manifest):
             return
-        workload = workload_of(found)
+        workload = workload_of(manifest)
         owned = self.view.owned
         if before is not None and before.owner != workload.owner:
             owned = _without_owned(owned, before)
@@ -63,19 +63,19 @@ class WorkloadStore:
         if name in self.view.profiles:
             self._change(profiles=self.view.profiles.delete(name))
 
-    def put_templates(self, found: api.WorkloadManifest) -> None:
+    def put_templates(self, manifest: api.WorkloadManifest) -> None:
         """Add or replace a Workload; a built-in one comes before one of our API group."""
-        workload = workload_of(found)
+        workload = workload_of(manifest)
         key = (workload.namespace, workload.name)
         before = self.view.templates.get(key)
         if before is None or before.uid == workload.uid or _is_builtin(workload):
             self._change(templates=self.view.templates.set(key, workload))
 
-    def delete_templates(self, found: api.WorkloadManifest) -> None:
+    def delete_templates(self, manifest: api.WorkloadManifest) -> None:
         """Remove a Workload."""
-        before = self.view.templates.get(found.key)
-        if before is not None and before.uid == found.metadata.uid:
-            self._change(templates=self.view.templates.delete(found.key))
+        before = self.view.templates.get(manifest.key)
+        if before is not None and before.uid == manifest.metadata.uid:
+            self._change(templates=self.view.templates.delete(manifest.key))
 
     def set_served(self, kinds: AbstractSet[str]) -> None:
         """Set which kinds are read: those of them whose objects are not all known are pending."""
@@ -120,18 +120,18 @@ def _is_builtin(workload: WorkloadObject) -> bool:
     return workload.api_version.startswith("scheduling.k8s.io/")
 
 
-def is_covered(found: api.WorkloadManifest) -> bool:
+def is_covered(manifest: api.WorkloadManifest) -> bool:
     """Return whether a workload has a tree label, or owns objects that may have one."""
-    kind = BY_KIND.get(found.kind)
+    kind = BY_KIND.get(manifest.kind)
     if kind is None:
         return False
-    if TREE_LABEL in found.metadata.labels or kind.parts is None:
+    if TREE_LABEL in manifest.metadata.labels or kind.parts is None:
         return True
-    if kind.part_of and GROUP_TEMPLATE_ANNOTATION in found.metadata.annotations:
+    if kind.part_of and GROUP_TEMPLATE_ANNOTATION in manifest.metadata.annotations:
         return True  # a group that it owns belongs to its own owner
     return any(
         TREE_LABEL in _labels(template)
-        for template in pod_templates(kind.template_paths, found.spec)
+        for template in pod_templates(kind.template_paths, manifest.spec)
     )
 
 

@@ -34,7 +34,7 @@ class SchedulingPolicy(Part, frozen=True, kw_only=True):
 
 
 class TopologyEntry(Part, frozen=True, kw_only=True):
-    """The node label of a topology level; three spellings of one field (SPEC X1)."""
+    """The node label of a topology level; three spellings of one field (X1)."""
 
     key: str = ""
     level: str = ""
@@ -45,7 +45,7 @@ class SchedulingConstraints(Part, frozen=True, kw_only=True):
     """The topology levels of which a group must be within one domain."""
 
     topology: tuple[TopologyEntry, ...] = ()
-    topology_constraints: tuple[TopologyEntry, ...] = ()  # an old spelling (SPEC X1)
+    topology_constraints: tuple[TopologyEntry, ...] = ()  # an old spelling (X1)
 
 
 class DisruptionMode(Part, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class WorkloadRef(Part, frozen=True, kw_only=True):
 
 
 class OldTemplateRef(Part, frozen=True, kw_only=True):
-    """`WorkloadRef` of Kubernetes 1.36 (SPEC X4)."""
+    """`WorkloadRef` of Kubernetes 1.36 (X4)."""
 
     workload_name: str = ""
     pod_group_template_name: str = ""

@@ -95,21 +95,21 @@ class EventRecorder:
 
     def _series(self, notice: K8sEvent, now_ms: int) -> Request | None:
         """Count a repetition; return a request when the count is due to be written."""
-        known = self._written.get(notice)
-        if known is None:
+        written = self._written.get(notice)
+        if written is None:
             return None
-        if now_ms - known.repeated_ms > SERIES_MS:
+        if now_ms - written.repeated_ms > SERIES_MS:
             del self._written[notice]
             return None
-        known.count += 1
-        known.repeated_ms = now_ms
+        written.count += 1
+        written.repeated_ms = now_ms
         self._written.move_to_end(notice)
-        if now_ms - known.written_ms < WRITE_SERIES_EVERY_MS:
+        if now_ms - written.written_ms < WRITE_SERIES_EVERY_MS:
             return None
-        known.written_ms = now_ms
+        written.written_ms = now_ms
         at = rfc3339(self._clock.now_us(), micro=True)
-        series = {"series": {"count": known.count, "lastObservedTime": at}}
-        return _request("PATCH", f"{PATH}/{notice.namespace}/events/{known.name}", series)
+        series = {"series": {"count": written.count, "lastObservedTime": at}}
+        return _request("PATCH", f"{PATH}/{notice.namespace}/events/{written.name}", series)
 
     def _new(
         self, notice: K8sEvent, api_version: str, related_version: str, now_ms: int

@@ -17,19 +17,19 @@ from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 PATH = "/apis/gang-extender.dev/v1alpha1/namespaces"
 
 
-async def write_finalizers(server: ApiServer, wanted: FinalizerChange) -> None:
+async def write_finalizers(server: ApiServer, change: FinalizerChange) -> None:
     """Replace the finalizers of a group.
 
     Raises:
         RequestRejected: The group was deleted or recreated, or the request is invalid.
         ClusterUnavailable: No answer, not allowed, or the group has changed since; try again later.
     """
-    key, guard = wanted.group, wanted.guard
+    key, guard = change.group, change.guard
     body = {
         "metadata": {
             "uid": guard.uid,
             "resourceVersion": guard.resource_version,
-            "finalizers": list(wanted.finalizers),
+            "finalizers": list(change.finalizers),
         }
     }
     request = Request(

@@ -66,13 +66,13 @@ def rfc3339(at_us: int, *, micro: bool = False) -> str:
 
 
 def differing(
-    stored: Sequence[tuple[str, str, str, str]], wanted: Sequence[Condition]
+    stored: Sequence[tuple[str, str, str, str]], desired: Sequence[Condition]
 ) -> list[Condition]:
-    """Return the wanted conditions that are not stored, or stored differently."""
+    """Return the desired conditions that are not stored, or stored differently."""
     have = {entry[0]: entry[1:] for entry in stored}
     return [
         condition
-        for condition in wanted
+        for condition in desired
         if have.get(condition.type) != (condition.status, condition.reason, condition.message)
     ]
 
@@ -83,7 +83,7 @@ class GroupStatusWriter:
     def __init__(self, server: ApiServer, clock: Clock) -> None:
         self._server = server
         self._clock = clock
-        self._known: dict[str, _Stored] = {}  # UID -> object of our last write or read
+        self._objects: dict[str, _Stored] = {}  # UID -> object of our last write or read
 
     async def set_conditions(self, group: Group, conditions: Sequence[Condition]) -> None:
         """Merge conditions into the status of a group as the view knows it.
@@ -100,7 +100,7 @@ class GroupStatusWriter:
             f"/{PLURALS[group.key.kind]}/{group.key.name}"
         )
         try:
-            stored = self._as_known(group)
+            stored = self._last_stored(group)
             if stored is not None and not differing(stored.as_tuples(), cut):
                 stored = None  # only a read of the object proves that nothing is to be written
             for _ in range(TRIES_MAX):
@@ -114,39 +114,37 @@ class GroupStatusWriter:
 
     def forget(self, uids: set[str]) -> None:
         """Drop the known objects of groups that are not in `uids`."""
-        for uid in self._known.keys() - uids:
-            del self._known[uid]
+        for uid in self._objects.keys() - uids:
+            del self._objects[uid]
 
     def _has_seen_our_write(self, group: Group) -> bool:
         """Return whether the view is at least as new as our last write; an older view proves nothing."""
-        known = self._known.get(group.uid)
-        return known is None or not _newer(known.metadata.resource_version, group.resource_version)
+        last = self._objects.get(group.uid)
+        return last is None or not _newer(last.metadata.resource_version, group.resource_version)
 
-    def _as_known(self, group: Group) -> _Stored | None:
+    def _last_stored(self, group: Group) -> _Stored | None:
         """Return the object with its conditions, or None if it must be read; a stale one gives a conflict later."""
-        known = self._known.get(group.uid)
-        if known is not None and not _newer(
-            group.resource_version, known.metadata.resource_version
-        ):
-            return known
+        last = self._objects.get(group.uid)
+        if last is not None and not _newer(group.resource_version, last.metadata.resource_version):
+            return last
         if group.conditions or not group.resource_version:
             return None  # a view has conditions without their times
-        seen = _Meta(
+        metadata = _Meta(
             uid=group.uid,
             resource_version=group.resource_version,
             generation=group.generation,
         )
-        return _Stored(metadata=seen)
+        return _Stored(metadata=metadata)
 
     async def _merge(
-        self, path: str, group: Group, wanted: Sequence[Condition], stored: _Stored
+        self, path: str, group: Group, desired: Sequence[Condition], stored: _Stored
     ) -> bool:
         """Merge and write; return false if another writer has changed the object since."""
         if stored.metadata.uid != group.uid:
             raise RequestRejected(f"conditions of {group.key}: it was deleted and recreated")
-        changed = differing(stored.as_tuples(), wanted)
+        changed = differing(stored.as_tuples(), desired)
         if not changed:
-            self._known[group.uid] = stored
+            self._objects[group.uid] = stored
             return True
         body = {
             "metadata": {
@@ -169,7 +167,7 @@ class GroupStatusWriter:
             if refusal.status == HTTPStatus.CONFLICT:
                 return False
             raise
-        self._known[group.uid] = written
+        self._objects[group.uid] = written
         return True
 
     async def _stored(self, request: Request) -> _Stored:
@@ -198,8 +196,8 @@ class GroupStatusWriter:
         return list(by_type.values())
 
 
-def _newer(one: str, other: str) -> bool:
+def _newer(version: str, other: str) -> bool:
     """Return whether a resourceVersion is newer than another, or not comparable with it."""
-    if not one.isdigit() or not other.isdigit():
-        return one != other
-    return int(one) > int(other)
+    if not version.isdigit() or not other.isdigit():
+        return version != other
+    return int(version) > int(other)

@@ -69,10 +69,10 @@ class LogHeadConfigMap:
                 return ()
             raise self._fault(refusal) from refusal
         try:
-            found = msgspec.json.decode(body, type=_ConfigMap)
+            config_map = msgspec.json.decode(body, type=_ConfigMap)
         except msgspec.MsgspecError as problem:
             raise ClusterUnavailable(f"{WHAT} {path}: {problem}") from problem
-        return read_anchors(bytes(found.data), path)
+        return read_anchors(bytes(config_map.data), path)
 
     async def publish(self, anchors: Sequence[Anchor]) -> None:
         """Replace the published anchors; see the port."""

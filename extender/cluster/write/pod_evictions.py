@@ -84,11 +84,11 @@ class PodEvictions:
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
         """Return how a pod ended, or will end if it terminates; None if it does neither."""
-        found = await read_pod(self._server, pod)
-        if found is None or found.metadata.uid != pod.uid:
+        current = await read_pod(self._server, pod)
+        if current is None or current.metadata.uid != pod.uid:
             return PodEnd("deleted")
-        if ended(found):
-            return end_of(found)
-        if found.metadata.deletion_timestamp is not None:
-            return end_of_terminating(disruption_reason(found), found.spec.node_name)
+        if ended(current):
+            return end_of(current)
+        if current.metadata.deletion_timestamp is not None:
+            return end_of_terminating(disruption_reason(current), current.spec.node_name)
         return None

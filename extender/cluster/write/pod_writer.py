@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 PRECONDITION: Final = "Precondition failed"
 
 
-def fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavailable:
+def fault_of(action: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavailable:
     """Return the fault for an error response: `RequestRejected` is final, `ClusterUnavailable` may pass."""
-    text = f"{what}: {refusal}"
+    text = f"{action}: {refusal}"
     if refusal.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         logger.error(
             "the API server denied access; see deploy/kubernetes/rbac.yaml and confinement.yaml",
@@ -131,20 +131,20 @@ class PodWriter:
 
     async def _look_after_conflict(self, binding: Binding, refusal: ApiResponse) -> None:
         """Read the pod after a 409; return if it is on the node, as after a Binding whose answer was lost."""
-        found = await read_pod(self._server, binding.pod)
-        what = f"bind {binding.pod.namespace}/{binding.pod.name} to {binding.node}"
-        if found is None or found.metadata.uid != binding.pod.uid:
-            raise RequestRejected(f"{what}: the pod was deleted or recreated") from refusal
-        node = found.spec.node_name
+        current = await read_pod(self._server, binding.pod)
+        action = f"bind {binding.pod.namespace}/{binding.pod.name} to {binding.node}"
+        if current is None or current.metadata.uid != binding.pod.uid:
+            raise RequestRejected(f"{action}: the pod was deleted or recreated") from refusal
+        node = current.spec.node_name
         if node == binding.node:
             return
-        gates = [gate.name for gate in found.spec.scheduling_gates]
+        gates = [gate.name for gate in current.spec.scheduling_gates]
         if node:
-            raise RequestRejected(f"{what}: it is bound to {node}") from refusal
-        if gates or found.metadata.deletion_timestamp is not None:
+            raise RequestRejected(f"{action}: it is bound to {node}") from refusal
+        if gates or current.metadata.deletion_timestamp is not None:
             reason = f"it is gated by {', '.join(gates)}" if gates else "it is being deleted"
-            raise RequestRejected(f"{what}: {reason}") from refusal
-        raise ClusterUnavailable(f"{what}: {refusal}") from refusal
+            raise RequestRejected(f"{action}: {reason}") from refusal
+        raise ClusterUnavailable(f"{action}: {refusal}") from refusal
 
     async def _patch(self, pod: PodRef, subresource: str, content_type: str, body: object) -> None:
         await patch_pod(self._server, pod, subresource, content_type, body)

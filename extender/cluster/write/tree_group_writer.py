@@ -157,7 +157,7 @@ def manifest(group: GroupManifest) -> dict[str, object]:
     }
 
 
-def _fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavailable:
+def _fault_of(action: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavailable:
     """Return the fault for an error response; a group that is gone or was made again is for the next look at the view.
 
     Sources: an apply with a UID gets 409 from the registry without an object, 422 from validation with another one; a
@@ -166,7 +166,7 @@ def _fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnava
     is_other = refusal.status == HTTPStatus.CONFLICT or (
         refusal.status == HTTPStatus.UNPROCESSABLE_ENTITY and "metadata.uid:" in refusal.message
     )
-    return ClusterUnavailable(f"{what}: {refusal}") if is_other else fault_of(what, refusal)
+    return ClusterUnavailable(f"{action}: {refusal}") if is_other else fault_of(action, refusal)
 
 
 def _collection(key: GroupKey, api_version: str = API_VERSION) -> str:

@@ -52,9 +52,7 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-WORKERS: Final = (
-    8  # parallel deletions: a third of the connections that an account may use (DESIGN 9.4)
-)
+WORKERS: Final = 8  # parallel deletions: a third of the connections that an account may use (K61)
 # A deletion that was refused, by a PodDisruptionBudget or an admission webhook, does not delay other deletions.
 RETRIES: Final = RetryPolicy(first_s=2.0, max_s=30.0, after_failure="continue")
 VIA: Final[Mapping[Literal["delete", "eviction-api"], GoneVia]] = {
@@ -127,8 +125,10 @@ class Evictor:
         """Record which victims run, which terminate by this service, also from before a restart, and their neighbours."""
         for preemption in state.preemptions.values():
             if preemption.claims and preemption.id not in self._present:
-                here = (uid for node in preemption.claims for uid in view.on_node.get(node, ()))
-                self._present[preemption.id] = frozenset(here)
+                neighbours = (
+                    uid for node in preemption.claims for uid in view.on_node.get(node, ())
+                )
+                self._present[preemption.id] = frozenset(neighbours)
             for uid in preemption.victims:
                 pod = view.pods.get(uid)
                 if pod is None or uid in self._requested:
@@ -143,10 +143,10 @@ class Evictor:
     def sync(self, view: ClusterView, state: ReservationState) -> None:
         """Queue the deletions that are due by the committed state, and forget ended preemptions."""
         self._forget(state)
-        known = self.eviction_context("", "", view, state)
+        context = self.eviction_context("", "", view, state)
         self._jobs = {}
         for preemption in state.preemptions.values():
-            due = functools.partial(self._note_due, view, preemption, known)
+            due = functools.partial(self._note_due, view, preemption, context)
             self._faults.attempt(preemption.gang, due)
         for uid in self._jobs:
             # What is being requested may not be in the view yet.
@@ -155,9 +155,9 @@ class Evictor:
         self._report(view, state)
 
     def _note_due(
-        self, view: ClusterView, preemption: PendingPreemption, known: EvictionContext
+        self, view: ClusterView, preemption: PendingPreemption, context: EvictionContext
     ) -> None:
-        for victim in victims_to_evict(view, preemption, known):
+        for victim in victims_to_evict(view, preemption, context):
             if victim.uid not in self._jobs:
                 job = _EvictionJob(preemption.id, preemption.gang_uid, victim)
                 self._jobs[victim.uid] = job
@@ -257,20 +257,20 @@ class Evictor:
     async def _wait_and_recheck(self, job: _EvictionJob) -> PendingPreemption | None:
         """Wait until this process may act; return the preemption if the deletion is still due, or None."""
         await self._leader.until_may_act()
-        durable = self._wanted(self._leader.committed, job)
-        return durable if durable and self._wanted(self._leader.pending_state, job) else None
+        durable = self._still_due(self._leader.committed, job)
+        return durable if durable and self._still_due(self._leader.pending_state, job) else None
 
-    def _wanted(self, state: ReservationState, job: _EvictionJob) -> PendingPreemption | None:
+    def _still_due(self, state: ReservationState, job: _EvictionJob) -> PendingPreemption | None:
         preemption = state.preemptions.get(job.gang_uid)
         if preemption is None or preemption.id != job.preemption:
             return None
         if self._cluster.not_ready_reason():
             return None  # a pass on a current view queues it again
-        known = EvictionContext(
+        context = EvictionContext(
             actor="", cause="", epoch=self._leader.epoch, now_us=0, requested=self._requested
         )
-        wanted = is_to_be_evicted(self._cluster.view(), preemption, job.victim.uid, known)
-        return preemption if wanted else None
+        is_due = is_to_be_evicted(self._cluster.view(), preemption, job.victim.uid, context)
+        return preemption if is_due else None
 
     async def _mark_groups(self, job: _EvictionJob, text: str) -> None:
         """Write DisruptionTarget on the groups of a unit, from the leaf of this victim up to the unit."""

@@ -43,7 +43,7 @@ class FinalizerController:
         self._placement = PlacementPriority(leader, clock)
         self._faults: ObjectFaults[GroupKey] = ObjectFaults("finalizers", clock.monotonic_ms)
         self._written: dict[GroupKey, Guard] = {}  # what the view showed at the write
-        self._seen = ClusterView()  # the guards of the last look
+        self._last_view = ClusterView()  # the guards of the last look
         self._may_change: dict[GroupKey, Guard] = {}  # those of them that get or lose the finalizer
 
     async def run(self) -> None:
@@ -70,26 +70,26 @@ class FinalizerController:
         begun_ms, failed = self._clock.monotonic_ms(), False
         view = self._cluster.view()
         self._follow(view)
-        for wanted in decide_protection(view, self._held, self._may_change):
-            if self._written.get(wanted.group) is wanted.guard:
+        for change in decide_protection(view, self._held, self._may_change):
+            if self._written.get(change.group) is change.guard:
                 continue  # the informer has not seen the write yet
-            if not wanted.guard.deleting:
+            if not change.guard.deleting:
                 await self._placement.give_way()
             if not self._may_write():
                 return False
-            if self._faults.waits(wanted.group):
+            if self._faults.waits(change.group):
                 continue
             answered = False
-            with self._faults.alone(wanted.group):
-                answered = await self._write(wanted)
+            with self._faults.alone(change.group):
+                answered = await self._write(change)
             failed |= not answered
-            if not wanted.guard.deleting and self._clock.monotonic_ms() - begun_ms > ROUND_MS:
+            if not change.guard.deleting and self._clock.monotonic_ms() - begun_ms > ROUND_MS:
                 return not failed
         return False
 
     def _follow(self, view: ClusterView) -> None:
         """Look at the guards that have changed since the last look."""
-        for key in changed_guards(self._seen, view):
+        for key in changed_guards(self._last_view, view):
             guard = view.guards.get(key)
             if self._written.get(key) is not guard:
                 self._written.pop(key, None)
@@ -97,26 +97,26 @@ class FinalizerController:
                 self._may_change[key] = guard
             else:
                 self._may_change.pop(key, None)
-        self._seen = ClusterView(guards=view.guards, guard_log=view.guard_log)
+        self._last_view = ClusterView(guards=view.guards, guard_log=view.guard_log)
 
     def _held(self) -> frozenset[GroupKey]:
         """Return the leaves with reservations in the committed or the pending state."""
         return held_leaves(self._leader.committed, self._leader.pending_state)
 
-    async def _write(self, wanted: FinalizerChange) -> bool:
+    async def _write(self, change: FinalizerChange) -> bool:
         """Write the finalizers of one group if the view still needs it; return whether the API server answered."""
         now = self._cluster.view()
-        same = now.guards.get(wanted.group) is wanted.guard
+        same = now.guards.get(change.group) is change.guard
         if not same or (
-            wanted.guard.deleting and not may_remove_finalizer(now, wanted.group, self._held())
+            change.guard.deleting and not may_remove_finalizer(now, change.group, self._held())
         ):
             return True  # changed meanwhile: the next run decides again
         try:
-            await self._cluster.set_finalizers(wanted)
+            await self._cluster.set_finalizers(change)
         except RequestRejected as error:  # deleted or recreated: the informer will see it
             log.info("finalizer not written", extra={"error": str(error)})
         except ClusterUnavailable as error:
             log.warning("finalizer not written yet", extra={"error": str(error)})
             return False
-        self._written[wanted.group] = wanted.guard
+        self._written[change.group] = change.guard
         return True

@@ -1,6 +1,6 @@
 """Remove our gate from members without a reservation, for kube-scheduler's own group scheduling or for autoscalers.
 
-See `native_gang_scheduling.gates_to_remove` (DESIGN 9.9) and `plan_request.refused_members` (DESIGN 9.10).
+See `native_gang_scheduling.gates_to_remove` (K55) and `plan_request.refused_members`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GateRemover:
     def __init__(self, cluster: Cluster, leader: Leader) -> None:
         self._cluster = cluster
         # Queued, or removed and not seen yet
-        self._wanted: Mapping[PodUid, Pod] = {}
+        self._due: Mapping[PodUid, Pod] = {}
         self._queue = WorkQueue(
             "gate removal",
             self._remove,
@@ -35,13 +35,13 @@ class GateRemover:
             workers=WORKERS,
             policy=RetryPolicy(first_s=PAUSE_S, max_s=PAUSE_S, after_failure="rest"),
         )
-        self._queue.name_of = lambda uid: self._wanted[uid].path if uid in self._wanted else uid
+        self._queue.name_of = lambda uid: self._due[uid].path if uid in self._due else uid
 
     def sync(self, held: Iterable[Pod]) -> None:
         """Queue the members whose gate is to be removed, and drop queued members that are not in `held`."""
-        before, self._wanted = self._wanted, {pod.uid: pod for pod in held}
-        self._queue.retain_only(self._wanted.keys())
-        for uid in self._wanted:
+        before, self._due = self._due, {pod.uid: pod for pod in held}
+        self._queue.retain_only(self._due.keys())
+        for uid in self._due:
             if uid not in before:
                 self._queue.add(uid)
 
@@ -50,7 +50,7 @@ class GateRemover:
         await self._queue.run()
 
     async def _remove(self, uid: PodUid) -> Retry | None:
-        pod = self._wanted.get(uid)
+        pod = self._due.get(uid)
         if pod is None:
             # It has a reservation now, or is gone.
             return None

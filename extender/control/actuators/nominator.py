@@ -117,9 +117,8 @@ class Nominator:
         self._started: Map[PodUid, PlanId] = Map()
         self._reservations_on: Map[NodeName, Map[PodUid, Reservation]] = Map()  # at the last run
         self._let_go: dict[PodUid, PlanId] = {}  # gate removed, to be nominated if they are late
-        self._others_wait = (
-            False  # pods that are no members, and could take the capacity of a member
-        )
+        # pods that are no members, and could take the capacity of a member
+        self._others_wait = False
         self._view = ClusterView()  # of the last run
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
         self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination
@@ -323,9 +322,9 @@ class Nominator:
             held = reservation_of(self._leader.committed, uid)
             return held if held is not None and held.plan == plan else None
         seat = self._claimed_seats.get(uid)
-        return seat if seat is not None and self._wanted(seat) else None
+        return seat if seat is not None and self._is_current(seat) else None
 
-    def _wanted(self, seat: Reservation | ClaimedSeat) -> bool:
+    def _is_current(self, seat: Reservation | ClaimedSeat) -> bool:
         """Return whether a reservation or claim is still in the committed state."""
         state = self._leader.committed
         if isinstance(seat, ClaimedSeat):
@@ -347,18 +346,20 @@ class Nominator:
         namespace, _, name = about.pod.partition("/")
         pod = PodRef(namespace=namespace, name=name, uid=about.uid)
         view = self._cluster.view()
-        seen = view.pods.get(about.uid)
+        member = view.pods.get(about.uid)
         if isinstance(seat, Reservation):
             let_go = self._let_go.get(seat.uid) == seat.plan
-            if let_go and (self._arrived(seat.uid) or (seen is not None and seen.node is not None)):
+            if let_go and (
+                self._arrived(seat.uid) or (member is not None and member.node is not None)
+            ):
                 return
-            if not let_go and seen is not None and self._is_found_without(view, seen):
+            if not let_go and member is not None and self._needs_no_nomination(view, member):
                 await self._cluster.remove_gate(pod)
                 self._let_go[seat.uid] = seat.plan
                 self._queue.add_after(seat.uid, self._delay_s)
                 return
-        nominated = seen.nominated if seen is not None else None
-        if nominated == about.node and _was_held_back(seen, about.uid, self._held_back):
+        nominated = member.nominated if member is not None else None
+        if nominated == about.node and _was_held_back(member, about.uid, self._held_back):
             # Only a change makes kube-scheduler retry the pod.
             await self._cluster.nominate(pod, None)
             nominated = None
@@ -370,11 +371,11 @@ class Nominator:
         if isinstance(seat, ClaimedSeat):
             # Its gate stays until the capacity is free.
             return
-        has_gate = about.uid not in self._let_go and (seen is None or GATE in seen.gates)
+        has_gate = about.uid not in self._let_go and (member is None or GATE in member.gates)
         if has_gate and await self._wait_and_recheck(seat):
             await self._cluster.remove_gate(pod)
 
-    def _is_found_without(self, view: ClusterView, pod: Pod) -> bool:
+    def _needs_no_nomination(self, view: ClusterView, pod: Pod) -> bool:
         """Return whether kube-scheduler will find the node of a member without a nomination, which costs a request.
 
         It offers every feasible node to filter where there are at most `NODES_ALL_OFFERED`, and filter passes the
@@ -394,7 +395,7 @@ class Nominator:
     async def _wait_and_recheck(self, seat: Reservation | ClaimedSeat) -> bool:
         """Wait until this process may act; return whether the write is still wanted then."""
         await self._leader.until_may_act()
-        return self._wanted(seat)
+        return self._is_current(seat)
 
 
 def next_step(

@@ -2,7 +2,7 @@
 
 A gated member never reaches kube-scheduler, so its user sees no refusal from there; for one without gate
 kube-scheduler does not ask again when the reason changes. A Kubernetes Event on the pod reaches both users
-(`kubectl describe pod`). Pod conditions are not written here (DESIGN 7). One worker writes, and only changes.
+(`kubectl describe pod`). Pod conditions are not written here, which would wake the pod (K25). One worker writes, and only changes.
 """
 
 from __future__ import annotations
@@ -68,9 +68,8 @@ REST_PER_WRITE = 2
 REST_MS_MAX = 100
 # Members arrive and are bound one by one: a condition is written this long after it first differs, with its value of then.
 CONDITION_AFTER_S = 0.5
-SETTLED_MS = (
-    1_000  # a reason that changes sooner is not reported: objects of a tree arrive one by one
-)
+# a reason that changes sooner is not reported: objects of a tree arrive one by one
+SETTLED_MS = 1_000
 
 
 # Groups of one namespace whose conditions are looked at in one run; the others wait for the next runs. A broken tree
@@ -111,14 +110,14 @@ class _Leaf(msgspec.Struct):
     Reported again is what differs in its kind: numbers in the text of an Event are those of its time.
     """
 
-    seen: tuple[object, ...]  # inputs of the reason: pods, tree, root, orphan, group
+    inputs: tuple[object, ...]  # of the reason: pods, tree, root, orphan, group
     reason: str  # of `pending_reason`, and whether the tree can ever be placed
     since_ms: int
     reported: dict[PodUid, str]
     settled: bool  # reported to all of them
 
 
-class _Seen(NamedTuple):
+class _LastRun(NamedTuple):
     """What a run has looked at; the next one looks at what differs."""
 
     view: ClusterView
@@ -159,14 +158,14 @@ class StatusReporter:
         # Leaves none of whose members waited, while pods belong to gangs as in this map
         self._placed: set[GroupKey] = set()
         self._placed_by: Map[PodUid, GangUid] = Map()
-        self._pods_seen: _Seen | None = None
+        self._last_run: _LastRun | None = None
         # Inputs of the last conditions: trees whose conditions are reported, roots with their preemptions and stall reasons, templates.
         self._trees: dict[GroupKey, Tree] = {}
         self._gangs: Map[GangUid, GangState] = Map()
         self._preemptions: Map[GangUid, PendingPreemption] = Map()
         self._stall_reasons: Mapping[GangUid, str] = {}
         self._blueprints: object = None
-        self._made: tuple[Any, ...] = (None,) * 10  # inputs of the last run
+        self._inputs: tuple[Any, ...] = (None,) * 10  # of the last run
         self._native = False  # kube-scheduler writes conditions of built-in groups
         self._all_settled = False  # no leaf waits for `SETTLED_MS`, and no group for its turn
         self._wrote: dict[_ConditionJob, Condition] = {}  # last written, or to be written when due
@@ -192,19 +191,19 @@ class StatusReporter:
             view: The cluster.
             state: The committed state.
             forest: The trees of the view.
-            stall_reasons: By root: why its victims are not deleted, that it waits for its turn, or what is held for it.
+            stall_reasons: By root: why its victims are not deleted, that it waits for its first search, or what is held for it.
         """
-        made = (
+        inputs = (
             forest, state.gangs, state.gang_of, state.preemptions, view.groups, view.members,
             view.blueprints, native_on(state.features), view.generation, dict(stall_reasons),
         )  # fmt: skip
         if (
             self._all_settled
-            and same_objects(self._made[:-2], made[:-2])
-            and self._made[-2:] == made[-2:]
+            and same_objects(self._inputs[:-2], inputs[:-2])
+            and self._inputs[-2:] == inputs[-2:]
         ):
             return
-        self._made = made
+        self._inputs = inputs
         native = native_on(state.features)
         if native != self._native:
             # conditions get another type
@@ -251,11 +250,11 @@ class StatusReporter:
         stall_reasons: Mapping[GangUid, str],
     ) -> Iterable[Tree]:
         """Return the trees whose conditions may differ from those that were reported."""
-        known, trees = self._trees, forest.trees
+        reported, trees = self._trees, forest.trees
         if view.blueprints is not self._blueprints:
             self._blueprints = view.blueprints
-            known.clear()
-        due = {key: tree for key, tree in trees.items() if known.get(key) is not tree}
+            reported.clear()
+        due = {key: tree for key, tree in trees.items() if reported.get(key) is not tree}
         uids = changed_keys(self._gangs, state.gangs)
         uids |= changed_keys(self._preemptions, state.preemptions)
         uids |= {
@@ -263,12 +262,15 @@ class StatusReporter:
             for uid in stall_reasons.keys() | self._stall_reasons.keys()
             if stall_reasons.get(uid) != self._stall_reasons.get(uid)
         }
-        for uid in uids:
-            root = state.gangs.get(uid) or self._gangs.get(uid)
-            key = group_key_of(root) if root is not None else None
-            if key is not None and key in trees:
-                known.pop(key, None)
-                due[key] = trees[key]
+        gangs = {
+            uid: root for uid in uids if (root := state.gangs.get(uid) or self._gangs.get(uid))
+        }
+        keys = {group_key_of(root) for root in gangs.values()}
+        if undecided := uids - gangs.keys():  # the log has no event about them
+            keys.update(key for key, tree in trees.items() if tree.root.uid in undecided)
+        for key in keys & trees.keys():
+            reported.pop(key, None)
+            due[key] = trees[key]
         self._gangs, self._preemptions = state.gangs, state.preemptions
         self._stall_reasons = dict(stall_reasons)
         return due.values()
@@ -279,7 +281,7 @@ class StatusReporter:
             self._wrote = {k: c for k, c in self._wrote.items() if k.group in view.groups}
             self._prune_at = max(PRUNE_MIN, 2 * len(self._wrote))
         if len(self._trees) > PRUNE_MIN + 2 * len(forest.trees):
-            self._trees = {k: made for k, made in self._trees.items() if k in forest.trees}
+            self._trees = {k: tree for k, tree in self._trees.items() if k in forest.trees}
         if len(self._orphans) > PRUNE_MIN + 2 * len(forest.orphans):
             self._orphans = {k: o for k, o in self._orphans.items() if k in forest.orphans}
 
@@ -297,34 +299,34 @@ class StatusReporter:
         """Queue conditions that report broken rules on the first groups of a tree; unchanged groups are skipped."""
         text = _problem_text(tree)
         only_pods = all(problem.rule == PODS_DIFFER for problem in tree.problems)
-        reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
-        known: set[int] = set()
+        reason = "SchedulerError" if only_pods else "Invalid"  # B9 and X7
+        reported_ids: set[int] = set()
         if isinstance(before, Tree) and before.problems == tree.problems:
-            known = {id(group) for group in before.groups[:GROUPS_PER_TREE]}
+            reported_ids = {id(group) for group in before.groups[:GROUPS_PER_TREE]}
         for group in tree.groups[:GROUPS_PER_TREE]:
-            if id(group) not in known:
+            if id(group) not in reported_ids:
                 condition = Condition(
                     type=_type(group), status="False", reason=reason, message=text
                 )
                 self._condition(group, condition)
 
-    def _condition(self, group: Group, wanted: Condition | None) -> None:
-        if wanted is None or group.source == "pod":
+    def _condition(self, group: Group, desired: Condition | None) -> None:
+        if desired is None or group.source == "pod":
             return
-        for condition in _under_own_types(group, wanted, native=self._native):
+        for condition in _under_own_types(group, desired, native=self._native):
             self._queue_condition(group, condition)
 
-    def _queue_condition(self, group: Group, wanted: Condition) -> None:
-        job = _ConditionJob(group.key, group.uid, wanted.type)
-        stored = {c[0]: c for c in group.conditions}.get(wanted.type)
+    def _queue_condition(self, group: Group, desired: Condition) -> None:
+        job = _ConditionJob(group.key, group.uid, desired.type)
+        stored = {c[0]: c for c in group.conditions}.get(desired.type)
         reported = self._wrote.get(job)
         placed = "True" in (stored[1] if stored else "", reported.status if reported else "")
-        if placed and wanted.type == _type(group) and wanted.status != "True":
-            return  # True is terminal, only its message may change (SPEC F)
-        same = (wanted.type, wanted.status, wanted.reason, wanted.message)
-        if reported == wanted or (stored == same and job not in self._jobs):
+        if placed and desired.type == _type(group) and desired.status != "True":
+            return  # True is terminal, only its message may change
+        same = (desired.type, desired.status, desired.reason, desired.message)
+        if reported == desired or (stored == same and job not in self._jobs):
             return
-        self._wrote[job] = wanted
+        self._wrote[job] = desired
         self._jobs.add_after(job, CONDITION_AFTER_S)
 
     def _templates(self, view: ClusterView, tree: Tree) -> None:
@@ -375,12 +377,12 @@ class StatusReporter:
 
     def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
         """Queue Events about the members that wait, where a reason has changed and lasts."""
-        seen, self._pods_seen = self._pods_seen, _Seen(view, state.gangs, forest)
-        changed = pods_by_leaf(seen.view, view) if seen is not None else {}
+        previous, self._last_run = self._last_run, _LastRun(view, state.gangs, forest)
+        changed = pods_by_leaf(previous.view, view) if previous is not None else {}
         if self._placed_by is not state.gang_of:
             self._placed_by = state.gang_of
             self._placed.clear()
-        for leaf in self._leaves_to_look_at(seen, changed, view, state, forest):
+        for leaf in self._leaves_to_look_at(previous, changed, view, state, forest):
             if leaf in self._placed:
                 now = (pod for _, pod in changed.get(leaf, ()) if pod is not None)
                 if not any(_waits(pod, state) for pod in now):
@@ -395,37 +397,37 @@ class StatusReporter:
         self, view: ClusterView, state: ReservationState, forest: Forest, leaf: GroupKey
     ) -> None:
         """Report to the members of one leaf, and keep what was reported."""
-        found = self._looked_leaf(view, state, forest, leaf)
+        reported = self._looked_leaf(view, state, forest, leaf)
         self._placed.discard(leaf)
-        if found is not None:
-            self._leaves[leaf] = found
+        if reported is not None:
+            self._leaves[leaf] = reported
         else:
             self._leaves.pop(leaf, None)
             if leaf in view.members:
                 self._placed.add(leaf)
-        if found is None or found.settled:
+        if reported is None or reported.settled:
             self._unsettled.discard(leaf)
         else:
             self._unsettled.add(leaf)
 
     def _leaves_to_look_at(
         self,
-        seen: _Seen | None,
+        previous: _LastRun | None,
         changed: Mapping[GroupKey, object],
         view: ClusterView,
         state: ReservationState,
         forest: Forest,
     ) -> Collection[GroupKey]:
         """Return the leaves whose reason may differ from that of the last run; `changed` are those with other pods."""
-        if seen is None:
+        if previous is None:
             return tuple(view.members)
-        roots = changed_keys(seen.forest.trees, forest.trees)
-        for uid in changed_keys(seen.gangs, state.gangs):
-            root = state.gangs.get(uid) or seen.gangs[uid]
+        roots = changed_keys(previous.forest.trees, forest.trees)
+        for uid in changed_keys(previous.gangs, state.gangs):
+            root = state.gangs.get(uid) or previous.gangs[uid]
             roots.add(group_key_of(root))
-        leaves = self._unsettled | changed.keys() | changed_groups(seen.view, view)
-        leaves |= changed_keys(seen.forest.orphans, forest.orphans)
-        for trees in (seen.forest.trees, forest.trees):
+        leaves = self._unsettled | changed.keys() | changed_groups(previous.view, view)
+        leaves |= changed_keys(previous.forest.orphans, forest.orphans)
+        for trees in (previous.forest.trees, forest.trees):
             for tree in map(trees.get, roots):
                 if tree is not None:
                     leaves.update(tree.members)
@@ -442,10 +444,10 @@ class StatusReporter:
         tree = forest.trees.get(root_key) if root_key is not None else None
         root = state.gangs.get(tree.root.uid) if tree is not None else None
         before = self._leaves.get(leaf)
-        seen = (members, tree, root, forest.orphans.get(leaf), view.groups.get(leaf))
+        inputs = (members, tree, root, forest.orphans.get(leaf), view.groups.get(leaf))
         if before is None:
-            before = _Leaf((None,) * len(seen), "", now_ms, {}, settled=False)
-        elif before.settled and same_objects(before.seen, seen):
+            before = _Leaf((None,) * len(inputs), "", now_ms, {}, settled=False)
+        elif before.settled and same_objects(before.inputs, inputs):
             return before
         waiting = [pod for pod in members.values() if _waits(pod, state)]
         if not waiting:
@@ -463,7 +465,7 @@ class StatusReporter:
                 text = _event_text(view, state, forest, leaf, readers)
                 self._queue_pod_events(fresh, text)
                 reported |= {pod.uid: reason for pod in waiting}
-        return _Leaf(seen, reason, since_ms, reported, settled)
+        return _Leaf(inputs, reason, since_ms, reported, settled)
 
     def _readers_of(self, tree: Tree) -> Visibility:
         return readers_of(tree.root.key.namespace, show_names=self._show_names)
@@ -546,22 +548,22 @@ def _type(group: Group) -> str:
     return SCHEDULED[group.key.kind]
 
 
-def _under_own_types(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition, ...]:
+def _under_own_types(group: Group, desired: Condition, *, native: bool) -> tuple[Condition, ...]:
     """Return a condition under the types that only this service writes.
 
     A condition once written under our own type is kept up to date. The types of Kubernetes on built-in groups have
     only its own reasons: autoscalers look for `Unschedulable`.
     """
-    if wanted.type != _type(group):
-        return (wanted,)
-    explained = msgspec.structs.replace(wanted, type=EXPLAINED)
-    if group.source == "builtin" and wanted.reason == NEVER_FITS:
-        wanted = msgspec.structs.replace(wanted, reason="Unschedulable")
+    if desired.type != _type(group):
+        return (desired,)
+    explained = msgspec.structs.replace(desired, type=EXPLAINED)
+    if group.source == "builtin" and desired.reason == NEVER_FITS:
+        desired = msgspec.structs.replace(desired, reason="Unschedulable")
     if native and has_its_condition_written(group):
         return (explained,)
     if any(stored[0] == EXPLAINED for stored in group.conditions):
-        return (wanted, explained)
-    return (wanted,)
+        return (desired, explained)
+    return (desired,)
 
 
 def _condition_of(
@@ -572,7 +574,7 @@ def _condition_of(
     stall_reason: str,
     readers: Visibility,
 ) -> Condition | None:
-    """Return the condition of a group of a valid tree, or None (SPEC F, X7)."""
+    """Return the condition of a group of a valid tree, or None (X7)."""
     if root is None:
         return _noted_condition(tree, group, stall_reason)
     if root.phase == "scheduled":
@@ -582,7 +584,7 @@ def _condition_of(
         return None if root.reservations else _noted_condition(tree, group, stall_reason)
     if stall_reason:
         sentences = msgspec.structs.replace(sentences, reasons=(stall_reason, *sentences.reasons))
-    # For autoscalers: another node may not help (SPEC F and H10).
+    # For autoscalers: another node may not help (H10).
     reason = "UnsupportedDependency" if possible_pod_rules(root, tree) else "Unschedulable"
     if _never_fits(root):
         reason = NEVER_FITS
@@ -651,10 +653,10 @@ def _problem_text(tree: Tree) -> str:
 
 
 def _leaves_below(tree: Tree, group: Group) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for child in tree.children.get(group.key, ()):
         if child.key.kind == "PodGroup":
-            found.add(child.key.name)
+            names.add(child.key.name)
         else:
-            found |= _leaves_below(tree, child)
-    return found
+            names |= _leaves_below(tree, child)
+    return names

@@ -1,9 +1,9 @@
-"""The bind barrier: no member of a gang is bound before its whole minimum has reached bind (DESIGN 2.6).
+"""The bind barrier: no member of a gang is bound before its whole minimum has reached bind (K33).
 
 A barrier belongs to a root and the group with the minimum: the root, or below basic-policy parents the first gang.
 It opens when the members that are bound or have arrived meet that minimum; later members are bound as they
 arrive, because a started gang is completed. Members with volumes or claims pass filter last and count as arrived
-from then on: what kube-scheduler commits for them cannot be undone, and a volume may take minutes (DESIGN 9.7).
+from then on: what kube-scheduler commits for them cannot be undone, and a volume may take minutes (K35).
 Calls wait as long as further members arrive, up to the time that their Bindings need: kube-scheduler brings members one
 after the other, so a large gang takes longer than a small one. After the deadline every waiting call gets an error and
 none is bound. Unless the gang has started, its reservations are released and the tree is planned again.
@@ -59,9 +59,8 @@ from extender.settings import API_REQUESTS_MAX, Settings
 log = logging.getLogger(__name__)
 
 RETRY_S_MAX = 1.0
-UNSURE_MS = (
-    15_000  # after a Binding without an answer: by then the informers show whether the pod is bound
-)
+# after a Binding without an answer: by then the informers show whether the pod is bound
+UNSURE_MS = 15_000
 STILL_ARRIVING_S = 5.0  # since the last member
 DEFECT = "internal error, see the log of gang-extender"
 TOO_LATE = "too late: kube-scheduler is about to give this call up"
@@ -162,12 +161,14 @@ class BindBarriers:
 
     def at_bind(self, uid: PodUid) -> bool:
         """Return whether a member is at bind now."""
-        found = (barrier.arrivals.get(uid) for barrier in self._barriers.values())
-        return any(arrival is not None and arrival.alive() for arrival in found)
+        arrivals = (barrier.arrivals.get(uid) for barrier in self._barriers.values())
+        return any(arrival is not None and arrival.alive() for arrival in arrivals)
 
     def members_at_bind(self) -> frozenset[PodUid]:
         """Return the members that are at bind now."""
-        arrivals = (one for barrier in self._barriers.values() for one in barrier.arrivals.items())
+        arrivals = (
+            entry for barrier in self._barriers.values() for entry in barrier.arrivals.items()
+        )
         return frozenset(uid for uid, arrival in arrivals if arrival.alive())
 
     def arrived(self, uid: PodUid) -> bool:
@@ -389,7 +390,7 @@ class BindBarriers:
                 barrier.sent.discard(reservation.uid)
 
     def _may_post(self, arrival: _Arrival) -> str:
-        """Return the reason why a Binding must not be posted now, or an empty string (DESIGN 4)."""
+        """Return the reason why a Binding must not be posted now, or an empty string."""
         reservation = arrival.reservation
         if not self._leader.may_act():
             return "cannot answer now: the lease has run out"

@@ -1,4 +1,4 @@
-"""Members between filter and bind, whose volumes and claims kube-scheduler commits now (DESIGN 9.7).
+"""Members between filter and bind, whose volumes and claims kube-scheduler commits now (K35).
 
 They count as arrived: kube-scheduler has accepted their node, its commits cannot be undone, and provisioning of a
 volume may take longer than a barrier waits. A mark expires after the timeout of the barrier, because a crash of

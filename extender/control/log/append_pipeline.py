@@ -174,17 +174,17 @@ class AppendPipeline:
             append.done.set_result(None)
         self._on_commit(append.events, chain)
 
-    def settle(self, found: Container[str]) -> None:
+    def settle(self, recorded: Container[str]) -> None:
         """Commit the appends in flight that are in the log, and fail the others with StoreUnavailable.
 
         Args:
-            found: The ids of `event_ids` that are in the log.
+            recorded: The ids of `event_ids` that are in the log.
 
         Raises:
             CorruptLog: An append that was found does not continue the committed state.
         """
         for append in list(self._in_flight):
-            if all(event.event_id in found for event in append.events):
+            if all(event.event_id in recorded for event in append.events):
                 self._commit(append, b"")
         self.fail(StoreUnavailable, "the append did not happen; decide again")
 

@@ -3,7 +3,7 @@
 A database may be restored from a backup, or replaced by a standby that lagged: it is then an older copy of
 itself, and nothing in it shows that. Its owner can also change an event and compute all later hashes again. So the
 last committed event, its hash and the highest epoch are remembered, and anchors are published where the administrator
-of the database cannot write (EVENTSTORE 3). Each new leader compares them with the log. The newest anchor lags by
+of the database cannot write (LOG-3). Each new leader compares them with the log. The newest anchor lags by
 seconds, so it proves a loss only when the log lacks that position or has another event or hash there.
 
 What is published is the hash that this process computed for an event of its own, never one that was read from the
@@ -42,17 +42,15 @@ class HistoryGuard:
 
     def __init__(self, event_log: EventLog) -> None:
         self._log = event_log
-        self._seen: LogMark | None = None  # the last committed event that this process knows
+        self._newest: LogMark | None = None  # the last committed event that this process knows
         self._lost: LogMark | None = None  # followed by this process, and not in the log any more
         self.appended: LogMark | None = None  # the last event of this process, with its hash
         self.anchors: tuple[Anchor, ...] = ()  # as they were published last by this service
-        self.forged: tuple[
-            Anchor, ...
-        ] = ()  # published by another one; not believed, and left out from now on
+        # published by another one; not believed, and left out from now on
+        self.forged: tuple[Anchor, ...] = ()
         self.keys = NO_KEYS  # check the signatures of anchors
-        self._forgotten_epoch: Epoch | None = (
-            None  # an epoch that the lease row does not know any more
-        )
+        # an epoch that the lease row does not know any more
+        self._forgotten_epoch: Epoch | None = None
         self.epoch = Epoch(0)  # the highest known epoch
         self.unrecorded: HistoryTruncated | None = None  # detected, and not in the log yet
         self.anchor: PublishedAnchors | None = None
@@ -75,11 +73,11 @@ class HistoryGuard:
             chain: Its hash as this process computed it; empty when the answer to the append was lost, see `confirm`.
         """
         self._observe(event, chain)
-        self.appended = self._seen if chain else None
+        self.appended = self._newest if chain else None
 
     def observe_loaded(self, mark: LogMark) -> None:
         """Record the end of the log up to which this process has just read it."""
-        self._seen = mark if mark.position else None
+        self._newest = mark if mark.position else None
 
     def observe_followed(self, page: LogPage) -> None:
         """Record the newest events that this process has followed; the hash of the last one was verified."""
@@ -87,7 +85,7 @@ class HistoryGuard:
             self._observe(event, page.chain if event is page[-1] else b"")
 
     def _observe(self, event: RecordedEvent, chain: bytes) -> None:
-        self._seen = LogMark(
+        self._newest = LogMark(
             position=event.position, epoch=event.epoch, event_id=event.event_id, chain=chain
         )
         if isinstance(event.data, HistoryTruncated):
@@ -99,8 +97,12 @@ class HistoryGuard:
         Raises:
             StoreUnavailable: Try again.
         """
-        if self._lost is None and self._seen is not None and not await self._log.holds(self._seen):
-            self._lost = self._seen
+        if (
+            self._lost is None
+            and self._newest is not None
+            and not await self._log.holds(self._newest)
+        ):
+            self._lost = self._newest
 
     async def read_published(self, grant: LeaseGrant) -> bool:
         """Read the published anchors; return False when the grant needs a higher epoch than it has.
@@ -108,9 +110,9 @@ class HistoryGuard:
         Raises:
             ClusterUnavailable: Try again.
         """
-        found = await self.anchor.published() if self.anchor is not None else ()
+        published = await self.anchor.published() if self.anchor is not None else ()
         check = self.keys.check if self.keys.key_ids else None
-        self.anchors, others = sort_by_trust(found, check)
+        self.anchors, others = sort_by_trust(published, check)
         self.forged = tuple(anchor for anchor, _ in others)
         epoch = self.anchors[-1].epoch if self.anchors else Epoch(0)
         if epoch < grant.epoch:
@@ -128,7 +130,7 @@ class HistoryGuard:
             StoreUnavailable: Try again.
         """
         return self._forgotten_epoch is None and (
-            self._seen is None or await self._log.holds(self._seen)
+            self._newest is None or await self._log.holds(self._newest)
         )
 
     async def verified_chain(self, head: LogHead) -> bytes:
@@ -141,11 +143,11 @@ class HistoryGuard:
             CorruptLog: The hashes do not continue those that this process knows.
             StoreUnavailable: Try again.
         """
-        seen = self._seen
-        if seen is None or not seen.chain or head.position <= seen.position:
-            return seen.chain if seen is not None and head.position == seen.position else b""
+        mark = self._newest
+        if mark is None or not mark.chain or head.position <= mark.position:
+            return mark.chain if mark is not None and head.position == mark.position else b""
         chain = b""
-        async for page in self._log.read(after=seen.position, until=head.position):
+        async for page in self._log.read(after=mark.position, until=head.position):
             chain = page.chain
         return chain
 
@@ -156,9 +158,9 @@ class HistoryGuard:
             head: The head that was verified.
             chain: What `verified_chain` returned for it.
         """
-        if self._seen is not None and self._seen.position == head.position and chain:
-            self._seen = msgspec.structs.replace(self._seen, chain=chain)
-            self.appended = self._seen
+        if self._newest is not None and self._newest.position == head.position and chain:
+            self._newest = msgspec.structs.replace(self._newest, chain=chain)
+            self.appended = self._newest
 
     async def compare(self, grant: LeaseGrant, state: ReservationState) -> HistoryTruncated | None:
         """Compare the log, folded to `state`, with all evidence; return the loss, or None.
@@ -168,7 +170,7 @@ class HistoryGuard:
         """
         missing: list[tuple[LogMark, TruncationEvidence]] = []
         marks: tuple[tuple[LogMark | None, TruncationEvidence], ...] = (
-            (self._lost or self._seen, "memory"),
+            (self._lost or self._newest, "memory"),
             (_mark(self.anchors), "published"),
         )
         for mark, evidence in marks:
@@ -185,7 +187,7 @@ class HistoryGuard:
         self._lost = self.appended = None
         # later events continue the log as it was found
         head = grant.head
-        self._seen = LogMark(position=head.position, epoch=grant.epoch, chain=head.chain)
+        self._newest = LogMark(position=head.position, epoch=grant.epoch, chain=head.chain)
         return self.unrecorded
 
     async def _truncated(
@@ -200,16 +202,16 @@ class HistoryGuard:
         older = self._forgotten_epoch is not None or grant.previous_epoch < mark.epoch
         kind = _kind(grant, mark, evidence, other_log=other_log, older=older)
         text = _description(grant, mark, evidence, "another hash" if rehashed else "another event")
-        found = grant.head
+        head = grant.head
         return HistoryTruncated(
             evidence=evidence,
             known_position=mark.position,
             known_epoch=mark.epoch,
             known_hash=mark.chain.hex(),
             known_event=mark.event_id,
-            found_position=found.position,
+            found_position=head.position,
             found_epoch=grant.previous_epoch,
-            found_hash=found.chain.hex() if found.position else "",
+            found_hash=head.chain.hex() if head.position else "",
             timeline=grant.timeline,
             message=f"{kind}: {text}; {ADVICE[kind]}",
         )
@@ -253,9 +255,9 @@ def _description(
             f"it is an older copy, or its row was changed; the log ends at position {grant.head.position}"
         )
     whose = "seen by this process" if evidence == "memory" else "published"
-    what = (
+    difference = (
         f"the log ends at {grant.head.position}"
         if grant.head.position < mark.position
         else f"the log has {differs} there"
     )
-    return f"position {mark.position} of epoch {mark.epoch} was {whose}, {what}"
+    return f"position {mark.position} of epoch {mark.epoch} was {whose}, {difference}"

@@ -73,9 +73,8 @@ class Lease:
             LeaseHeld: Another process holds it.
             StoreUnavailable: No answer; try again.
         """
-        await (
-            self._sync_clock()
-        )  # the first event of the epoch must not be ahead of the database's clock
+        # the first event of the epoch must not be ahead of the database's clock
+        await self._sync_clock()
         self._asked_ms = self._clock.monotonic_ms()
         grant = await self._log.take(
             holder=self._identity.holder,

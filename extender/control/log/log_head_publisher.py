@@ -1,4 +1,4 @@
-"""Publish anchors where the administrator of the database cannot write (EVENTSTORE 3).
+"""Publish anchors where the administrator of the database cannot write.
 
 Note: only hashes that this process computed for its own events are published. The database is not asked what its end is,
 because its owner may have rewritten it.

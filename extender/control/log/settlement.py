@@ -58,8 +58,8 @@ class Settlement:
 
     async def _settle(self) -> None:
         try:
-            grant, found, chain = await self._look_up()
-            self._appends.settle(found)
+            grant, recorded, chain = await self._look_up()
+            self._appends.settle(recorded)
         except ExtenderError as error:
             self._leader.lose(str(error))
             return
@@ -92,7 +92,7 @@ class Settlement:
         while True:
             try:
                 grant = await self._leader.lease.acquire()
-                found = await self._log.find(self._appends.event_ids())
+                recorded = await self._log.find(self._appends.event_ids())
                 if not await self._leader.history.intact():
                     raise NotLeading(OLDER_COPY)
                 chain = await self._leader.history.verified_chain(grant.head)
@@ -102,4 +102,4 @@ class Settlement:
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
             else:
                 self._leader.lease.activate()
-                return grant, found, chain
+                return grant, recorded, chain

@@ -26,8 +26,9 @@ from extender.control.loop.expected_changes import ChildGroups, are_expected
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.reconciler import Reconciler
 from extender.core.decisions.admit.native_gang_scheduling import gates_to_remove
-from extender.core.decisions.admit.plan_request import refused_members
+from extender.core.decisions.admit.plan_request import is_refused, refused_members
 from extender.core.decisions.capacity.hold_progress import hold_progress
+from extender.core.decisions.fairness.search_turns import SearchTurn
 from extender.core.log.reservation_state import CapacityHold, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import (
@@ -244,7 +245,12 @@ class ControlLoop:
         return gated
 
     def _report(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
-        notes = {uid: turn.kind_sentence() for uid, turn in self._published.turns.items()}
+        # A refused tree is searched again with each change of the cluster; its condition would be written twice each time.
+        notes = {
+            uid: turn.kind_sentence()
+            for uid, turn in self._published.turns.items()
+            if not (isinstance(turn, SearchTurn) and is_refused(state.gangs.get(uid)))
+        }
         for uid, refusal in self._published.unheld.items():
             notes.setdefault(uid, refusal.reason)
         for hold in state.capacity_holds.values():

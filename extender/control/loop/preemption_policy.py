@@ -1,4 +1,4 @@
-"""When a tree may preempt, and what a pending preemption means for its next plan (SPEC E-2, E-11, P15).
+"""When a tree may preempt, and what a pending preemption means for its next plan (E-2, E-11, P15).
 
 A tree whose victims still terminate is planned like any other, on capacity that is free or claimed for it. When
 it fits, it is admitted at once. When it does not fit yet, it waits and nothing is recorded. When all its victims
@@ -70,7 +70,7 @@ def may_admit(
 ) -> bool:
     """Return whether to act on the answer of the planner now.
 
-    Extra members that preempt are not admitted in part while victims terminate (SPEC C.6).
+    Extra members that preempt are not admitted in part while victims terminate (C.6).
     """
     if preemption is None or victims_are_gone(view, preemption):
         return True

@@ -88,7 +88,7 @@ class Reconciler:
         self._published.mark_compared(view)
 
     async def record_rejections(self, moment: Moment) -> None:
-        """Record node rejections whose evidence has lasted (DESIGN 2.7)."""
+        """Record node rejections whose evidence has lasted."""
         view, state = moment.view, moment.state
         placed = functools.partial(self._placed, view)
         now_ms = self._clock.now_us() // 1000

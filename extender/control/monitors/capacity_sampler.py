@@ -28,7 +28,7 @@ class CapacitySampler:
         self._leader = leader
         self._settings = settings
         self._rows = NodeRowCache()
-        self._seen: tuple[object, ...] = (None,) * 7  # inputs of the last measurement
+        self._inputs: tuple[object, ...] = (None,) * 7  # of the last measurement
         self._epoch: Epoch | None = None  # of the last append
         self._largest_free: tuple[FreeDomainRecord, ...] = ()
 
@@ -68,14 +68,16 @@ class CapacitySampler:
             state.replacement_holds_on,
             state.capacity_holds,
         )
-        seen = (view.nodes, view.pods, view.groups, *held)
-        if epoch == self._epoch and same_objects(seen, self._seen):
+        inputs = (view.nodes, view.pods, view.groups, *held)
+        if epoch == self._epoch and same_objects(inputs, self._inputs):
             return False
         keys = levels_of(view, self._settings.topology_keys)
-        found = await asyncio.to_thread(measure_capacity, self._rows, view, state, keys)
-        changed = epoch != self._epoch or found.largest_free != self._largest_free
+        measured = await asyncio.to_thread(measure_capacity, self._rows, view, state, keys)
+        changed = epoch != self._epoch or measured.largest_free != self._largest_free
         if changed:
-            draft = NewEvent(gang_uid=NIL_GANG, gang="", data=found, actor=self._settings.identity)
+            draft = NewEvent(
+                gang_uid=NIL_GANG, gang="", data=measured, actor=self._settings.identity
+            )
             await leader.append([draft])
-        self._seen, self._epoch, self._largest_free = seen, epoch, found.largest_free
+        self._inputs, self._epoch, self._largest_free = inputs, epoch, measured.largest_free
         return changed

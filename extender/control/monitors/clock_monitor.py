@@ -28,9 +28,8 @@ class ClockMonitor:
         self._leader = leader
         self._clock = clock
         self._actor = actor
-        self._compared: Epoch | None = (
-            None  # the epoch whose first events were compared with the clock
-        )
+        # the epoch whose first events were compared with the clock
+        self._compared: Epoch | None = None
 
     async def run(self) -> None:
         """Sample every second, until cancelled."""

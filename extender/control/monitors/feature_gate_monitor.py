@@ -101,24 +101,24 @@ class FeatureGateMonitor:
             silent = self._gates.gates is None and self._gates.problem != NOT_CONFIGURED
             self._ask_at_ms = now_ms + (SCHEDULER_AGAIN_MS if silent else SCHEDULER_EVERY_MS)
         before = leader.committed.features
-        found = features_of(self._trials, self._gates, GATE, before)
-        if found.untested or found.admission_policy != "on":
+        features = features_of(self._trials, self._gates, GATE, before)
+        if features.untested or features.admission_policy != "on":
             self._try_at_ms = min(self._try_at_ms, now_ms + TRY_AGAIN_MS)
-        self._show(found)
-        if found == before:
+        self._show(features)
+        if features == before:
             return False
-        draft = NewEvent(gang_uid=NIL_GANG, gang="", data=found, actor=self._settings.identity)
+        draft = NewEvent(gang_uid=NIL_GANG, gang="", data=features, actor=self._settings.identity)
         await leader.append([draft])
         return True
 
-    def _show(self, found: ControlPlaneFeaturesDetected) -> None:
+    def _show(self, features: ControlPlaneFeaturesDetected) -> None:
         """Update log lines and metrics."""
-        if found == self._shown:
+        if features == self._shown:
             return
-        self._shown = found
-        METRICS.native_group_scheduling.set(NATIVE[found.native_group_scheduling])
+        self._shown = features
+        METRICS.native_group_scheduling.set(NATIVE[features.native_group_scheduling])
         METRICS.apiserver_dropped_fields.clear()
-        for one in found.dropped_fields:
-            METRICS.apiserver_dropped_fields.labels(one.object).inc()
-        level = logging.WARNING if features_summary(found) else logging.INFO
-        log.log(level, "control plane features", extra=log_fields(found))
+        for dropped_field in features.dropped_fields:
+            METRICS.apiserver_dropped_fields.labels(dropped_field.object).inc()
+        level = logging.WARNING if features_summary(features) else logging.INFO
+        log.log(level, "control plane features", extra=log_fields(features))

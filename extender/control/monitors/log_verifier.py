@@ -106,25 +106,25 @@ class LogVerifier:
         begun_ms = self._clock.monotonic_ms()
         under_way, self._under_way = self._under_way, False
         anchors = None if under_way else await self._anchors()
-        found = await self._slice(anchors, SLICE_EVENTS)
-        METRICS.log_verified_position.set(found.position)
+        result = await self._slice(anchors, SLICE_EVENTS)
+        METRICS.log_verified_position.set(result.position)
         took_s = (self._clock.monotonic_ms() - begun_ms) / 1000
         self._took_s = took_s if anchors is not None else self._took_s + took_s
-        if found.more:
+        if result.more:
             self._under_way = True
             self._pause_s = max(PAUSE_MIN_S, self._rest * took_s)
             return True
         self._pause_s = PASS_EVERY_S
-        wanted = PASS_WITHIN_S / self._took_s - 1 if self._took_s else REST_MAX
-        self._rest = min(REST_MAX, max(REST_MIN, wanted))
+        rest = PASS_WITHIN_S / self._took_s - 1 if self._took_s else REST_MAX
+        self._rest = min(REST_MAX, max(REST_MIN, rest))
         METRICS.log_verification_last_success_timestamp_seconds.set_to_current_time()
-        if self._compares_definitions and not found.definitions:
+        if self._compares_definitions and not result.definitions:
             log.warning(
                 "the schema of the database is of a version that this one does not know: its views, functions, triggers and "
                 "rights are not compared; see gang-extender verify"
             )
-        self._compares_definitions = bool(found.definitions)
-        await self._conclude([*self._of_anchors, *found.findings])
+        self._compares_definitions = bool(result.definitions)
+        await self._conclude([*self._of_anchors, *result.findings])
         return False
 
     async def _anchors(self) -> Sequence[Anchor]:

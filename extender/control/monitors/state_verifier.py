@@ -1,4 +1,4 @@
-"""Compare the state in memory with the log every minute (DESIGN 2.8).
+"""Compare the state in memory with the log every minute (LOG-10).
 
 Each pass of the control loop finds differences between log and cluster, but not between memory and log. So the
 log is folded again and compared with the state in memory, once an hour without any snapshot, except the versions of streams that have ended: their
@@ -30,9 +30,8 @@ from extender.snapshots.state_loader import (
 log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
-FROM_START_EVERY = (
-    60  # every so many comparisons the log is folded from its first event, not from a snapshot
-)
+# every so many comparisons the log is folded from its first event, not from a snapshot
+FROM_START_EVERY = 60
 
 
 class StateVerifier:
@@ -94,11 +93,11 @@ class StateVerifier:
         return True
 
 
-async def same(one: ReservationState, other: ReservationState) -> bool:
+async def same(state: ReservationState, other: ReservationState) -> bool:
     """Return whether two states are equal; it yields to the event loop often."""
     pace = Yielder()
     for name in ReservationState.__struct_fields__:
-        ours, theirs = getattr(one, name), getattr(other, name)
+        ours, theirs = getattr(state, name), getattr(other, name)
         if not isinstance(ours, Map):
             if ours != theirs:
                 return False

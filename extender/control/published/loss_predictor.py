@@ -63,6 +63,8 @@ class LossPredictor:
 
     def with_predicted_losses(self, view: ClusterView, state: ReservationState) -> ReservationState:
         """Return `state` with the replacement holds of members lost since the last pass (`PredictedLosses`)."""
-        seen = self._published.observation
+        observation = self._published.observation
         gangs = EachGang(self._faults.attempt)
-        return self._cache.of(view, state, seen.forest, seen.compared, self.context(), gangs)
+        return self._cache.of(
+            view, state, observation.forest, observation.compared, self.context(), gangs
+        )

@@ -38,9 +38,8 @@ class AdoptionHold:
         view = self._workloads.view()
         workload = _root_most(view, view.objects.get(root.owner_uid))
         if workload is None:
-            return bool(
-                view.pending & _KINDS
-            )  # its owner may be among those that are not listed yet
+            # its owner may be among those that are not listed yet
+            return bool(view.pending & _KINDS)
         kind = BY_KIND[workload.kind]
         name = profile_name(kind, workload)
         profile = profile_of_name(name, view.profiles)
@@ -51,8 +50,8 @@ class AdoptionHold:
             return False
         if tree is None or tree.outcome == "refused":
             return True
-        known = {one.name: one.parent for one in tree.adopted}
-        return known.get(root.key.name, "?") != ""
+        parents = {adopted_group.name: adopted_group.parent for adopted_group in tree.adopted}
+        return parents.get(root.key.name, "?") != ""
 
 
 def _root_most(view: WorkloadView, workload: WorkloadObject | None) -> WorkloadObject | None:

@@ -63,7 +63,7 @@ class GroupController:
         self._leader = leader
         self._wanted = WantedGroups()
         self._links: Mapping[GroupKey, Link] = {}
-        self._seen: object = None  # the trees that the links are of
+        self._linked_trees: object = None  # the trees that the links are of
         self._groups: Map[GroupKey, Group] = Map()  # of the view that was looked at last
         self._owners: AbstractSet[str] = frozenset()
         # keys to look at again although nothing changed: the owner is not known, the parent is going, or was refused
@@ -92,8 +92,12 @@ class GroupController:
         groups = self._cluster.view().groups
         due = self._wanted.update(trees) | self._open | self._written.keys()
         due.update(changed_keys(self._groups, groups))
-        if trees is not self._seen:
-            before, self._links, self._seen = self._links, wanted_links(trees.values()), trees
+        if trees is not self._linked_trees:
+            before, self._links, self._linked_trees = (
+                self._links,
+                wanted_links(trees.values()),
+                trees,
+            )
             due.update(before, self._links)
         if owners != self._owners:
             changed = owners ^ self._owners
@@ -119,34 +123,34 @@ class GroupController:
         """Return the write that a group needs; None while the view does not show the last one yet, or without its owner."""
         group = self._cluster.view().groups.get(key)
         if key in self._written:
-            seen, at_s = self._written[key]
-            if seen is group and asyncio.get_running_loop().time() - at_s < UNSEEN_S:
+            previous, at_s = self._written[key]
+            if previous is group and asyncio.get_running_loop().time() - at_s < UNSEEN_S:
                 return None
             del self._written[key]
         link = self._links.get(key)
         if link is not None:
             return link_write(key, link, group)
-        wanted = self._wanted.get(key, group)
-        write = group_write(key, wanted, group)
-        if write is None or wanted is None:
+        desired = self._wanted.get(key, group)
+        write = group_write(key, desired, group)
+        if write is None or desired is None:
             return write
-        if self._owner(wanted.tree) is None or (group is None and self._is_blocked(key, wanted)):
+        if self._owner(desired.tree) is None or (group is None and self._is_blocked(key, desired)):
             self._open.add(key)
             return None
         return write
 
-    def _is_blocked(self, key: GroupKey, wanted: Wanted) -> bool:
-        parent = composite_key(key.namespace, wanted.spec.parent)
-        own = any(one.tree is wanted.tree for one in self._wanted.of(parent))
-        return is_blocked(wanted, self._cluster.view().groups.get(parent), own=own)
+    def _is_blocked(self, key: GroupKey, desired: Wanted) -> bool:
+        parent = composite_key(key.namespace, desired.spec.parent)
+        own = any(desired_parent.tree is desired.tree for desired_parent in self._wanted.of(parent))
+        return is_blocked(desired, self._cluster.view().groups.get(parent), own=own)
 
     async def _process(self, key: GroupKey) -> Retry | None:
         write = self._write(key)
         if write is None:
             return None
-        seen = self._cluster.view().groups.get(key)
+        group = self._cluster.view().groups.get(key)
         try:
-            await self._execute(write, seen)
+            await self._execute(write, group)
         except RequestRejected as error:
             self._rejected[key] = GroupProblem(reason="GroupRejected", message=str(error))
             self._open.add(key)
@@ -157,17 +161,17 @@ class GroupController:
             return Retry(error.retry_after_s)
         if self._rejected.pop(key, None) is not None:
             self._open.add(key)
-        self._written[key] = (seen, asyncio.get_running_loop().time())
+        self._written[key] = (group, asyncio.get_running_loop().time())
         return None
 
-    async def _execute(self, write: GroupWrite, seen: Group | None) -> None:
+    async def _execute(self, write: GroupWrite, existing: Group | None) -> None:
         if write.action == "delete":
             await self._workloads.delete_group(write.key, write.uid)
             return
         if write.action == "link":
-            assert seen is not None
+            assert existing is not None
             link = GroupLink(
-                key=write.key, uid=write.uid, api_version=seen.api_version, parent=write.parent
+                key=write.key, uid=write.uid, api_version=existing.api_version, parent=write.parent
             )
             await self._workloads.link_group(link)
             return
@@ -177,10 +181,10 @@ class GroupController:
         if write.action == "create":
             await self._workloads.create_group(manifest)
         else:
-            assert seen is not None
-            clears = bool(seen.required) and not write.spec.required
+            assert existing is not None
+            clears = bool(existing.required) and not write.spec.required
             manifest = msgspec.structs.replace(manifest, clears_required=clears)
-            await self._workloads.apply_group(_with_frozen_fields(manifest, seen), write.uid)
+            await self._workloads.apply_group(_with_frozen_fields(manifest, existing), write.uid)
 
     def _owner(self, tree: WorkloadTree) -> WorkloadObject | None:
         """Return the owner of the groups of a tree; None: it is gone, or its kind is switched off or not served."""
@@ -202,7 +206,7 @@ class GroupController:
         )
 
     def _template_of(self, namespace: str, tree: WorkloadTree, spec: GroupSpec) -> str:
-        """Return the name of the Workload that all groups of a tree reference (SPEC B8).
+        """Return the name of the Workload that all groups of a tree reference (B8).
 
         A tree below a composite of the user's references the same one; another tree its root.
         """
@@ -217,27 +221,27 @@ class GroupController:
         return (parent.workload if parent is not None else None) or above
 
     def _note_problems(self, key: GroupKey, group: Group | None) -> None:
-        found: dict[str, GroupProblem] = {}
+        problems: dict[str, GroupProblem] = {}
         link = self._links.get(key)
         if link is not None:
             problem = self._rejected.get(key)
             if group is not None and not group.deleting:
                 problem = link_problem(link, group) or problem
             if problem is not None:
-                found[link.tree.uid] = problem
+                problems[link.tree.uid] = problem
         chosen = self._wanted.get(key, group)
-        for wanted in self._wanted.of(key):
+        for desired in self._wanted.of(key):
             problem = self._rejected.get(key)
-            if chosen is not None and wanted is not chosen:
-                problem = contested_problem(key, wanted.tree, chosen.tree)
+            if chosen is not None and desired is not chosen:
+                problem = contested_problem(key, desired.tree, chosen.tree)
             elif group is not None:
-                problem = group_problem(wanted, group) or problem
+                problem = group_problem(desired, group) or problem
             if problem is not None:
-                found[wanted.tree.uid] = problem
-        if found == self._problem_of.get(key, {}):
+                problems[desired.tree.uid] = problem
+        if problems == self._problem_of.get(key, {}):
             return
-        if found:
-            self._problem_of[key] = found
+        if problems:
+            self._problem_of[key] = problems
         else:
             del self._problem_of[key]
         self.problems = by_workload(self._problem_of)

@@ -23,16 +23,16 @@ def by_workload(
     problem_of: Mapping[GroupKey, Mapping[str, GroupProblem]],
 ) -> Mapping[str, tuple[GroupProblem, ...]]:
     """Return the problems by the UID of the workload: one of each reason, with the number of other groups that have it."""
-    found: dict[str, dict[str, list[str]]] = {}
+    messages: dict[str, dict[str, list[str]]] = {}
     for key in sorted(problem_of, key=str):
         for uid, problem in problem_of[key].items():
-            found.setdefault(uid, {}).setdefault(problem.reason, []).append(problem.message)
+            messages.setdefault(uid, {}).setdefault(problem.reason, []).append(problem.message)
     return {
         uid: tuple(
             GroupProblem(reason=reason, message=_first_of(several))
             for reason, several in reasons.items()
         )
-        for uid, reasons in found.items()
+        for uid, reasons in messages.items()
     }
 
 
@@ -52,27 +52,27 @@ def contested_problem(key: GroupKey, tree: WorkloadTree, other: WorkloadTree) ->
     return GroupProblem(reason="NameTaken", message=text)
 
 
-def group_problem(wanted: Wanted, group: Group) -> GroupProblem | None:
+def group_problem(desired: Wanted, group: Group) -> GroupProblem | None:
     """Return the problem of a wanted group, when this is the group that has its name; None: there is none."""
     if group.deleting:
-        if not is_taken(wanted, group):
+        if not is_taken(desired, group):
             return None
         text = (
             f"{group.key} was made for another object and is being deleted, which ends with the last of its pods; the "
-            f"group of {wanted.tree.kind} {wanted.tree.workload} is created then: delete these pods to have it now"
+            f"group of {desired.tree.kind} {desired.tree.workload} is created then: delete these pods to have it now"
         )
         return GroupProblem(reason="NameTaken", message=text)
-    if is_taken(wanted, group):
+    if is_taken(desired, group):
         text = (
-            f"{group.key} exists already and was not made for {wanted.tree.kind} {wanted.tree.workload}; "
+            f"{group.key} exists already and was not made for {desired.tree.kind} {desired.tree.workload}; "
             "it is not changed: delete it, or give the workload another name"
         )
         return GroupProblem(reason="NameTaken", message=text)
-    fields = frozen_differences(wanted.spec, group)
+    fields = frozen_differences(desired.spec, group)
     if fields:
         text = (
             f"{group.key} keeps its {', '.join(fields)}: these fields are immutable; "
-            f"delete {wanted.tree.kind} {wanted.tree.workload} and create it again to change them"
+            f"delete {desired.tree.kind} {desired.tree.workload} and create it again to change them"
         )
         return GroupProblem(reason="ShapeChanged", message=text)
     return None

@@ -120,7 +120,7 @@ class TreeController:
 
     async def _work(self) -> None:
         while True:
-            seen = (self._workloads.view().revision, self._cluster.view().revision)
+            revisions = (self._workloads.view().revision, self._cluster.view().revision)
             state = self._leader.wakeup.revision
             try:
                 with self._faults.alone("all workloads"):
@@ -132,8 +132,8 @@ class TreeController:
                 log.warning("trees not recorded", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
             await first_of(
-                self._workloads.changed(seen[0]),
-                self._cluster.changed(seen[1]),
+                self._workloads.changed(revisions[0]),
+                self._cluster.changed(revisions[1]),
                 self._leader.wakeup.wait(state),
                 timeout_s=TICK_S,
             )
@@ -160,7 +160,7 @@ class TreeController:
         for uid in [uid for uid in self._readings if uid not in view.objects]:
             del self._readings[uid]
             self._compiled.pop(uid, None)
-        due = [one for one in view.objects.values() if self._is_root(one)]
+        due = [workload for workload in view.objects.values() if self._is_root(workload)]
         for start in range(0, len(due), SLICE):
             await self._record(self._decided(view, due[start : start + SLICE], uses))
         await self._record(self._retired(view))
@@ -217,16 +217,16 @@ class TreeController:
             return None
         owned = view.owned.get(workload.uid, _NO_OBJECTS)
         used = uses.get(WorkloadName(workload.kind, workload.namespace, workload.name), ())
-        wanted = (owner or workload).annotations.get(WORKLOAD_ANNOTATION, "")
-        if JOB.kind in view.pending or (wanted and TEMPLATES_KIND in view.pending):
+        template_name = (owner or workload).annotations.get(WORKLOAD_ANNOTATION, "")
+        if JOB.kind in view.pending or (template_name and TEMPLATES_KIND in view.pending):
             return None
-        templates = view.templates.get((workload.namespace, wanted))
-        made = native.get(workload.uid, ()), *(native.get(uid, ()) for uid in owned)
-        inputs = (workload, owner, view.profiles, used, owned, before, templates, *made)
+        templates = view.templates.get((workload.namespace, template_name))
+        native_groups = native.get(workload.uid, ()), *(native.get(uid, ()) for uid in owned)
+        inputs = (workload, owner, view.profiles, used, owned, before, templates, *native_groups)
         last = self._compiled.get(workload.uid)
         if last is not None and same_objects(inputs, last.inputs):
             return None
-        jobs = [one for one in owned.values() if one.kind == JOB.kind]
+        jobs = [job for job in owned.values() if job.kind == JOB.kind]
         request = compile_request(
             workload,
             owner=owner,
@@ -252,14 +252,14 @@ class TreeController:
         owner = workload.owner
         if owner is None or owner.kind not in kind.policy_from:
             return None
-        found = view.objects.get(owner.uid)
-        if found is None and owner.kind in view.synced | view.pending:
+        owning_workload = view.objects.get(owner.uid)
+        if owning_workload is None and owner.kind in view.synced | view.pending:
             raise _Waiting
-        return found
+        return owning_workload
 
     def _read(self, workload: WorkloadObject) -> _Reading:
-        known = self._readings.get(workload.uid)
-        if known is None or known.workload is not workload:
+        reading = self._readings.get(workload.uid)
+        if reading is None or reading.workload is not workload:
             kind = BY_KIND[workload.kind]
             name = profile_name(kind, workload)
             reason: RetireReason | None = None if name else "opted-out"
@@ -267,8 +267,8 @@ class TreeController:
                 reason = "deleted"
             elif kind.finished(workload):
                 reason = "finished"
-            known = self._readings[workload.uid] = _Reading(workload, name, reason)
-        return known
+            reading = self._readings[workload.uid] = _Reading(workload, name, reason)
+        return reading
 
     def _retired(self, view: WorkloadView) -> Iterator[tuple[TreeEvent, bytes]]:
         """Yield an event for each recorded workload that is gone."""
@@ -279,14 +279,14 @@ class TreeController:
 
     async def _record(self, decided: Iterable[tuple[TreeEvent, bytes]]) -> None:
         """Append events after their inputs; nothing is awaited between the decisions and the append."""
-        found = list(decided)
-        if not found:
+        decisions = list(decided)
+        if not decisions:
             return
         drafts = [
             NewEvent(gang_uid=NIL_GANG, gang="", data=event, actor=self._settings.identity)
-            for event, _ in found
+            for event, _ in decisions
         ]
-        heads = [encoded for _, encoded in found if encoded]
+        heads = [encoded for _, encoded in decisions if encoded]
 
         async def save() -> None:  # at once: the store writes those that wait together
             await asyncio.gather(*(self._inputs.save(_input(head)) for head in heads))

@@ -88,7 +88,9 @@ class WorkloadNotifier:
         for uid, (_, message) in self._pods.items():
             if self._explained.get(uid) != message:
                 self._conditions.add(uid)
-        self._explained = {uid: one for uid, one in self._explained.items() if uid in self._pods}
+        self._explained = {
+            uid: message for uid, message in self._explained.items() if uid in self._pods
+        }
 
     def _report(
         self,

@@ -191,14 +191,14 @@ class ExtenderService:
         self._require_ready()
         view, state = self._cluster.view(), self._leader.committed
         observed = view.pods.get(pod.uid)
-        known = observed or pod
+        current = observed or pod
         reservation = reservation_of(state, pod.uid) if observed is not None else None
         result, forest = self._published.result, self._published.observation.forest
-        commits = known.shape.commits
+        commits = current.shape.commits
         held_back = commits and reservation is not None and result.held_back(reservation)
-        if known.group is None:  # members use their recorded reservations
+        if current.group is None:  # members use their recorded reservations
             state = self._exchange.committed_losses.with_predicted_losses(view, state)
-        decision = decide_filter(view, state, forest, known, offered, held_back=held_back)
+        decision = decide_filter(view, state, forest, current, offered, held_back=held_back)
         now_ms = self._clock.now_us() // 1000
         if reservation is not None and decision.outcome == "not-offered":
             self._exchange.rejections.suspect(
@@ -210,15 +210,15 @@ class ExtenderService:
             if held_back:
                 self._exchange.held_back.add(pod.uid)
             elif commits:
-                self._barriers.mark_prebinding(reservation, known)
+                self._barriers.mark_prebinding(reservation, current)
         return decision
 
     def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
         """Answer /prioritize; an empty list means no preference (not ready, or no topology in use)."""
         if not self.ready():
             return ()
-        known = self._cluster.view().pods.get(pod.uid, pod)
-        return decide_prioritize(self._leader.committed, known, offered, self._recent_scores)
+        current = self._cluster.view().pods.get(pod.uid, pod)
+        return decide_prioritize(self._leader.committed, current, offered, self._recent_scores)
 
     def _recent_scores(self) -> Mapping[NodeName, int]:
         now_ms = self._clock.monotonic_ms()
@@ -241,28 +241,32 @@ class ExtenderService:
         """
         self._require_ready()
         view, state = self._cluster.view(), self._leader.pending_state
-        known = view.pods.get(pod.uid)
-        if known is None:
+        observed = view.pods.get(pod.uid)
+        if observed is None:
             msg = _not_seen(pod.path)
             raise NotReady(msg)
-        choice = answer_without_choice(view, state, known)
+        choice = answer_without_choice(view, state, observed)
         if choice is not None:
             return choice.candidates
-        spared = recently_evicted_units(state, GangUid(known.uid), self._clock.now_us())
+        spared = recently_evicted_units(state, GangUid(observed.uid), self._clock.now_us())
         forest = self._published.forest_of(view)
-        question = build_preempt_input(view, state, forest, known, offered, spared=spared)
-        wanted = PlanId(self._clock.new_id()) if self._settings.preemption else None
-        choice = choose_victims(question, preemption=wanted)
+        question = build_preempt_input(view, state, forest, observed, offered, spared=spared)
+        preemption_id = PlanId(self._clock.new_id()) if self._settings.preemption else None
+        choice = choose_victims(question, preemption=preemption_id)
         if choice.plan is not None:
             units = (unit.name for unit in choice.plan.victims)
             held = unbound_reservations(view, state, forest, units)
             if not self._barriers.binding().isdisjoint(r.uid for r in held):
                 return ()  # a member of a victim is being bound: kube-scheduler calls again
             encoded = encode(question)
-            actor, cause = self._settings.identity, f"preempt of pod {known.path}"
+            actor, cause = self._settings.identity, f"preempt of pod {observed.path}"
             plan = planned_event(view, choice.plan, encoded.digest)
             draft = NewEvent(
-                gang_uid=GangUid(known.uid), gang=known.path, data=plan, actor=actor, cause=cause
+                gang_uid=GangUid(observed.uid),
+                gang=observed.path,
+                data=plan,
+                actor=actor,
+                cause=cause,
             )
             eviction = self._exchange.evictions.eviction_context(actor, cause, view, state)
             drafts = [

@@ -1,4 +1,4 @@
-"""Detection of the fields that an API server drops, and of native gang scheduling in kube-scheduler (DESIGN 9.9).
+"""Detection of the fields that an API server drops, and of native gang scheduling in kube-scheduler (K60).
 
 An API server whose feature gates are off drops fields without an error. A server-side dry run of full objects shows
 what it keeps. This module makes the objects and interprets the answers; it sends no requests.
@@ -14,7 +14,7 @@ import msgspec
 from extender.core.log.events import ControlPlaneFeaturesDetected, DroppedField, Known
 from extender.core.model.dropped_fields import BUILTIN, GATES, gate_of
 
-OLD: Final = f"{BUILTIN}/v1alpha2"  # Kubernetes 1.36 has other names for some fields (SPEC A.0)
+OLD: Final = f"{BUILTIN}/v1alpha2"  # Kubernetes 1.36 has other names for some fields (A.0)
 COMPOSITES_OF_1_37: Final = (
     f"{BUILTIN}/v1alpha3"  # the only version that 1.37 has them in; 1.38 has v1beta1
 )

@@ -1,8 +1,8 @@
-"""The events of the log: past tense, immutable, a closed list (DESIGN 3).
+"""The events of the log: past tense, immutable, a closed list (docs/reference/event-log.md).
 
 An event holds everything that an audit needs, without the cluster. Its tag (class name) and version are
 stored beside its bytes, so classes may move between modules; a changed shape is a new version with
-an upcaster in `store/log/upcasters.py`. A new event is added to DESIGN section 3 first.
+an upcaster in `store/log/upcasters.py`. What else a new event needs is in extender/README.md.
 `gc=False`: values cannot form cycles, and garbage collection over a million events took a third of a replay.
 """
 
@@ -166,7 +166,7 @@ class GangUnschedulable(EventData, frozen=True, kw_only=True):
 
 
 class GangInvalid(EventData, frozen=True, kw_only=True):
-    """A tree breaks the rules of SPEC B and is not scheduled."""
+    """A tree breaks a rule (B6 to B16, E16) and is not scheduled."""
 
     problems: tuple[str, ...]
 
@@ -285,16 +285,16 @@ class VictimPod(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
 
 
 class VictimUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A disruption unit that is to be evicted as a whole (SPEC E-4)."""
+    """A disruption unit that is to be evicted as a whole (E-4)."""
 
     kind: str  # CompositePodGroup | PodGroup | Pod
     path: str  # namespace/name
     uid: str  # of the group or the pod
     priority: int
     pods: tuple[VictimPod, ...]
-    cost: dict[str, int] = {}  # its part of the cost, by name (SPEC E-9)
+    cost: dict[str, int] = {}  # its part of the cost, by name (E-9)
     not_reprieved_reason: str = (
-        ""  # why it was not reprieved, although the counted capacity would allow it (SPEC L34)
+        ""  # why it was not reprieved, although the counted capacity would allow it (L34)
     )
 
     @property
@@ -312,7 +312,7 @@ class AlternativeRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omi
 
 
 class SupersededRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Unbound reservations of a tree of lower priority that are released for the preemptor (DESIGN 9.8)."""
+    """Unbound reservations of a tree of lower priority that are released for the preemptor (E-10)."""
 
     gang: str  # namespace/name of its root
     gang_uid: GangUid
@@ -454,7 +454,7 @@ class DroppedField(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class ControlPlaneFeaturesDetected(EventData, frozen=True, kw_only=True):
     """Features of kube-apiserver and kube-scheduler; recorded when they differ from the last record.
 
-    A server-side dry run of full objects shows the former, a metric the latter (DESIGN 9.9).
+    A server-side dry run of full objects shows the former, a metric the latter (K60).
     """
 
     served: tuple[str, ...]  # built-in kinds of groups, as in `DroppedField.object`

@@ -94,7 +94,7 @@ def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:
     """Return the group whose minimum must be complete before a member of `leaf` is bound.
 
     That is the root, unless it is basic: below a basic parent each child has its own barrier
-    (DESIGN 2.6), so it is the first group with a gang policy on the path from the root; else the leaf.
+    (C.7), so it is the first group with a gang policy on the path from the root; else the leaf.
 
     Raises:
         KeyError: `leaf` is not in the tree.
@@ -131,7 +131,7 @@ def missing(
         unit: The group; the root when None.
 
     Source:
-        SPEC C.1 and C.2 with R = 0: a gang composite needs `minimum` satisfied children, and the required ones (L27).
+        C.1 and C.2 with R = 0: a gang composite needs `minimum` satisfied children, and the required ones (L27).
     """
     children: dict[str, list[GroupRecord]] = {}
     for group in groups[1:]:

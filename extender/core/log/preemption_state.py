@@ -3,7 +3,7 @@
 A preemption is *pending* from `PreemptionPlanned` until it ended (`PreemptionCompleted`,
 `PreemptionCancelled`) and all victims of the units that were begun are gone. A unit is *begun* when one
 of its pods was evicted. A root has one preemption at a time, so a tree chooses no new victims while
-earlier ones terminate (SPEC E-2, P15).
+earlier ones terminate (E-2, P15).
 
 The capacity of the planned assignments is claimed for the preemptor from the plan on, also while victims still use
 it: for all other pods a node has the smaller of what is free now and what will be free when the victims are gone and

@@ -771,7 +771,7 @@ def _without(
 
 
 def _preempting(event: RecordedEvent, data: PreemptionPlanned) -> LastDecision:
-    """Return the answer of a root while its victims terminate (SPEC E-12)."""
+    """Return the answer of a root while its victims terminate (E-12)."""
     text = f"waits for its preemption to finish: {preemption_summary(data)}"
     return LastDecision(
         outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us

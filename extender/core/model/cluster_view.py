@@ -40,7 +40,7 @@ from extender.core.model.pods import HostPort, Pod, PodEnd
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the pods assigned to one node use, including terminating pods (EXTENDER 7)."""
+    """What the pods assigned to one node use, including terminating pods (K72)."""
 
     requests: dict[str, int] = {}
     host_ports: tuple[HostPort, ...] = ()  # one entry per pod and port, so that each can be removed
@@ -48,7 +48,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Deletion and finalizers of one group object of our API group (SPEC B12), also of one that is not used."""
+    """Deletion and finalizers of one group object of our API group (B12), also of one that is not used."""
 
     uid: GangUid
     parent: str | None = None
@@ -354,7 +354,7 @@ def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:
 
 
 def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
-    """Return a leaf and the existing groups above it, at most as many as a tree has levels (SPEC B7)."""
+    """Return a leaf and the existing groups above it, at most as many as a tree has levels (B7)."""
     found: list[Group] = []
     key = leaf
     while key is not None and len(found) < DEPTH_MAX:
@@ -370,7 +370,7 @@ def eviction_priority(pod: Pod, above: Sequence[Group]) -> int:
     """Return the priority by which a pod is a victim: of its groups, which is one in a valid tree; its own outside of them.
 
     Source:
-        SPEC E-3.
+        E-3.
     """
     return max((group.priority for group in above), default=pod.priority)
 

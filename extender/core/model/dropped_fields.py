@@ -1,4 +1,4 @@
-"""Fields that an API server drops without an error while one of its feature gates is off (SPEC A.0)."""
+"""Fields that an API server drops without an error while one of its feature gates is off (A.0)."""
 
 from __future__ import annotations
 

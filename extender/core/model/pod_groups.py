@@ -1,4 +1,4 @@
-"""Groups of pods, the trees they form, and the rules a tree must keep (SPEC A and B).
+"""Groups of pods, the trees they form, and the rules a tree must keep (docs/reference/groups.md).
 
 Groups may be created in any order. A tree with a missing part is *incomplete* and waits (B3 and B4);
 a tree that breaks a rule is *invalid* as a whole (B6 to B10). Only a complete and valid tree is given
@@ -20,7 +20,7 @@ from extender.core.model.ids import GangUid, GroupKey, GroupKind, PodUid
 from extender.core.model.pods import Pod
 from extender.core.model.wording import counted
 
-DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
+DEPTH_MAX = 4  # levels counting the leaf (B7)
 CHILDREN_MAX = (
     512  # groups under one parent (B16), by default; always of trees that are made from workloads
 )
@@ -267,7 +267,7 @@ def build_forest(
         Trees by root, the root of every group, and groups without a valid chain to a root.
 
     Source:
-        SPEC B1, B3, B6 to B10 (KEP-6012, KEP-4671, KEP-5710).
+        B1, B3, B6 to B10 (KEP-6012, KEP-4671, KEP-5710).
     """
     chains = _chains(groups.values(), groups)
     forest = _joined(groups, chains, lambda leaf: members.get(leaf, ()), max_children)
@@ -849,7 +849,7 @@ def _some_of(problems: Sequence[TreeProblem]) -> tuple[TreeProblem, ...]:
 
 
 def _lost_fields(order: list[Group]) -> list[TreeProblem]:
-    """Return a problem for each dropped field: to ignore a constraint is worse than an error (SPEC E16 and X14)."""
+    """Return a problem for each dropped field: to ignore a constraint is worse than an error (E16, X14)."""
     return [
         TreeProblem("E16", dropped_field_text(str(group.key), field))
         for group in sorted((g for g in order if g.lost), key=_by_key)[: PROBLEMS_NAMED_MAX + 1]
@@ -938,7 +938,7 @@ def _unequal_preemption_policies(order: list[Group]) -> list[TreeProblem]:
 def _unequal_pods(
     root: Group, order: list[Group], members: Mapping[GroupKey, tuple[Pod, ...]]
 ) -> list[TreeProblem]:
-    """Compare the fields that pods must share; a terminating pod is not compared (SPEC B9, X15)."""
+    """Compare the fields that pods must share; a terminating pod is not compared (B9, X15)."""
     pods = [p for g in order for p in members.get(g.key, ()) if not p.deleting]
     others = [pod for pod in pods if pod.priority != root.priority]
     if others:

@@ -93,7 +93,7 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     minimum: int = 1
     # Of a composite: names of children that always count (L27). Unset without any, as in the inputs of older versions.
     required: tuple[str, ...] | UnsetType = UNSET
-    # node label keys, outer to inner (SPEC D; one key upstream, L13)
+    # node label keys, outer to inner (one key in the kinds, L13)
     topology: tuple[str, ...] = ()
     members: tuple[PlanMember, ...] = ()  # in order of priority, then age
     bound: tuple[PlanBound, ...] = ()

@@ -225,7 +225,7 @@ def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
     """Return whether preemption could help: whether static filters and domains alone allow a placement.
 
     Source:
-        SPEC C.2: a pod that passes the static filters nowhere in the allowed set is UU, not U.
+        C.2: a pod that passes the static filters nowhere in the allowed set is UU, not U.
     """
     problem = compile_request(
         request, fleet, Options(no_rejections=True, no_resources=True, only_near=True)

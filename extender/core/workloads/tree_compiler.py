@@ -171,7 +171,7 @@ def _bound_beforehand(kind: WorkloadKind, workload: WorkloadObject) -> Iterable[
 
 
 def _lost_constraints(notes: Iterable[tuple[WorkloadObject, FieldNote]]) -> Iterable[TreeRefusal]:
-    """Yield a refusal for each field that limits where pods may run, and whose meaning is not known (SPEC X14)."""
+    """Yield a refusal for each field that limits where pods may run, and whose meaning is not known (X14)."""
     for of, note in notes:
         if note.kind == "constraint":
             text = f"a tree without it might be placed where it must not be: leave it out, or upgrade the service; {note.text}"
@@ -384,7 +384,7 @@ def _depth(part: Part) -> int:
 
 
 def _disruption(part: Part, policy: TreePolicy) -> Disruption:
-    """Return the disruption mode: a group is disrupted as a whole if everything below it is (SPEC B10).
+    """Return the disruption mode: a group is disrupted as a whole if everything below it is (B10).
 
     A basic group only where its author has it so (E11).
     """
@@ -405,7 +405,7 @@ def _one_priority_class(workload: WorkloadObject, root: Part) -> str:
     """Return the priority class of the pod templates below a root.
 
     Raises:
-        InvalidPolicy: There are two (SPEC B9).
+        InvalidPolicy: There are two (B9).
     """
     by_class: dict[str, str] = {}
     for leaf in leaves_of(root):

@@ -1,7 +1,7 @@
 """A connection of HTTP/2: kube-scheduler sends all its calls over one.
 
 Over HTTP/1.1 it keeps two idle connections per extender, and the bind calls of a gang wait for one another: nearly each
-of them has a connection with a TLS handshake of its own. It offers HTTP/2 by ALPN, as Go does (EXTENDER 1.1).
+of them has a connection with a TLS handshake of its own. It offers HTTP/2 by ALPN, as Go does (K04).
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class LeaderProxy:
 
 
 def error_answer(verb: Verb, text: str, headers: dict[str, str] | None = None) -> VerbAnswer:
-    """Return the error response of a verb (DESIGN 7)."""
+    """Return the error response of a verb (K11)."""
     if verb == "preempt":
         return text_answer(503, text, headers)
     answers: dict[str, object] = {

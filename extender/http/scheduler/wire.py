@@ -3,7 +3,7 @@
 Outer keys are Go names in PascalCase and always present. The pod is core/v1 JSON and is kept as raw bytes, because
 most calls need only its UID. Go's decoder ignores the case of keys; this module reads exactly what Go writes.
 
-Source: staging/src/k8s.io/kube-scheduler/extender/v1/types.go (see EXTENDER.md 1.2).
+Source: staging/src/k8s.io/kube-scheduler/extender/v1/types.go (K06).
 """
 
 from __future__ import annotations

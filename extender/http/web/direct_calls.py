@@ -1,7 +1,7 @@
 """The usual calls of kube-scheduler, answered without aiohttp: bytes of a request in, bytes of a response out.
 
 aiohttp takes 0.2 ms of CPU for a call, and as much again for each connection, of which kube-scheduler opens one (over HTTP/2: a stream) for
-almost every bind call (EXTENDER 1.1). So a request that is exactly as Go writes it and passes all checks is answered here.
+almost every bind call (K04). So a request that is exactly as Go writes it and passes all checks is answered here.
 Everything else is left to aiohttp and its middlewares, which alone refuse: another header, method or path, a request that
 is over a limit, of a caller who may not call, or that comes while this replica is not ready.
 """

@@ -1,7 +1,7 @@
 """The aiohttp applications and their listeners.
 
 Idle connections are kept longer than the 90 s for which Go keeps them: if the server closes first, a request can
-fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (EXTENDER 1.1).
+fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (K03).
 """
 
 from __future__ import annotations

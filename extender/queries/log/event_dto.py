@@ -54,7 +54,7 @@ PAGE = 5_000  # events per query when all of them are read
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An event as the API shows it (DESIGN 7)."""
+    """An event as the API shows it (docs/api.md)."""
 
     position: Position
     time: str  # RFC 3339, UTC, microseconds

@@ -1,4 +1,4 @@
-"""Answer plan queries: whether trees fit, and on which nodes (DESIGN 7, `plan`).
+"""Answer plan queries: whether trees fit, and on which nodes (`plan`, `/v1/plan`).
 
 Trees are planned in queue order on one view; each plan uses capacity before the next tree is planned.
 """

@@ -192,7 +192,7 @@ class Story:
                 await until_priority_class_known(self.api, thing["metadata"]["name"])
 
     async def force(self, path: str) -> None:
-        """Delete a group and take its finalizers off, as people do who do not want to wait (SPEC B15).
+        """Delete a group and take its finalizers off, as people do who do not want to wait (B15).
 
         In this order: our service protects what is not being deleted, and nothing else. A group that nothing needs loses
         its finalizer by the service, and is waited for: of two clients that take the last finalizer off at the same time,

@@ -1,4 +1,4 @@
-"""Volumes and claims that kube-scheduler commits before bind, and the capacity of lost members (DESIGN 9.7).
+"""Volumes and claims that kube-scheduler commits before bind, and the capacity of lost members (K35).
 
 kube-scheduler's VolumeBinding and DynamicResources plugins commit, kube-controller-manager binds volumes and makes
 claims of templates; the test publishes the devices as a driver would.

@@ -25,7 +25,7 @@ GPU = {"nvidia.com/gpu": 8}
 DRA, STORAGE, CORE = "resource.k8s.io/v1", "storage.k8s.io/v1", "v1"
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
 PODS = "/api/v1/namespaces/default/pods"
-CALLS_PER_PLAN = 2  # DESIGN 8
+CALLS_PER_PLAN = 2  # of kube-scheduler, per member: at most
 Object = dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""Feature gates of others: fields that kube-apiserver drops, and kube-scheduler's own group scheduling (DESIGN 9.9).
+"""Feature gates of others: fields that kube-apiserver drops, and kube-scheduler's own group scheduling (K50 to K60).
 
 Asked of the real programs: what the probe finds of them, and what becomes of trees. kube-apiserver 1.36 as the site
 runs it has GenericWorkload alone, so its PodGroups lose most fields.

@@ -1,4 +1,4 @@
-"""The lived-in cluster itself (DESIGN 9.11), and what a kubelet that misbehaves does to a gang on it."""
+"""The lived-in cluster itself, and what a kubelet that misbehaves does to a gang on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def used_on(pods: list[dict[str, Any]], node: str, *, passing: bool) -> dict[str
 
 
 async def test_it_is_lived_in_and_the_capacity_of_a_test_is_free(story: Story) -> None:
-    """With any neighbours, a test's node offers what the test wrote; the rest is as in DESIGN 9.11."""
+    """With any neighbours, a test's node offers what the test wrote; the rest is as tests/controlplane/livedin.py has it."""
     neighbours = story.neighbours
     assert neighbours is not None
     names = [f"n{i}" for i in range(12)]  # each full by chance: six were all alike once

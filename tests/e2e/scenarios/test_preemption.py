@@ -65,7 +65,7 @@ def whole(leaf_nodes: dict[str, list[str]]) -> list[dict[str, Any]]:
     """A composite that is disrupted as a whole: its leaves, and pods that select their nodes."""
     made = [a_group("unit", gang=len(leaf_nodes), composite=True, whole=True)]
     for leaf, nodes in leaf_nodes.items():
-        made.append(a_group(leaf, gang=len(nodes), parent="unit", whole=True))  # SPEC B10
+        made.append(a_group(leaf, gang=len(nodes), parent="unit", whole=True))  # B10
         made += [at(node, f"{leaf}-{n}", leaf) for n, node in enumerate(nodes)]
     return of_class(made, "low")
 

@@ -5,7 +5,7 @@ our own admission, with a selector for their node. Two things differ from the ma
 wants them so: priorities are PriorityClasses (its admission refuses a bare number), and what a budget allows is written
 to its status (there is no disruption controller).
 
-P03 has a tree of two priorities. Kubernetes takes it, but no scheduler of trees admits it (SPEC H05), so its members are
+P03 has a tree of two priorities. Kubernetes takes it, but no scheduler of trees admits it (H05), so its members are
 created on their nodes, as if they had been bound before we came. We report of each that it runs outside an admission, which
 is true; what stories check in the end (no drift) is therefore not checked of P03.
 
@@ -182,7 +182,7 @@ async def check_no_victim(story: Story, vector: Object, before: set[str]) -> Non
 @pytest.mark.lived_in("long")
 @pytest.mark.parametrize("name", VECTORS)
 async def test_a_vector_on_the_newest_version(story: Story, name: str) -> None:
-    """P01 to P13 and P16: exactly those units are deleted that SPEC I.2 wants, and the preemptor runs."""
+    """P01 to P13 and P16: exactly those units are deleted that the vector wants, and the preemptor runs."""
     await play(story, by_id(name))
     if name == TWO_PRIORITIES:
         await asyncio.to_thread(story.service.stop)  # its drift is meant: see above

@@ -279,7 +279,7 @@ async def test_a_freed_slot_wakes_the_tree_that_lacks_it_and_no_other(
 async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
     story: Story, request: pytest.FixtureRequest
 ) -> None:
-    """300 members through an API server that takes few requests at once (DESIGN 9.4)."""
+    """300 members through an API server that takes few requests at once (K61)."""
     refused: Counter[str] = Counter()
 
     async def look(method: str, path: str, status: int) -> None:

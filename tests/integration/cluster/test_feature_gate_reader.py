@@ -1,4 +1,4 @@
-"""Both questions of DESIGN 9.9 against servers that answer anything; the real ones are asked by tests/e2e."""
+"""Both questions (K60) against servers that answer anything; the real ones are asked by tests/e2e."""
 
 from __future__ import annotations
 

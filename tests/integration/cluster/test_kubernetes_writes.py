@@ -128,7 +128,7 @@ async def test_the_eviction_api_may_answer_not_now(there: KubernetesCluster, fak
 
 
 async def test_an_event_names_who_caused_it(there: KubernetesCluster, fake: FakeApi) -> None:
-    """`related` is the group of the preemptor (SPEC E-12)."""
+    """`related` is the group of the preemptor (E-12)."""
     notice = K8sEvent(
         kind="Pod", namespace="default", name="p", uid=POD.uid, reason="Preempted", message="m",
         action="Preempting", related=("PodGroup", "default", "g", "uid-of-g"),

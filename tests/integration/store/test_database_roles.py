@@ -190,7 +190,7 @@ async def test_the_service_does_its_part(migrated, monkeypatch):
 
 
 async def test_what_the_service_cannot_do(migrated_once):
-    """Not even what it writes can it write otherwise than through the functions (EVENTSTORE 3)."""
+    """Not even what it writes can it write otherwise than through the functions."""
     url = migrated_once
     service = await session_as(url, "gx_test_service")
     allowed = [("INSERT", t) for t in INSERTED_BY_THE_SERVICE]

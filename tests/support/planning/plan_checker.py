@@ -1,4 +1,4 @@
-"""Checks a plan against its request, by rules implemented without the planner (SPEC C and D).
+"""Checks a plan against its request, by rules implemented without the planner (C.1 to C.7, D1 to D15).
 
 Imports nothing of the planner but its vocabulary. `faults` returns texts; a valid plan has none.
 """

@@ -156,7 +156,7 @@ def fits(request: PlanRequest, assignments) -> bool:
 
 
 def price(request: PlanRequest, units: list[PlanUnit]) -> tuple[int, ...]:
-    """SPEC E-9 with `broken` and `cascades`; lower is better."""
+    """E-9; lower is better."""
     source = request.evictable
     run = [u for u in units if u.kind != "reservation" and not u.disruption_target]
     free = [u for u in units if u not in run]

@@ -1,4 +1,4 @@
-"""The worked cases of SPEC I (tests/golden/vectors.yaml) as plan requests."""
+"""The worked cases of tests/golden/vectors.yaml as plan requests."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ class Arrivals:
         return GPUS - used
 
     async def _preempt(self, pod: Pod) -> None:
-        """Do what kube-scheduler does for a pod that fits nowhere (EXTENDER 4)."""
+        """Do what kube-scheduler does for a pod that fits nowhere (K40)."""
         view = self.cluster.seen
         if pod.nominated is not None and any(
             p.deleting and p.priority < pod.priority for p in view.on_node.get(NodeName(pod.nominated), {}).values()

@@ -192,7 +192,7 @@ PRIORITY_MAX = 1_000_000_000  # of pods that no vector may evict
 
 
 def vector_tree(tree: Mapping[str, Any], parent: str = "", **spec: Any) -> list[Object]:
-    """Make the groups and pods of a tree as section I of SPEC writes it, root first.
+    """Make the groups and pods of a tree as a vector writes it, root first.
 
     `gang` or `basic`, `topo`, `kids`, `pods` (a count or sizes), `at` (nodes of bound members),
     `sel` (node selector of its pods); pods are called `<leaf>-<n>`, bound ones `<leaf>-at-<n>`.

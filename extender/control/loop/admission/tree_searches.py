@@ -154,6 +154,7 @@ class TreeSearches:
                 if not task.done():
                     return
                 self.raise_failure()
+                self._publish()  # it does not run any more for what `recorded` writes
                 recorded()
         finally:
             self._awaited = False

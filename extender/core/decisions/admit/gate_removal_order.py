@@ -1,7 +1,7 @@
 """Order of gate removal, for members whose scheduling depends on members that kube-scheduler has placed already.
 
 - A member for which kube-scheduler binds volumes or allocates claims comes after the other members of its gang,
-  because this happens before bind and cannot be undone (DESIGN 9.7). It has arrived when kube-scheduler offers its node.
+  because this happens before bind and cannot be undone (K35). It has arrived when kube-scheduler offers its node.
 - A member with required pod affinity comes after the rest of its tree.
 - Members with a spread rule come level by level: a domain gets its next member when no domain that still gets
   members has fewer. Every placement that respects the skew can be reached in this way, one pod after the other.

@@ -45,7 +45,7 @@ def is_candidate(pod: Pod) -> bool:
 
 
 def is_running(pod: Pod) -> bool:
-    """Return whether a pod is assigned and not terminating (DESIGN 9.10)."""
+    """Return whether a pod is assigned and not terminating (A.5)."""
     return pod.node is not None and not pod.deleting
 
 
@@ -239,7 +239,7 @@ def _wishes(
     """Return the nodes that are tried first, by member.
 
     That is a node that kube-scheduler offered (`hints`); else the node of an earlier reservation that expired or was
-    rejected, to which committed volumes and claims may bind the member (DESIGN 9.7); else the node of a lost member.
+    rejected, to which committed volumes and claims may bind the member (K35); else the node of a lost member.
     """
     if root is None or not (root.previous_nodes or root.replacement_holds):
         return hints
@@ -348,18 +348,22 @@ def members_without_reservation(tree: Tree, root: GangState | None) -> tuple[Pod
     )
 
 
+def is_refused(root: GangState | None) -> bool:
+    """Return whether the last decision about a root is that there is no capacity for it."""
+    return (
+        root is not None
+        and root.last_decision is not None
+        and root.last_decision.outcome in NO_CAPACITY
+    )
+
+
 def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
     """Yield the gated members of refused trees: further nodes could help them."""
     for tree in forest.populated.values():
         root = state.gangs.get(tree.root.uid)
-        if (
-            root is None
-            or root.last_decision is None
-            or root.last_decision.outcome not in NO_CAPACITY
-        ):
+        if root is None or not is_refused(root) or tree.problems or tree.root.deleting:
             continue
-        if not (tree.problems or tree.root.deleting):
-            yield from (pod for pod in members_without_reservation(tree, root) if GATE in pod.gates)
+        yield from (pod for pod in members_without_reservation(tree, root) if GATE in pod.gates)
 
 
 def foreign_gates(tree: Tree) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Warnings about valid trees with unusual settings (SPEC A.7 W1 to W4, B11, E11, X10).
+"""Warnings about valid trees with unusual settings (W1 to W4, B11, E11, X10: docs/reference/groups.md).
 
 The trees are scheduled all the same.
 """
@@ -39,7 +39,7 @@ WIDTH = {word: rank for rank, words in enumerate(_PLACES) for word in words}
 def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:
     """Return a text for each group that differs from the template of its Workload (B11).
 
-    There is none for a Workload that does not exist: groups are self-contained (SPEC A.4).
+    There is none for a Workload that does not exist: groups are self-contained (A.4).
     """
     by_key = {group.key: group for group in tree.groups}
     found: dict[GroupKey, str] = {}
@@ -188,7 +188,7 @@ def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
     """Return a text for each basic leaf below a gang, for at most `PROBLEMS_NAMED_MAX` leaves of one composite.
 
     Source:
-        SPEC X10: upstream is of two minds. LeaderWorkerSet makes such trees; since 1.38 a Workload with them is
+        X10: upstream is of two minds. LeaderWorkerSet makes such trees; since 1.38 a Workload with them is
         refused, and kube-scheduler's own group scheduling refuses such trees of built-in groups as a whole.
     """
     return {

@@ -1,7 +1,7 @@
 """Cache of refusals: a refused tree is not planned again until some node has gained capacity.
 
 Less capacity, labels of unused nodes, reservations of other trees: most changes of a cluster cannot help a refused
-tree, so it is not planned again for them (SPEC L39).
+tree, so it is not planned again for them (L39).
 """
 
 from __future__ import annotations

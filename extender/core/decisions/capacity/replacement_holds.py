@@ -1,4 +1,4 @@
-"""Replacement holds: capacity of lost members, held for their replacements for a bounded time (SPEC C.6, V26).
+"""Replacement holds: capacity of lost members, held for their replacements for a bounded time (C.6, V26).
 
 A hold blocks trees and pods of equal or lower priority in planning and in filter. Trees and pods of higher priority
 ignore it and may use the capacity, which is recorded (`superseded`). There is a hold while other members of the gang

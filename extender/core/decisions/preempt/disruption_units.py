@@ -1,8 +1,8 @@
 """Collection of what can free capacity for one tree: units of running pods, reservations of other trees, terminating pods.
 
-The unit of a pod is the highest group above it that is disrupted as a whole, else the pod alone (SPEC E-4).
+The unit of a pod is the highest group above it that is disrupted as a whole, else the pod alone (E-4).
 The priority of a unit is that of its groups, the highest where they differ; that of a pod counts only outside all groups
-(SPEC E-3).
+(E-3).
 
 A pod that terminates but stays (because of a finalizer or a failed node) is not a victim, and no tree waits for its
 capacity: it counts as a running pod that cannot be evicted. Otherwise one such pod could keep trees waiting for ever.
@@ -57,7 +57,7 @@ def evictable_for(
 ) -> Evictable:
     """Return what can be evicted or released for a tree.
 
-    The caller does not call this while victims of an earlier decision of the tree still terminate (SPEC P15), nor for
+    The caller does not call this while victims of an earlier decision of the tree still terminate (P15), nor for
     extra members before the minimum is bound (C.6): a plan request counts reservations of the tree as bound.
 
     Args:
@@ -304,7 +304,7 @@ class _Collection:
         """Return units of reservations and claims whose pods do not run yet, one unit per tree.
 
         Those of a started gang are left out: some of its members are bound, but not its minimum, so it is completed
-        and not stopped (DESIGN 9.6).
+        and not stopped (C.6).
         """
         units = []
         for name, uid, lower in self._lower_holders(priority):

@@ -1,6 +1,6 @@
 """Lifecycle of pending preemptions: victims that are gone, the end, and the victims to delete next.
 
-The rules (SPEC E-11, P15, issue 5):
+The rules (E-11, P15):
 
 - A victim counts as gone when the view does not contain it any more: deleted, or ended by itself. The event
   records which of the two; the capacity is free in both cases.

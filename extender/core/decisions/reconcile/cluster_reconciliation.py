@@ -2,7 +2,7 @@
 
 This module records observations and does not plan. If a tree without bound members loses a reservation of its
 minimum, all its reservations are released and it is planned again as a whole. A started tree loses only the
-reservations that cannot be used any more (DESIGN 9.6: a started gang is completed, not stopped). Those include
+reservations that cannot be used any more (C.6: a started gang is completed, not stopped). Those include
 reservations on a node that kube-scheduler would reject: cordoned, tainted, relabelled, or with less capacity.
 """
 

@@ -172,7 +172,7 @@ class NominationDrift:
     """Keeps the observed nominations of reservations, to detect that another client changed one.
 
     A nomination that was not observed yet may still be in flight; one that was observed and names another node now
-    was changed by another client. This is recorded once, and the nomination is not written again (DESIGN 2.7).
+    was changed by another client. This is recorded once, and the nomination is not written again.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Rules for our finalizer on group objects of our API group (SPEC B12).
+"""Rules for our finalizer on group objects of our API group (B12).
 
 A PodGroup keeps the finalizer while a pod that names it is bound and has not ended, or has a reservation, so that
 no running pod loses its policy. A pod that was never bound does not count: it waits for the group, and the group

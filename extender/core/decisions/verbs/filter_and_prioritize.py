@@ -1,7 +1,7 @@
 """The answers to filter and prioritize. This module neither plans nor changes state.
 
 Refusal texts are a function of state only: a text that changes without a change of state makes kube-scheduler
-retry without end (EXTENDER 3.4). Counts are therefore in the conditions of the groups, never in these texts.
+retry without end (K25). Counts are therefore in the conditions of the groups, never in these texts.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def tree_reason(state: ReservationState, tree: Tree) -> str:
 
 
 def possible_pod_rules(root: GangState, tree: Tree) -> tuple[str, ...]:
-    """Return the rules between pods that may be why kube-scheduler rejects nodes with free capacity (SPEC H10)."""
+    """Return the rules between pods that may be why kube-scheduler rejects nodes with free capacity (H10)."""
     if not _refused_by_scheduler(root):
         return ()
     waiting = (pod for pod in tree.pods if pod.node is None)

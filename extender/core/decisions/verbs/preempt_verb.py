@@ -1,14 +1,14 @@
 """The answer to the preempt verb: kube-scheduler's candidates, changed so that no gang falls below its minimum.
 
 kube-scheduler calls it for one pod with nodes and the victims that it would delete there, and deletes those of
-one node of the answer (EXTENDER 4). It has no data about groups and reservations, so here
+one node of the answer (K40 to K42). It has no data about groups and reservations, so here
 
 - a node is dropped where filter would still refuse the pod after the victims are gone, because the capacity
   is held for a tree of equal or higher priority: pods must not be evicted without effect;
 - a node is dropped where the victims would leave a running gang below its minimum; members beyond the minimum
   may be evicted;
 - a victim in a group that is disrupted as a whole stands for the whole unit. Its node is dropped, unless the
-  node is cheaper (in the order of SPEC E-9) than every other node: then the unit is evicted by a preemption of
+  node is cheaper (in the order of E-9) than every other node: then the unit is evicted by a preemption of
   the extender, recorded before the answer, and the answer names the pods of the unit on that node.
 
 Members get an empty answer: the extender plans one preemption for their whole tree.
@@ -67,7 +67,7 @@ class VictimChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Price(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """The cost of a node; compared field by field, in this order (SPEC E-9)."""
+    """The cost of a node; compared field by field, in this order (E-9)."""
 
     violations: int
     highest: int
@@ -180,7 +180,7 @@ def build_preempt_input(
 def _units(
     view: ClusterView, forest: Forest, victims: list[Pod], trees: dict[str, OfferedTree]
 ) -> dict[str, OfferedUnit]:
-    """Return the disruption units of some pods (SPEC E-4) by name, and add their trees to `trees`."""
+    """Return the disruption units of some pods (E-4) by name, and add their trees to `trees`."""
     found: dict[str, OfferedUnit] = {}
     for pod in victims:
         above = groups_above(view, pod.group)

@@ -1,4 +1,4 @@
-"""Success, Wait, Unschedulable, UnschedulableAndUnresolvable of groups, from counts alone (SPEC C.1 and C.2).
+"""Success, Wait, Unschedulable, UnschedulableAndUnresolvable of groups, from counts alone (C.1, C.2: docs/reference/groups.md).
 
 Pure functions of the tree; nodes are not read.
 """
@@ -28,7 +28,7 @@ def status(
         unresolvable: UU, failed for good; not used, because elements in no other count have the same effect.
 
     Source:
-        KEP-6012, restated in SPEC C.2.
+        KEP-6012; C.2.
 
     >>> status(3, 2, 0, 1), status(3, 0, 2, 0, 9)
     ('Unschedulable', 'UnschedulableAndUnresolvable')
@@ -53,7 +53,7 @@ def threshold(group: PlanGroup) -> int:
 
 
 def required_names(group: PlanGroup) -> tuple[str, ...]:
-    """Return the names of the children that a gang composite cannot do without, whatever its minimum is (SPEC L27)."""
+    """Return the names of the children that a gang composite cannot do without, whatever its minimum is (L27)."""
     return () if group.basic or isinstance(group.required, UnsetType) else group.required
 
 
@@ -82,7 +82,7 @@ def present(group: PlanGroup) -> int:
 
 
 def admissible(group: PlanGroup) -> bool:
-    """Return whether as many members and child groups exist as the minimum requires (SPEC C.1)."""
+    """Return whether as many members and child groups exist as the minimum requires (C.1)."""
     return present(group) >= threshold(group) and _has_required(group, admissible)
 
 
@@ -120,7 +120,7 @@ def waiting_reasons(group: PlanGroup) -> list[str]:
 
 
 def without_lacking_members(group: PlanGroup, shapes: Sequence[PodShape]) -> PlanGroup:
-    """Return a group without members whose claim or volume does not exist: no eviction can help them (SPEC E-2)."""
+    """Return a group without members whose claim or volume does not exist: no eviction can help them (E-2)."""
     return msgspec.structs.replace(
         group,
         members=tuple(m for m in group.members if not shapes[m.shape].lacking),

@@ -90,7 +90,7 @@ def compile_rules(
     Args:
         request: Its rules are read.
         fleet: Made from its nodes.
-        strict: False leaves out rules that evicting other pods could satisfy (SPEC C.2): of `near` remain those that
+        strict: False leaves out rules that evicting other pods could satisfy (C.2): of `near` remain those that
             need a pod which no eviction makes.
     """
     made = InterpodConstraints()

@@ -1,6 +1,6 @@
 """Static filters: which nodes a pod may use, whatever is free there; and host ports as resource axes.
 
-Every filter is exactly that of kube-scheduler (EXTENDER section 7). Free capacity is not read.
+Every filter is exactly that of kube-scheduler (K70, K71). Free capacity is not read.
 """
 
 from __future__ import annotations

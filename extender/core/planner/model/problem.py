@@ -1,7 +1,7 @@
 """A plan request compiled for the search: kinds of pods, groups with domains, free capacity as a matrix.
 
 Pods of one *kind* are interchangeable: equal shape and equal node rejections of their own. A group that is
-not admissible has `alive` False and gets no new pods (SPEC C.5), but its bound members still fix domains.
+not admissible has `alive` False and gets no new pods (C.5), but its bound members still fix domains.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Options:
     no_resources: bool = False  # nor host ports, nor claims that one pod may use
     no_reservations: bool = False
     no_pod_limit: bool = False  # how many pods a node may run
-    only_near: bool = False  # without rules that evicting other pods could satisfy (SPEC C.2)
+    only_near: bool = False  # without rules that evicting other pods could satisfy (C.2)
 
 
 def compile_request(

@@ -2,7 +2,7 @@
 
 Each group is bounded as if it were alone, but for groups that are alike: those are counted together (`_Copies`). So
 `NEVER` is a proof, and any other bound may be out of reach. Whole pods per node are counted, never sums of resources
-(SPEC D8).
+(D8).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The verdict about a tree that may preempt: its plan, the units to evict for it, or a refusal with what would help.
 
-A refusal is only *impossible* if no set of units is enough. A tree that only terminating pods keep out waits (SPEC E-2).
+A refusal is only *impossible* if no set of units is enough. A tree that only terminating pods keep out waits (E-2).
 What would help is planned by the same rules as the verdict, so it may evict units, and then names them.
 """
 

@@ -198,7 +198,7 @@ class EvictionBarrier:
     """Members of some shapes cannot run on some nodes as long as a unit runs.
 
     With `uncounted_resource` this is assumed: both use a resource that only kube-scheduler counts, and the unit
-    may hold the device for which other units are evicted (SPEC L34).
+    may hold the device for which other units are evicted (L34).
     """
 
     unit: int

@@ -239,7 +239,7 @@ class Reprieve:
         Args:
             gone: Per unit, shape (units,).
             solution: The placement.
-            pessimistic: Apply barriers that are only assumed, too (SPEC L34).
+            pessimistic: Apply barriers that are only assumed, too (L34).
 
         Returns:
             The units that remain victims, shape (units,).

@@ -2,13 +2,13 @@
 
 Every part of the cost only grows with the set, so a cheapest set is also minimal: no unit of it could stay.
 
-The order is that of SPEC E-9, with two parts added after the highest priority and before the sum:
+The order is E-9 (docs/reference/groups.md). Two parts of it need a definition:
 
 - `broken`: running gangs that lose all their work: those that fall below their minimum, and groups that are evicted
   as a whole (disruption mode `all`). So of pods with equal priority single pods and extra members are evicted first,
   even if these are more, and of two gangs the one with fewer pods. It comes after the highest priority, because the
   priority of a gang is its only importance.
-- `cascades`: units that would evict others when they are created again (SPEC L33). Only this one step is
+- `cascades`: units that would evict others when they are created again (L33). Only this one step is
   considered, and each unit by the cluster before any eviction: its policy lets it preempt, some pod of it
   fits nowhere in the free capacity, but would fit on a node that its static filters accept if every evictable
   pod of strictly lower priority were gone from there.
@@ -35,7 +35,7 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """The cost of a set of units; compared field by field, in this order.
 
     Source:
-        SPEC E-8 and E-9, issue 5.
+        E-8 and E-9.
     """
 
     violations: int = 0  # evictions beyond what PodDisruptionBudgets allow, summed over the budgets

@@ -3,10 +3,10 @@
 Pure, as `planning.py`: the same request gives the same bytes on any machine, and the search budget is counted
 in search nodes. The request must carry `evictable`; everything that the decision depends on is in it.
 
-The rules are SPEC E and issue 5. Only a tree that is refused as Unschedulable preempts; a tree whose minimum is
+The rules are E-1 to E-15 of docs/reference/groups.md. Only a tree that is refused as Unschedulable preempts; a tree whose minimum is
 bound preempts for its extra members. Only units of strictly lower priority are evicted, as a whole, and no unit
 that could keep its place. A verdict *unknown* evicts no pod. Reservations of lower-priority trees cost less than
-any running pod (DESIGN 9.8). Terminating pods count as gone; if that is enough, no pod is evicted. Members whose
+any running pod (E-10). Terminating pods count as gone; if that is enough, no pod is evicted. Members whose
 claims or volumes do not exist are left out: kube-scheduler rejects them on every node, whatever is evicted.
 """
 
@@ -83,7 +83,7 @@ class PreemptionPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     search: SearchEffort
     # `reasons` for readers of the namespace of the tree only; empty: they name nothing of another namespace
     reduced: tuple[str, ...] = ()
-    # by unit: why it is evicted although it would fit beside the plan (SPEC L34)
+    # by unit: why it is evicted although it would fit beside the plan (L34)
     doubts: dict[str, str] = {}
 
 
@@ -111,7 +111,7 @@ def preempt(
     """Find the cheapest units whose eviction lets the minimum of a tree be placed.
 
     When bound members already satisfy the tree, evict for the largest number of extra members that can be placed
-    (SPEC C.6 and E-2; with a Basic root only when none of them fits without evictions).
+    (C.6 and E-2; with a Basic root only when none of them fits without evictions).
 
     Args:
         request: With `evictable`; without it there is nothing to evict.

@@ -1,4 +1,4 @@
-"""Which fields a built-in group was written with and lost, and that its tree is refused for it (SPEC E16)."""
+"""Which fields a built-in group was written with and lost, and that its tree is refused for it (E16)."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ async def test_a_member_with_a_spread_rule_is_released_in_its_turn():
 
 
 async def test_a_nomination_that_vanished_is_not_written_again():
-    """kube-scheduler cleared it: evidence, not a cue (DESIGN 2.7)."""
+    """kube-scheduler cleared it: evidence, not a cue."""
     async with await leading(*gated()) as stage:
         stage.start(stage.parts.nominator.run())
         await stage.one_pass()
@@ -460,7 +460,7 @@ async def test_a_reason_that_passes_is_not_reported():
 
 
 async def test_satisfied_is_not_taken_back_before_it_is_reported():
-    """True is terminal from when it became so (SPEC F), not from when it was written."""
+    """True is terminal from when it became so, not from when it was written."""
     async with await leading(*a_gang("g", pods=2)) as stage:
         await both_bound(stage)
         assert not stage.cluster.did("set_conditions")

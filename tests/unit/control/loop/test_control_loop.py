@@ -89,7 +89,7 @@ async def test_a_lower_minimum_is_a_reason_to_plan_a_refused_root_again():
 
 
 async def test_less_capacity_is_no_reason_to_plan_a_refused_root_again():
-    """A pod that takes capacity cannot help; one that goes can (SPEC L39)."""
+    """A pod that takes capacity cannot help; one that goes can (L39)."""
     fleet = (a_node("n0", gpu=2), a_node("n1", gpu=2))
     running = a_pod("before", node="n0", requests={GPU: 1})
     async with await leading(*fleet, running, *a_gang("g", pods=4)) as stage:

@@ -19,8 +19,8 @@ BEGINS = {
     "loop/admission/pending_trees.py": {"admit_postponed", "_perform"},
     "loop/admission/tree_searches.py": {"away", "_run"},
     # Writes look again when they may act: each is a step of its own.
-    "actuators/nominator.py": {"_carry_out", "_seat_of", "_wanted"},
-    "actuators/evictor.py": {"_wanted", "_wait_and_recheck", "_mark_groups"},
+    "actuators/nominator.py": {"_carry_out", "_seat_of", "_is_current"},
+    "actuators/evictor.py": {"_still_due", "_wait_and_recheck", "_mark_groups"},
     "actuators/status_reporter.py": {"_process"},
     "actuators/finalizer_controller.py": {"run", "_work_for_a_round", "_held", "_write"},
     "actuators/placement_priority.py": {"_are_being_placed"},

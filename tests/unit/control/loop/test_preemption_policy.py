@@ -216,7 +216,7 @@ async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_e
 
 @pytest.mark.parametrize("more", [False, True], ids=["alone", "beside one that fits nowhere"])
 async def test_extras_may_preempt_what_they_did_not_before(more):
-    """A satisfied tree asks for its further members, in a later pass (SPEC C.6).
+    """A satisfied tree asks for its further members, in a later pass (C.6).
 
     The answer about a later tree is not a reason of this one.
     """

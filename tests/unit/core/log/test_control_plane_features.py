@@ -1,4 +1,4 @@
-"""What follows from dry runs of full objects and from the gates of kube-scheduler (DESIGN 9.9)."""
+"""What follows from dry runs of full objects and from the gates of kube-scheduler (K60)."""
 
 from __future__ import annotations
 

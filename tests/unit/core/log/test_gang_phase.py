@@ -1,4 +1,4 @@
-"""The unit of the bind barrier, and minima of trees (SPEC C.7)."""
+"""The unit of the bind barrier, and minima of trees (C.7)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ BASIC_CHAIN = (
     ],
 )
 def test_the_barrier_unit_is_the_first_gang_on_the_way_down(groups, leaf, unit):
-    """A gang root waits as a whole; below Basic parents each child has a barrier of its own (DESIGN 2.6)."""
+    """A gang root waits as a whole; below Basic parents each child has a barrier of its own (C.7)."""
     assert barrier_unit(groups, leaf).name == unit
 
 
@@ -79,7 +79,7 @@ def test_a_leaf_outside_the_tree_has_no_unit():
     ],
 )
 def test_minima_add_up_level_by_level(groups, counts, whole):
-    """Gang composites count satisfied children, Basic ones need one, leaves count pods (SPEC C.1, C.7)."""
+    """Gang composites count satisfied children, Basic ones need one, leaves count pods (C.1, C.7)."""
     assert satisfied(groups, counts) is whole
 
 

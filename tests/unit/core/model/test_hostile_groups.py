@@ -1,6 +1,6 @@
 """Parent graphs of any shape cost what their number costs, and are judged as one group after the other would be.
 
-A user with the right to create groups may make cycles, chains, stars and orphans without limit (SPEC B6, B7).
+A user with the right to create groups may make cycles, chains, stars and orphans without limit (B6, B7).
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def test_a_forest_after_any_change_is_the_forest_made_anew(found, at_once, max_c
 
 @pytest.mark.parametrize("seed", range(8))
 def test_more_children_than_a_parent_may_have_after_any_change(seed) -> None:
-    """Parents with a surplus: children come, go, move and change places with those beyond the number (SPEC B16)."""
+    """Parents with a surplus: children come, go, move and change places with those beyond the number (B16)."""
     rng = random.Random(seed)
     surplus = 0
     for _ in range(25):

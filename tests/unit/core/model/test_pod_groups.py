@@ -1,4 +1,4 @@
-"""Trees are judged by SPEC B1 to B10, in words that name objects and both values."""
+"""Trees are judged by B1 to B10, in words that name objects and both values."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_operations_have_names_of_their_own():
 
 
 def test_the_fields_of_a_event_are_those_of_the_contract():
-    """DESIGN 7 names them; they are stable."""
+    """They are stable (docs/versions.md)."""
     schema = DOCUMENT["components"]["schemas"]["EventLine"]
     wanted = [
         "position",

@@ -108,6 +108,43 @@ async def test_why_a_tree_waits_is_published():
         assert not published.turns
 
 
+async def test_a_search_changes_no_condition_of_a_refused_tree():
+    """That it waits for its search is in the condition of a tree without a verdict only: each change searches refused ones again."""
+    hostile = odd_sized("large", "default", random.Random(1))
+    settings = {"search_budget": 40, "preemption": False}
+    async with Stage(*a_fleet_of_racks(), *hostile, **settings) as stage:
+        await stage.lead()
+        stage.start(stage.reporter.run())
+        searched(stage)
+        inner, during = stage.parts.planner.plan, []
+
+        def message():
+            return next((c[3] for c in stage.cluster.group("large").conditions), "")
+
+        def is_reported():
+            stage.conditions_due()
+            return stage.reporter._jobs.empty() and not stage.reporter._jobs._active
+
+        async def report(encoded):
+            await stage.control_loop.run_pass()
+            await eventually(is_reported)
+            during.append(message())
+            return await inner(encoded)
+
+        stage.parts.planner.plan = report
+        await stage.settled()
+        await eventually(is_reported)
+        refusal = message()
+        assert set(during) == {
+            "CompositePodGroup default/large waits for its turn: its search takes long, and namespaces search by turns"
+        }
+        during.clear()
+        stage.later(10)
+        await stage.settled()
+        assert during
+        assert set(during) == {refusal}
+
+
 async def test_a_lower_priority_waits_for_a_search_of_a_higher_one():
     """The order between priorities is strict: the tree that is planned at once is admitted after the searched one."""
     high = ordinary("high", "good", priority=10)

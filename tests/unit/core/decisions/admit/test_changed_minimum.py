@@ -1,4 +1,4 @@
-"""`minGroupCount` changes while a tree waits or runs: lower admits it, higher takes nothing from what runs (SPEC L26)."""
+"""`minGroupCount` changes while a tree waits or runs: lower admits it, higher takes nothing from what runs (L26)."""
 
 from __future__ import annotations
 

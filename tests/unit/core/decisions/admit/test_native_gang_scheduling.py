@@ -1,4 +1,4 @@
-"""Beside kube-scheduler's own group scheduling no capacity is held that it would never let be used (DESIGN 9.9)."""
+"""Beside kube-scheduler's own group scheduling no capacity is held that it would never let be used (K55)."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_pods_behind_foreign_gates_are_no_members_yet():
 
 
 def test_a_pod_is_a_candidate_or_running_or_neither():
-    """A deletionTimestamp ends membership both for pending and for running pods (DESIGN 9.10)."""
+    """A deletionTimestamp ends membership both for pending and for running pods (A.5)."""
     pod = Pod(uid=PodUid("u"), namespace="a", name="p", shape=PodShape())
     on_node = msgspec.structs.replace(pod, node=NodeName("n0"))
     going = msgspec.structs.replace(pod, deleting=True)

@@ -253,7 +253,7 @@ def reserved(*more):
 
 
 def test_reservations_are_taken_before_any_running_pod():
-    """DESIGN 9.8: the reservation of priority 50 goes, the pod of priority 1 runs on."""
+    """E-10: the reservation of priority 50 goes, the pod of priority 1 runs on."""
     case = reserved()
     refused = plan(case.request())
     assert isinstance(refused, Refusal)
@@ -288,7 +288,7 @@ def test_a_spared_unit_is_left_alone():
 
 
 def test_a_started_gang_is_completed_not_stopped():
-    """DESIGN 9.6: with one member bound and the minimum not, the rest of the reservation stays."""
+    """C.6: with one member bound and the minimum not, the rest of the reservation stays."""
     case = Case(
         a_node("n0", gpu=2), *gang("low", 2, 50, requests={GPU: 1}),
         *gang("high", 1, 100, requests={GPU: 1}),
@@ -392,7 +392,7 @@ def test_pods_of_daemon_sets_go_like_any_other():
 
 @pytest.mark.parametrize("pods", [2, 8, 64])
 def test_a_gang_that_goes_whole_costs_more_than_one_pod_of_another(pods):
-    """Of equal priority: the only member of a gang with mode single goes, not all pods of one with mode all (SPEC E-9)."""
+    """Of equal priority: the only member of a gang with mode single goes, not all pods of one with mode all (E-9)."""
     low = {"priority": 1, "node": "n0", "requests": {GPU: "1"}}
     case = Case(
         a_node("n0", gpu=pods + 1),

@@ -386,7 +386,7 @@ def test_who_is_deleted_for_a_taint_was_evicted_or_lost_its_node(taints, cause):
 
 @pytest.mark.parametrize("how", ["bound", "barrier"])
 def test_a_started_gang_loses_only_what_is_gone(how):
-    """Once a member is bound, or the barrier releases, the rest keeps its capacity (DESIGN 9.6)."""
+    """Once a member is bound, or the barrier releases, the rest keeps its capacity (C.6)."""
     scene = Scene(pods=3)
     now = ME
     if how == "bound":
@@ -544,7 +544,7 @@ def test_a_minimum_that_changes_is_recorded():
 
 
 def test_an_invalid_tree_that_has_not_started_keeps_no_capacity():
-    """A tree that breaks a rule is not scheduled: its reservations are given back as `invalid` (SPEC B)."""
+    """A tree that breaks a rule is not scheduled: its reservations are given back as `invalid` (B6 to B10)."""
     scene = Scene(pods=2)
     scene.cluster.add(a_pod("g-2", "g", priority=7, requests={GPU: 1}))
     scene.cluster.change_pod("g-2", priority=7)

@@ -1,4 +1,4 @@
-"""Groups carry our finalizer while they are wanted, and go when nothing needs them (SPEC B12)."""
+"""Groups carry our finalizer while they are wanted, and go when nothing needs them (B12)."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_member_without_a_reservation_gets_nothing(cluster):
 
 @given(st.integers(0, 9), st.integers(1, 9), st.sampled_from(["waiting", "impossible", "unknown"]))
 def test_words_do_not_change_with_counts(have, want, outcome):
-    """A text changes with the kind of reason only; counts would make kube-scheduler spin (EXTENDER 3.4)."""
+    """A text changes with the kind of reason only; counts would make kube-scheduler spin (K25)."""
     cluster = FakeCluster(a_node("n0"), *a_gang("g", pods=1))
     uid, root = cluster.group("g").uid, "default/g"
 

@@ -126,7 +126,7 @@ def test_two_resources_that_are_only_short_together_are_both_named():
 
 
 def test_a_domain_that_is_free_for_the_whole_gang_is_named():
-    """Case pinned-domain-full, SPEC V23: the members are pinned to r0; r1 is named, and the bound member in the conflict."""
+    """Case pinned-domain-full, V23: the members are pinned to r0; r1 is named, and the bound member in the conflict."""
     nodes = [replace(node("n0", 4, labels={"rack": "r0"}), free={"cpu": 1, "pods": 8})]
     nodes += [node(f"n{i}", 4, labels={"rack": "r1"}) for i in (1, 2)]
     bound = (PlanBound(pod="ns/g-b", uid="g-b", node=NodeName("n0")),)

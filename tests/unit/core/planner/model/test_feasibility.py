@@ -1,4 +1,4 @@
-"""SPEC C.1 and C.2 as tables."""
+"""C.1 and C.2 as tables."""
 
 from __future__ import annotations
 
