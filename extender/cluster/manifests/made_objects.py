@@ -197,20 +197,20 @@ def with_limit_ranges(pod: api.Pod, ranges: Iterable[api.LimitRange]) -> api.Pod
         Admission plugin LimitRanger of Kubernetes 1.37, and SetDefaults_LimitRangeItem.
     """
     spec = pod.spec
-    for one in ranges:
-        for item in one.spec.limits:
+    for limit_range in ranges:
+        for item in limit_range.spec.limits:
             if item.type == _PER_CONTAINER:
                 try:
                     for bound in (item.default, item.default_request, item.min, item.max):
                         exact(bound)
                 except BadQuantity as fault:
-                    raise bad(one, "spec.limits", str(fault)) from fault
+                    raise bad(limit_range, "spec.limits", str(fault)) from fault
                 limits = {**item.max, **item.default}
-                of = _Bounds(one.metadata.name, item, limits, {**item.min, **limits, **item.default_request})  # fmt: skip
+                bounds = _Bounds(limit_range.metadata.name, item, limits, {**item.min, **limits, **item.default_request})  # fmt: skip
                 spec = msgspec.structs.replace(
                     spec,
-                    containers=of.applied(pod, "containers", spec.containers),
-                    init_containers=of.applied(pod, "initContainers", spec.init_containers),
+                    containers=bounds.applied(pod, "containers", spec.containers),
+                    init_containers=bounds.applied(pod, "initContainers", spec.init_containers),
                 )
     return msgspec.structs.replace(pod, spec=spec)
 

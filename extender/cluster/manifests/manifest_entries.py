@@ -381,11 +381,11 @@ def _age(version: str) -> tuple[float, int, int]:
     Source:
         The order of versions in CustomResourceDefinitions: v2, v1, v1beta1, v1alpha2, v1alpha1.
     """
-    found = _VERSION.fullmatch(version.rpartition("/")[2])
-    if found is None:
+    parsed = _VERSION.fullmatch(version.rpartition("/")[2])
+    if parsed is None:
         return (math.inf, 0, 0)
     stages = ("alpha", "beta", None)
-    return (stages.index(found["stage"]), int(found["major"]), int(found["minor"] or 0))
+    return (stages.index(parsed["stage"]), int(parsed["major"]), int(parsed["minor"] or 0))
 
 
 def _versions_of(kind: str) -> tuple[str, ...]:

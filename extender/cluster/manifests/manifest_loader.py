@@ -277,11 +277,11 @@ def _admitted(
     """
     classes: dict[str, api.RuntimeClass] = {}
     ranges: defaultdict[str, list[api.LimitRange]] = defaultdict(list)
-    for one in sorted((one.thing for one in sources), key=lambda thing: thing.key):
-        if isinstance(one, api.RuntimeClass):
-            classes[one.metadata.name] = one
-        elif isinstance(one, api.LimitRange):
-            ranges[one.metadata.namespace].append(one)
+    for source in sorted((entry.thing for entry in sources), key=lambda source: source.key):
+        if isinstance(source, api.RuntimeClass):
+            classes[source.metadata.name] = source
+        elif isinstance(source, api.LimitRange):
+            ranges[source.metadata.namespace].append(source)
     new = {one.ident for things in made.values() for one in things}
     specs: dict[tuple[int, str], api.PodSpec] = {}  # pods of one template share theirs
     absent: Counter[str] = Counter()
@@ -301,8 +301,10 @@ def _admitted(
         try:
             if template not in specs:
                 limited = with_limit_ranges(pod, ranges.get(namespace, ()))
-                of = classes.get(name)
-                specs[template] = (limited if of is None else with_runtime_class(limited, of)).spec
+                runtime = classes.get(name)
+                if runtime is not None:
+                    limited = with_runtime_class(limited, runtime)
+                specs[template] = limited.spec
         except BadInput as fault:
             specs[template] = pod.spec
             faults += texts_of(located(entry.where, fault))
