@@ -13,10 +13,10 @@ from extender.cluster.read.object_decoding import OUR_GROUP, bad, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
 from extender.cluster.types.group_types import GangPolicy, TopologyEntry, WorkloadRef
-from extender.cluster.types.node_types import RuntimeScheduling
+from extender.cluster.types.node_types import LimitRangeItem, RuntimeScheduling
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.model.errors import BadInput, located
-from extender.core.model.quantities import exact
+from extender.core.model.errors import BadInput, BadQuantity, located
+from extender.core.model.quantities import exact, nanos
 from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.name_rules import labels_of_leaf
 from extender.core.workloads.tree_compiler import GroupSpec
@@ -38,6 +38,7 @@ LabelsOfPod = Callable[[int], Mapping[str, str]]  # by the number of a pod in it
 API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 OUR_SCHEDULER: Final = "gang-scheduler"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
+_PER_CONTAINER: Final = "Container"
 
 
 def leaf_uses(pods: Iterable[PodLabels]) -> dict[tuple[str, str, str], tuple[LeafUse, ...]]:
@@ -91,7 +92,7 @@ def controller_labels(
     pod_labels = kind.pod_labels
     if pod_labels is None:
         return lambda _: own
-    return lambda number: pod_labels(own, leaf, number)
+    return lambda number: pod_labels(workload, own, leaf, number)
 
 
 def pods_of_leaf(
@@ -184,6 +185,81 @@ def admitted(pod: api.Pod) -> api.Pod:
         first = msgspec.structs.replace(first, resources=resources)
         spec = msgspec.structs.replace(spec, containers=(first, *containers[1:]))
     return msgspec.structs.replace(pod, spec=spec)
+
+
+def with_limit_ranges(pod: api.Pod, ranges: Iterable[api.LimitRange]) -> api.Pod:
+    """Return a pod whose containers have the requests and limits of the LimitRanges of its namespace, as admission stores it.
+
+    Raises:
+        BadInput: A container is outside of their bounds; an API server refuses it.
+
+    Source:
+        Admission plugin LimitRanger of Kubernetes 1.37, and SetDefaults_LimitRangeItem.
+    """
+    spec = pod.spec
+    for limit_range in ranges:
+        for item in limit_range.spec.limits:
+            if item.type == _PER_CONTAINER:
+                try:
+                    for bound in (item.default, item.default_request, item.min, item.max):
+                        exact(bound)
+                except BadQuantity as fault:
+                    raise bad(limit_range, "spec.limits", str(fault)) from fault
+                limits = {**item.max, **item.default}
+                bounds = _Bounds(limit_range.metadata.name, item, limits, {**item.min, **limits, **item.default_request})  # fmt: skip
+                spec = msgspec.structs.replace(
+                    spec,
+                    containers=bounds.applied(pod, "containers", spec.containers),
+                    init_containers=bounds.applied(pod, "initContainers", spec.init_containers),
+                )
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+class _Bounds(msgspec.Struct, frozen=True):
+    """What a LimitRange has for each container."""
+
+    name: str
+    item: LimitRangeItem
+    limits: Mapping[str, str | float]  # of containers that have none
+    requests: Mapping[str, str | float]
+
+    def applied(
+        self, pod: api.Pod, field: str, containers: Iterable[api.Container]
+    ) -> tuple[api.Container, ...]:
+        """Return containers with what they do not have; BadInput where one is outside of the bounds."""
+        result = []
+        for n, container in enumerate(containers):
+            own = container.resources
+            requests = {**self.requests, **own.limits, **own.requests}
+            limits = {**self.limits, **own.limits}
+            self._check(pod, f"spec.{field}[{n}].resources", requests, limits)
+            resources = msgspec.structs.replace(own, requests=requests, limits=limits)
+            result.append(msgspec.structs.replace(container, resources=resources))
+        return tuple(result)
+
+    def _check(
+        self,
+        pod: api.Pod,
+        path: str,
+        requests: Mapping[str, str | float],
+        limits: Mapping[str, str | float],
+    ) -> None:
+        of = f"of LimitRange {self.name}"
+        bounds = (
+            (requests, self.item.min, "requests", "less than the minimum"),
+            (limits, self.item.max, "limits", "more than the maximum"),
+            (requests, self.item.max, "requests", "more than the maximum"),
+            (requests, limits, "requests", "more than the default limit"),
+        )
+        for have, bound, what, text in bounds:
+            for key in sorted(bound.keys() & have.keys()):
+                try:
+                    above = nanos(have[key]) - nanos(bound[key])
+                except BadQuantity as fault:
+                    raise bad(pod, f"{path}.{what}", f"{key}: {fault}") from fault
+                if (above < 0) if bound is self.item.min else (above > 0):
+                    fault_text = f'{key}: "{have[key]}" is {text} {of}, which is {bound[key]}'
+                    raise bad(pod, f"{path}.{what}", fault_text)
 
 
 def with_runtime_class(pod: api.Pod, of: api.RuntimeClass) -> api.Pod:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -37,7 +39,7 @@ from extender.core.workloads.fields.field_check import field_notes
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP
 from extender.core.workloads.kinds.trainjob_jobset import GROUP as TRAINER_GROUP
-from extender.core.workloads.workload_fields import PodCliqueSetFields
+from extender.core.workloads.workload_fields import PodCliqueSetFields, PodFields
 from extender.core.workloads.workload_kind import WorkloadKind
 
 NAMESPACE: Final = "default"
@@ -45,7 +47,7 @@ NODE_GROUP: Final = "node.k8s.io"
 STORAGE_GROUP: Final = "storage.k8s.io"
 # Kinds of the core group without pods; there are no others, so any other kind is misspelt
 _CORE_BESIDE: Final = frozenset(
-    ("ConfigMap", "Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Service", "ServiceAccount")
+    ("ConfigMap", "Endpoints", "Event", "ResourceQuota", "Secret", "Service", "ServiceAccount")
 )  # fmt: skip
 _MAKES_PODS: Final = frozenset(  # kinds that make pods and are not planned, also where no container is written in them
     (group, kind)
@@ -111,12 +113,14 @@ Source = (
     | api.TrainingRuntime
     | api.PodCliqueSet
     | api.ClusterTopology
+    | api.LimitRange
     | api.RuntimeClass
     | api.OtherObject
 )
 T = TypeVar("T", bound=api.KubernetesObject)
 
 _SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
+    ("", "LimitRange"): api.LimitRange,
     ("", "Namespace"): Namespace,
     (NODE_GROUP, "RuntimeClass"): api.RuntimeClass,
     (OUR_GROUP, "TreeProfile"): TreeProfile,
@@ -144,6 +148,7 @@ _VERSIONS: Final[
     "policy": ("v1", "v1beta1"),
     STORAGE_GROUP: ("v1", "v1beta1"),
 }
+_VERSION: Final = re.compile(r"v(?P<major>\d+)((?P<stage>alpha|beta)(?P<minor>\d+))?")
 _HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in kind.holders}
 _ALL_KINDS: Final = sorted(
     {*(kind for _, kind in _HOLDERS), *api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)}
@@ -364,7 +369,23 @@ def _check_version(kind: str, version: str) -> None:
     group = version.rpartition("/")[0]
     same = [one for one in known if one.rpartition("/")[0] == group]
     if version not in known and group != BUILTIN_GROUP:  # Kubernetes adds versions
+        if _age(version) < min(map(_age, same)):
+            text = f'"{version}" of {kind} is older than what is read; write {same[0]}, and the fields as it has them'
+            raise BadInput(f"apiVersion: {text}")
         raise BadInput(f'apiVersion: there is no "{version}" of {kind}; did you mean {same[0]}?')
+
+
+def _age(version: str) -> tuple[float, int, int]:
+    """Return how new an API version is, larger for newer ones; the largest for what is no version.
+
+    Source:
+        The order of versions in CustomResourceDefinitions: v2, v1, v1beta1, v1alpha2, v1alpha1.
+    """
+    parsed = _VERSION.fullmatch(version.rpartition("/")[2])
+    if parsed is None:
+        return (math.inf, 0, 0)
+    stages = ("alpha", "beta", None)
+    return (stages.index(parsed["stage"]), int(parsed["major"]), int(parsed["minor"] or 0))
 
 
 def _versions_of(kind: str) -> tuple[str, ...]:
@@ -493,6 +514,8 @@ def _read_as(
     (wrong if role is Role.WANTED else unusual).extend(map(str, unknown_names(thing)))
     name = named(str(thing["kind"]), thing)
     try:
+        if kind is api.Pod and role is Role.WANTED:
+            _check_fields("Pod", PodFields, thing)
         found = convert(kind, thing)
     except BadInput as fault:
         raise several((*texts_of(fault), *(f"{name}: {text}" for text in wrong))) from fault

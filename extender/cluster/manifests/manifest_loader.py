@@ -13,7 +13,7 @@ Note: a node without `pods` in its capacity gets 110, the kubelet's default, and
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -22,7 +22,7 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.large_lists import Progress, no_progress
-from extender.cluster.manifests.made_objects import with_runtime_class
+from extender.cluster.manifests.made_objects import with_limit_ranges, with_runtime_class
 from extender.cluster.manifests.manifest_entries import (
     AnyEntry,
     Entry,
@@ -50,7 +50,7 @@ from extender.core.model.wording import counted, did_you_mean
 from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
-_LIMITS: Final = ("LimitRange", "ResourceQuota")  # admission reads them for each pod
+_QUOTA: Final = "ResourceQuota"  # admission reads it for each pod
 STEP: Final = timedelta(seconds=1)  # between objects that have no creation time of their own
 _BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)  # used if no object has a creation time
 _FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # referenced objects first
@@ -159,7 +159,7 @@ def complete(
     made = {**expansion.made, **served.pods}
     filled = [_identified(entry, memory) for entry in _with_made(known, made)]
     filled = list(_dated(filled, memory))
-    filled, of_classes = _with_runtime_classes(filled, last.values(), made)
+    filled, of_classes = _admitted(filled, last.values(), made)
     warnings += of_classes
     converted = _with_counts([_with_allocatable(entry) for entry in filled])
     limited = [f for f in filled if _lacks_pods(f.thing)]
@@ -198,14 +198,14 @@ def _left_out(entries: Iterable[AnyEntry]) -> Iterator[str]:
     """Yield a line with the objects of -f that have nothing to plan, and one with those of which that is not known."""
     others = [one.thing for one in entries if isinstance(one.thing, api.OtherObject)]
     for known, text in (
-        (None, "left out; the defaults and limits that they set for pods are not in the plan"),
+        (None, "left out; how many pods they allow is not in the plan"),
         (True, "left out, as they have no pods"),
         (False, "left out; if they make pods, give those in the files"),
     ):
         kinds = Counter(
             thing.kind
             for thing in others
-            if (None if thing.kind in _LIMITS else has_no_pods(thing)) is known
+            if (None if thing.kind == _QUOTA else has_no_pods(thing)) is known
         )
         if kinds:
             yield f"{text}: " + ", ".join(f"{kind} ({n})" for kind, n in sorted(kinds.items()))
@@ -263,47 +263,56 @@ def _dated(entries: Sequence[SomeEntry], memory: Memory) -> Iterator[SomeEntry]:
         yield msgspec.structs.replace(entry, thing=thing)
 
 
-def _with_runtime_classes(
+def _admitted(
     entries: Sequence[Entry],
     sources: Iterable[AnyEntry],
     made: Mapping[Ident, tuple[Entry, ...]],
 ) -> tuple[list[Entry], list[str]]:
-    """Return the entries, with what admission adds to pods of -f and to made ones from their RuntimeClass; and warnings.
+    """Return the entries, with what admission adds to pods of -f and to made ones; and warnings.
+
+    That is what their RuntimeClass has, and the LimitRanges of their namespace.
 
     Raises:
-        BadInput: A RuntimeClass contradicts a pod, which an API server refuses.
+        BadInput: One of these contradicts a pod, which an API server refuses.
     """
-    classes = {
-        one.thing.metadata.name: one.thing
-        for one in sources
-        if isinstance(one.thing, api.RuntimeClass)
-    }
+    classes: dict[str, api.RuntimeClass] = {}
+    ranges: defaultdict[str, list[api.LimitRange]] = defaultdict(list)
+    for source in sorted((entry.thing for entry in sources), key=lambda source: source.key):
+        if isinstance(source, api.RuntimeClass):
+            classes[source.metadata.name] = source
+        elif isinstance(source, api.LimitRange):
+            ranges[source.metadata.namespace].append(source)
     new = {one.ident for things in made.values() for one in things}
-    specs: dict[int, api.PodSpec] = {}  # pods of one template share theirs
+    specs: dict[tuple[int, str], api.PodSpec] = {}  # pods of one template share theirs
     absent: Counter[str] = Counter()
     faults: list[str] = []
     result = []
     for entry in entries:
         pod = entry.thing
-        name = pod.spec.runtime_class_name if isinstance(pod, api.Pod) else ""
-        if not name or not isinstance(pod, api.Pod):
+        if not isinstance(pod, api.Pod) or (
+            entry.role is not Role.WANTED and entry.ident not in new
+        ):
             result.append(entry)
             continue
-        if entry.role is not Role.WANTED and entry.ident not in new:
-            result.append(entry)
-            continue
-        if name not in classes:
+        name, namespace = pod.spec.runtime_class_name, pod.metadata.namespace
+        if name and name not in classes:
             absent[name] += not pod.spec.overhead
-            result.append(entry)
-            continue
+        template = (id(pod.spec), namespace)
         try:
-            if id(pod.spec) not in specs:
-                specs[id(pod.spec)] = with_runtime_class(pod, classes[name]).spec
+            if template not in specs:
+                limited = with_limit_ranges(pod, ranges.get(namespace, ()))
+                runtime = classes.get(name)
+                if runtime is not None:
+                    limited = with_runtime_class(limited, runtime)
+                specs[template] = limited.spec
         except BadInput as fault:
-            specs[id(pod.spec)] = pod.spec
+            specs[template] = pod.spec
             faults += texts_of(located(entry.where, fault))
-        thing = msgspec.structs.replace(pod, spec=specs[id(pod.spec)])
-        result.append(msgspec.structs.replace(entry, thing=thing))
+        if specs[template] is not pod.spec:
+            thing = msgspec.structs.replace(pod, spec=specs[template])
+            result.append(msgspec.structs.replace(entry, thing=thing))
+        else:
+            result.append(entry)
     if faults:
         raise several(tuple(faults))
     return result, [

@@ -131,6 +131,7 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
         yield from _required(path, spec)
     yield from _too_many(f"{path}.schedulingConstraints.topology", topology, TOPOLOGY_MAX)
     yield from _too_many(f"{path}.resourceClaims", spec.resource_claims, CLAIMS_MAX)
+    yield from _references(path, spec.resource_claims)
     if composite and spec.resource_claims:
         yield f"{path}.resourceClaims: a composite cannot have claims"
     if spec.priority is not None and spec.priority > PRIORITY_MAX:
@@ -155,6 +156,37 @@ def _pod(spec: api.PodSpec) -> Iterator[str]:
     yield from _spread(spec)
     yield from _tolerations(spec)
     yield from _affinity(spec.affinity)
+    yield from _claims(spec)
+
+
+def _claims(spec: api.PodSpec) -> Iterator[str]:
+    """Yield claims that name nothing or two things, and containers that use one that the pod does not have."""
+    yield from _references("spec", spec.resource_claims)
+    names = [claim.name for claim in spec.resource_claims]
+    for field, containers in (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+    ):
+        for n, container in enumerate(containers):
+            for used in container.resources.claims:
+                if used.name not in names:
+                    hint = did_you_mean(used.name, names) or "; add it there, or leave it out"
+                    path = f"spec.{field}[{n}].resources.claims"
+                    yield f'{path}: "{used.name}" is no entry of spec.resourceClaims{hint}'
+
+
+def _references(path: str, claims: Sequence[api.ClaimReference]) -> Iterator[str]:
+    names = [claim.name for claim in claims]
+    for n, claim in enumerate(claims):
+        here = f'{path}.resourceClaims[{n}]: "{claim.name}"'
+        existing, template = claim.resource_claim_name, claim.resource_claim_template_name
+        if not existing and not template:
+            yield f"{here} names no claim; set one of resourceClaimName, resourceClaimTemplateName"
+        elif existing and template:
+            both = f'resourceClaimName "{existing}" and resourceClaimTemplateName "{template}"'
+            yield f"{here} has {both}; remove one of the two"
+        if claim.name in names[:n]:
+            yield f"{here} is there twice; give one of them another name"
 
 
 def _containers(spec: api.PodSpec) -> Iterator[str]:
@@ -248,16 +280,24 @@ def _resources(path: str, needs: api.ResourceNeeds) -> Iterator[str]:
         for name, written in resources.items():
             if _is_device(name) and _nanos(written) % NANO:
                 yield f'{path}.{field}: {name}: "{written}" is not a whole number'
-    for name in needs.requests.keys() & needs.limits.keys():
-        request, limit = needs.requests[name], needs.limits[name]
-        if _nanos(request) > _nanos(limit):
+    for name, request in needs.requests.items():
+        limit = needs.limits.get(name)
+        if limit is None:
+            if _never_shared(name):
+                yield f'{path}.limits: {name}: is missing, and the request is "{request}"; of devices and huge pages both are set'
+        elif _nanos(request) > _nanos(limit):
             yield f'{path}.requests: {name}: "{request}" is more than its limit, which is "{limit}"'
-        elif _is_device(name) and _nanos(request) < _nanos(limit):
-            yield f'{path}.requests: {name}: "{request}" is not its limit, which is "{limit}"; of devices both are the same'
+        elif _never_shared(name) and _nanos(request) < _nanos(limit):
+            yield f'{path}.requests: {name}: "{request}" is not its limit, which is "{limit}"; of devices and huge pages both are the same'
 
 
 def _is_device(name: str) -> bool:
     return "/" in name and "kubernetes.io/" not in name
+
+
+def _never_shared(name: str) -> bool:
+    """Return whether pods have their own of a resource, so that request and limit are equal (IsOvercommitAllowed)."""
+    return _is_device(name) or name.startswith(_HUGE_PAGES)
 
 
 def _nanos(written: str | float) -> int:

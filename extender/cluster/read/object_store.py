@@ -10,7 +10,7 @@ the object stays in the view.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Final, assert_never
 
@@ -80,7 +80,10 @@ _ZONE_LABELS: Final = {  # label of a volume -> equivalent label of nodes
     "failure-domain.beta.kubernetes.io/region": _REGION,
 }
 _NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"  # nothing makes volumes for the class
-_DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+_DEFAULT_CLASS: Final = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
 _SHAPES_KEPT: Final = 4_096  # shapes shared between pods; a cluster has tens
 _ENDS_KEPT: Final = 16_384  # pod ends in the view; the log records them soon after
 
@@ -114,6 +117,7 @@ class ObjectStore:
         self._claims: dict[Name, api.PersistentVolumeClaim] = {}
         self._volumes: dict[Name, _Volume] = {}
         self._classes: dict[Name, api.StorageClass] = {}
+        self._volumes_of_class: Counter[str] = Counter()
         self._users: dict[Name, set[Name]] = {}  # claim -> pods
         self._claimed: dict[Name, set[Name]] = {}  # volume -> claims
         self._shapes: dict[PodShape, PodShape] = {}
@@ -148,8 +152,7 @@ class ObjectStore:
             case api.PersistentVolume():
                 driver = api_object.spec.csi.driver if api_object.spec.csi is not None else ""
                 volume = _Volume(_reach(api_object), driver, api_object.spec.storage_class_name)
-                self._volumes[api_object.key] = volume
-                self._derive_claimed(api_object.key)
+                self._put_volume(api_object.key, volume)
             case api.StorageClass():
                 self._classes[api_object.key] = api_object
                 self._derive_all_users()
@@ -231,8 +234,7 @@ class ObjectStore:
             self._relink(name, self._claims.pop(name, None), None)
             self._derive_users(name)
         elif kind is api.PersistentVolume:
-            self._volumes.pop(name, None)
-            self._derive_claimed(name)
+            self._put_volume(name, None)
         elif kind is api.StorageClass:
             self._classes.pop(name, None)
             self._derive_all_users()
@@ -285,7 +287,7 @@ class ObjectStore:
             if group.spec.priority is None or not group.spec.preemption_policy:
                 self._choose(key)
         for pod in list(self._kept.values()):
-            if pod.spec.priority is None:
+            if _has_class_to_read(pod):
                 self._show(pod)
 
     # --- pods
@@ -306,7 +308,7 @@ class ObjectStore:
         claims = _claims_of(api_pod)
         if name in self._kept:
             self._unlink(name)
-        if claims or api_pod.spec.priority is None:
+        if claims or _has_class_to_read(api_pod):
             self._kept[name] = api_pod
             for claim in claims:
                 self._users.setdefault(claim, set()).add(name)
@@ -411,13 +413,14 @@ class ObjectStore:
         """
         name = claim.storage_class_name
         if name is None:
-            name = next(
-                (key[1] for key in sorted(self._classes) if _is_default(self._classes[key])), ""
-            )
+            defaults = [key[1] for key, one in self._classes.items() if _is_default(one)]
+            name = (
+                defaults[0] if len(defaults) == 1 else ""
+            )  # of several the newest, not known here
         of = self._classes.get(("", name)) if name else None
         if of is None or of.volume_binding_mode == "Immediate" or of.provisioner == _NO_PROVISIONER:
             return None
-        if any(volume.storage_class == name for volume in self._volumes.values()):
+        if self._volumes_of_class[name]:
             return None
         terms = tuple(
             SelectorTerm(
@@ -429,6 +432,22 @@ class ObjectStore:
             for term in of.allowed_topologies
         )
         return (NodeSelector(terms=terms, volume=True),) if terms else ()
+
+    def _put_volume(self, name: Name, volume: _Volume | None) -> None:
+        """Add, replace or remove a volume, and derive what depends on it, or on there being one of its class."""
+        before = self._volumes.pop(name, None)
+        if volume is not None:
+            self._volumes[name] = volume
+        old = before.storage_class if before is not None else ""
+        new = volume.storage_class if volume is not None else ""
+        self._derive_claimed(name)
+        if old == new:
+            return
+        self._volumes_of_class.subtract([old])
+        self._volumes_of_class.update([new])
+        lost, first = not self._volumes_of_class[old], self._volumes_of_class[new] == 1
+        if (lost and ("", old) in self._classes) or (first and ("", new) in self._classes):
+            self._derive_all_users()
 
     def _relink(
         self,
@@ -478,8 +497,14 @@ def _claims_of(api_pod: api.Pod) -> dict[Name, api.ClaimSpec | None]:
     return claims
 
 
+def _has_class_to_read(api_pod: api.Pod) -> bool:
+    """Return whether priority or preemption policy are those of the class, as in files; an API server writes both."""
+    spec = api_pod.spec
+    return spec.priority is None or bool(spec.priority_class_name and not spec.preemption_policy)
+
+
 def _is_default(of: api.StorageClass) -> bool:
-    return of.metadata.annotations.get(_DEFAULT_CLASS) == "true"
+    return any(of.metadata.annotations.get(key) == "true" for key in _DEFAULT_CLASS)
 
 
 def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:

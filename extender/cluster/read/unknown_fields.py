@@ -61,6 +61,9 @@ _WHOLE: Final[dict[type, frozenset[str]]] = {
     api.ObjectMeta: _METADATA,
     **dict.fromkeys(
         (
+            api.LimitRange,
+            node_types.LimitRangeSpec,
+            node_types.LimitRangeItem,
             node_types.RuntimeOverhead,
             node_types.RuntimeScheduling,
             volume_types.TopologyTerm,
@@ -90,6 +93,7 @@ CHECKED: Final = (
     api.CompositePodGroup,
     api.Workload,
     api.TreeProfile,
+    api.LimitRange,
     api.RuntimeClass,
     api.StorageClass,
     api.PersistentVolumeClaim,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from extender.cluster.types.common_types import (
+    ClaimReference,
     KubernetesObject,
     NodeSelectorTerm,
     ObjectMeta,
@@ -23,7 +24,7 @@ from extender.cluster.types.group_types import (
     Workload,
     WorkloadSpec,
 )
-from extender.cluster.types.node_types import Node, PriorityClass, RuntimeClass
+from extender.cluster.types.node_types import LimitRange, Node, PriorityClass, RuntimeClass
 from extender.cluster.types.pod_types import (
     Affinity,
     Container,
@@ -84,6 +85,7 @@ KINDS: dict[str, type[Readable]] = {
 __all__ = [
     "KINDS",
     "Affinity",
+    "ClaimReference",
     "ClaimSpec",
     "ClusterTopology",
     "ClusterTopologyBinding",
@@ -96,6 +98,7 @@ __all__ = [
     "GroupSpec",
     "KubernetesObject",
     "LabelSelector",
+    "LimitRange",
     "Node",
     "NodeSelectorTerm",
     "ObjectMeta",

@@ -80,9 +80,16 @@ class StoredCondition(Part, frozen=True, kw_only=True):
 
 
 class Named(Part, frozen=True, kw_only=True):
-    """A scheduling gate or resource claim; only the name is read."""
+    """A scheduling gate, or a claim that a container uses; only the name is read."""
 
     name: str
+
+
+class ClaimReference(Named, frozen=True, kw_only=True):
+    """A ResourceClaim of a pod or a group: one that exists, or one that is made from a template."""
+
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
 
 
 class SelectorRequirement(Part, frozen=True, kw_only=True):

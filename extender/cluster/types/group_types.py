@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from extender.cluster.types.common_types import (
+    ClaimReference,
     KubernetesObject,
-    Named,
     Part,
     Present,
     Priority,
@@ -87,7 +87,7 @@ class GroupSpec(Part, frozen=True, kw_only=True):
     priority_class_name: str = ""
     priority: Priority | None = None
     preemption_policy: str = ""
-    resource_claims: tuple[Named, ...] = ()
+    resource_claims: tuple[ClaimReference, ...] = ()
 
 
 class GroupStatus(Part, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ class Template(Part, frozen=True, kw_only=True):
     priority_class_name: str = ""
     priority: Priority | None = None
     preemption_policy: str = ""
-    resource_claims: tuple[Named, ...] = ()
+    resource_claims: tuple[ClaimReference, ...] = ()
     pod_group_templates: tuple[Template, ...] = ()
     composite_pod_group_templates: tuple[Template, ...] = ()
 

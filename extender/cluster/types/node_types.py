@@ -48,6 +48,29 @@ class PriorityClass(KubernetesObject, frozen=True, kw_only=True):
     preemption_policy: Literal["PreemptLowerPriority", "Never"] = "PreemptLowerPriority"
 
 
+class LimitRangeItem(Part, frozen=True, kw_only=True):
+    """Bounds of a namespace for each container, pod or claim, and what containers have where they set nothing."""
+
+    type: str = ""
+    default: Resources = field(default_factory=dict)
+    default_request: Resources = field(default_factory=dict)
+    min: Resources = field(default_factory=dict)
+    max: Resources = field(default_factory=dict)
+    max_limit_request_ratio: Resources = field(default_factory=dict)
+
+
+class LimitRangeSpec(Part, frozen=True, kw_only=True):
+    """The spec of a LimitRange."""
+
+    limits: tuple[LimitRangeItem, ...] = ()
+
+
+class LimitRange(KubernetesObject, frozen=True, kw_only=True):
+    """Defaults and bounds of the containers of a namespace; admission adds and checks them."""
+
+    spec: LimitRangeSpec = LimitRangeSpec()
+
+
 class RuntimeOverhead(Part, frozen=True, kw_only=True):
     """What a pod of a runtime class needs besides its containers."""
 

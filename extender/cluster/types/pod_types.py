@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from extender.cluster.types.common_types import (
+    ClaimReference,
     KubernetesObject,
     Named,
     Part,
@@ -23,6 +24,7 @@ class ResourceNeeds(Part, frozen=True, kw_only=True):
 
     requests: Resources = field(default_factory=dict)
     limits: Resources = field(default_factory=dict)
+    claims: tuple[Named, ...] = ()
 
 
 class ContainerPort(Part, frozen=True, kw_only=True):
@@ -163,7 +165,7 @@ class PodSpec(Part, frozen=True, kw_only=True):
     scheduling_gates: tuple[Named, ...] = ()
     scheduling_group: SchedulingGroup = SchedulingGroup()
     volumes: tuple[Volume, ...] = ()
-    resource_claims: tuple[Named, ...] = ()
+    resource_claims: tuple[ClaimReference, ...] = ()
     topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
 
 

@@ -55,7 +55,7 @@ from extender.core.workloads.workload_object import (
 )
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
-TABLE_VERSION = 4
+TABLE_VERSION = 5
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

@@ -28,11 +28,17 @@ class LabelFields(ReadFields, frozen=True, kw_only=True):
     annotations: dict[str, str] | None = None
 
 
+class PodFields(ReadFields, frozen=True, kw_only=True):
+    """What no plan reads of the spec of a pod; the rest is checked as that of a pod."""
+
+    restart_policy: Literal["Always", "Never", "OnFailure"] | None = None
+
+
 class TemplateFields(ReadFields, frozen=True, kw_only=True):
-    """A pod template; its spec is checked as that of a pod."""
+    """A pod template."""
 
     metadata: LabelFields | None = None
-    spec: dict[str, Any] | None = None
+    spec: PodFields | None = None
 
 
 class PodFailureRuleFields(ReadFields, frozen=True, kw_only=True):
@@ -183,7 +189,7 @@ class CliqueSpecFields(ReadFields, frozen=True, kw_only=True):
     replicas: PodCount | None = None
     min_available: PodSize | None = None
     starts_after: tuple[str, ...] | None = None
-    pod_spec: dict[str, Any] | None = None
+    pod_spec: PodFields | None = None
 
 
 class CliqueFields(LabelFields, frozen=True, kw_only=True):

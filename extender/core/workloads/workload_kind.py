@@ -41,7 +41,7 @@ class Parts(Protocol):
         ...
 
 
-PodLabels = Callable[[Mapping[str, str], Leaf, int], Mapping[str, str]]
+PodLabels = Callable[[WorkloadObject, Mapping[str, str], Leaf, int], Mapping[str, str]]
 
 
 class HeldWorkload(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     name_rules: tuple[NameRule, ...] = ()
     name_label: str = ""  # on pods: the name of the workload object; every pod with a leaf has it
     uid_label: str = ""  # on pods: the UID of the workload object; empty: they have none
-    # on pods: all labels that its controllers write, by those that name rules read, the leaf and the number of the pod
+    # on pods: all labels that its controllers write, by the workload, those that name rules read, the leaf and the number of the pod
     pod_labels: PodLabels | None = None
     # Where pod templates are: dotted, `[]` behind a list. One that an object does not have is left out. Empty: it has
     # none, and its own tree label counts.

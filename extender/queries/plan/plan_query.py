@@ -345,7 +345,11 @@ def plan_warnings(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
 def _claim_warnings(view: ClusterView, question: PlanInput) -> Iterable[str]:
     """Yield warnings about the pods of a query that use devices, or volumes of which no node is known yet."""
     pods = [view.pods[uid] for uid in question.pods if uid in view.pods]
-    for end, state in ((UNBOUND, "are not bound to a volume"), (ABSENT, "do not exist")):
+    add = "; add the output of `kubectl get pv,pvc,sc -A -o yaml`"
+    for end, state, help_ in (
+        (UNBOUND, "are not bound to a volume", ""),
+        (ABSENT, "are not in the files, or their volumes", add),
+    ):
         waiting = {pod.uid: [t for t in pod.shape.unmodelled if t.endswith(end)] for pod in pods}
         names = {t.removesuffix(end) for texts in waiting.values() for t in texts}
         if names:
@@ -353,7 +357,7 @@ def _claim_warnings(view: ClusterView, question: PlanInput) -> Iterable[str]:
             count = counted(sum(map(bool, waiting.values())), "pod")
             yield (
                 f"volume claims of {count} ({few}) {state}: which nodes their volumes can be used on is not known, so "
-                "kube-scheduler may find fewer nodes"
+                f"kube-scheduler may find fewer nodes{help_}"
             )
     claims = {
         text.removeprefix(RESOURCE_CLAIM)

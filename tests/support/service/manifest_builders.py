@@ -66,6 +66,12 @@ def a_fleet(text: str, **resources: str | int) -> list[Object]:
     return fleet
 
 
+def resources_of(requests: Mapping[str, str | int]) -> Object:
+    """Return requests with the limits that devices have."""
+    limits = {name: amount for name, amount in requests.items() if "/" in name}
+    return {"requests": dict(requests), **({"limits": limits} if limits else {})}
+
+
 def a_pod(
     name: str,
     group: str = "",
@@ -81,7 +87,7 @@ def a_pod(
     metadata = dict(metadata or {})
     if group:
         metadata["labels"] = {GROUP_LABEL: group, **metadata.get("labels", {})}
-    resources = {"requests": dict({"cpu": "1"} if requests is None else requests)}
+    resources = resources_of({"cpu": "1"} if requests is None else requests)
     where = {"nodeName": node} if node else {}
     phase = {"phase": "Running"} if node else {}
     return an_object(

@@ -7,7 +7,7 @@ from typing import Any
 
 from extender.cluster.manifests.manifest_loader import Manifest
 from extender.core.model.pod_groups import Tree, build_forest
-from tests.support.service.manifest_builders import GPU, Object, an_object
+from tests.support.service.manifest_builders import GPU, Object, an_object, resources_of
 
 TREE = "gang-extender.dev/tree"
 DEFAULT = {TREE: "default"}
@@ -15,7 +15,7 @@ DEFAULT = {TREE: "default"}
 
 def a_template(requests: Mapping[str, str | int] | None = None, **spec: Any) -> Object:
     """Make a pod template of one container; 1 CPU by default."""
-    resources = {"requests": dict({"cpu": "1"} if requests is None else requests)}
+    resources = resources_of({"cpu": "1"} if requests is None else requests)
     return {"spec": {"containers": [{"name": "main", "resources": resources}], **spec}}
 
 
@@ -35,7 +35,7 @@ def a_job(
         "annotations": dict(annotations or {}),
         **(metadata or {}),
     }
-    body = {"template": template or a_template(), **spec}
+    body = {"template": template or a_template(restartPolicy="Never"), **spec}
     return an_object("Job", name, "batch/v1", metadata=head, spec=body, status=status or {})
 
 

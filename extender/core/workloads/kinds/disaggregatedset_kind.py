@@ -17,6 +17,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
     TAIL,
     Replica,
     exclusive_topology,
+    impossible_restarts,
     impossible_subgroups,
     leaf_label,
     observed_replicas,
@@ -184,6 +185,7 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal
         place = f"spec.roles[{index}].metadata"
         found += exclusive_topology(workload, place, annotations, role.get("spec") or {})
         found += impossible_subgroups(workload, place, annotations, role.get("spec") or {})
+        found += impossible_restarts(workload, f"spec.roles[{index}].spec", role.get("spec") or {})
     return (*found, *only_whole(workload))
 
 

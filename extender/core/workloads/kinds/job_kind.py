@@ -23,11 +23,17 @@ from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_fields import JobFields
-from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_kind import (
+    HeldWorkload,
+    Notice,
+    WorkloadKind,
+    WorkloadParts,
+)
 from extender.core.workloads.workload_object import TREE_LABEL, WorkloadObject
 
 NAME_LABEL = "batch.kubernetes.io/job-name"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _OLD_LABELS = {"job-name": NAME_LABEL, "controller-uid": UID_LABEL}
 MANAGER = "kubernetes.io/job-controller"
 
@@ -45,7 +51,24 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         minimum=max(1, pods) if all_at_once(spec) else BASIC,
         template=spec.get("template") or {},
     )
-    return WorkloadParts(roots=(leaf,) if most else ())
+    return WorkloadParts(roots=(leaf,) if most else (), notices=tuple(_notices(workload)))
+
+
+def _notices(workload: WorkloadObject) -> Iterator[Notice]:
+    """Yield that a Job has no restartPolicy, as in files that are not finished."""
+    pod = (workload.spec.get("template") or {}).get("spec") or {}
+    if pod.get("containers") and not restart_policy(workload.spec):
+        text = (
+            f"{workload}: spec.template.spec.restartPolicy: is missing, and Kubernetes refuses such a Job; "
+            "set Never or OnFailure; planned as if it had one"
+        )
+        yield Notice(reason="RestartPolicyMissing", message=text)
+
+
+def restart_policy(job_spec: Mapping[str, Any]) -> str:
+    """Return when the pods of a Job are restarted; an empty string where its template has none."""
+    spec = (job_spec.get("template") or {}).get("spec") or {}
+    return str(spec.get("restartPolicy") or "")
 
 
 def pods_at_once(job_spec: Mapping[str, Any]) -> int:
@@ -97,20 +120,23 @@ def _kept_out(workload: WorkloadObject) -> str:
     )
 
 
-def job_problems(spec: Mapping[str, Any], *, indexed: bool) -> Iterator[tuple[str, str]]:
+def job_problems(
+    spec: Mapping[str, Any], *, indexed: bool, restart: str
+) -> Iterator[tuple[str, str]]:
     """Yield what kube-apiserver refuses in the spec of a Job: the field below it, and the text.
 
     Args:
         spec: The spec of the Job.
         indexed: Whether the Job is Indexed.
+        restart: The restartPolicy of its pods; empty: not set.
 
     Source:
         ValidateJobSpec in pkg/apis/batch/validation of Kubernetes 1.37.
     """
     policy = spec.get("podFailurePolicy")
-    restart = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy")
-    if restart == "Always":
-        yield "template.spec.restartPolicy", "is Always; pods of a Job have Never or OnFailure"
+    if restart not in ("", "Never", "OnFailure"):
+        text = f"is {restart!r}; pods of a Job have Never or OnFailure"
+        yield "template.spec.restartPolicy", text
     if policy and restart == "OnFailure":
         text = "needs restartPolicy Never, and it is OnFailure; change one of the two"
         yield "podFailurePolicy", text
@@ -148,7 +174,7 @@ def _invalid_fields(workload: WorkloadObject) -> Iterator[TreeRefusal]:
     if indexed and spec.get("completions") is None:
         text = f"is missing; with completionMode Indexed set it, to {number(spec, 'parallelism', 1)} for pods that run at once"
         yield refusal_of(workload, "InvalidField", "spec.completions", text)
-    for field, text in job_problems(spec, indexed=indexed):
+    for field, text in job_problems(spec, indexed=indexed, restart=restart_policy(spec)):
         yield refusal_of(workload, "InvalidField", f"spec.{field}", text)
 
 
@@ -177,6 +203,17 @@ def old_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
     return {old: labels[key] for old, key in _OLD_LABELS.items() if key in labels}
 
 
+def _pod_labels(
+    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+) -> Mapping[str, str]:
+    """Return the labels of a pod; with its index while none of them has ended, after which it is another one."""
+    del leaf
+    indexed = workload.spec.get("completionMode") == "Indexed"
+    ended = number(workload.status, "succeeded", 0) or number(workload.status, "failed", 0)
+    index = {INDEX_LABEL: str(number_)} if indexed and not ended else {}
+    return {**labels, **index, **old_labels(labels)}
+
+
 JOB = WorkloadKind(
     kind="Job",
     group="batch",
@@ -192,7 +229,7 @@ JOB = WorkloadKind(
     ),
     name_label=NAME_LABEL,
     uid_label=UID_LABEL,
-    pod_labels=lambda labels, _, __: {**labels, **old_labels(labels)},
+    pod_labels=_pod_labels,
     template_paths=("spec.template",),
     part_of=("JobSet",),
     manager=MANAGER,

@@ -22,12 +22,14 @@ from extender.core.workloads.kind_rules import (
     template_kept_out,
     template_label,
 )
+from extender.core.workloads.kinds.job_kind import INDEX_LABEL as POD_INDEX_LABEL
 from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME_LABEL
 from extender.core.workloads.kinds.job_kind import (
     all_at_once,
     job_problems,
     old_labels,
     pods_at_once,
+    restart_policy,
 )
 from extender.core.workloads.kinds.jobset_native_parts import native_parts
 from extender.core.workloads.kinds.jobset_steps import (
@@ -257,7 +259,8 @@ def _invalid_jobs(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     """Yield a refusal where Kubernetes refuses the Jobs of a ReplicatedJob, so that JobSet never makes them."""
     for index, job in enumerate(replicated_jobs(workload)):
         spec = job_spec(job)
-        for field, text in job_problems(spec, indexed=_is_indexed(spec)):
+        restart = restart_policy(spec) or "OnFailure"  # as the webhook of JobSet sets it
+        for field, text in job_problems(spec, indexed=_is_indexed(spec), restart=restart):
             path = f"spec.replicatedJobs[{index}].template.spec.{field}"
             yield refusal_of(workload, "InvalidField", path, text)
 
@@ -311,12 +314,22 @@ _UID = ("-", LabelValue(key=f"{PREFIX}/jobset-uid", first=UID_PIECE))
 _REPLICATED_JOB = ("-", LabelValue(key=f"{PREFIX}/replicatedjob-name"))
 
 
-def _pod_labels(labels: Mapping[str, str], leaf: Leaf, number_: int) -> Mapping[str, str]:
-    """Return the labels of a pod with those of its Job; without them where a leaf has the pods of several Jobs."""
-    del leaf, number_
+def _pod_labels(
+    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+) -> Mapping[str, str]:
+    """Return the labels of a pod with those of its Job.
+
+    Without the name of the Job where a leaf has the pods of several, and without the index of the pod in it once some
+    have ended.
+    """
     parts = [labels.get(key) for key in (NAME_LABEL, f"{PREFIX}/replicatedjob-name", _INDEX_LABEL)]
     job = {JOB_NAME_LABEL: "-".join(map(str, parts))} if all(parts) else {}
-    return {**labels, **job, **old_labels(job)}
+    spec = next((job_spec(one) for one in replicated_jobs(workload) if one["name"] == parts[1]), {})
+    at_once = pods_at_once(spec)
+    index = {}
+    if at_once and _is_indexed(spec) and leaf.pods == leaf.most:
+        index = {POD_INDEX_LABEL: str(number_ % at_once)}
+    return {**labels, **job, **index, **old_labels(job)}
 
 
 JOBSET = WorkloadKind(

@@ -328,8 +328,11 @@ class _Templates:
         return {**before, field: [*(before.get(field) or ()), term]}
 
 
-def pod_labels(labels: Mapping[str, str], leaf: Leaf, number_: int) -> Mapping[str, str]:
+def pod_labels(
+    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+) -> Mapping[str, str]:
     """Return the labels of a pod with its place in its replica, which a worker of a subgroup has no label for here."""
+    del workload
     index = labels.get(GROUP_INDEX) or labels.get(POD_INDEX, "")
     own = {key: text for key, text in labels.items() if key not in (WORKER_INDEX, POD_INDEX)}
     own[GROUP_INDEX] = index
@@ -487,6 +490,28 @@ def impossible_subgroups(
         field = f"{before}spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
         text = f"{each}: {' or '.join(map(str, whole))} pods cannot be divided into subgroups of {each}"
         yield refusal_of(workload, "InvalidField", field, text)
+
+
+def impossible_restarts(
+    workload: WorkloadObject, place: str, spec: Mapping[str, Any]
+) -> Iterable[TreeRefusal]:
+    """Yield a refusal where Kubernetes refuses the StatefulSets that a LeaderWorkerSet makes, so that it has no pods.
+
+    Args:
+        workload: For messages.
+        place: Where the LeaderWorkerSetSpec is.
+        spec: The LeaderWorkerSetSpec.
+
+    Source:
+        ValidateStatefulSetSpec in pkg/apis/apps/validation of Kubernetes 1.37.
+    """
+    template = spec.get("leaderWorkerTemplate") or {}
+    for name in ("leaderTemplate", "workerTemplate"):
+        restart = ((template.get(name) or {}).get("spec") or {}).get("restartPolicy") or "Always"
+        if restart != "Always":
+            field = f"{place}.leaderWorkerTemplate.{name}.spec.restartPolicy"
+            text = f"is {restart!r}; the pods are those of StatefulSets, which have Always: leave it out"
+            yield refusal_of(workload, "InvalidField", field, text)
 
 
 def replica_kept_out(spec: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
     TAIL,
     Replica,
     exclusive_topology,
+    impossible_restarts,
     impossible_subgroups,
     leaf_label,
     observed_replicas,
@@ -79,6 +80,7 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal
     return (
         *exclusive_topology(workload, *where),
         *impossible_subgroups(workload, *where),
+        *impossible_restarts(workload, "spec", workload.spec),
         *only_whole(workload),
     )
 

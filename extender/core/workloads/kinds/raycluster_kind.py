@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from extender.core.model.errors import BadInput
 from extender.core.workloads.kind_rules import (
     managed_by_other,
     never,
@@ -199,8 +200,13 @@ def _kept_out(workload: WorkloadObject) -> str:
 # --- what makes a RayCluster
 
 
-def _of_rayjob(rayjob: Mapping[str, Any]) -> HeldWorkload:
-    """Return the RayCluster that a RayJob makes, with the labels of the RayJob (`constructRayClusterForRayJob`)."""
+def _of_rayjob(rayjob: Mapping[str, Any], place: str = "spec") -> HeldWorkload:
+    """Return the RayCluster that a RayJob makes, with the labels of the RayJob (`constructRayClusterForRayJob`).
+
+    Args:
+        rayjob: The object, or one with its spec.
+        place: Where the spec is, for messages.
+    """
     spec, metadata = required(rayjob, "spec"), rayjob.get("metadata") or {}
     if spec.get("clusterSelector"):
         note = (
@@ -217,12 +223,16 @@ def _of_rayjob(rayjob: Mapping[str, Any]) -> HeldWorkload:
     mode, note = spec.get("submissionMode") or "K8sJobMode", ""
     if mode == "SidecarMode" and isinstance(cluster.get("headGroupSpec"), Mapping):
         head = cluster["headGroupSpec"]
+        _check_sidecar(spec, head, place)
         template = _with_labels({"template": head.get("template") or {}}, "containers", _SUBMITTER)
         cluster["headGroupSpec"] = {**head, "template": template}
     elif mode == "K8sJobMode":
         note = (
             "the pod that submits the job is made when the RayCluster is ready, and is not planned"
         )
+        if _restarts(spec.get("submitterPodTemplate"), f"{place}.submitterPodTemplate") is None:
+            field = f"{place}.submitterPodTemplate.spec.restartPolicy"
+            note = f"{field}: is missing, and Kubernetes refuses such a Job; set Never or OnFailure; {note}"
     return HeldWorkload(
         spec=cluster,
         labels=metadata.get("labels") or {},
@@ -231,11 +241,39 @@ def _of_rayjob(rayjob: Mapping[str, Any]) -> HeldWorkload:
     )
 
 
+def _restarts(template: object, path: str) -> str | None:
+    """Return the restartPolicy of the template of a Job that KubeRay makes; None: the template has none.
+
+    Raises:
+        BadInput: Kubernetes refuses it.
+    """
+    spec = template.get("spec") if isinstance(template, Mapping) else None
+    if not isinstance(spec, Mapping):
+        return "Never"  # that of KubeRay's own template
+    restart = spec.get("restartPolicy")
+    if restart not in (None, "Never", "OnFailure"):
+        text = f"is {restart!r}; the pod is that of a Job, which has Never or OnFailure"
+        raise BadInput(f"{path}.spec.restartPolicy: {text}")
+    return None if restart is None else str(restart)
+
+
+def _check_sidecar(spec: Mapping[str, Any], head: Mapping[str, Any], place: str) -> None:
+    """Raise BadInput if KubeRay refuses a RayJob whose submitter is a container of the head (`ValidateRayJobSpec`)."""
+    if spec.get("submitterPodTemplate") is not None:
+        text = "has no pod in submissionMode SidecarMode; remove one of the two"
+        raise BadInput(f"{place}.submitterPodTemplate: {text}")
+    restart = ((head.get("template") or {}).get("spec") or {}).get("restartPolicy")
+    if restart not in (None, "Never"):
+        text = f"is {restart!r}; with submissionMode SidecarMode it is Never: leave it out"
+        where = f"{place}.rayClusterSpec.headGroupSpec.template.spec.restartPolicy"
+        raise BadInput(f"{where}: {text}")
+
+
 def _of_raycronjob(raycronjob: Mapping[str, Any]) -> HeldWorkload:
     """Return the RayCluster of the RayJob that a RayCronJob makes; no label reaches it."""
     spec = required(raycronjob, "spec", "jobTemplate")
     suspended = {"suspend": True} if raycronjob["spec"].get("suspend") else {}
-    return _of_rayjob({"spec": {**spec, **suspended}})
+    return _of_rayjob({"spec": {**spec, **suspended}}, "spec.jobTemplate")
 
 
 def _of_rayservice(rayservice: Mapping[str, Any]) -> HeldWorkload:
@@ -277,13 +315,15 @@ class _RayClusterFields(ReadFields, frozen=True, kw_only=True):
     managed_by: str | None = None
 
 
-def _pod_labels(labels: Mapping[str, str], leaf: Leaf, number_: int) -> Mapping[str, str]:
+def _pod_labels(
+    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+) -> Mapping[str, str]:
     """Return the labels of a pod with those that name its cluster, its group and its part in it.
 
     Source:
         `labelPod` in ray-operator/controllers/ray/common/pod.go.
     """
-    del number_
+    del workload, number_
     replica = labels.get(REPLICA_LABEL, "")
     group = labels.get(GROUP_LABEL) or (replica if leaf.role else _group_of(replica))
     node_type = "head" if group == HEAD else "worker"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -44,7 +45,8 @@ def plan(workload: list[object], cluster: list[object]) -> tuple[str, set[str], 
 
 
 def job(**spec: Any):
-    return a_job(parallelism=1, completions=1, template=a_template({"cpu": "3"}, **spec))
+    template = a_template({"cpu": "3"}, restartPolicy="Never", **spec)
+    return a_job(parallelism=1, completions=1, template=template)
 
 
 @pytest.mark.parametrize("pod", [True, False], ids=["Pod", "Job"])
@@ -119,6 +121,9 @@ def test_the_topologies_of_a_storage_class_limit_the_nodes_of_its_claims() -> No
     default = {"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}
     marked = a_storage_class(zones=["b"], **default)
     assert plan([wanted, a_claim()], [marked])[1] == {"b"}
+    second = a_storage_class("slow", zones=["a"], **default)
+    verdict, _, warnings = plan([wanted, a_claim()], [marked, second])
+    assert (verdict, any("not bound" in text for text in warnings)) == ("placed", True)
     verdict, _, warnings = plan([wanted, a_claim(storageClassName="")], [marked])
     assert (verdict, len(warnings)) == ("placed", 1)
 
@@ -143,6 +148,104 @@ def test_a_claim_of_which_more_is_open_is_a_warning(cls, others, warned) -> None
     wanted = job(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}])
     verdict, _, warnings = plan([wanted, a_claim(storageClassName="fast")], [cls, *others])
     assert (verdict, any("not bound" in text for text in warnings)) == ("placed", warned)
+
+
+def a_limit_range(namespace: str = "default", **item: Any):
+    spec = {"limits": [{"type": "Container", **item}, {"type": "Pod", "max": {"cpu": "1m"}}]}
+    return an_object("LimitRange", "bounds", "v1", namespace, spec=spec)
+
+
+@pytest.mark.parametrize("pod", [True, False], ids=["Pod", "Job"])
+@pytest.mark.parametrize("beside", [True, False], ids=["in -f", "in --cluster"])
+@pytest.mark.parametrize(
+    ("item", "own", "cpu"),
+    [
+        ({"defaultRequest": {"cpu": "3"}}, {}, 3000),
+        ({"default": {"cpu": "3"}}, {}, 3000),
+        ({"default": {"cpu": "4"}, "defaultRequest": {"cpu": "2"}}, {}, 2000),
+        ({"max": {"cpu": "2"}}, {}, 2000),
+        ({"min": {"cpu": "500m"}}, {}, 500),
+        ({"max": {"cpu": "4"}, "min": {"cpu": "500m"}}, {}, 4000),
+        ({"defaultRequest": {"cpu": "3"}}, {"requests": {"cpu": 1}}, 1000),
+        ({"defaultRequest": {"cpu": "3"}}, {"limits": {"cpu": 1}}, 1000),
+        ({"type": "Pod", "defaultRequest": {"cpu": "3"}}, {}, 0),
+        ({"namespace": "other", "defaultRequest": {"cpu": "3"}}, {}, 0),
+    ],
+)  # fmt: skip
+def test_containers_have_the_defaults_of_the_limit_range_of_their_namespace(
+    pod, beside, item, own, cpu
+) -> None:
+    bounds = a_limit_range(**item)
+    template = a_template({}, restartPolicy="Never")
+    template["spec"]["containers"][0]["resources"] = own
+    wanted = a_pod("p", **template["spec"]) if pod else a_job(parallelism=1, template=template)
+    found = a_manifest(
+        [a_node("n")] + ([] if beside else [bounds]), [wanted, *([bounds] if beside else [])]
+    )
+    (of,) = found.world.view.pods.values()
+    assert dict(of.shape.requests).get("cpu", 0) == cpu
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("item", "own", "words"),
+    [
+        ({"max": {"cpu": "2"}}, {"requests": {"cpu": 3}}, 'resources.requests: cpu: "3" is more than the maximum of LimitRange bounds, which is 2'),
+        ({"max": {"cpu": "2"}}, {"limits": {"cpu": 3}}, 'resources.limits: cpu: "3" is more than the maximum of LimitRange bounds, which is 2'),
+        ({"min": {"cpu": "2"}}, {"requests": {"cpu": 1}}, 'resources.requests: cpu: "1" is less than the minimum of LimitRange bounds, which is 2'),
+        ({"default": {"cpu": "500m"}}, {"requests": {"cpu": 1}}, 'resources.requests: cpu: "1" is more than the default limit of LimitRange bounds, which is 500m'),
+    ],
+)  # fmt: skip
+def test_a_container_outside_of_a_limit_range_is_refused(item, own, words) -> None:
+    template = a_template({}, restartPolicy="Never")
+    template["spec"]["containers"][0]["resources"] = own
+    for wanted in (a_job(template=template), a_pod("p", **template["spec"])):
+        with pytest.raises(BadInput) as caught:
+            a_manifest([a_limit_range(**item)], [wanted])
+        assert words in str(caught.value)
+        assert "spec.containers[0].resources" in str(caught.value)
+
+
+def test_a_limit_range_that_cannot_be_read_is_named() -> None:
+    words = r'LimitRange/default/bounds: spec.limits: cpu: quantity "much" is not a number'
+    with pytest.raises(BadInput, match=words):
+        a_manifest([a_limit_range(default={"cpu": "much"})], [job()])
+
+
+def test_a_misspelt_field_of_a_limit_range_is_named() -> None:
+    (text,) = a_manifest([a_limit_range(defaultRequests={"cpu": 1})], [job()]).warnings
+    assert (
+        "spec.limits[0].defaultRequests: there is no such field; did you mean defaultRequest?"
+        in text
+    )
+
+
+def test_no_order_of_the_objects_in_a_file_changes_the_answer() -> None:
+    """Classes, volumes and a namespace may come after what they are for."""
+    template = a_template(
+        {"cpu": "3"}, restartPolicy="Never", runtimeClassName="gv", priorityClassName="prod",
+        volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}],
+    )  # fmt: skip
+    things = [
+        a_job(labels={}, parallelism=1, template=template),
+        a_namespace("default", tree="default"),
+        a_runtime_class(scheduling={"nodeSelector": {"rt": "gv"}}),
+        a_storage_class(zones=["b"]),
+        a_claim(storageClassName="fast"),
+        an_object("PriorityClass", "prod", "scheduling.k8s.io/v1", "", value=9),
+        a_limit_range(default={"memory": "1Gi"}),
+    ]
+    nodes = [a_node("a", {ZONE: "a", "rt": "gv"}), a_node("b", {ZONE: "b", "rt": "gv"}), a_node("c", {ZONE: "b"})]  # fmt: skip
+    answers = set()
+    for order in itertools.islice(itertools.permutations(things), 0, None, 41):  # 123 of 5,040
+        found = a_manifest(nodes, list(order))
+        (pod,) = found.world.view.pods.values()
+        assert found.warnings == ()
+        answers.add((pod.priority, pod.shape))
+    ((priority, shape),) = answers
+    assert (priority, shape.node_selector) == (9, (("rt", "gv"),))
+    assert dict(shape.requests)["memory"] == 1 << 30
+    assert shape.selectors[0].terms[0].labels[0].values == ("b",)
 
 
 def test_a_class_that_is_not_in_the_files_is_named() -> None:

@@ -23,6 +23,7 @@ ALPHA = "alpha.jobset.sigs.k8s.io"
 BY_SELECTOR = {f"{ALPHA}/exclusive-topology": RACK, f"{ALPHA}/node-selector": "true"}
 LWS = "leaderworkerset.sigs.k8s.io"
 RAY = "ray.io/v1"
+POD_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def planned(found):
@@ -195,8 +196,8 @@ def a_ray(template):
     return an_object("RayCluster", "ray", RAY, spec=spec)
 
 
-def a_job_of(template):
-    return a_job("fit", parallelism=3, completions=3, template=template)
+def a_job_of(template, **rest):
+    return a_job("fit", parallelism=3, completions=3, template=template, **rest)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +209,13 @@ def a_job_of(template):
         (a_job_of(apart("job-name", "other")), 1),
         (a_jobset(a_replicated_job("w", 2, parallelism=2, completions=2, template=apart("jobset.sigs.k8s.io/replicatedjob-name", "w")), name="q"), 4),
         (a_jobset(a_replicated_job("w", 2, parallelism=2, completions=2, template=apart("job-name", "q-w-1")), name="q"), 3),
+        (a_job_of(apart(POD_INDEX, "0"), completionMode="Indexed"), 2),
+        (a_job_of(apart(POD_INDEX), completionMode="Indexed"), 3),
+        (a_job_of(apart(POD_INDEX)), 1),
+        (a_job_of(apart(POD_INDEX), completionMode="Indexed", status={"succeeded": 1}), 1),
+        (a_jobset(a_replicated_job("w", 2, parallelism=2, completions=2, template=apart(POD_INDEX, "0")), name="q"), 3),
+        (a_jobset(a_replicated_job("w", 2, parallelism=2, completions=2, completionMode="NonIndexed", template=apart(POD_INDEX)), name="q"), 1),
+        (a_jobset(a_replicated_job("w", 3, template=apart(POD_INDEX, "0")), name="q"), 3),
         (a_serving(apart(f"{LWS}/name", "serve")), 3),
         (a_serving(apart(f"{LWS}/worker-index", "0")), 2),
         (a_serving(apart(f"{LWS}/worker-index", "0"), startupPolicy="LeaderReady"), 2),

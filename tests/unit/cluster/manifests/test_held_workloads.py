@@ -130,6 +130,45 @@ def test_what_is_to_be_known_about_it_is_a_warning(thing, words):
     assert any(words in text for text in a_manifest([], [thing]).warnings)
 
 
+def a_submitter(**spec):
+    return {"spec": {**a_template()["spec"], **spec}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"submitterPodTemplate": a_submitter(restartPolicy="Always")},
+         "submitterPodTemplate.spec.restartPolicy: is 'Always'; the pod is that of a Job, which has Never or OnFailure"),
+        ({"submissionMode": "SidecarMode", "submitterPodTemplate": a_submitter(restartPolicy="Never")},
+         "submitterPodTemplate: has no pod in submissionMode SidecarMode"),
+        ({"submissionMode": "SidecarMode", "rayClusterSpec": {"headGroupSpec": {"template": a_submitter(restartPolicy="Always")}}},
+         "rayClusterSpec.headGroupSpec.template.spec.restartPolicy: is 'Always'; with submissionMode SidecarMode it is Never"),
+    ],
+)  # fmt: skip
+def test_a_submitter_that_is_refused_is_an_error(spec, words):
+    body = {"rayClusterSpec": a_cluster_spec(), **spec}
+    jobs = {
+        "RayJob": ("spec.", body),
+        "RayCronJob": ("spec.jobTemplate.", {"schedule": "@daily", "jobTemplate": body}),
+    }
+    for kind, (place, job) in jobs.items():
+        with pytest.raises(BadInput) as caught:
+            a_manifest([], [a_holder(kind, **job)])
+        assert f"{kind}/default/train: {place}{words}" in str(caught.value)
+
+
+@pytest.mark.parametrize("restart", ["Never", "OnFailure", None])
+def test_a_submitter_without_a_restart_policy_is_a_warning(restart):
+    template = a_submitter(**({} if restart is None else {"restartPolicy": restart}))
+    job = a_holder("RayJob", rayClusterSpec=a_cluster_spec(), submitterPodTemplate=template)
+    texts = [
+        text
+        for text in a_manifest([], [job]).warnings
+        if "submitterPodTemplate.spec.restartPolicy: is missing" in text
+    ]
+    assert len(texts) == (restart is None)
+
+
 @pytest.mark.parametrize(
     ("thing", "words"),
     [

@@ -230,10 +230,10 @@ def test_of_a_kind_that_is_not_known_nothing_is_claimed() -> None:
     things = [
         an_object("Widget", "w", "example.com/v1"),
         an_object("Service", "s", "v1"),
-        an_object("LimitRange", "l", "v1"),
+        an_object("ResourceQuota", "q", "v1"),
     ]
     assert a_manifest([], things).warnings == (
-        "left out; the defaults and limits that they set for pods are not in the plan: LimitRange (1)",
+        "left out; how many pods they allow is not in the plan: ResourceQuota (1)",
         "left out, as they have no pods: Service (1)",
         "left out; if they make pods, give those in the files: Widget (1)",
     )
@@ -247,8 +247,11 @@ def test_of_a_kind_that_is_not_known_nothing_is_claimed() -> None:
         (an_object("Job", "j", "batch/v1", metadata={"labels": {"gang-extender.dev/tree": False}}, spec={}), "expected text, found false; write it in quotes"),
         ({"apiVersion": "v1", "kind": "List", "items": {}}, "List: items: expected a list, found {}"),
         ({"apiVersion": "v1", "kind": "PodList", "items": ""}, 'PodList: items: expected a list, found ""'),
-        (an_object("CronJob", "c", "batch/v1beta1", spec={"jobTemplate": {"spec": {}}}), 'there is no "batch/v1beta1" of CronJob; did you mean batch/v1?'),
-        (an_object("RayService", "r", "ray.io/v1alpha1", spec={"rayClusterConfig": {}}), 'there is no "ray.io/v1alpha1" of RayService; did you mean ray.io/v1?'),
+        (an_object("CronJob", "c", "batch/v1beta1", spec={"jobTemplate": {"spec": {}}}), 'apiVersion: "batch/v1beta1" of CronJob is older than what is read; write batch/v1, and the fields as it has them'),
+        (an_object("RayService", "r", "ray.io/v1alpha1", spec={"rayClusterConfig": {}}), '"ray.io/v1alpha1" of RayService is older than what is read; write ray.io/v1,'),
+        (an_object("RayCluster", "r", "ray.io/v1alpha1", spec={}), '"ray.io/v1alpha1" of RayCluster is older than what is read; write ray.io/v1,'),
+        (an_object("JobSet", "s", "jobset.x-k8s.io/v1alpha1", spec={}), '"jobset.x-k8s.io/v1alpha1" of JobSet is older than what is read; write jobset.x-k8s.io/v1alpha2,'),
+        (an_object("JobSet", "s", "jobset.x-k8s.io/v1beta1", spec={}), 'there is no "jobset.x-k8s.io/v1beta1" of JobSet; did you mean jobset.x-k8s.io/v1alpha2?'),
     ],
 )  # fmt: skip
 def test_what_is_no_object_of_a_plan_is_named_with_what_helps(thing, words) -> None:

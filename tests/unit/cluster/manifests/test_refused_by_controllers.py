@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,7 +15,7 @@ from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.workload_object import WorkloadObject
-from tests.support.service.manifest_builders import a_manifest, a_node, an_object
+from tests.support.service.manifest_builders import a_manifest, a_node, a_pod, an_object
 from tests.support.service.workload_builders import (
     a_job,
     a_jobset,
@@ -40,7 +42,8 @@ def after(name: str, status: str = "Complete"):
 def an_lws(
     annotations: dict[str, str] | None = None, replicas: int = 1, policy: Any = None, **spec: Any
 ):
-    template = {"size": spec.pop("size", 4), "workerTemplate": a_template()}
+    pods = spec.pop("template", None) or a_template()
+    template = {"size": spec.pop("size", 4), "workerTemplate": pods}
     if policy is not None:
         template["subGroupPolicy"] = policy
     body = {"replicas": replicas, "leaderWorkerTemplate": template, **spec}
@@ -226,7 +229,7 @@ def test_whole_numbers_of_devices_are_read_however_they_are_written(written) -> 
 @pytest.mark.parametrize(
     ("volume", "others", "text"),
     [
-        ({"persistentVolumeClaim": {"claimName": "data"}}, (), "volume claims of 2 pods (default/data) do not exist: "),
+        ({"persistentVolumeClaim": {"claimName": "data"}}, (), "volume claims of 2 pods (default/data) are not in the files, or their volumes: "),
         ({"persistentVolumeClaim": {"claimName": "data"}}, (an_object("PersistentVolumeClaim", "data", "v1", spec={}),),
          "volume claims of 2 pods (default/data) are not bound to a volume: "),
         ({"ephemeral": {"volumeClaimTemplate": {"spec": {}}}}, (), "-0-v, default/fit-"),
@@ -239,7 +242,8 @@ def test_volumes_of_which_no_node_is_known_are_a_warning(volume, others, text) -
     assert answer["verdict"] == "placed"
     (warning,) = (one for one in answer["warnings"] if "volume claims of 2 pods" in one)
     assert text in warning
-    assert warning.endswith("is not known, so kube-scheduler may find fewer nodes")
+    assert "is not known, so kube-scheduler may find fewer nodes" in warning
+    assert ("kubectl get pv,pvc,sc" in warning) == (not others)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +289,7 @@ def test_a_kind_in_other_letters_is_suggested() -> None:
 
 FAILURE = {"rules": [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [1]}}]}
 JOB_SPECS: list[tuple[dict[str, Any], str]] = [
-    ({"template": a_template(restartPolicy="Always")}, "template.spec.restartPolicy: is Always"),
+    ({"template": a_template(restartPolicy="Always")}, "template.spec.restartPolicy: is 'Always'; pods of a Job have Never or OnFailure"),
     ({"podFailurePolicy": FAILURE, "backoffLimitPerIndex": 1, "completionMode": "Indexed", "completions": 1,
       "template": a_template(restartPolicy="OnFailure")}, "podFailurePolicy: needs restartPolicy Never"),
     ({"podFailurePolicy": FAILURE}, "podFailurePolicy.rules[0].action: is FailIndex, which needs backoffLimitPerIndex"),
@@ -306,7 +310,7 @@ JOB_SPECS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("spec", "words"), JOB_SPECS)
 def test_a_job_that_kubernetes_refuses_is_invalid(in_set, spec, words) -> None:
     workload = a_jobset(a_replicated_job("w", **spec)) if in_set else a_job(**spec)
-    template = spec.get("template") or a_template()
+    template = spec.get("template") or a_template(restartPolicy="Never")
     (workload["spec"]["replicatedJobs"][0]["template"]["spec"] if in_set else workload["spec"])["template"] = template  # fmt: skip
     (gang,) = plan(workload)["gangs"]
     assert gang["verdict"] == ("invalid" if words else "placed")
@@ -337,8 +341,111 @@ def test_a_value_that_kubernetes_refuses_is_an_error(spec, words) -> None:
         assert words in str(caught.value)
 
 
-def test_devices_have_one_number_for_request_and_limit() -> None:
-    template = a_template({"nvidia.com/gpu": 1})
-    template["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": 2}
-    with pytest.raises(BadInput, match=r'nvidia.com/gpu: "1" is not its limit, which is "2"'):
-        a_manifest([], [a_job(template=template)])
+def a_cronjob(template: dict[str, Any]):
+    job = {
+        "metadata": {"labels": {"gang-extender.dev/tree": "default"}},
+        "spec": {"template": template},
+    }
+    spec = {"schedule": "@daily", "jobTemplate": job}
+    return an_object("CronJob", "nightly", "batch/v1", spec=spec)
+
+
+DOORS: dict[str, Callable[[dict[str, Any]], object]] = {  # a pod template -> an object of -f
+    "Job": lambda template: a_job(template=template),
+    "JobSet": lambda template: a_jobset(a_replicated_job("w", template=template)),
+    "CronJob": a_cronjob,
+    "LeaderWorkerSet": lambda template: an_lws(template=template),
+    "PodCliqueSet": lambda template: a_set({"podSpec": template["spec"]}),
+    "Pod": lambda template: a_pod("p", **template["spec"]),
+}
+CLAIM = {"name": "c", "resourceClaimTemplateName": "t"}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    ("resources", "spec", "words"),
+    [
+        ({"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 2}}, {}, 'nvidia.com/gpu: "1" is not its limit, which is "2"'),
+        ({"requests": {"nvidia.com/gpu": 1}}, {}, 'resources.limits: nvidia.com/gpu: is missing, and the request is "1"'),
+        ({"requests": {"cpu": 1, "hugepages-2Mi": "4Mi"}}, {}, 'resources.limits: hugepages-2Mi: is missing, and the request is "4Mi"'),
+        ({}, {"resourceClaims": [{"name": "c"}]}, 'spec.resourceClaims[0]: "c" names no claim; set one of'),
+        ({}, {"resourceClaims": [CLAIM | {"resourceClaimName": "x"}]},
+         'spec.resourceClaims[0]: "c" has resourceClaimName "x" and resourceClaimTemplateName "t"; remove one'),
+        ({}, {"resourceClaims": [CLAIM, CLAIM]}, 'spec.resourceClaims[1]: "c" is there twice'),
+        ({"claims": [{"name": "cc"}]}, {"resourceClaims": [CLAIM]}, 'resources.claims: "cc" is no entry of spec.resourceClaims; '),
+        ({"limits": {"nvidia.com/gpu": 2}}, {}, ""),
+        ({"claims": [{"name": "c", "request": "gpu"}]}, {"resourceClaims": [CLAIM]}, ""),
+    ],
+)  # fmt: skip
+def test_devices_and_claims_are_as_kubernetes_has_them(door, resources, spec, words) -> None:
+    template = a_template(**spec)
+    if door in ("Job", "CronJob"):
+        template["spec"]["restartPolicy"] = "Never"
+    template["spec"]["containers"][0]["resources"] = resources
+    if not words:
+        a_manifest([], [DOORS[door](template)])
+        return
+    with pytest.raises(BadInput) as caught:
+        a_manifest([], [DOORS[door](template)])
+    assert words in str(caught.value)
+    with pytest.raises(BadInput, match=re.escape(words)):
+        plan(DOORS[door](template))
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_job_without_a_restart_policy_is_planned_with_a_warning(
+    missing,
+) -> None:
+    template = a_template() if missing else a_template(restartPolicy="OnFailure")
+    for thing in (a_job("j", template=template), a_cronjob(template)):
+        answer = plan(thing)
+        assert [gang["verdict"] for gang in answer["gangs"]] == ["placed"]
+        texts = [text for text in answer["warnings"] if "restartPolicy" in text]
+        assert len(texts) == missing
+        assert all("spec.template.spec.restartPolicy: is missing, and Kubernetes refuses such a Job" in text for text in texts)  # fmt: skip
+    assert "restartPolicy" not in str(plan(a_jobset(a_replicated_job("w", template=template))))
+
+
+@pytest.mark.parametrize("door", [*DOORS, "RayCluster"])
+def test_a_restart_policy_that_does_not_exist_is_an_error(door) -> None:
+    template = a_template(restartPolicy="never")
+    thing = a_raycluster(template) if door == "RayCluster" else DOORS[door](template)
+    with pytest.raises(BadInput) as caught:
+        a_manifest([], [thing])
+    assert "restartPolicy: expected one of Always, Never, OnFailure" in str(caught.value)
+    assert '"never"' in str(caught.value)
+
+
+def a_raycluster(template: dict[str, Any]):
+    labels = {"labels": {"gang-extender.dev/tree": "default"}}
+    spec = {"headGroupSpec": {"template": template}}
+    return an_object("RayCluster", "ray", "ray.io/v1", metadata=labels, spec=spec)
+
+
+def test_the_pods_of_stateful_sets_are_always_restarted() -> None:
+    template = a_template(restartPolicy="Never")
+    role = {
+        "name": "prefill",
+        "spec": {"leaderWorkerTemplate": {"size": 2, "workerTemplate": template}},
+    }
+    labels = {"labels": {"gang-extender.dev/tree": "default"}}
+    roles = an_object("DisaggregatedSet", "set", "disaggregatedset.x-k8s.io/v1", metadata=labels, spec={"roles": [role]})  # fmt: skip
+    for thing, place in ((an_lws(template=template), "spec"), (roles, "spec.roles[0].spec")):
+        (gang,) = plan(thing)["gangs"]
+        assert gang["verdict"] == "invalid"
+        assert f"{place}.leaderWorkerTemplate.workerTemplate.spec.restartPolicy: is 'Never'" in str(
+            gang["reasons"]
+        )
+    (gang,) = plan(an_lws(template=a_template(restartPolicy="Always")), nodes=4)["gangs"]
+    assert gang["verdict"] == "placed"
+
+
+def test_jobset_sets_on_failure_which_a_failure_policy_refuses() -> None:
+    job = a_replicated_job(
+        "w", template=a_template(), podFailurePolicy={"rules": [{"action": "Ignore"}]}
+    )
+    (gang,) = plan(a_jobset(job))["gangs"]
+    assert gang["verdict"] == "invalid"
+    assert "podFailurePolicy: needs restartPolicy Never, and it is OnFailure" in str(
+        gang["reasons"]
+    )

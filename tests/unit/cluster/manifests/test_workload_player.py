@@ -169,12 +169,29 @@ def test_a_workload_and_its_pods_have_one_age() -> None:
         (a_job(status={"succeeded": "many"}, completions=2), "object 1: Job/default/fit: a field has another type"),
         (a_job(template=a_template(priorityClassName=7)), "priorityClassName"),
         (a_profile("mine", {"kind": "Pod"}), "'Pod' is none of"),
+        (a_job(template=a_template({}, containers=[{"resources": {"requests": {"nvidia.com/gpu": 1}}}])), "limits: nvidia.com/gpu: is missing"),
+        (a_job(template=a_template(resourceClaims=[{"name": "c"}])), '"c" names no claim'),
     ],
-    ids=["status", "template", "profile"],
+    ids=["status", "template", "profile", "device", "claim"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_an_error_of_the_file(thing, words) -> None:
     with pytest.raises(BadInput, match=words):
         served(thing)
+
+
+def test_what_admission_adds_is_in_served_pods_and_what_a_job_lacks_in_its_tree() -> None:
+    template = a_template({})
+    bounds = {"limits": [{"type": "Container", "defaultRequest": {"cpu": "3"}}]}
+    found = served(
+        a_job(parallelism=2, template=template),
+        an_object("LimitRange", "bounds", "v1", spec=bounds),
+    )
+    assert [dict(pod.shape.requests)["cpu"] for pod in pods_of(found)] == [3000, 3000]
+    tree = compiled(found, stored(found)["fit"])
+    assert [notice.reason for notice in tree.notices] == ["RestartPolicyMissing"]
+    template["spec"]["restartPolicy"] = "Never"
+    found = served(a_job(parallelism=2, template=template))
+    assert compiled(found, stored(found)["fit"]).notices == ()
 
 
 def test_only_the_pods_of_the_first_step_are_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import msgspec
@@ -198,6 +199,49 @@ def test_any_order_gives_the_same_view() -> None:
     assert all(view == views[0] for view in views)
     assert views[0][2][leaf_key("default", "g")].priority == 9
     assert len(warnings) == 1
+
+
+def test_classes_may_come_after_what_they_are_for() -> None:
+    """A class, a volume of it, its claim, a pod and its priority: no order changes the answer, nor what goes again."""
+    topologies = [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]
+    store = an_object("StorageClass", "fast", "storage.k8s.io/v1", "", provisioner="csi",
+                      volumeBindingMode="WaitForFirstConsumer", allowedTopologies=topologies)  # fmt: skip
+    pv = a_volume("pv", ["h"])
+    pv["spec"]["storageClassName"] = "fast"
+    claim = an_object("PersistentVolumeClaim", "c", "v1", spec={"storageClassName": "fast"})
+    never = an_object("PriorityClass", "never", "scheduling.k8s.io/v1", "", value=9, preemptionPolicy="Never")  # fmt: skip
+    pod = with_claim("p", "c", priority=9, priorityClassName="never")
+    things = [store, pv, claim, pod, never]
+    found = set()
+    for order in itertools.permutations(things):
+        world = a_world(*order)
+        both = world.view.pods["p"]
+        world.delete(read(pv))
+        alone = world.view.pods["p"]
+        world.upsert(read(pv))
+        assert world.view.pods["p"] == both
+        world.delete(read(never))
+        found.add((both.shape, both.preemption_policy, alone.shape, world.view.pods["p"].preemption_policy))  # fmt: skip
+    ((both_shape, policy, alone_shape, without),) = found
+    assert (policy, without) == ("Never", "PreemptLowerPriority")
+    assert (both_shape.selectors, both_shape.unmodelled) == (
+        (),
+        ("claim default/c is not bound to a volume",),
+    )
+    assert alone_shape.selectors[0].terms[0].labels[0].values == ("b",)
+    assert alone_shape.unmodelled == ()
+
+
+def test_a_volume_that_changes_its_class_is_no_volume_of_the_old_one() -> None:
+    claim = an_object("PersistentVolumeClaim", "c", "v1", spec={"storageClassName": "fast"})
+    store = an_object("StorageClass", "fast", "storage.k8s.io/v1", "", provisioner="csi", volumeBindingMode="WaitForFirstConsumer")  # fmt: skip
+    pv, other = a_volume("pv"), a_volume("pv")
+    pv["spec"]["storageClassName"], other["spec"]["storageClassName"] = "fast", "slow"
+    world = a_world(store, claim, with_claim("p", "c"), pv)
+    assert shape(world).unmodelled == ("claim default/c is not bound to a volume",)
+    world.upsert(read(pv))  # again, as after a new list
+    world.upsert(read(other))
+    assert shape(world).unmodelled == ()
 
 
 def test_of_two_groups_of_one_name_the_built_in_one_counts() -> None:
