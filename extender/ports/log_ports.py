@@ -247,6 +247,10 @@ class Snapshots(Protocol):
         """
         ...
 
+    async def delete_all(self) -> None:
+        """Delete the snapshots of all codecs, where one may not be a fold of the log."""
+        ...
+
 
 class DecisionInput(msgspec.Struct, frozen=True, kw_only=True):
     """The canonical input of one decision, in parts, so that equal parts are stored once.

@@ -6,6 +6,7 @@ every stream that ever existed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from extender.core.log.reservation_state import ReservationState
@@ -40,6 +41,7 @@ class SnapshotWriter:
         self._saved = START
         self._full = START
         self._full_ms = 0
+        self._one_at_a_time = asyncio.Lock()
 
     async def save_if_due(self, state: ReservationState) -> None:
         """Save a snapshot after enough events or enough time; a failure is logged, and the next call tries again."""
@@ -59,15 +61,27 @@ class SnapshotWriter:
         Raises:
             StoreUnavailable: Not saved.
         """
-        head = await self._log.head()
-        if head.position != state.position or state.position == self._full:
-            return  # the log is growing; a later call saves
-        await save_snapshot(self._snapshots, state, head)
-        self._saved = self._full = state.position
-        self._full_ms = self._clock.monotonic_ms()
+        async with self._one_at_a_time:
+            head = await self._log.head()
+            if head.position != state.position or state.position == self._full:
+                return  # the log is growing; a later call saves
+            await save_snapshot(self._snapshots, state, head)
+            self._saved = self._full = state.position
+            self._full_ms = self._clock.monotonic_ms()
 
     async def _save_historical(self, state: ReservationState) -> None:
-        head = await self._log.head()
-        if head.position == state.position:
-            await save_historical(self._snapshots, state, head)
-            self._saved = state.position
+        async with self._one_at_a_time:
+            head = await self._log.head()
+            if head.position == state.position:
+                await save_historical(self._snapshots, state, head)
+                self._saved = state.position
+
+    async def discard(self) -> None:
+        """Delete all snapshots, also the one that is being saved; call it when the state is right.
+
+        Raises:
+            StoreUnavailable: Not deleted, or the outcome is unknown.
+        """
+        async with self._one_at_a_time:
+            self._saved = self._full = START
+            await self._snapshots.delete_all()

@@ -122,6 +122,15 @@ class PostgresSnapshots:
                 )
             )
 
+    async def delete_all(self) -> None:
+        """See `Snapshots.delete_all`.
+
+        Raises:
+            StoreUnavailable: Not deleted, or the outcome is unknown.
+        """
+        async with transaction(self._engine, "deleting the checkpoints") as connection:
+            await connection.execute(sa.delete(SNAPSHOT))
+
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         """See `Snapshots.newest`.
 

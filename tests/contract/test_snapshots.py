@@ -123,6 +123,20 @@ async def test_of_others_beside_it_only_the_newest_three_are_kept(store, made):
     assert (await snapshots.newest(codec="whole.v1")).body == b"w" * 5000
 
 
+async def test_all_are_deleted(store, made):
+    """Those of each codec; one that is saved afterwards is there."""
+    _, snapshots = store
+    for position in (2, 4):
+        await snapshots.save(
+            made[position], msgspec.structs.replace(made[position], codec="state.v2")
+        )
+    await snapshots.delete_all()
+    for codec in ("state.v1", "state.v2"):
+        assert await snapshots.newest(codec=codec) is None
+    await snapshots.save(made[3])
+    assert await snapshots.newest(codec="state.v1") == made[3]
+
+
 async def test_saving_again_replaces(store, made):
     _, snapshots = store
     await snapshots.save(made[3])

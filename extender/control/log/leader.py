@@ -190,6 +190,14 @@ class Leader(LeaderRole):
         if self.appends.replace(state):
             self.wakeup.wake()
 
+    async def discard_snapshots(self) -> None:
+        """Delete all snapshots, after a state that was not a fold of the log; later ones are made of the state of now.
+
+        Raises:
+            StoreUnavailable: Not deleted, or the outcome is unknown.
+        """
+        await self._snapshots.discard()
+
     # -- the lease ---------------------------------------------------------------------------
 
     async def run(self) -> None:

@@ -67,6 +67,7 @@ class LogVerifier:
         self._clock = clock
         self._actor = actor
         self._under_way = False
+        self._terms = 0  # of the leader, in which the pass began
         self._rest = REST_MAX
         self._took_s = 0.0  # by the slices of this pass
         self._pause_s = PAUSE_MIN_S
@@ -94,7 +95,7 @@ class LogVerifier:
         ).run()
 
     async def look(self) -> bool:
-        """Verify the next slice; return whether the pass goes on.
+        """Verify the next slice; return whether the pass goes on, or begins again as the lease was acquired anew.
 
         Raises:
             BrokenProcessPool: The worker process died; the next call begins a new pass.
@@ -103,10 +104,15 @@ class LogVerifier:
             NotLeading: A finding could not be recorded; the next pass finds it again.
             StoreUnavailable: No answer; the next call begins a new pass.
         """
-        begun_ms = self._clock.monotonic_ms()
-        under_way, self._under_way = self._under_way, False
+        begun_ms, terms = self._clock.monotonic_ms(), self._leader.terms
+        under_way = self._under_way and terms == self._terms
+        self._under_way, self._terms = False, terms
         anchors = None if under_way else await self._anchors()
         result = await self._slice(anchors, SLICE_EVENTS)
+        if self._leader.terms != terms:
+            # A loss of history may lie between: the log is not compared with the anchors of before.
+            self._pause_s = PAUSE_MIN_S
+            return True
         METRICS.log_verified_position.set(result.position)
         took_s = (self._clock.monotonic_ms() - begun_ms) / 1000
         self._took_s = took_s if anchors is not None else self._took_s + took_s

@@ -16,7 +16,7 @@ from extender.control.log.leader import Leader
 from extender.core.log.events import DriftDetected, NewEvent
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.errors import CorruptLog, NotLeading, StoreUnavailable
-from extender.core.model.ids import NIL_GANG
+from extender.core.model.ids import NIL_GANG, Position
 from extender.ports.log_ports import EventLog, Snapshots
 from extender.runtime.cooperative_yield import Yielder
 from extender.runtime.periodic import PeriodicTask
@@ -67,30 +67,44 @@ class StateVerifier:
         memory = live_streams_only(self._leader.committed)
         self._looks += 1
         from_start = self._looks % FROM_START_EVERY == 0
-        try:
-            if from_start:
-                folded = live_streams_only(await fold_from(EMPTY, self._log, until=memory.position))
-            else:
-                folded = await load_live_streams(self._log, self._snapshots, until=memory.position)
-        except CorruptLog as error:
-            if not from_start:
-                raise
-            # An old event was changed; `LogVerifier` records that, and the state is not made from it.
-            log.warning("the log cannot be folded from its start", extra={"error": str(error)})
+        if not from_start:
+            folded = await load_live_streams(self._log, self._snapshots, until=memory.position)
+            if await same(folded, memory):
+                return False
+        # A snapshot is made of the state in memory: only a fold from the start tells which of both is wrong.
+        whole = await self._fold_from_start(memory.position)
+        if whole is None and from_start:
             return False
-        if await same(folded, memory):
-            return False
+        if whole is not None:
+            folded = live_streams_only(whole)
+            if await same(folded, memory):
+                if not from_start:
+                    log.warning("snapshots differ from the log: deleted")
+                    await self._leader.discard_snapshots()
+                return False
         text = difference(memory, folded)
         data = DriftDetected(kind="memory", object=f"position {memory.position}", message=text)
         draft = NewEvent(gang_uid=NIL_GANG, gang="", data=data, actor=self._actor)
         events = await self._leader.append([draft])
         last = events[-1].position
-        if from_start:  # a snapshot may be what was wrong
-            state = await fold_from(EMPTY, self._log, until=last)
+        if whole is not None:
+            state = await fold_from(whole, self._log, until=last)
         else:
             state = await load_state(self._log, self._snapshots, until=last)
         self._leader.replace_state(state)
+        await self._leader.discard_snapshots()
         return True
+
+    async def _fold_from_start(self, until: Position) -> ReservationState | None:
+        """Return the fold of the log from its first event, or None if it cannot be folded.
+
+        An old event was changed then: `LogVerifier` records that, and the state is not made from it.
+        """
+        try:
+            return await fold_from(EMPTY, self._log, until=until)
+        except CorruptLog as error:
+            log.warning("the log cannot be folded from its start", extra={"error": str(error)})
+            return None
 
 
 async def same(state: ReservationState, other: ReservationState) -> bool:

@@ -318,6 +318,9 @@ class FakeSnapshots:
             ):
                 del saved[key]
 
+    async def delete_all(self) -> None:
+        self.database.snapshots.clear()
+
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         chains = {row.position: digest for row, digest in self.database.rows}
         for key in sorted(self.database.snapshots, reverse=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from extender.core.log.reservation_state import EMPTY
@@ -69,6 +71,29 @@ async def test_a_whole_one_after_a_while_if_anything_was_recorded(growing):
     growing.write()
     await growing.look()
     assert growing.saved(FULL_CODEC) == [5, 6]
+
+
+async def test_discarding_also_deletes_the_one_that_is_being_saved(growing):
+    """It was made of the state of before; the next look saves again."""
+    growing.write()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    save = growing.snapshots.save
+
+    async def slow(*snapshots):
+        begun.set()
+        await go_on.wait()
+        await save(*snapshots)
+
+    growing.snapshots.save = slow
+    saving = asyncio.create_task(growing.look())
+    await begun.wait()
+    discarding = asyncio.create_task(growing.saving.discard())
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(saving, discarding)
+    assert growing.database.snapshots == {}
+    await growing.look()
+    assert growing.saved(FULL_CODEC) == [6]
 
 
 async def test_the_next_look_finds_it_when_the_log_has_moved_on(growing):

@@ -14,6 +14,7 @@ from extender.core.model.ids import Position
 from extender.ports.verification_ports import SliceResult
 from extender.telemetry import METRICS
 from tests.support.service.fakes import Stage
+from tests.support.waiting import eventually
 
 HOLE = LogFinding(kind="hole", position=9, message="no event is there")
 
@@ -65,6 +66,29 @@ async def test_a_pass_goes_slice_by_slice_from_the_published_anchors(stage):
     assert [await verifier.look() for _ in range(4)] == [True, True, False, True]
     assert slices.given == [stage.cluster.anchors, None, None, stage.cluster.anchors]
     assert METRICS.log_verified_position._value.get() == 100
+
+
+async def test_a_pass_over_two_terms_begins_again(stage):
+    """Its anchors are those of before; after a loss of history the log differs from them."""
+    slices = Slices(stage, count=2)
+    slices.findings = (HOLE,)
+    verifier = verifier_of(stage, slices)
+    assert await verifier.look()
+
+    async def during(anchors, most):
+        result = await slices(anchors, most)
+        terms = stage.leader.terms
+        stage.leader.lose("a test")
+        await eventually(lambda: stage.leader.terms > terms and stage.leader.may_record())
+        return result
+
+    verifier._slice = during
+    assert await verifier.look()
+    assert recorded(stage) == []
+    verifier._slice = slices
+    assert [await verifier.look() for _ in range(2)] == [True, False]
+    assert [anchors is None for anchors in slices.given] == [False, True, False, True]
+    assert recorded(stage) == [("hole", "position 9")]
 
 
 async def test_a_finding_is_recorded_once_and_shown_until_it_is_gone(stage):

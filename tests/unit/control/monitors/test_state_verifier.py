@@ -76,6 +76,29 @@ async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
     assert [e.data for e in stage.events()].count(event) == 1
 
 
+async def test_snapshots_of_a_wrong_memory_are_deleted(stage, caplog):
+    """One was made before the difference was found, another one was saved after memory was put right."""
+    leader = stage.leader
+    good = leader.committed
+    (root,) = good.gangs.values()
+    forged = msgspec.structs.replace(root, phase="scheduled")
+    planted = msgspec.structs.replace(good, gangs=good.gangs.set(root.uid, forged))
+    assert leader.appends.replace(planted)
+    verifier = watch(stage)
+    verifier._looks = state_verifier.FROM_START_EVERY - 1
+    await save_snapshot(stage.snapshots, planted, stage.database.head)
+    assert await verifier.look()
+    assert stage.database.snapshots == {}
+    right = leader.committed
+    planted = msgspec.structs.replace(right, gangs=right.gangs.set(root.uid, forged))
+    await save_snapshot(stage.snapshots, planted, stage.database.head)
+    assert not await verifier.look()
+    assert "snapshots differ from the log: deleted" in caplog.text
+    assert stage.database.snapshots == {}
+    assert leader.committed is right
+    assert stage.names().count("DriftDetected") == 1
+
+
 async def test_a_forged_snapshot_is_found_once_an_hour(stage):
     """Memory and minute's fold are both made from it and agree; the fold from the first event does not."""
     leader = stage.leader

@@ -171,6 +171,15 @@ async def test_searches_of_a_namespace_hold_up_others_for_some_seconds_of_a_minu
         inner = planner.at_once
         searched(stage, took_s=HOLD_UP_MS / 2_000)
         planner.at_once = lambda r: inner(r) if r.root.key.name == "low" else "search"
+        search, published = planner.plan, stage.parts.exchange.published
+
+        async def beside_a_pass(encoded):
+            number = published.result.number
+            answer = await search(encoded)
+            await eventually(lambda: published.result.number > number, "a pass beside the search")
+            return answer
+
+        planner.plan = beside_a_pass
         stage.start(stage.control_loop.run())
         await eventually(lambda: "other/low" in verdicts(stage, GangAdmitted), "admitted")
         assert 2 <= verdicts(stage).index("other/low") < 4
