@@ -1,8 +1,8 @@
 """The events of the log: past tense, immutable, a closed list (DESIGN 3).
 
 An event holds everything that an audit needs, without the cluster. Its tag (class name) and version are
-stored beside its bytes, so classes may move between modules; a changed shape is a new version with
-an upcaster in `store/log/upcasters.py`. A new event is added to DESIGN section 3 first.
+stored beside its bytes, so classes may move between modules; a changed shape is a new version:
+`store/log/event_codec.py` has the steps.
 `gc=False`: values cannot form cycles, and garbage collection over a million events took a third of a replay.
 """
 
@@ -21,11 +21,11 @@ from extender.core.workloads.tree_compiler import GroupSpec
 ReleaseReason = Literal[
     "bound", "deleted", "expired", "node-lost", "superseded", "node-rejected", "invalid"
 ]
-# "unknown": unknown: the API server did not answer in time, or the pod runs, but not on the node in the log
+# unknown: the API server did not answer in time, or the pod runs, but not on the node in the log
 MemberTerminationCause = Literal[EndCause, "unknown"]
 
 # How a victim terminated. deleted, evicted: by us (DELETE, or the Eviction API); ended: by itself, or another client deleted
-# it; gone-before: before we deleted it; unseen: while there was no leader, perhaps by our own deletion
+# it; already-gone: before we deleted it; unobserved: while there was no leader, perhaps by our own deletion
 GoneVia = Literal["deleted", "evicted", "ended", "already-gone", "unobserved"]
 CancelReason = Literal[
     "preemptor-deleted",  # the preemptor does not exist any more
