@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -202,7 +203,6 @@ def test_the_schema_works_on_the_distributions_postgres(folder):
 
 async def test_a_fresh_migration_would_pass_the_linter(tmp_path):
     """script.py.mako renders to what ruff accepts and keeps as it is."""
-    import shutil
     import subprocess
 
     from alembic import command
@@ -226,26 +226,47 @@ async def test_a_fresh_migration_would_pass_the_linter(tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-async def upgrade_to(url, revision):
-    """Migrate to a revision that is not the newest, as the version before did."""
-    from alembic import command
+NEXT = """
+from pathlib import Path
 
-    def run(connection):
-        config = schema_migration._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+import sqlalchemy as sa
+from alembic import op
 
-    engine = create_engine(url, name="test")
-    async with engine.connect() as connection:
-        await connection.run_sync(run)
-        await connection.commit()
-    await engine.dispose()
+revision = "0999"
+down_revision = {newest!r}
+branch_labels = None
+depends_on = None
+breaks_older = {breaks_older}
 
 
-async def test_a_filled_database_is_migrated_and_loses_nothing(empty_database_url):
-    """From the first schema, with a log, a snapshot and intervals: all is there afterwards, and verifies."""
-    url = empty_database_url
-    await upgrade_to(url, "0001")
+def upgrade():
+    op.add_column("snapshot", sa.Column("note", sa.Text, nullable=True), schema="gx")
+    function = (Path(__file__).parents[1] / "sql" / "0001" / "project_event.sql").read_text()
+    op.get_bind().exec_driver_sql(function.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"))
+"""
+
+
+@pytest.fixture(params=[False, True], ids=["only adds", "breaks older programs"])
+def next_version(request, tmp_path, monkeypatch):
+    """Give a function that makes this version one with one more migration; it returns what programs must know then."""
+
+    def change():
+        folder = tmp_path / "migrations"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(schema_migration.migrations_folder(), folder, ignore=ignored)
+        text = NEXT.format(newest=schema_migration.newest_revision(), breaks_older=request.param)
+        (folder / "versions" / "0999_next.py").write_text(text)
+        oldest = "0999" if request.param else schema_migration.oldest_compatible()
+        monkeypatch.setattr(schema_migration, "migrations_folder", lambda: folder)
+        return oldest
+
+    yield change
+    schema_migration.migration_statements.cache_clear()
+
+
+async def test_a_filled_database_is_migrated_and_loses_nothing(database_url, next_version):
+    """With a log, a snapshot and intervals, by a version with one more migration: all is there afterwards, and verifies."""
+    url = database_url
     await write_tuesday(url)
     connection = await asyncpg.connect(url)
     await connection.execute(
@@ -255,11 +276,15 @@ async def test_a_filled_database_is_migrated_and_loses_nothing(empty_database_ur
     count = await connection.fetchval("SELECT gx.project(1000, 1000)")
     kept = "SELECT e.*, e.payload::text AS text FROM gx.event e ORDER BY position"
     before = [tuple(row) for row in await connection.fetch(kept)]
-    await schema_migration.upgrade(url)
+    oldest = next_version()
+    assert await schema_migration.needs_migration(url)
+    assert await schema_migration.upgrade(url) == "0999"
     await connection.reload_schema_state()
     assert [tuple(row) for row in await connection.fetch(kept)] == before
     assert len(before) == count > 20
-    assert await connection.fetchval("SELECT mac IS NULL FROM gx.snapshot WHERE codec = 'old'")
+    assert await connection.fetchval("SELECT note IS NULL FROM gx.snapshot WHERE codec = 'old'")
+    recorded = "SELECT version_num, oldest_compatible FROM gx.migration"
+    assert tuple(await connection.fetchrow(recorded)) == ("0999", oldest)
     await connection.close()
     evidence = PostgresLogEvidence(url)
     async with PostgresEventLog(url) as log:
@@ -267,6 +292,7 @@ async def test_a_filled_database_is_migrated_and_loses_nothing(empty_database_ur
         while await work.step(1000):
             pass
         assert work.verdict.findings == ()
+        assert work.verdict.definitions > 40
         assert work.verdict.position == count
         grant = await log.take(holder="gang-extender-0", address="", ttl_ms=60_000)
         await log.append(grant, Script(grant).some(2))
