@@ -11,7 +11,7 @@ import asyncio
 import os
 
 from alembic import context
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from extender.store.engine import create_engine
 from extender.store.schema_migration import oldest_compatible
@@ -48,8 +48,10 @@ def run_migrations(connection: Connection) -> None:
             connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
         context.run_migrations()
         # Read by versions that do not know the newest revision, after a rollback of the program.
-        comment = f"oldest revision whose programs run on this schema: {oldest_compatible()}"
-        connection.exec_driver_sql(f"COMMENT ON TABLE {SCHEMA}.migration IS '{comment}'")
+        connection.execute(
+            text(f"UPDATE {SCHEMA}.migration SET oldest_compatible = :revision"),
+            {"revision": oldest_compatible()},
+        )
 
 
 async def run_on_own_connection() -> None:

@@ -14,6 +14,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -39,20 +40,20 @@ _ADD_PARTS = (
     "SELECT digest, body FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY AS given (digest, body, at) ORDER BY at "
     "ON CONFLICT DO NOTHING RETURNING digest, id"
 )
-# Stored only if the numbers of the parts are right: the mark of `retention` is the known one, and so is the part with the
+# Stored only if the numbers of the parts are right: the generation of `retention` is the known one, and so is the part with the
 # highest remembered number, where an older copy of the database has another part or none. A statement locks its tables
 # before it gets its snapshot, so what a removal does that holds the lock on decision_input is seen by the one that waited.
 _ADD_INPUTS = """
-WITH found AS (
-    SELECT obj_description('gx.decision_input_chunk'::regclass, 'pg_class') AS mark,
+WITH current AS (
+    SELECT (SELECT generation FROM gx.pruning) AS generation,
            (SELECT digest FROM gx.decision_input_chunk WHERE id = $3) AS part
 ), stored AS (
     INSERT INTO gx.decision_input (digest, parts)
-    SELECT given.digest, given.parts FROM unnest($1::text[], $2::bytea[]) AS given (digest, parts), found
-    WHERE found.mark IS NOT DISTINCT FROM $4 AND found.part IS NOT DISTINCT FROM $5
+    SELECT given.digest, given.parts FROM unnest($1::text[], $2::bytea[]) AS given (digest, parts), current
+    WHERE current.generation IS NOT DISTINCT FROM $4 AND current.part IS NOT DISTINCT FROM $5
     ON CONFLICT DO NOTHING
 )
-SELECT mark, part FROM found
+SELECT generation, part FROM current
 """
 
 
@@ -70,7 +71,8 @@ class PostgresDecisionInputs:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._known: dict[bytes, int] = {}  # digest of a part -> its number
-        self._mark: str | None = None  # of the last removal of parts before `_known` was filled
+        # of the last removal of parts before `_known` was filled; None: there was none
+        self._generation: UUID | None = None
         self._highest: tuple[int, bytes] | None = (
             None  # number and digest of the newest part in `_known`
         )
@@ -113,11 +115,17 @@ class PostgresDecisionInputs:
                         done.cancel()
 
     async def _store(self, decisions: Sequence[DecisionInput]) -> None:
-        """Store inputs, again if parts were removed or the connection had been closed: saving again is harmless."""
-        try:
-            await self._store_once(decisions)
-        except (_PartsRemoved, StoreUnavailable):
-            await self._store_once(decisions)
+        """Store inputs, again after each removal of parts, and once if the connection had been closed: that is harmless."""
+        reconnected = False
+        while True:
+            try:
+                return await self._store_once(decisions)
+            except _PartsRemoved:
+                continue  # a removal has many steps
+            except StoreUnavailable:
+                if reconnected:
+                    raise
+                reconnected = True
 
     async def _store_once(self, decisions: Sequence[DecisionInput]) -> None:
         found = [(d, (d.head, *d.parts), await _hashes_of(d)) for d in decisions]
@@ -134,11 +142,11 @@ class PostgresDecisionInputs:
             lists = [_pack([numbers[digest] for digest in hashes]) for _, _, hashes in found]
             number, expected = self._highest or (0, None)
             digests = [decision.digest for decision in decisions]
-            mark, there = await connection.fetchrow(
-                _ADD_INPUTS, digests, lists, number, self._mark, expected
+            generation, part = await connection.fetchrow(
+                _ADD_INPUTS, digests, lists, number, self._generation, expected
             )
-            if mark != self._mark or there != expected:
-                self._mark, self._highest = mark, None
+            if generation != self._generation or part != expected:
+                self._generation, self._highest = generation, None
                 self._known.clear()
                 raise _PartsRemoved("parts were removed meanwhile")
         if len(self._known) + len(new) > REMEMBERED_PARTS_MAX:

@@ -11,7 +11,6 @@ import hashlib
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
@@ -39,7 +38,7 @@ from extender.store.decision_inputs import unpack
 from extender.store.engine import connect, our_faults
 from extender.store.log.appender import close_quietly
 from extender.store.log.log_reader import SETTINGS
-from extender.store.retention import LIMIT_COMMENT, pruned_before_us
+from extender.store.retention import PRUNED_BEFORE_US
 from extender.store.schema_definitions import read_definitions
 from extender.store.snapshot_table import authenticated
 
@@ -52,7 +51,6 @@ INPUTS: Final = "SELECT digest, parts FROM gx.decision_input WHERE digest = ANY(
 PARTS: Final = "SELECT id, digest, body FROM gx.decision_input_chunk WHERE id = ANY($1)"
 PARTS_AT_ONCE: Final = 256
 PIECE_BYTES: Final = 1 << 20  # of a body that is decompressed: a forged one may be of any size
-PART_COMMENT: Final = "SELECT obj_description('gx.decision_input_chunk'::regclass, 'pg_class')"
 PROJECTED: Final = "SELECT position FROM gx.projection WHERE id = 1"
 PARTS_MAX: Final = 200_000  # remembered digests of parts, some 20 MB
 INDEXED: Final = "SELECT position FROM gx.event_reference_cursor WHERE id = 1"
@@ -207,12 +205,7 @@ class PostgresLogEvidence:
     async def pruned_before_us(self) -> int:
         """See `LogEvidence.pruned_before_us`."""
         async with self._query("asking what was pruned") as connection:
-            limit = pruned_before_us(await connection.fetchval(LIMIT_COMMENT) or "")
-            comment = await connection.fetchval(PART_COMMENT) or ""
-        if not limit and "Pruned: " in comment:  # by a version that recorded only when
-            begun = comment.partition("Pruned: ")[2].partition(",")[0]
-            limit = int(datetime.fromisoformat(begun).timestamp() * 1e6)
-        return limit
+            return await connection.fetchval(PRUNED_BEFORE_US) or 0
 
     async def projected(self) -> Position:
         """See `LogEvidence.projected`."""

@@ -1,17 +1,17 @@
 """Remove old decision inputs; the log, its hash chain and its snapshots do not change.
 
-Owns the only code that disables the triggers that keep `decision_input` and `decision_input_chunk` append-only: as a member
-of gx_owner, for some hundred rows at a time, while writers wait for milliseconds. The inputs of every decision since
-the given time, and of every decision about a tree that still exists, are kept.
+Owns `gx.pruning`, and the only code that disables the triggers that keep `decision_input` and `decision_input_chunk`
+append-only: as a member of gx_owner, for some hundred rows at a time, while writers wait for milliseconds. The inputs of
+every decision since the given time, and of every decision about a tree that still exists, are kept.
 
-Note: a running service remembers part numbers, and could refer to a removed part. So every removal of parts changes a
-mark, the comment of `decision_input_chunk`, which is read in every transaction that saves an input. The comment of
-`decision_input` records the time before which inputs were removed: `gang-extender verify` does not miss those.
+Note: a running service remembers part numbers, and could refer to a removed part. So every removal changes
+`pruning.generation`, which is read in every transaction that saves an input. It is random, not a number: a copy of the database
+that is restored and pruned again must not get one that the service knows. `pruning.before_us` is the time before which
+inputs were removed: `gang-extender verify` does not miss those.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -37,7 +37,11 @@ DO $do$ BEGIN
         SET LOCAL ROLE gx_owner;
     END IF;
 END $do$"""
-LIMIT_COMMENT = "SELECT obj_description('gx.decision_input'::regclass, 'pg_class')"
+PRUNED_BEFORE_US = "SELECT before_us FROM gx.pruning"  # no row: nothing was ever removed
+_RECORD = """
+INSERT INTO gx.pruning (id, before_us, generation) VALUES (1, $1, gen_random_uuid())
+ON CONFLICT (id) DO UPDATE SET before_us = greatest(gx.pruning.before_us, excluded.before_us), generation = excluded.generation
+"""
 _SINCE = """
 SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.event e
 WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned', 'TreeCompiled', 'TreeRefused', 'CapacityHeld')
@@ -102,12 +106,12 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
                     "DELETE FROM gx.decision_input WHERE digest = ANY($1)",
                     [digest for digest in piece if digest not in again],
                 )
-                await _record_limit(connection, at_us)
+                await connection.execute(_RECORD, at_us)
     gone = frozenset(inputs)
     used = await _used(connection, gone)
     parts, size = await _unused(connection, used, last_part)
     if not dry_run:
-        for number, piece in enumerate(_pieces(parts)):
+        for piece in _pieces(parts):
             async with _triggers_disabled(connection, "decision_input_chunk"):
                 newer = await connection.fetch(
                     "SELECT digest, parts FROM gx.decision_input WHERE saved_at >= $1",
@@ -118,8 +122,7 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
                     "DELETE FROM gx.decision_input_chunk WHERE id = ANY($1)",
                     [n for n in piece if n not in spared],
                 )
-                mark = f"Parts of inputs of decisions, by content. Pruned: {begun.isoformat()}, step {number}"
-                await connection.execute(f"COMMENT ON TABLE gx.decision_input_chunk IS '{mark}'")
+                await connection.execute(_RECORD, 0)  # no input had them: none is missing
     total = await connection.fetchrow(
         "SELECT (SELECT count(*) FROM gx.decision_input), (SELECT count(*) FROM gx.decision_input_chunk)"
     )
@@ -134,27 +137,9 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
     )
 
 
-async def _record_limit(connection: asyncpg.Connection, before_us: int) -> None:
-    """Record before which time inputs were removed, so that they are not searched for; the latest time stays."""
-    comment = await connection.fetchval(LIMIT_COMMENT)
-    latest = max(before_us, pruned_before_us(comment or ""))
-    text = f"Inputs of decisions, by digest. Pruned before {latest} us"
-    await connection.execute(f"COMMENT ON TABLE gx.decision_input IS '{text}'")
-
-
-def pruned_before_us(comment: str) -> int:
-    """Return the time that a comment of `gx.decision_input` records, in microseconds since 1970; 0 if there is none.
-
-    >>> pruned_before_us("Inputs of decisions, by digest. Pruned before 1700000000000000 us")
-    1700000000000000
-    """
-    found = re.search(r"Pruned before (\d+) us$", comment)
-    return int(found[1]) if found else 0
-
-
 @asynccontextmanager
 async def _triggers_disabled(connection: asyncpg.Connection, table: str) -> AsyncIterator[None]:
-    """Run a block in a transaction that may delete rows of a table, with writers of inputs locked out."""
+    """Run a block in a transaction that may delete rows of a table and record it, with writers of inputs locked out."""
     async with connection.transaction():
         await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         await connection.execute(BECOME_OWNER)
@@ -162,9 +147,11 @@ async def _triggers_disabled(connection: asyncpg.Connection, table: str) -> Asyn
         await connection.execute(
             "LOCK TABLE gx.decision_input_chunk, gx.decision_input IN SHARE ROW EXCLUSIVE MODE"
         )
-        await connection.execute(f"ALTER TABLE gx.{table} DISABLE TRIGGER refuse_change")
+        for changed in (table, "pruning"):
+            await connection.execute(f"ALTER TABLE gx.{changed} DISABLE TRIGGER refuse_change")
         yield
-        await connection.execute(f"ALTER TABLE gx.{table} ENABLE TRIGGER refuse_change")
+        for changed in (table, "pruning"):
+            await connection.execute(f"ALTER TABLE gx.{changed} ENABLE TRIGGER refuse_change")
 
 
 async def _used(connection: asyncpg.Connection, gone: frozenset[str]) -> set[int]:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from sqlalchemy import ClauseElement, Connection, Dialect
 
 MIGRATION_TIMEOUT_S = 3600.0  # building an index on a large log, or waiting for a replica that does
-# The comment is a sentence of `migrations/env.py`; its last word is the revision.
-_READ_REVISION = "SELECT version_num, substring(obj_description('gx.migration'::regclass) FROM '[0-9a-z_]+$') FROM gx.migration"
+# By way of JSON, because a table of another version may lack the column.
+_READ_REVISION = "SELECT version_num, to_json(m) ->> 'oldest_compatible' FROM gx.migration m"
 _ONE_AT_A_TIME = asyncio.Lock()  # Alembic has global state; the advisory lock is between processes
 
 
@@ -102,8 +102,8 @@ async def current_revision(url: str) -> str | None:
 async def needs_migration(url: str) -> bool:
     """Return whether the database lacks migrations of this version.
 
-    After a rollback of the program the schema is newer than the program. A comment in it names the revision from which
-    on programs run on it (`oldest_compatible`), and this version does if it knows that revision.
+    After a rollback of the program the schema is newer than the program. `gx.migration.oldest_compatible` names the
+    revision from which on programs run on it, and this version does if it knows that revision.
 
     Raises:
         StoreUnavailable: No answer.

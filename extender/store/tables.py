@@ -113,6 +113,19 @@ DECISION_INPUT = sa.Table(
     sa.PrimaryKeyConstraint("digest", name="decision_input_pkey"),
 )
 
+# One row from the first `db prune` on. As append-only as the inputs: `retention` disables its triggers, too.
+PRUNING = sa.Table(
+    "pruning",
+    METADATA,
+    sa.Column("id", sa.SmallInteger, autoincrement=False, nullable=False),
+    # inputs of decisions before this time may have been removed; microseconds since 1970
+    sa.Column("before_us", sa.BigInteger, nullable=False),
+    # another one after each removal: part numbers that were read before it may be void
+    sa.Column("generation", UUID(as_uuid=False), nullable=False),
+    sa.PrimaryKeyConstraint("id", name="pruning_pkey"),
+    sa.CheckConstraint("id = 1", name="pruning_id_check"),
+)
+
 # The names that events contain beside their root; gx.index_references fills it after the appends, up to the position in EVENT_REFERENCE_CURSOR.
 EVENT_REFERENCE = sa.Table(
     "event_reference",

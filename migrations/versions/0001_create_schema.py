@@ -40,6 +40,8 @@ def execute(name: str) -> None:
 
 
 def upgrade() -> None:
+    # Alembic makes the table, with the revision alone; `env.py` fills this column after each migration.
+    op.add_column("migration", sa.Column("oldest_compatible", sa.Text, nullable=True), schema="gx")
     create_event()
     create_lease()
     create_snapshot()
@@ -51,7 +53,7 @@ def upgrade() -> None:
     create_event_reference()
     for name in FUNCTIONS:
         execute(name)
-    for table in ("event", "decision_input_chunk", "decision_input"):
+    for table in ("event", "decision_input_chunk", "decision_input", "pruning"):
         op.execute(
             f"CREATE TRIGGER refuse_change BEFORE UPDATE OR DELETE ON gx.{table} "
             "FOR EACH ROW EXECUTE FUNCTION gx.refuse_change()"
@@ -136,6 +138,7 @@ def create_snapshot() -> None:
         sa.Column(
             "saved_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False
         ),
+        sa.Column("mac", sa.LargeBinary, nullable=True),
         sa.PrimaryKeyConstraint("position", "codec", name="snapshot_pkey"),
         schema="gx",
     )
@@ -163,6 +166,15 @@ def create_decision_inputs() -> None:
             "saved_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False
         ),
         sa.PrimaryKeyConstraint("digest", name="decision_input_pkey"),
+        schema="gx",
+    )
+    op.create_table(
+        "pruning",
+        sa.Column("id", sa.SmallInteger, autoincrement=False, nullable=False),
+        sa.Column("before_us", sa.BigInteger, nullable=False),
+        sa.Column("generation", UUID(as_uuid=False), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pruning_pkey"),
+        sa.CheckConstraint("id = 1", name="pruning_id_check"),
         schema="gx",
     )
 

@@ -1,18 +1,19 @@
 """The release before is upgraded, rolled back and upgraded again under load, on one PostgreSQL that is migrated once.
 
-Both are real: the release before runs from its wheel (`releases/`), and the version after is this checkout with one more
-migration that adds, so that a schema that the release before does not know is always part of the story.
+Both are real: the release before is the newest tag of this branch (the commit, before there is one), and the version after is
+this checkout with one more migration that adds, so that a schema that the release before does not know is always part of the story.
 Two replicas are replaced one after the other, as the Deployment does; the demo's player has kube-scheduler's part.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
+import tarfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from tests.support.service.replicas import ROOT, Replica, RoundRobin
 from tests.support.waiting import eventually, patient
 
 pytestmark = pytest.mark.postgres
-WHEELS = sorted((Path(__file__).parent / "releases").glob("*.whl"))
+PARTS = ("extender", "migrations", "deploy/kubernetes", "deploy/postgres")  # what runs
 SIZE = 6  # members of a gang
 OPEN = 3  # gangs that are created before those before are bound
 PAUSE_S = 1.0  # between two gangs: the fleet has capacity for 170
@@ -71,19 +72,28 @@ class Version:
         return done.stdout + done.stderr
 
 
+def git(*words):
+    """Run git in this checkout; return what it wrote."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True).stdout
+
+
 @pytest.fixture
 def before(tmp_path, empty_database_url):
     """The release before."""
-    (wheel,) = WHEELS
     folder = tmp_path / "before"
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(folder)
+    tags = (
+        git("tag", "--list", "v*", "--merged", "HEAD", "--sort=-version:refname").decode().split()
+    )
+    revision = next(iter(tags), "HEAD")
+    print(f"\nbefore: {revision}")
+    with tarfile.open(fileobj=io.BytesIO(git("archive", revision, *PARTS))) as packed:
+        packed.extractall(folder, filter="data")
     return Version("before", folder, empty_database_url)
 
 
 def version_after(folder, database_url, migration=MIGRATION):
     """This checkout with one more migration."""
-    for name in ("extender", "migrations", "deploy/kubernetes", "deploy/postgres"):
+    for name in PARTS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     text = migration.format(newest=schema_migration.newest_revision())
     (folder / "migrations" / "versions" / "next_only_adds.py").write_text(text)

@@ -111,7 +111,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="only cases in whose name this is found")
     parser.add_argument("--resume", action="store_true", help="skip what is in the file already")
     parser.add_argument(
-        "--record", action="store_true", help="write recorded.json, RESULTS.md, plots"
+        "--record",
+        action="store_true",
+        help="write recorded.json, RESULTS.md, plots: of quick here, of others in .bench",
     )
     parser.add_argument(
         "--check", action="store_true", help="measure nothing, compare with recorded"

@@ -1,8 +1,9 @@
 """Record figures, render them as a page, and report what got worse since.
 
-`recorded.json` holds the last recorded figures with date and machine, `RESULTS.md` shows them, good
-or bad. Only ratios survive a change of machine; a figure without a baseline is compared on its own
-machine alone.
+`recorded.json` holds the last recorded figures of `make bench-quick` with date and machine, `RESULTS.md` shows them, good
+or bad. Those of the other benchmarks are for a comparison on one machine, before and after a change: they are in files of the
+same names in `.bench`, which git ignores. Only ratios survive a change of machine; a figure without a baseline is
+compared on its own machine alone.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from tests.bench.verdicts import in_order, verdict_markdown, which_side_is_ahead
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
 RESULTS = HERE / "RESULTS.md"
-PLOTS = HERE / "plots"
+LOCAL = HERE.parents[1] / ".bench"  # of the benchmarks beside `quick`
+PLOTS = LOCAL / "plots"
 QUICK = "quick"  # the benchmark whose table the page opens with
 MACHINES = HERE / "MACHINES.md"  # by hand: what was measured on other machines
-HELPED = HERE / "HELPED.md"  # by hand: what made which figure better
 MET = {True: "met", False: "**missed**", None: "-"}
 
 
@@ -40,13 +41,16 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 def load() -> list[Recorded]:
     """Return the figures recorded last."""
-    if not RECORDED.exists():
-        return []
-    return msgspec.json.decode(RECORDED.read_bytes(), type=list[Recorded])
+    return [
+        recorded
+        for file in (RECORDED, LOCAL / RECORDED.name)
+        if file.exists()
+        for recorded in msgspec.json.decode(file.read_bytes(), type=list[Recorded])
+    ]
 
 
 def record(figures: Iterable[Figure], command: str) -> None:
-    """Put figures in the place of all older ones of their cases, and write both files.
+    """Put figures in the place of all older ones of their cases, and write the files.
 
     Args:
         figures: Of a case, all that it has now: one of a name that it has no more is not kept.
@@ -59,10 +63,15 @@ def record(figures: Iterable[Figure], command: str) -> None:
 
 
 def write(recorded: Iterable[Recorded]) -> None:
-    """Write both files."""
+    """Write the files: figures, one a line, and the page that shows them."""
     everything = sorted(recorded, key=lambda r: (r.figure.bench, r.figure.what))
-    RECORDED.write_bytes(msgspec.json.format(msgspec.json.encode(everything)) + b"\n")
-    RESULTS.write_text(page(everything), encoding="utf-8")
+    quick = [r for r in everything if r.figure.bench == QUICK]
+    others = [r for r in everything if r.figure.bench != QUICK]
+    LOCAL.mkdir(exist_ok=True)
+    for folder, figures in ((HERE, quick), (LOCAL, others)):
+        lines = b",\n".join(map(msgspec.json.encode, figures))
+        (folder / RECORDED.name).write_bytes(b"[\n" + lines + b"\n]\n")
+        (folder / RESULTS.name).write_text(page(figures), encoding="utf-8")
 
 
 def page(recorded: Sequence[Recorded]) -> str:
@@ -71,22 +80,15 @@ def page(recorded: Sequence[Recorded]) -> str:
         "# Results",
         *_opening(recorded),
         "",
-        "## All benchmarks",
+        "## All rows",
         "",
-        "Written by `make bench RECORD=1` from `recorded.json`, good or bad. Each number stands beside its",
+        "Written by `RECORD=1` from `recorded.json`, good or bad. Each number stands beside its",
         "baseline, measured alternating in the same run on the same machine: medians, then the ratio of ours",
         "to theirs, the spread of ours and of theirs ((largest - smallest) / median), and of each side the",
         "runs that finished / did not. `make bench-check` compares a later run with these ratios.",
         "QPS is that of kube-scheduler's client. Our service, which binds for its members, is limited by 24",
         "connections and by API priority and fairness, not by a rate of its own.",
-        "",
-        "## Targets",
-        "",
-        "Every figure that has a target; in words: ratio for `x`, else the median.",
-        "",
-        "| bench | what | measured | target | |",
-        "|---|---|---|---|---|",
-        *(_target(r.figure) for r in recorded if r.figure.target and r.figure.bench != QUICK),
+        *_targets([r.figure for r in recorded if r.figure.target and r.figure.bench != QUICK]),
     ]
     for bench in dict.fromkeys(r.figure.bench for r in recorded):
         mine = [r for r in recorded if r.figure.bench == bench]
@@ -102,8 +104,6 @@ def page(recorded: Sequence[Recorded]) -> str:
         ]
         notes = dict.fromkeys(r.figure.note for r in mine if r.figure.note and bench != "planner")
         lines += ["", *(f"- {note}" for note in notes)] if notes else []
-    if HELPED.exists():
-        lines += ["", HELPED.read_text(encoding="utf-8").rstrip()]
     return "\n".join(lines) + "\n"
 
 
@@ -145,6 +145,14 @@ def _sources(rows: Sequence[Recorded]) -> str:
     if len(families) == 1:
         return next(iter(families))
     return "; ".join(f"{source} ({', '.join(names)})" for source, names in families.items())
+
+
+def _targets(figures: Sequence[Figure]) -> list[str]:
+    """Return the section of figures that have a target, if there are any; in words: ratio for `x`, else the median."""
+    if not figures:
+        return []
+    head = ["", "## Targets", "", "| bench | what | measured | target | |", "|---|---|---|---|---|"]
+    return [*head, *map(_target, figures)]
 
 
 def _target(figure: Figure) -> str:

@@ -110,14 +110,22 @@ def test_a_machine_that_changed_its_speed_is_shown(speeds: tuple[float, ...], te
 def test_what_a_case_has_no_more_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Figures of other cases and benches stay."""
-    monkeypatch.setattr("tests.bench.record.RECORDED", tmp_path / "recorded.json")
-    monkeypatch.setattr("tests.bench.record.RESULTS", tmp_path / "RESULTS.md")
+    """Figures of other cases and benches stay, and only those of `quick` are for git."""
+    local = tmp_path / "local"
+    for name, path in (
+        ("HERE", tmp_path), ("RECORDED", tmp_path / "recorded.json"), ("LOCAL", local),
+    ):  # fmt: skip
+        monkeypatch.setattr(f"tests.bench.record.{name}", path)
     names = ("filter: old", "filter: kept", "other: old")
     record([figure(1, bench="verbs", what=what) for what in names], "before")
+    record([figure(4, bench="quick", what="filter: q")], "before")
     record([figure(2, bench="verbs", what="filter: kept"), figure(3, what="filter: a")], "after")
     stored: list[Recorded] = load()
     assert [(r.figure.bench, r.figure.what, r.command) for r in stored] == [
-        ("gang", "filter: a", "after"), ("verbs", "filter: kept", "after"), ("verbs", "other: old", "before"),
+        ("quick", "filter: q", "before"), ("gang", "filter: a", "after"), ("verbs", "filter: kept", "after"),
+        ("verbs", "other: old", "before"),
     ]  # fmt: skip
-    assert "filter: old" not in (tmp_path / "RESULTS.md").read_text()
+    shown = {path: (path / "RESULTS.md").read_text() for path in (tmp_path, local)}
+    assert [path for path, text in shown.items() if "filter: kept" in text] == [local]
+    assert [path for path, text in shown.items() if "filter: q" in text] == [tmp_path]
+    assert "filter: old" not in shown[local]

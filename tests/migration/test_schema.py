@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -87,19 +88,22 @@ async def test_replicas_that_start_together_migrate_once(empty_database_url):
 
 
 async def test_a_database_from_the_future_is_refused(database_url):
-    """One whose newest migrations break this version, or without that comment."""
+    """One whose newest migrations break this version, or without a record of that, or without a place for it."""
     await execute(
         database_url,
-        "UPDATE gx.migration SET version_num = '9999'",
-        "COMMENT ON TABLE gx.migration IS '9998'",
+        "UPDATE gx.migration SET version_num = '9999', oldest_compatible = '9998'",
     )
     with pytest.raises(
         SchemaOutdated, match="has schema 9999 and runs with versions that know 9998"
     ):
         await schema_migration.needs_migration(database_url)
-    await execute(database_url, "COMMENT ON TABLE gx.migration IS NULL")
-    with pytest.raises(SchemaOutdated, match="has schema 9999, this version"):
-        await schema_migration.needs_migration(database_url)
+    for change in (
+        "UPDATE gx.migration SET oldest_compatible = NULL",
+        "ALTER TABLE gx.migration DROP COLUMN oldest_compatible",
+    ):
+        await execute(database_url, change)
+        with pytest.raises(SchemaOutdated, match="has schema 9999, this version"):
+            await schema_migration.needs_migration(database_url)
     with pytest.raises(SchemaOutdated, match="9999"):
         await schema_migration.upgrade(database_url)
 
@@ -113,15 +117,13 @@ async def test_a_newer_schema_that_only_adds_is_no_obstacle(database_url):
 
 
 async def test_a_migration_records_from_which_revision_on_programs_run(database_url):
-    """That of the newest migration that breaks older programs; the first release has 0004."""
-    oldest = schema_migration.oldest_compatible()
-    assert "0004" <= oldest <= schema_migration.newest_revision()
+    """That of the newest migration that breaks older programs."""
     connection = await asyncpg.connect(database_url)
     try:
-        written = await connection.fetchval("SELECT obj_description('gx.migration'::regclass)")
+        recorded = await connection.fetchval("SELECT oldest_compatible FROM gx.migration")
     finally:
         await connection.close()
-    assert written == f"oldest revision whose programs run on this schema: {oldest}"
+    assert recorded == schema_migration.oldest_compatible() == "0001"
 
 
 async def test_a_database_without_schema_is_named_so(empty_database_url):
@@ -171,7 +173,7 @@ async def test_live_functions_and_views_are_those_of_the_files(database_url):
     assert public == []
     assert [(table, name) for table, name, _ in triggers] == [
         (f"gx.{table}", f"refuse_{what}")
-        for table in ("decision_input", "decision_input_chunk", "event")
+        for table in ("decision_input", "decision_input_chunk", "event", "pruning")
         for what in ("change", "truncate")
     ]
     assert {state for *_, state in triggers} == {b"O"}
@@ -201,7 +203,6 @@ def test_the_schema_works_on_the_distributions_postgres(folder):
 
 async def test_a_fresh_migration_would_pass_the_linter(tmp_path):
     """script.py.mako renders to what ruff accepts and keeps as it is."""
-    import shutil
     import subprocess
 
     from alembic import command
@@ -225,26 +226,47 @@ async def test_a_fresh_migration_would_pass_the_linter(tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-async def upgrade_to(url, revision):
-    """Migrate to a revision that is not the newest, as the version before did."""
-    from alembic import command
+NEXT = """
+from pathlib import Path
 
-    def run(connection):
-        config = schema_migration._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+import sqlalchemy as sa
+from alembic import op
 
-    engine = create_engine(url, name="test")
-    async with engine.connect() as connection:
-        await connection.run_sync(run)
-        await connection.commit()
-    await engine.dispose()
+revision = "0999"
+down_revision = {newest!r}
+branch_labels = None
+depends_on = None
+breaks_older = {breaks_older}
 
 
-async def test_a_filled_database_is_migrated_and_loses_nothing(empty_database_url):
-    """From the first schema, with a log, a snapshot and intervals: all is there afterwards, and verifies."""
-    url = empty_database_url
-    await upgrade_to(url, "0001")
+def upgrade():
+    op.add_column("snapshot", sa.Column("note", sa.Text, nullable=True), schema="gx")
+    function = (Path(__file__).parents[1] / "sql" / "0001" / "project_event.sql").read_text()
+    op.get_bind().exec_driver_sql(function.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"))
+"""
+
+
+@pytest.fixture(params=[False, True], ids=["only adds", "breaks older programs"])
+def next_version(request, tmp_path, monkeypatch):
+    """Give a function that makes this version one with one more migration; it returns what programs must know then."""
+
+    def change():
+        folder = tmp_path / "migrations"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(schema_migration.migrations_folder(), folder, ignore=ignored)
+        text = NEXT.format(newest=schema_migration.newest_revision(), breaks_older=request.param)
+        (folder / "versions" / "0999_next.py").write_text(text)
+        oldest = "0999" if request.param else schema_migration.oldest_compatible()
+        monkeypatch.setattr(schema_migration, "migrations_folder", lambda: folder)
+        return oldest
+
+    yield change
+    schema_migration.migration_statements.cache_clear()
+
+
+async def test_a_filled_database_is_migrated_and_loses_nothing(database_url, next_version):
+    """With a log, a snapshot and intervals, by a version with one more migration: all is there afterwards, and verifies."""
+    url = database_url
     await write_tuesday(url)
     connection = await asyncpg.connect(url)
     await connection.execute(
@@ -254,11 +276,15 @@ async def test_a_filled_database_is_migrated_and_loses_nothing(empty_database_ur
     count = await connection.fetchval("SELECT gx.project(1000, 1000)")
     kept = "SELECT e.*, e.payload::text AS text FROM gx.event e ORDER BY position"
     before = [tuple(row) for row in await connection.fetch(kept)]
-    await schema_migration.upgrade(url)
+    oldest = next_version()
+    assert await schema_migration.needs_migration(url)
+    assert await schema_migration.upgrade(url) == "0999"
     await connection.reload_schema_state()
     assert [tuple(row) for row in await connection.fetch(kept)] == before
     assert len(before) == count > 20
-    assert await connection.fetchval("SELECT mac IS NULL FROM gx.snapshot WHERE codec = 'old'")
+    assert await connection.fetchval("SELECT note IS NULL FROM gx.snapshot WHERE codec = 'old'")
+    recorded = "SELECT version_num, oldest_compatible FROM gx.migration"
+    assert tuple(await connection.fetchrow(recorded)) == ("0999", oldest)
     await connection.close()
     evidence = PostgresLogEvidence(url)
     async with PostgresEventLog(url) as log:
@@ -266,6 +292,7 @@ async def test_a_filled_database_is_migrated_and_loses_nothing(empty_database_ur
         while await work.step(1000):
             pass
         assert work.verdict.findings == ()
+        assert work.verdict.definitions > 40
         assert work.verdict.position == count
         grant = await log.take(holder="gang-extender-0", address="", ttl_ms=60_000)
         await log.append(grant, Script(grant).some(2))

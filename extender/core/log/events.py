@@ -1,8 +1,8 @@
 """The events of the log: past tense, immutable, a closed list (docs/reference/event-log.md).
 
 An event holds everything that an audit needs, without the cluster. Its tag (class name) and version are
-stored beside its bytes, so classes may move between modules; a changed shape is a new version with
-an upcaster in `store/log/upcasters.py`. What else a new event needs is in extender/README.md.
+stored beside its bytes, so classes may move between modules; a changed shape is a new version:
+`store/log/event_codec.py` has the steps. What else a new event needs is in extender/README.md.
 `gc=False`: values cannot form cycles, and garbage collection over a million events took a third of a replay.
 """
 

@@ -2,6 +2,11 @@
 
 Owns the stored format. Must not use a connection. Note: the hash covers the columns and the exact payload
 bytes, so the format must never change; a new column needs a new kind of hash.
+
+Stored events never change, and each version of each type stays readable. To change the shape of an event: raise its
+`VERSION`, and that in `project_event.sql`, which a new migration replaces; convert the decoded object of the older version in
+`decode_event_data`, each version to the next one, from nothing but that object; keep the old file in `tests/golden/events` and add
+one of the new version. Every event has version 1 today.
 """
 
 from __future__ import annotations
@@ -17,14 +22,13 @@ from asyncpg.pgproto import pgproto
 
 from extender.core.log.events import AnyEventData, RecordedEvent
 from extender.core.model.errors import CorruptLog, InvariantBroken
-from extender.store.log.upcasters import UPCASTERS, Upcaster, upcast
 
 EMPTY_CHAIN: Final = bytes(32)  # the hash before position 1
 TYPES: Final[Mapping[str, type[AnyEventData]]] = {
     data.__name__: data for data in get_args(AnyEventData)
 }
 
-# The version written for each type. Raise one together with an upcaster and a golden file: see `upcasters`.
+# The version written for each type.
 VERSIONS: Final[Mapping[str, int]] = {tag: data.VERSION for tag, data in TYPES.items()}
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
@@ -152,43 +156,29 @@ def image(row: Columns) -> bytes:
 
 
 def decode_event_data(
-    tag: str,
-    schema_version: int,
-    payload: bytes,
-    *,
-    position: int,
-    versions: Mapping[str, int] = VERSIONS,
-    upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
+    tag: str, schema_version: int, payload: bytes, *, position: int
 ) -> AnyEventData:
-    """Return the data of a payload of any known version.
+    """Return the data of a payload.
 
     Args:
         tag: Stored type.
         schema_version: Stored version.
         payload: Stored bytes.
         position: Position of the event, for the message.
-        versions: Current version of each type.
-        upcasters: Steps between versions.
 
     Raises:
         CorruptLog: Type or version are unknown, or the bytes do not have that shape.
     """
-    current = versions.get(tag)
+    current = VERSIONS.get(tag)
     if current is None:
         raise CorruptLog(f"position {position}: unknown type {tag!r}; written by a newer version?")
-    if not 1 <= schema_version <= current:
+    if schema_version != current:
         raise CorruptLog(
             f"position {position}: unknown version {schema_version} of {tag}; written by a newer version?"
         )
     try:
-        if schema_version == current:
-            return _DECODERS[tag].decode(payload)
-        data: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, Any])
-        newest = upcast(
-            data, tag=tag, schema_version=schema_version, current=current, upcasters=upcasters
-        )
-        return msgspec.convert(newest, TYPES[tag])
-    except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
+        return _DECODERS[tag].decode(payload)
+    except (msgspec.MsgspecError, ValueError) as error:
         raise CorruptLog(
             f"position {position}: {tag} version {schema_version} cannot be read: {error}"
         ) from error

@@ -1,5 +1,5 @@
 -- Append events at the end of the log: all or none, in one round trip. First the fence, then the head, then the
--- rows: see gx.expect_head.
+-- rows: see gx.expect_head, which also describes the errors.
 CREATE FUNCTION gx.append(
     p_epoch bigint,
     p_lease uuid,
@@ -33,6 +33,11 @@ BEGIN
         WHERE pair.at_us < pair.before
     ) THEN
         RAISE EXCEPTION 'recorded time falls at or after position %', p_first USING ERRCODE = 'XE004';
+    END IF;
+    IF last > p_first AND p_at_us[cardinality(p_at_us)]
+        > greatest(p_at_us[1], (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 2000000) THEN
+        RAISE EXCEPTION 'the recorded time of position % is more than 2 s ahead of the clock of the database', last
+            USING ERRCODE = 'XE006';
     END IF;
 
     INSERT INTO gx.event (position, event_id, epoch, at_us, type, schema_version, gang_uid, stream_version, gang, actor,

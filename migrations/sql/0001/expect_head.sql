@@ -1,5 +1,7 @@
--- Raise an error unless the lease is still `p_lease` and the log ends right in front of `p_first`, with that hash and no
--- later time. XE001: fenced. XE002: the head has another position or hash. XE004: the recorded time would go back.
+-- Raise an error unless the lease is still `p_lease`, the log ends right in front of `p_first`, with that hash and no
+-- later time, and the time is not ahead of this server's clock. XE001: fenced. XE002: the head has another position or
+-- hash. XE004: the recorded time would go back. XE006: the recorded time is more than 2 s ahead of the clock; a time that
+-- is in the log already stays permitted, so that a clock that steps back does not end all appends.
 --
 -- FOR SHARE on the lease row makes a take-over wait for this transaction and lets appends of one leader
 -- pass. plpgsql takes a new snapshot per statement, so the head that it reads is current even after waiting
@@ -17,6 +19,7 @@ DECLARE
     head_position bigint;
     head_hash bytea;
     head_at_us bigint;
+    newest_us bigint;  -- 2 s: the leader learns the time from an answer that was on its way
 BEGIN
     PERFORM 1 FROM gx.lease l WHERE l.id = 1 AND l.epoch = p_epoch AND l.lease_id = p_lease FOR SHARE;
     IF NOT FOUND THEN
@@ -36,6 +39,11 @@ BEGIN
     END IF;
     IF p_at_us < head_at_us THEN
         RAISE EXCEPTION 'recorded time falls at or after position %', p_first USING ERRCODE = 'XE004';
+    END IF;
+    newest_us := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 2000000;
+    IF p_at_us > head_at_us AND p_at_us > newest_us THEN
+        RAISE EXCEPTION 'the recorded time of position % is more than 2 s ahead of the clock of the database, by % ms',
+            p_first, (p_at_us - newest_us) / 1000 USING ERRCODE = 'XE006';
     END IF;
 END
 $function$

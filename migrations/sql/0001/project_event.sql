@@ -11,7 +11,8 @@ DECLARE
         "MemberTerminated": 1, "PreemptionPlanned": 1, "VictimGone": 1, "PreemptionCompleted": 1,
         "PreemptionCancelled": 1, "NodeTopologyChanged": 1, "GangRemoved": 1, "DriftDetected": 1,
         "HistoryTruncated": 1, "LeaseAcquired": 1, "CapacityMeasured": 1, "ControlPlaneFeaturesDetected": 1,
-        "TreeCompiled": 1, "TreeRefused": 1, "TreeRetired": 1}';
+        "TreeCompiled": 1, "TreeRefused": 1, "TreeRetired": 1, "ClockStepped": 1, "CapacityHeld": 1, "CapacityHoldReleased": 1,
+        "GangGroupsChanged": 1}';
     d json := e.payload;
     r gx.gang_state;
     known boolean;
@@ -21,7 +22,8 @@ BEGIN
             e.position, e.type, e.schema_version USING ERRCODE = 'XE005';
     END IF;
     IF e.type IN ('NodeRejected', 'BindBarrierTimedOut', 'PodBindFailed', 'DriftDetected', 'LeaseAcquired', 'HistoryTruncated',
-                  'CapacityMeasured', 'ControlPlaneFeaturesDetected', 'TreeCompiled', 'TreeRefused', 'TreeRetired') THEN
+                  'CapacityMeasured', 'ControlPlaneFeaturesDetected', 'TreeCompiled', 'TreeRefused', 'TreeRetired', 'ClockStepped',
+                  'CapacityHeld', 'CapacityHoldReleased', 'GangGroupsChanged') THEN
         RETURN;  -- no table of intervals depends on them
     END IF;
     IF strpos(d::text, '\u0000') > 0 THEN

@@ -65,7 +65,14 @@ DECLARE
             "id": "always 1",
             "position": "position of the last event that they contain",
             "at_us": "time of that event, microseconds since 1970",
-            "projected_at": "when that event was added to them"}]}';
+            "projected_at": "when that event was added to them"}],
+        "pruning": ["What db prune removed; empty if nothing was.", {
+            "id": "always 1",
+            "before_us": "inputs of decisions before this time may have been removed, microseconds since 1970; verify does not miss them",
+            "generation": "another one after each removal: numbers of parts that were read before it may be void"}],
+        "migration": ["The revision of this schema.", {
+            "version_num": "the newest migration that was made",
+            "oldest_compatible": "the oldest revision whose programs run on this schema"}]}';
     t record;
     c record;
 BEGIN

@@ -43,18 +43,21 @@ def filled_url(postgres_url, template_database):
         stored = DecisionInput(digest="d", head=b"h", parts=(b"p",))
         await PostgresDecisionInputs(engine).save(stored)
         await engine.dispose()
+        await execute(url, "INSERT INTO gx.pruning VALUES (1, 0, gen_random_uuid())")
 
     with fresh_database(postgres_url, template=template_database) as url:
         run(write(url))
         yield url
 
 
-@pytest.mark.parametrize("table", ["event", "decision_input_chunk", "decision_input"])
+@pytest.mark.parametrize("table", ["event", "decision_input_chunk", "decision_input", "pruning"])
 @pytest.mark.parametrize(
     "change", ["UPDATE gx.{} SET {} = {}", "DELETE FROM gx.{}", "TRUNCATE gx.{} CASCADE"]
 )
 async def test_even_the_owner_cannot_change_what_is_written(filled_url, table, change):
-    column = {"event": "actor", "decision_input_chunk": "body", "decision_input": "parts"}[table]
+    column = {
+        "event": "actor", "decision_input_chunk": "body", "decision_input": "parts", "pruning": "before_us",
+    }[table]  # fmt: skip
     with pytest.raises(asyncpg.PostgresError) as caught:
         await execute(filled_url, change.format(table, column, column))
     assert caught.value.sqlstate == "55000"

@@ -37,7 +37,7 @@ LOGINS = {
 }
 TABLES = (
     "event", "lease", "snapshot", "decision_input_chunk", "decision_input", "placement", "gang_state",
-    "preemption", "victim", "projection", "migration",
+    "preemption", "victim", "projection", "pruning", "migration",
 )  # fmt: skip
 READ_BY_PEOPLE = ("placement", "gang_state", "preemption", "victim", "projection")
 DELETED_BY_THE_SERVICE = ("snapshot",)
@@ -117,7 +117,7 @@ async def refused(connection, *attempts):
 def changes(tables, *but):
     """Yield a statement for each way to change each table; `but` are those that are allowed."""
     column = {"event": "actor", "lease": "epoch", "snapshot": "body", "decision_input_chunk": "body",
-              "decision_input": "parts", "migration": "version_num"}  # fmt: skip
+              "decision_input": "parts", "pruning": "before_us", "migration": "version_num"}  # fmt: skip
     for table in tables:
         name = column.get(table, "position" if table != "placement" else "node")
         name = "gang" if table == "gang_state" else name

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
+from sqlalchemy import make_url
 
 from extender.core.log.events import GangObserved, GangRemoved, GangUnschedulable
 from extender.ports.log_ports import DecisionInput
@@ -15,10 +16,11 @@ from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.log_evidence import PostgresLogEvidence
 from extender.store.retention import prune
 from tests.integration.test_name_queries import command
 from tests.support.logs.fake_store import Script
-from tests.support.logs.postgres import execute, make_roles
+from tests.support.logs.postgres import execute, fresh_database, make_roles, run
 from tests.support.logs.tampering import tamper
 from tests.support.waiting import eventually
 
@@ -111,9 +113,25 @@ async def test_old_inputs_go_and_all_else_stays(database_url):
     assert await there(inputs, *lives) == [False, True, True]
     again = await prune(database_url, before)
     assert (again.inputs, again.parts) == (0, 0)
-    with pytest.raises(asyncpg.PostgresError) as caught:  # the triggers are there again
-        await execute(database_url, "DELETE FROM gx.decision_input")
-    assert caught.value.sqlstate == "55000"
+    for table in ("decision_input", "decision_input_chunk", "pruning"):
+        with pytest.raises(asyncpg.PostgresError) as caught:  # the triggers are there again
+            await execute(database_url, f"DELETE FROM gx.{table}")
+        assert caught.value.sqlstate == "55000"
+    await engine.dispose()
+
+
+async def test_the_latest_time_stays(database_url):
+    """Up to which inputs were removed: an earlier `--before` afterwards takes nothing back."""
+    engine, _ = await decide(database_url, {"old": False, "older": False})
+    await projected(database_url)
+    await age(database_url, ["old"], timedelta(days=40))
+    before = await a_month_ago(database_url)
+    assert (await prune(database_url, before)).inputs == 1
+    await age(database_url, ["older"], timedelta(days=50))
+    assert (await prune(database_url, before - timedelta(days=15))).inputs == 1
+    evidence = PostgresLogEvidence(database_url)
+    assert await evidence.pruned_before_us() == int(before.timestamp() * 1e6)
+    await evidence.close()
     await engine.dispose()
 
 
@@ -138,6 +156,30 @@ async def test_a_service_that_runs_names_no_part_that_is_gone(database_url):
     await inputs.save(an_input("old"))
     assert await there(inputs, "old", "new") == [True, True]
     await engine.dispose()
+
+
+def test_a_restored_copy_that_is_pruned_has_another_generation(postgres_url, database_url):
+    """A backup replaces the database of a service that learned of a removal, and other parts are removed from it."""
+
+    async def decide_twice():
+        engine, _ = await decide(database_url, {"old": False, "older": False})
+        await engine.dispose()
+        await projected(database_url)
+        await age(database_url, ["old"], timedelta(days=40))
+        await age(database_url, ["older"], timedelta(days=50))
+
+    async def generation_after_pruning(url, before):
+        assert (await prune(url, before)).inputs >= 1
+        connection = await asyncpg.connect(url)
+        generation = await connection.fetchval("SELECT generation FROM gx.pruning")
+        await connection.close()
+        return generation
+
+    run(decide_twice())
+    before = run(a_month_ago(database_url))
+    with fresh_database(postgres_url, template=make_url(database_url).database) as restored:
+        known = run(generation_after_pruning(database_url, before))
+        assert run(generation_after_pruning(restored, before - timedelta(days=15))) != known
 
 
 async def test_saving_goes_on_beside_it(database_url):
@@ -207,7 +249,7 @@ async def test_parts_that_are_removed_while_an_input_waits_for_the_lock_are_save
     inputs = PostgresDecisionInputs(engine)
     first = an_input("first")
     await inputs.save(first)
-    await inputs.save(first)  # the mark is known now
+    await inputs.save(first)  # nothing was ever removed, and that is known now
     second = DecisionInput(digest=an_input("second").digest, head=first.head, parts=first.parts)
     connection = await asyncpg.connect(database_url)
     async with connection.transaction():
@@ -220,7 +262,7 @@ async def test_parts_that_are_removed_while_an_input_waits_for_the_lock_are_save
         await connection.execute("SET LOCAL session_replication_role = replica")
         await connection.execute("DELETE FROM gx.decision_input")
         await connection.execute("DELETE FROM gx.decision_input_chunk")
-        await connection.execute("COMMENT ON TABLE gx.decision_input_chunk IS 'removed'")
+        await connection.execute("INSERT INTO gx.pruning VALUES (1, 0, gen_random_uuid())")
     await saving
     assert await PostgresDecisionInputs(engine).load(second.digest) == second
     await connection.close()

@@ -21,12 +21,15 @@ from extender.queries.verification.log_verification import LogVerification
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
 from extender.runtime.worker_process import WorkerProcess
+from extender.store import schema_migration
+from extender.store.embedded.postgres_binaries import wheel_folder
 from extender.store.engine import plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log_evidence import PostgresLogEvidence
 from extender.store.retention import prune
 from extender.store.schema_definitions import read_definitions
 from extender.verification_worker import verify_slice
+from tests.integration.store.test_embedded import program
 from tests.integration.store.test_rewritten_log import replica
 from tests.support.logs.postgres import execute, fresh_database, run
 from tests.support.logs.tampered_log import HOLDER, NOT_FOUND, TAMPERINGS, VARIANTS, FilledLog
@@ -84,11 +87,35 @@ async def test_pruned_inputs_are_not_missing(filled):
     pruned = await prune(filled.url, datetime.now(UTC) + timedelta(minutes=1))
     assert pruned.inputs == 1
     assert (await verified(filled)).findings == ()
-    await tamper(filled.url, "COMMENT ON TABLE gx.decision_input IS 'Pruned before 1000 us'")
+    await tamper(filled.url, "UPDATE gx.pruning SET before_us = 1000")
     findings = (await verified(filled)).findings
     assert [(finding.kind, finding.position) for finding in findings] == [
         ("missing-input", filled.decision)
     ]
+
+
+@pytest.fixture
+def restored_url(postgres_url):
+    """An empty database."""
+    with fresh_database(postgres_url) as url:
+        yield url
+
+
+async def test_a_dump_without_comments_keeps_what_was_pruned(filled, restored_url, tmp_path):
+    """And the revision from which on programs run on its schema."""
+    await prune(filled.url, datetime.now(UTC) + timedelta(minutes=1))
+    newest = schema_migration.newest_revision()
+    await execute(filled.url, "UPDATE gx.migration SET version_num = '9999'")
+    programs, dump = wheel_folder(), tmp_path / "log.dump"
+    options = ("--format=custom", "--no-comments", "--schema=gx", f"--file={dump}")
+    program(programs / "pg_dump", *options, f"--dbname={plain_url(filled.url)}")
+    program(programs / "pg_restore", "--exit-on-error", f"--dbname={plain_url(restored_url)}", dump)
+    assert not await schema_migration.needs_migration(restored_url)
+    await execute(restored_url, f"UPDATE gx.migration SET version_num = '{newest}'")
+    filled.url = restored_url
+    verdict = await verified(filled)
+    assert verdict.findings == ()
+    assert verdict.definitions > 40
 
 
 async def test_inputs_that_are_pruned_during_a_pass_are_not_missing(filled):

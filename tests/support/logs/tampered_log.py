@@ -359,7 +359,7 @@ NOT_FOUND: Mapping[str, Callable[[FilledLog], Awaitable[None]]] = {
     ),
     "inputs behind a forged record of pruning": _runs(
         "DELETE FROM gx.decision_input",
-        "COMMENT ON TABLE gx.decision_input IS 'Pruned before 4000000000000000 us'",
+        "INSERT INTO gx.pruning VALUES (1, 4000000000000000, gen_random_uuid())",
     ),
     "an input that no decision names": _runs(
         "INSERT INTO gx.decision_input (digest, parts) SELECT 'x', parts FROM gx.decision_input"
