@@ -20,9 +20,9 @@ class ChangedMembers:
 
     def since_last(self, view: ClusterView, state: ReservationState) -> set[PodUid]:
         """Return the UIDs of all pods that, or whose reservations, may differ from those of the last call."""
-        found = changed_pods(self._view, view)
+        uids = changed_pods(self._view, view)
         for node in changed_keys(self._reservations_on, state.reservations_on):
             before = self._reservations_on.get(node, NO_HOLDS)
-            found |= changed_keys(before, state.reservations_on.get(node, NO_HOLDS))
+            uids |= changed_keys(before, state.reservations_on.get(node, NO_HOLDS))
         self._view, self._reservations_on = view, state.reservations_on
-        return found
+        return uids

@@ -104,7 +104,7 @@ def spread_rules(view: ClusterView, reservation: Reservation) -> tuple[PodRule, 
 def next_to_release(
     view: ClusterView,
     waiting: Sequence[Reservation],
-    gone: Collection[Reservation],
+    ungated: Collection[Reservation],
     at_bind: Callable[[PodUid], bool],
 ) -> tuple[Reservation, ...]:
     """Return the members with spread rules whose gate may be removed now.
@@ -112,11 +112,11 @@ def next_to_release(
     Args:
         view: The cluster.
         waiting: Reservations of one or more trees whose members still have the gate.
-        gone: Reservations whose members have no gate any more and are not assigned yet.
+        ungated: Reservations whose members have no gate any more and are not assigned yet.
         at_bind: Returns whether a member is at the bind barrier: kube-scheduler counts it on its node.
     """
     rules = {rule for reservation in waiting for rule in spread_rules(view, reservation)}
-    levels = {rule: _levels(view, rule, waiting, gone, at_bind) for rule in rules}
+    levels = {rule: _levels(view, rule, waiting, ungated, at_bind) for rule in rules}
     chosen = []
     for reservation in waiting:
         domains = [
@@ -142,7 +142,7 @@ def _levels(
     view: ClusterView,
     rule: PodRule,
     waiting: Iterable[Reservation],
-    gone: Iterable[Reservation],
+    ungated: Iterable[Reservation],
     at_bind: Callable[[PodUid], bool],
 ) -> _Levels:
     def count(nodes: Iterable[NodeName]) -> Counter[str]:
@@ -152,7 +152,7 @@ def _levels(
         return pod is not None and not pod.deleting and rule.match(pod.namespace, pod.labels)
 
     assigned = (pod.node for pod in view.pods.values() if pod.node is not None and counted(pod))
-    released = [r for r in gone if counted(view.pods.get(r.uid))]
+    released = [r for r in ungated if counted(view.pods.get(r.uid))]
     return _Levels(
         arrived=count(assigned) + count(r.node for r in released if at_bind(r.uid)),
         coming=count(r.node for r in released if not at_bind(r.uid)),

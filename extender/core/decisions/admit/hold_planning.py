@@ -240,8 +240,8 @@ class HoldShare:
 def _own_pods(own: Iterable[PlanVictim], request: PlanRequest, plan: Plan) -> HoldRefusal:
     """Return the refusal for a tree that has a plan where pods of its own namespace have left."""
     used = {assignment.node for assignment in plan.assignments}
-    there = [pod for pod in own if pod.node in used or request.rules]  # a rule may count any pod
-    pods = sorted(there, key=lambda pod: (pod.pod, pod.uid))
+    blocking = [pod for pod in own if pod.node in used or request.rules]  # a rule may count any pod
+    pods = sorted(blocking, key=lambda pod: (pod.pod, pod.uid))
     names = join_names([pod.pod for pod in pods])
     return HoldRefusal(
         reason="no capacity is held for it: it fits as soon as only pods of its own namespace leave",
@@ -289,7 +289,7 @@ def _leaving(
 ) -> Mapping[NodeName, list[PlanVictim]]:
     """Return by node the assigned pods that may leave, and reservations up to its priority; `shapes` gets their shapes."""
     own = {pod.uid for pod in tree.pods}
-    found: dict[NodeName, list[PlanVictim]] = {}
+    leaving: dict[NodeName, list[PlanVictim]] = {}
     for node in sorted(view.nodes):
         pods = [
             _occupant(pod, node, pod.shape, ruled, shapes)
@@ -305,8 +305,8 @@ def _leaving(
                 shape = msgspec.structs.replace(pod.shape, requests=requests)
                 pods.append(_occupant(pod, node, shape, ruled, shapes))
         if pods:
-            found[node] = sorted(pods, key=lambda p: (p.pod, p.uid))
-    return found
+            leaving[node] = sorted(pods, key=lambda p: (p.pod, p.uid))
+    return leaving
 
 
 def _occupant(
@@ -409,10 +409,10 @@ def _without_place(
     """Return further holds of lower priority that do not fit on their nodes beside a new one of a tree."""
     left: dict[NodeName, dict[str, int]] = {}
 
-    def takes(wanted: Iterable[HeldPod]) -> bool:
+    def takes(held: Iterable[HeldPod]) -> bool:
         """Subtract pods on the nodes of the new hold; return whether all fit there."""
         fit = True
-        for pod in wanted:
+        for pod in held:
             free = left.get(pod.node)
             for name, amount in pod.requests.items() if free is not None else ():
                 assert free is not None
@@ -423,11 +423,11 @@ def _without_place(
     new = tuple(pods)
     left |= {pod.node: dict(view.nodes[pod.node].allocatable) for pod in new}
     takes(new)
-    found = []
+    displaced = []
     others = [h for h in state.capacity_holds.values() if h not in ending]
     for hold in sorted(others, key=lambda h: (-h.priority, h.position)):
         before = {node: dict(free) for node, free in left.items()}
         if not takes(hold.pods) and hold.priority < root.priority:
-            found.append(hold)
+            displaced.append(hold)
             left = before
-    return tuple(found)
+    return tuple(displaced)

@@ -81,19 +81,19 @@ class InterpodRules:
         own = tuple(dict.fromkeys(rule for shape in plain.shapes for rule in shape.rules))
         if not own and not view.keeping_off:
             return plain
-        known = self._known.get(tree.root.uid)
-        if known is None or known.tree is not tree or known.plain.root is not plain.root:
-            known = self._known[tree.root.uid] = _Known(tree, plain)
+        cached = self._known.get(tree.root.uid)
+        if cached is None or cached.tree is not tree or cached.plain.root is not plain.root:
+            cached = self._known[tree.root.uid] = _Known(tree, plain)
         standing = {
             rule: nodes
             for rule, nodes in self._keeping_off(view, state, tree.root.priority).items()
-            if _selected(known, rule)
+            if _selected(cached, rule)
         }
         if not own and not standing:
             return plain
-        ruled, numbers = _split(known, (*own, *standing))
-        rules = [(self._own(view, state, known, ruled, numbers, taken, r), r) for r in own]
-        rules += [(_excluding_rule(view, known, numbers, r, at), r) for r, at in standing.items()]
+        ruled, numbers = _split(cached, (*own, *standing))
+        rules = [(self._own(view, state, cached, ruled, numbers, taken, r), r) for r in own]
+        rules += [(_excluding_rule(view, cached, numbers, r, at), r) for r, at in standing.items()]
         rules.sort(key=lambda pair: _order(pair[0]))
         return msgspec.structs.replace(
             ruled, rules=tuple(r for r, _ in rules), sources=tuple(r for _, r in rules)
@@ -101,9 +101,9 @@ class InterpodRules:
 
     def keep(self, roots: set[GangUid]) -> None:
         """Remove all other trees from the cache, and the counts of rules that none of these has."""
-        self._known = {uid: known for uid, known in self._known.items() if uid in roots}
-        used = {r for known in self._known.values() for s in known.plain.shapes for r in s.rules}
-        self._here = {rule: here for rule, here in self._here.items() if rule in used}
+        self._known = {uid: cached for uid, cached in self._known.items() if uid in roots}
+        used = {r for cached in self._known.values() for s in cached.plain.shapes for r in s.rules}
+        self._here = {rule: counts for rule, counts in self._here.items() if rule in used}
 
     def _keeping_off(self, view: ClusterView, state: ReservationState, priority: int) -> _Standing:
         """Return per rule and node the number of pods with required anti-affinity."""
@@ -117,26 +117,26 @@ class InterpodRules:
         self,
         view: ClusterView,
         state: ReservationState,
-        known: _Known,
+        cached: _Known,
         ruled: InterpodRulePart,
         numbers: Mapping[PodUid, int],
         taken: Mapping[NodeName, UsedCapacity],
         rule: PodRule,
     ) -> PlanRule:
-        there = self._there(view, rule)
-        root = state.gangs.get(known.tree.root.uid)
+        counts = self._there(view, rule)
+        root = state.gangs.get(cached.tree.root.uid)
         for node, pod in _expected(view, taken):
             sure = root is not None and pod.uid in root.reservations
             if (rule.kind != "near" or sure) and rule.match(pod.namespace, pod.labels):
-                there[node] += 1
+                counts[node] += 1
         return PlanRule(
             kind=rule.kind,
             keys=rule.keys,
             shapes=tuple(n for n, shape in enumerate(ruled.shapes) if rule in shape.rules),
-            about=_about(known, numbers, rule),
-            there=(tuple(sorted(there.items())),)
+            about=_about(cached, numbers, rule),
+            there=(tuple(sorted(counts.items())),)
             if rule.kind == "spread"
-            else tuple(_by_value(view, key, there) for key in rule.keys),
+            else tuple(_by_value(view, key, counts) for key in rule.keys),
             skew=rule.skew,
             least_domains=rule.least_domains,
             honors_affinity=rule.honors_affinity,
@@ -145,17 +145,17 @@ class InterpodRules:
 
     def _there(self, view: ClusterView, rule: PodRule) -> Counter[NodeName]:
         """Return per node the number of assigned pods that a rule selects."""
-        known = self._here.setdefault(rule, {})
-        found: Counter[NodeName] = Counter()
+        by_node = self._here.setdefault(rule, {})
+        counts: Counter[NodeName] = Counter()
         for node, pods in view.on_node.items():
-            here = known.get(node)
-            if here is None or here.pods is not pods:
+            node_count = by_node.get(node)
+            if node_count is None or node_count.pods is not pods:
                 selected = [p for p in pods.values() if rule.match(p.namespace, p.labels)]
-                here = _Here(pods, len(selected), sum(1 for p in selected if not p.deleting))
-                known[node] = here
-            if amount := here.staying if rule.kind == "spread" else here.every:
-                found[node] = amount
-        return found
+                node_count = _Here(pods, len(selected), sum(1 for p in selected if not p.deleting))
+                by_node[node] = node_count
+            if amount := node_count.staying if rule.kind == "spread" else node_count.every:
+                counts[node] = amount
+        return counts
 
 
 def counted_by(ruled: InterpodRulePart, pod: Pod) -> tuple[int, ...]:
@@ -172,13 +172,13 @@ def counted_by(ruled: InterpodRulePart, pod: Pod) -> tuple[int, ...]:
 
 
 def _standing(view: ClusterView, state: ReservationState, priority: int) -> _Standing:
-    found: _Standing = {}
+    standing: _Standing = {}
     for pod in view.keeping_off.values():
         node = _place(state, pod, priority)
         for rule in pod.shape.rules if node is not None else ():
             if rule.kind == "apart" and node is not None:
-                found.setdefault(rule, Counter())[node] += 1
-    return found
+                standing.setdefault(rule, Counter())[node] += 1
+    return standing
 
 
 def _place(state: ReservationState, pod: Pod, priority: int) -> NodeName | None:
@@ -194,21 +194,21 @@ def _place(state: ReservationState, pod: Pod, priority: int) -> NodeName | None:
 def _expected(
     view: ClusterView, taken: Mapping[NodeName, UsedCapacity]
 ) -> Iterator[tuple[NodeName, Pod]]:
-    for node, one in taken.items():
-        for pod in one.nominated:
+    for node, used in taken.items():
+        for pod in used.nominated:
             yield node, pod
-        for reservation in one.held:
+        for reservation in used.held:
             held = view.pods.get(reservation.uid)
             if held is not None:
                 yield node, held
 
 
 def _by_value(
-    view: ClusterView, key: str, there: Mapping[NodeName, int]
+    view: ClusterView, key: str, counts: Mapping[NodeName, int]
 ) -> tuple[tuple[str, int], ...]:
     """Return the sum per value of a topology key; nodes without it are in no domain."""
     values: Counter[str] = Counter()
-    for name, amount in there.items():
+    for name, amount in counts.items():
         node = view.nodes.get(name)
         if node is not None and key in node.labels:
             values[node.labels[key]] += amount
@@ -217,7 +217,7 @@ def _by_value(
 
 def _excluding_rule(
     view: ClusterView,
-    known: _Known,
+    cached: _Known,
     numbers: Mapping[PodUid, int],
     rule: PodRule,
     nodes: Mapping[NodeName, int],
@@ -227,7 +227,7 @@ def _excluding_rule(
         kind="apart",
         keys=rule.keys,
         shapes=(),
-        about=_about(known, numbers, rule),
+        about=_about(cached, numbers, rule),
         there=(_by_value(view, rule.keys[0], nodes),),
     )
 
@@ -236,40 +236,42 @@ def _order(rule: PlanRule) -> tuple[str, tuple[str, ...], tuple[int, ...], tuple
     return (rule.kind, rule.keys, rule.shapes, rule.about, rule.skew)
 
 
-def _about(known: _Known, numbers: Mapping[PodUid, int], rule: PodRule) -> tuple[int, ...]:
+def _about(cached: _Known, numbers: Mapping[PodUid, int], rule: PodRule) -> tuple[int, ...]:
     """Return the shapes of the waiting members that a rule selects."""
-    return tuple(sorted({numbers[uid] for uid in _selected(known, rule) if uid in numbers}))
+    return tuple(sorted({numbers[uid] for uid in _selected(cached, rule) if uid in numbers}))
 
 
-def _selected(known: _Known, rule: PodRule) -> frozenset[PodUid]:
+def _selected(cached: _Known, rule: PodRule) -> frozenset[PodUid]:
     """Return the waiting members that a rule selects."""
-    found = known.selected.get(rule)
-    if found is None:
-        tree = known.tree
+    uids = cached.selected.get(rule)
+    if uids is None:
+        tree = cached.tree
         spaces = {namespace for about in rule.about for namespace in about.namespaces}
         alien = bool(spaces) and tree.root.key.namespace not in spaces
-        found = frozenset(
+        uids = frozenset(
             pod.uid
             for pod in (() if alien else tree.pods)
             if pod.node is None and rule.match(pod.namespace, pod.labels)
         )
-        known.selected[rule] = found
-    return found
+        cached.selected[rule] = uids
+    return uids
 
 
-def _split(known: _Known, rules: tuple[PodRule, ...]) -> tuple[InterpodRulePart, dict[PodUid, int]]:
+def _split(
+    cached: _Known, rules: tuple[PodRule, ...]
+) -> tuple[InterpodRulePart, dict[PodUid, int]]:
     """Return the part with shapes split so that a rule selects all pods of a shape or none, and the shape of each pod."""
-    made = known.split.get(rules)
-    if made is not None:
-        return made
-    plain = known.plain
+    split = cached.split.get(rules)
+    if split is not None:
+        return split
+    plain = cached.plain
     number: dict[tuple[int, frozenset[PodRule]], int] = {}
     of_pod: dict[PodUid, int] = {}
 
     def walk(group: PlanGroup) -> PlanGroup:
         members = []
         for member in group.members:
-            selected = frozenset(rule for rule in rules if member.uid in _selected(known, rule))
+            selected = frozenset(rule for rule in rules if member.uid in _selected(cached, rule))
             shape = number.setdefault((member.shape, selected), len(number))
             of_pod[member.uid] = shape
             members.append(msgspec.structs.replace(member, shape=shape))
@@ -283,5 +285,5 @@ def _split(known: _Known, rules: tuple[PodRule, ...]) -> tuple[InterpodRulePart,
             plain.root,
             plain.shapes,
         )  # the same objects, because callers compare by identity
-    known.split = {rules: (InterpodRulePart(root, shapes), of_pod)}
-    return known.split[rules]
+    cached.split = {rules: (InterpodRulePart(root, shapes), of_pod)}
+    return cached.split[rules]

@@ -41,7 +41,7 @@ def waits_for_all(features: ControlPlaneFeaturesDetected | None) -> bool:
     """Return whether kube-scheduler schedules a built-in group only when none of its pods is gated."""
     if features is None or not native_on(features):
         return False
-    versions = {one.rpartition(" ")[0] for one in features.served}
+    versions = {api.rpartition(" ")[0] for api in features.served}
     return versions != {OLD}
 
 

@@ -111,13 +111,13 @@ class RejectionEvidence:
             if reservation is None or pod is None or pod.node is not None:
                 self._messages.pop(uid, None)
                 continue
-            known = self._messages.get(uid)
+            message = self._messages.get(uid)
             not_nominated = pod.nominated != reservation.node
-            if known is None or known.plan != reservation.plan or not_nominated:
-                known = _Message(reservation.plan, pod.unschedulable)
-            elif not known.renewed and known.before != pod.unschedulable:
-                known = _Message(known.plan, known.before, renewed=True)
-            self._messages[uid] = known
+            if message is None or message.plan != reservation.plan or not_nominated:
+                message = _Message(reservation.plan, pod.unschedulable)
+            elif not message.renewed and message.before != pod.unschedulable:
+                message = _Message(message.plan, message.before, renewed=True)
+            self._messages[uid] = message
             if not not_nominated and _refused_everywhere(pod):
                 self._refused.add(uid)
 
@@ -181,17 +181,17 @@ class RejectionEvidence:
         calls: int = 0,
         dated: bool = True,
     ) -> None:
-        known = self._found.get(reservation.uid)
+        previous = self._found.get(reservation.uid)
         node = view.nodes.get(reservation.node)
         usage = view.usage.get(reservation.node, NOTHING)
         first_ms, since_ms = now_ms, now_ms if dated else None
-        if known is not None and _same(known, reservation, node):
-            if known.dated and not dated:
+        if previous is not None and _same(previous, reservation, node):
+            if previous.dated and not dated:
                 return  # the recorded one is better evidence
-            if known.dated == dated:
-                first_ms, calls = known.first_ms, known.calls + calls
-                if known.usage is usage and known.since_ms is not None:
-                    since_ms = known.since_ms
+            if previous.dated == dated:
+                first_ms, calls = previous.first_ms, previous.calls + calls
+                if previous.usage is usage and previous.since_ms is not None:
+                    since_ms = previous.since_ms
         self._found[reservation.uid] = _Suspicion(
             reservation.plan, node, usage, first_ms, since_ms, calls, dated
         )
@@ -206,7 +206,7 @@ class RejectionEvidence:
     def hints(self, view: ClusterView) -> dict[PodUid, NodeName]:
         """Return a node for each waiting pod, taken in turn from the nodes of its last filter call."""
         next_index: dict[int, int] = {}
-        found: dict[PodUid, NodeName] = {}
+        hinted: dict[PodUid, NodeName] = {}
         for uid in sorted(self._offered):
             pod = view.pods.get(uid)
             if pod is None or pod.node is not None:
@@ -215,14 +215,14 @@ class RejectionEvidence:
             offered = self._offered[uid]
             number = next_index.get(id(offered), 0)
             next_index[id(offered)] = number + 1
-            found[uid] = offered[number % len(offered)]
-        return found
+            hinted[uid] = offered[number % len(offered)]
+        return hinted
 
     def confirmed(
         self, view: ClusterView, state: ReservationState, now_ms: int
     ) -> tuple[Reservation, ...]:
         """Return the reservations with a confirmed rejection, and remove suspicions that are over."""
-        found: list[Reservation] = []
+        rejected: list[Reservation] = []
         while self._accepted:
             uid, (_, at_ms) = next(iter(self._accepted.items()))
             if now_ms - at_ms < RESTLESS_MS:
@@ -250,8 +250,8 @@ class RejectionEvidence:
             repeated = suspicion.calls >= RESTLESS_CALLS and stood_ms >= SETTLED_MS
             if settled or repeated or stood_ms >= RESTLESS_MS:
                 del self._found[uid]
-                found.append(reservation)
-        return tuple(found)
+                rejected.append(reservation)
+        return tuple(rejected)
 
 
 def _refused_everywhere(pod: Pod) -> bool:
@@ -285,8 +285,8 @@ def _of_other_domain(
     )
 
 
-def _same(known: _Suspicion, reservation: Reservation, node: Node | None) -> bool:
-    return known.plan == reservation.plan and known.node is node
+def _same(suspicion: _Suspicion, reservation: Reservation, node: Node | None) -> bool:
+    return suspicion.plan == reservation.plan and suspicion.node is node
 
 
 def fits(
@@ -396,18 +396,18 @@ class NodeRejections:
                 or (key, rejection.at_ms) in self._forgotten
             ):
                 continue
-            seen = self._seen.get(key)
-            if seen is None or seen[0] != rejection.at_ms:
+            evidence = self._seen.get(key)
+            if evidence is None or evidence[0] != rejection.at_ms:
                 self._seen[key] = (rejection.at_ms, node, usage, pod.shape)
             elif (
-                seen[1] is not node or seen[2] is not usage or seen[3] != pod.shape
+                evidence[1] is not node or evidence[2] is not usage or evidence[3] != pod.shape
             ) and now_ms >= _firm_until(rejection.at_ms, rejection.times):
                 self._forgotten.add((key, rejection.at_ms))
                 continue
             held.add(key)
-        known = set(state.rejections)
-        self._seen = {k: v for k, v in self._seen.items() if k in known}
-        self._forgotten = {entry for entry in self._forgotten if entry[0] in known}
+        recorded = set(state.rejections)
+        self._seen = {k: v for k, v in self._seen.items() if k in recorded}
+        self._forgotten = {entry for entry in self._forgotten if entry[0] in recorded}
         return frozenset(held)
 
 

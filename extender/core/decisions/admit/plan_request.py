@@ -148,10 +148,10 @@ def _all_provided(
     if any(uid not in held and uid not in bound for uid in changed_keys(before.held, held)):
         return False  # released
     for leaf, pods in tree.members.items():
-        known = then.members.get(leaf, ())
-        if known is not pods:
-            seen = set(map(id, known))
-            fresh = [pod for pod in pods if id(pod) not in seen]
+        previous = then.members.get(leaf, ())
+        if previous is not pods:
+            previous_ids = set(map(id, previous))
+            fresh = [pod for pod in pods if id(pod) not in previous_ids]
             if any(is_candidate(pod) and pod.uid not in held for pod in fresh):
                 return False
     return True
@@ -304,7 +304,7 @@ def _rejected_nodes(
     shapes: tuple[PodShape, ...],
     holding: Collection[RejectionKey],
 ) -> tuple[NodeRejection, ...]:
-    found = []
+    rejections = []
     for key in holding:
         rejection = state.rejections.get(key)
         if rejection is None or key.gang_uid != gang_uid or key.node not in view.nodes:
@@ -317,10 +317,10 @@ def _rejected_nodes(
             if rejection.by_shape
             else []
         )
-        found += [NodeRejection(node=key.node, shape=number) for number in alike]
+        rejections += [NodeRejection(node=key.node, shape=number) for number in alike]
         if not alike:
-            found.append(NodeRejection(node=key.node, uid=key.uid))
-    return tuple(sorted(found, key=lambda v: (v.node, v.uid or "", v.shape or 0)))
+            rejections.append(NodeRejection(node=key.node, uid=key.uid))
+    return tuple(sorted(rejections, key=lambda v: (v.node, v.uid or "", v.shape or 0)))
 
 
 def _claims_in_use(

@@ -132,24 +132,28 @@ class Readmissions:
             elif isinstance(draft.data, ReservationReleased):
                 by_gang.setdefault(draft.gang_uid, []).append(draft.data)
         trees = {tree.root.uid: tree for tree in forest.trees.values()} if by_gang else {}
-        found = []
+        loops = []
         for uid, events in by_gang.items():
-            known = self._admitted.get(uid)
-            ours = [f for f in events if known and any(p.uid in known.where for p in f.pods)]
-            if known is None or not ours:
+            admission = self._admitted.get(uid)
+            ours = [
+                f for f in events if admission and any(p.uid in admission.where for p in f.pods)
+            ]
+            if admission is None or not ours:
                 continue
             del self._admitted[uid]
-            age_ms = now_ms - known.at_ms
-            if not same_tree(known.tree, trees.get(uid)):
+            age_ms = now_ms - admission.at_ms
+            if not same_tree(admission.tree, trees.get(uid)):
                 self._rounds.pop(uid, None)
                 continue
             timed = [f for f in ours if self._by_time(f, age_ms, rejected=uid in rejected)]
-            without = [f for f in ours if f not in timed and not _changed(view, state, known, f)]
+            without = [
+                f for f in ours if f not in timed and not _changed(view, state, admission, f)
+            ]
             if without:
-                found += self._count(view, known, without[0], age_ms, now_ms)
+                loops += self._count(view, admission, without[0], age_ms, now_ms)
             elif not timed:
                 self._rounds.pop(uid, None)
-        return found
+        return loops
 
     def _by_time(self, data: ReservationReleased, age_ms: int, *, rejected: bool) -> bool:
         """Return whether a release cannot repeat at once: an expiry, or a node rejection, which changes the next plan."""
@@ -160,15 +164,15 @@ class Readmissions:
     def _count(
         self,
         view: ClusterView,
-        known: _Admission,
+        admission: _Admission,
         data: ReservationReleased,
         age_ms: int,
         now_ms: int,
     ) -> list[ReadmissionLoop]:
-        uid = known.tree.root.uid
+        uid = admission.tree.root.uid
         before = self._rounds.get(uid)
         number = 1 if before is None or age_ms >= STABLE_MS else before.number + 1
-        now = self._rounds[uid] = _Rounds(number, known, view.nodes)
+        now = self._rounds[uid] = _Rounds(number, admission, view.nodes)
         over = number - ROUNDS_FREE - 1
         if over < 0:
             return []
@@ -177,7 +181,7 @@ class Readmissions:
         return [
             ReadmissionLoop(
                 gang_uid=uid,
-                gang=known.tree.root.key.path,
+                gang=admission.tree.root.key.path,
                 rounds=number,
                 pause_ms=pause_ms,
                 reason=data.reason,
@@ -236,13 +240,13 @@ def _node_capacity(view: ClusterView, state: ReservationState, name: NodeName) -
 
 
 def _changed(
-    view: ClusterView, state: ReservationState, known: _Admission, data: ReservationReleased
+    view: ClusterView, state: ReservationState, admission: _Admission, data: ReservationReleased
 ) -> bool:
     """Return whether a change on the nodes of a release since the admission can be its cause."""
     if data.reason not in ("node-lost", "superseded"):
         return False  # the cause of the others is the tree itself
-    for name in {pod.node for pod in data.pods} & known.capacities.keys():
-        before, now = known.capacities[name], _node_capacity(view, state, name)
+    for name in {pod.node for pod in data.pods} & admission.capacities.keys():
+        before, now = admission.capacities[name], _node_capacity(view, state, name)
         if now.node != before.node or (data.reason == "superseded" and now != before):
             return True
     return False

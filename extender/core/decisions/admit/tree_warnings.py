@@ -42,7 +42,7 @@ def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]
     There is none for a Workload that does not exist: groups are self-contained (A.4).
     """
     by_key = {group.key: group for group in tree.groups}
-    found: dict[GroupKey, str] = {}
+    texts: dict[GroupKey, str] = {}
     for group in tree.groups:
         if group.workload is None:
             continue
@@ -54,8 +54,8 @@ def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]
         )
         text = _mismatch(group, above, {t.name: t for t in templates})
         if text:
-            found[group.key] = text
-    return found
+            texts[group.key] = text
+    return texts
 
 
 def _mismatch(group: Group, above: Group | None, templates: Mapping[str, Blueprint]) -> str:
@@ -112,8 +112,10 @@ class NodeLabels:
     def repeated(self, key: str) -> tuple[str, str]:
         """Return the wider key under several values of which a value of a key is found, and a text; empty: there is none."""
         if key not in self._repeated:
-            found = ((wider, self._twice(wider, key)) for wider in sorted(self._wider_keys(key)))
-            self._repeated[key] = next((pair for pair in found if pair[1]), ("", ""))
+            repetitions = (
+                (wider, self._twice(wider, key)) for wider in sorted(self._wider_keys(key))
+            )
+            self._repeated[key] = next((pair for pair in repetitions if pair[1]), ("", ""))
         return self._repeated[key]
 
     def _wider_keys(self, key: str) -> Iterable[str]:
@@ -132,11 +134,11 @@ class NodeLabels:
     def _twice(self, wider: str, key: str) -> str:
         """Return that a value of a key is under several values of one that is wider, or an empty string."""
         inside, around = _pairs(wider, key, self.nodes)
-        known = WIDTH.get(wider.rpartition("/")[2]), WIDTH.get(key.rpartition("/")[2])
-        if None in known and not any(len(values) > 1 for values in inside.values()):
+        widths = WIDTH.get(wider.rpartition("/")[2]), WIDTH.get(key.rpartition("/")[2])
+        if None in widths and not any(len(values) > 1 for values in inside.values()):
             return ""  # nothing shows that it is wider
         twice = sorted(value for value, values in around.items() if len(values) > 1)
-        if not twice or (None in known and 2 * len(twice) > len(around)):
+        if not twice or (None in widths and 2 * len(twice) > len(around)):
             return ""
         places = join_names(sorted(around[twice[0]]))
         return (
@@ -158,7 +160,7 @@ def collect_warnings(
     if tree.problems:
         return {group.key: group.warnings for group in tree.groups if group.warnings}
     labels = labels or NodeLabels(view.nodes)
-    found: dict[GroupKey, tuple[str, ...]] = {}
+    by_group: dict[GroupKey, tuple[str, ...]] = {}
     above: dict[GroupKey, tuple[str, ...]] = {}
     basic = _basic_leaves(tree)
     for group in tree.groups:  # parents come before their children
@@ -175,8 +177,8 @@ def collect_warnings(
         for child in tree.children.get(group.key, ()):
             above[child.key] = (*wider, *group.topology)
         if warnings:
-            found[group.key] = tuple(warnings)
-    return found
+            by_group[group.key] = tuple(warnings)
+    return by_group
 
 
 def _only_child(tree: Tree, group: Group) -> Iterable[str]:

@@ -46,12 +46,12 @@ class UnschedulableCache:
 
     def _only_less(self, before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:
         key = (id(before), id(now))
-        known = self._compared.get(key)
+        entry = self._compared.get(key)
         # many trees were refused with the same nodes; the entry keeps both tuples, so that the ids stay valid
-        if known is None:
-            known = (before, now, only_less(before, now))
-            self._compared[key] = known
-        return known[2]
+        if entry is None:
+            entry = (before, now, only_less(before, now))
+            self._compared[key] = entry
+        return entry[2]
 
 
 def only_less(before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:

@@ -291,12 +291,12 @@ def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
         return False
     before = {node.name: node for node in request.nodes}
     after = {node.name: node for node in now.nodes}
-    wanted: dict[NodeName, dict[str, int]] = {}
+    needed: dict[NodeName, dict[str, int]] = {}
     for assignment in plan.assignments:
-        capacity = wanted.setdefault(assignment.node, {})
+        capacity = needed.setdefault(assignment.node, {})
         for name, amount in request.shapes[assignment.shape].requests:
             capacity[name] = capacity.get(name, 0) + amount
-    for name, capacity in wanted.items():
+    for name, capacity in needed.items():
         new, old = after.get(name), before[name]
         if new is None or msgspec.structs.replace(new, free=old.free, reserved=old.reserved) != old:
             return False

@@ -43,12 +43,12 @@ def is_preempting(state: ReservationState, uid: GangUid) -> bool:
 
 def nodes_of_preemptors(state: ReservationState) -> frozenset[NodeName]:
     """Return the nodes with capacity for preemptors that evict others: claimed, or already reserved."""
-    found: set[NodeName] = set(state.claimed_on)
+    nodes: set[NodeName] = set(state.claimed_on)
     for uid in state.preemptions:
         root = state.gangs.get(uid)
         if root is not None and is_preempting(state, uid):
-            found.update(r.node for r in root.reservations.values())
-    return frozenset(found)
+            nodes.update(r.node for r in root.reservations.values())
+    return frozenset(nodes)
 
 
 def victims_are_gone(view: ClusterView, preemption: PendingPreemption) -> bool:
@@ -129,25 +129,25 @@ def held_by_preemptor(
     A pod that several preemptors wait for makes capacity once: for that of the highest priority, as far as the pods that it
     alone waits for do not make it.
     """
-    found = sorted(preemptions, key=lambda p: (-p.priority, p.at_us, p.gang_uid))
-    needed = [claimed_requests(view, preemption, node) for preemption in found]
+    ordered = sorted(preemptions, key=lambda p: (-p.priority, p.at_us, p.gang_uid))
+    needed = [claimed_requests(view, preemption, node) for preemption in ordered]
     awaited: list[tuple[list[int], Pod]] = []
     for uid, pod in view.on_node.get(node, {}).items():
-        by = [i for i, p in enumerate(found) if uid in p.victims or uid in p.already_terminating]
+        by = [i for i, p in enumerate(ordered) if uid in p.victims or uid in p.already_terminating]
         if by:
             awaited.append((by, pod))
-    awaited.sort(key=lambda one: len(one[0]))
+    awaited.sort(key=lambda entry: len(entry[0]))
     for by, pod in awaited:
         for name, amount in pod.shape.requests:
             left = amount
             for i in by:
-                made = min(left, needed[i].get(name, 0))
-                if made:
-                    needed[i][name] -= made
-                    left -= made
+                freed = min(left, needed[i].get(name, 0))
+                if freed:
+                    needed[i][name] -= freed
+                    left -= freed
     return [
         (preemption, {name: amount for name, amount in left_of.items() if amount > 0})
-        for preemption, left_of in zip(found, needed, strict=True)
+        for preemption, left_of in zip(ordered, needed, strict=True)
     ]
 
 

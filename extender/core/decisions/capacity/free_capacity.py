@@ -73,22 +73,22 @@ def used_capacity(
         gang_uid: Reservations of this tree are counted, but do not set `reserved`; if it is the UID of a pod, the
             nomination of that pod is not counted.
     """
-    found: dict[NodeName, UsedCapacity] = {}
+    used: dict[NodeName, UsedCapacity] = {}
     for node, held in state.reservations_on.items():
         taken = _held_back(view, held.values(), gang_uid)
         if taken is not None:
-            found[node] = taken
+            used[node] = taken
     for node in {*state.claimed_on, *state.replacement_holds_on, *state.capacity_held_on}:
-        claimed = _with_claims(found.get(node), view, state, node, priority, gang_uid, lower=True)
+        claimed = _with_claims(used.get(node), view, state, node, priority, gang_uid, lower=True)
         if claimed is not None:
-            found[node] = claimed
+            used[node] = claimed
     for pod in view.nominated.values():
         if pod.nominated is not None and pod.uid != gang_uid and _counts(pod, priority):
-            found[pod.nominated] = _with_nomination(found.get(pod.nominated), pod)
+            used[pod.nominated] = _with_nomination(used.get(pod.nominated), pod)
     others = (pod for pod in view.pinned.values() if pod.uid != gang_uid)
     for node, pod in _coming(view, others, priority):
-        found[node] = _with_nomination(found.get(node), pod)
-    return found
+        used[node] = _with_nomination(used.get(node), pod)
+    return used
 
 
 def used_capacity_on(
@@ -118,18 +118,18 @@ def _coming(
     A pod that does not fit beside the assigned pods, or that the node excludes, is left out: it waits for other pods
     to end, or preempts them.
     """
-    found: dict[NodeName, PlanNode] = {}
+    rows: dict[NodeName, PlanNode] = {}
     for pod in sorted(pinned, key=lambda p: (-p.priority, p.created_us, p.path)):
         node = view.nodes.get(pod.pinned) if pod.pinned is not None else None
         if node is None or not _counts(pod, priority):
             continue
-        row = found.get(node.name) or make_row(node, view.usage.get(node.name, NOTHING), None)
+        row = rows.get(node.name) or make_row(node, view.usage.get(node.name, NOTHING), None)
         fits = all(row.free.get(name, 0) >= amount for name, amount in pod.shape.requests)
         if fits and may_run(NodeTable((row,)), pod.shape)[0]:
             left = {**row.free}
             for name, amount in pod.shape.requests:
                 left[name] -= amount
-            found[node.name] = msgspec.structs.replace(row, free=left)
+            rows[node.name] = msgspec.structs.replace(row, free=left)
             yield node.name, pod
 
 
@@ -259,10 +259,10 @@ class NodeRowCache:
             state.capacity_holds,
         )
         shared = self._taken.get(dict, same=(view.pods, view.nominated, view.nodes, *held))
-        known = shared.get(priority)
-        if known is None:
-            known = shared[priority] = used_capacity(view, state, priority=priority)
-        return known
+        used = shared.get(priority)
+        if used is None:
+            used = shared[priority] = used_capacity(view, state, priority=priority)
+        return used
 
     def rows(
         self, view: ClusterView, taken: Mapping[NodeName, UsedCapacity]

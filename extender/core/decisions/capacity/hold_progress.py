@@ -94,7 +94,7 @@ def is_blocked_by_own_pods(view: ClusterView, state: ReservationState, hold: Cap
     """Return whether the pods of a hold would all fit but for pods of their own namespace, of which none terminates yet."""
     namespace, leaving = namespace_of(hold.gang), {}
     for node in nodes_of(hold):
-        there = [
+        own = [
             (pod, dict(pod.shape.requests))
             for pod in view.on_node.get(node, {}).values()
             if pod.namespace == namespace and may_leave(pod)
@@ -102,11 +102,11 @@ def is_blocked_by_own_pods(view: ClusterView, state: ReservationState, hold: Cap
         for reservation in state.reservations_on.get(node, {}).values():
             pod = view.pods.get(reservation.uid)
             if pod is not None and pod.node is None and pod.namespace == namespace:
-                there.append((pod, dict(reservation.requests)))
-        if any(pod.deleting for pod, _ in there):
+                own.append((pod, dict(reservation.requests)))
+        if any(pod.deleting for pod, _ in own):
             return False
-        if there:
-            leaving[node] = sum((Counter(requests) for _, requests in there), Counter[str]())
+        if own:
+            leaving[node] = sum((Counter(requests) for _, requests in own), Counter[str]())
     if not leaving:
         return False
     tree = (hold.gang_uid, hold.pods, hold.priority)

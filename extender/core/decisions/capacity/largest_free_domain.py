@@ -55,13 +55,13 @@ def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
 
 def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:
     """Return the resources to measure, sorted: extended ones (their names have a slash), or CPU if there are none."""
-    found = {
+    names = {
         name
         for row in nodes
         for name, amount in row.allocatable.items()
         if amount > 0 and "/" in name and not name.startswith(MARKERS)
     }
-    return tuple(sorted(found)) or ("cpu",)
+    return tuple(sorted(names)) or ("cpu",)
 
 
 def _takes_pods(row: PlanNode) -> bool:

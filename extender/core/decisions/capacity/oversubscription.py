@@ -23,36 +23,36 @@ class HeldClaim(NamedTuple):
 def oversubscribed_pods(
     node: Node,
     taken: Sequence[Mapping[str, int]],
-    wanted: Sequence[Reservation | ReplacementHold | HeldClaim],
+    holders: Sequence[Reservation | ReplacementHold | HeldClaim],
 ) -> Iterator[PodUid]:
     """Yield the pods that do not fit on a node; those of the lowest priority first, then the newest.
 
     Args:
         node: The node.
         taken: Requests that are subtracted before all others.
-        wanted: Reservations, holds and claims on the node; a claim that does not fit is left out.
+        holders: Reservations, holds and claims on the node; a claim that does not fit is left out.
     """
-    if _fit_together(node, taken, wanted):
+    if _fit_together(node, taken, holders):
         return
     free = dict(node.allocatable)
     for requests in taken:
         for resource, amount in requests.items():
             free[resource] = free.get(resource, 0) - amount
-    for one in sorted(wanted, key=lambda r: (-r.priority, r.at_us, r.pod)):
-        if all(free.get(k, 0) >= v for k, v in one.requests.items()):
-            for resource, amount in one.requests.items():
+    for holder in sorted(holders, key=lambda r: (-r.priority, r.at_us, r.pod)):
+        if all(free.get(k, 0) >= v for k, v in holder.requests.items()):
+            for resource, amount in holder.requests.items():
                 free[resource] = free.get(resource, 0) - amount
-        elif not isinstance(one, HeldClaim):
-            yield one.uid
+        elif not isinstance(holder, HeldClaim):
+            yield holder.uid
 
 
 def _fit_together(
     node: Node,
     taken: Sequence[Mapping[str, int]],
-    wanted: Iterable[Reservation | ReplacementHold | HeldClaim],
+    holders: Iterable[Reservation | ReplacementHold | HeldClaim],
 ) -> bool:
     """Return whether all fit, as nearly always: their sum is compared, in no order."""
-    shapes = [one.requests for one in wanted]  # members of one shape share the object
+    shapes = [holder.requests for holder in holders]  # members of one shape share the object
     counts = Counter(map(id, shapes))
     needed: dict[str, int] = {}
     for shape in {id(shape): shape for shape in shapes}.values():

@@ -243,21 +243,21 @@ def ended_holds(
         runs: Whether any member of the root runs.
         recreated: The leaves whose members are created again also when none runs.
     """
-    found: dict[ReleaseReason, tuple[str, list[ReplacementHold]]] = {}
+    ended: dict[ReleaseReason, tuple[str, list[ReplacementHold]]] = {}
     for hold in _in_order(root.replacement_holds.values()):
         alive = runs or leaf_of(root, hold.group) in recreated
         reason = _hold_ended_reason(view, root, hold, tree, taken, over, runs=alive)
         if reason is not None:
-            found.setdefault(reason[0], (reason[1], []))[1].append(hold)
-    return found
+            ended.setdefault(reason[0], (reason[1], []))[1].append(hold)
+    return ended
 
 
 def _replaced_past_us(root: GangState, tree: Tree | None, hold: ReplacementHold) -> bool:
     """Return whether a member of the leaf that the log does not have yet runs on the node of the hold."""
     key = leaf_of(root, hold.group)
     members = tree.members.get(key, ()) if tree is not None else ()
-    known = (root.bound, root.reservations)
-    return any(p.node == hold.node and not any(p.uid in k for k in known) for p in members)
+    recorded = (root.bound, root.reservations)
+    return any(p.node == hold.node and not any(p.uid in k for k in recorded) for p in members)
 
 
 def _in_order(holds: Iterable[ReplacementHold]) -> list[ReplacementHold]:

@@ -42,7 +42,7 @@ def trees_to_hold_for(
     """
     if not after_us:
         return ()
-    found = [
+    eligible = [
         root
         for root in state.gangs.values()
         if root.phase == "unschedulable"
@@ -54,7 +54,7 @@ def trees_to_hold_for(
         and not (root.reservations or root.bound)
         and _is_below_limits(state, root)
     ]
-    return tuple(sorted(found, key=lambda root: _turn(state, root, now_us)))
+    return tuple(sorted(eligible, key=lambda root: _turn(state, root, now_us)))
 
 
 def no_hold_before_us(state: ReservationState, root: GangState) -> int:

@@ -215,10 +215,10 @@ class _Collection:
     # --- what a pod belongs to ---------------------------------------------------------------------
 
     def _above(self, leaf: GroupKey | None) -> _Above:
-        found = self.above.get(leaf)
-        if found is None:
-            found = self.above[leaf] = self._look_above(leaf)
-        return found
+        above = self.above.get(leaf)
+        if above is None:
+            above = self.above[leaf] = self._look_above(leaf)
+        return above
 
     def _look_above(self, leaf: GroupKey | None) -> _Above:
         above = groups_above(self.view, leaf)
@@ -328,18 +328,18 @@ class _Collection:
 
     def _lower_holders(self, priority: int) -> list[tuple[str, GangUid, int]]:
         """Return name, UID and priority of the other holders of lower priority, in the order of their units."""
-        found = {
+        holders = {
             (f"{root.kind}/{root.gang}", uid, root.priority)
             for uid, root in self.state.gangs.items()
             if root.reservations
         }
-        found |= {
+        holders |= {
             (f"{p.kind}/{p.gang}", uid, p.priority)
             for uid, p in self.state.preemptions.items()
             if p.claims and not p.ended
         }
         own = self.tree.root.uid
-        return sorted(f for f in found if f[2] < priority and f[1] != own)
+        return sorted(f for f in holders if f[2] < priority and f[1] != own)
 
     def _promised(self, uid: GangUid) -> list[PlanVictim]:
         """Return the claims of a preemptor as victims, as `free_capacity` counts them."""
@@ -359,23 +359,25 @@ class _Collection:
 
     def _started(self, root: GangState) -> bool:
         held: Mapping[PodUid, Reservation] = root.reservations or NO_HOLDS
-        seen = any((p := self.view.pods.get(u)) is not None and p.node is not None for u in held)
-        return root.phase != "scheduled" and (bool(root.bound) or seen)
+        assigned = any(
+            (p := self.view.pods.get(u)) is not None and p.node is not None for u in held
+        )
+        return root.phase != "scheduled" and (bool(root.bound) or assigned)
 
     def _expected(self, reservation: Reservation | CapacityClaim) -> PlanVictim:
         """Return a reservation or a capacity claim as a victim, as `free_capacity` counts it; the latter uses no volume claim and no rule."""
         pod = self.view.pods.get(reservation.uid)
         requests = tuple(sorted(reservation.requests.items()))
-        known = pod.shape if pod is not None else PodShape()
+        shape = pod.shape if pod is not None else PodShape()
         counts: tuple[int, ...] = ()
         if isinstance(reservation, CapacityClaim):
-            known = msgspec.structs.replace(known, exclusive_claims=())
+            shape = msgspec.structs.replace(shape, exclusive_claims=())
         elif pod is not None:
             counts = counted_by(self.ruled, pod)
         return PlanVictim(
             pod=reservation.pod,
             uid=reservation.uid,
             node=reservation.node,
-            shape=self._shape(msgspec.structs.replace(known, requests=requests)),
+            shape=self._shape(msgspec.structs.replace(shape, requests=requests)),
             rules=tuple(i for i in counts if self.ruled.rules[i].kind != "near"),
         )

@@ -102,7 +102,7 @@ def decide_evictions(
     view: ClusterView,
     state: ReservationState,
     forest: Forest,
-    known: EvictionContext,
+    context: EvictionContext,
     gangs: EachGang | None = None,
 ) -> list[NewEvent]:
     """Return the events that bring pending preemptions up to date with the view.
@@ -111,20 +111,20 @@ def decide_evictions(
         view: The cluster.
         state: The reservation state.
         forest: The trees of `view`.
-        known: Data about victims.
+        context: Data about victims.
         gangs: How each preemptor is decided; None: exceptions are raised.
     """
     gangs = gangs or EachGang()
 
     def changes_of(preemption: PendingPreemption) -> Iterator[NewEvent]:
-        gone = [v for v in preemption.victims.values() if _is_gone(view, v)]
-        for victim in gone:
-            yield known.draft(preemption, _victim_gone(view, preemption, victim, known))
+        ended = [v for v in preemption.victims.values() if _is_gone(view, v)]
+        for victim in ended:
+            yield context.draft(preemption, _victim_gone(view, preemption, victim, context))
         end = None
         if not preemption.ended:
-            end = _end(view, state, forest, preemption, gone, known)
+            end = _end(view, state, forest, preemption, ended, context)
         if end is not None:
-            yield known.draft(preemption, end)
+            yield context.draft(preemption, end)
 
     drafts: list[NewEvent] = []
     for preemption in state.preemptions.values():
@@ -140,17 +140,17 @@ def _is_gone(view: ClusterView, victim: Victim) -> bool:
 
 
 def _victim_gone(
-    view: ClusterView, preemption: PendingPreemption, victim: Victim, known: EvictionContext
+    view: ClusterView, preemption: PendingPreemption, victim: Victim, context: EvictionContext
 ) -> VictimGone:
-    eviction, end = known.requested.get(victim.uid), view.ends.get(victim.uid)
+    eviction, end = context.requested.get(victim.uid), view.ends.get(victim.uid)
     via: GoneVia
     if eviction is not None:
         via = eviction.via
     elif preemption.kind == "Pod" and end is not None and end.cause == "preempted":
         via = "deleted"  # by kube-scheduler, which itself evicts the victims of an unmanaged pod on its node
-    elif victim.uid in known.seen:
+    elif victim.uid in context.seen:
         via = "ended"
-    elif preemption.epoch == known.epoch:
+    elif preemption.epoch == context.epoch:
         via = "already-gone"
     else:
         via = "unobserved"
@@ -162,7 +162,7 @@ def _victim_gone(
         node=victim.node,
         via=via,
         requested_us=eviction.at_us if eviction is not None else 0,
-        gone_us=known.now_us,
+        gone_us=context.now_us,
     )
 
 
@@ -171,8 +171,8 @@ def _end(
     state: ReservationState,
     forest: Forest,
     preemption: PendingPreemption,
-    gone: list[Victim],
-    known: EvictionContext,
+    ended: list[Victim],
+    context: EvictionContext,
 ) -> AnyEventData | None:
     """Return the event by which a preemption ends now, or None."""
     bound = _bound(view, state, preemption)
@@ -180,25 +180,25 @@ def _end(
         return PreemptionCompleted(
             preemption=preemption.id,
             bound=bound,
-            evicted=preemption.evicted + len(gone),
-            duration_ms=max(known.now_us - preemption.at_us, 0) // 1000,
+            evicted=preemption.evicted + len(ended),
+            duration_ms=max(context.now_us - preemption.at_us, 0) // 1000,
         )
     reduced = ""
     reason, text = _cancel_reason(view, forest, preemption)
-    left = [v for v in preemption.victims.values() if v not in gone]
-    if not reason and _stalled(view, preemption, left, known):
-        reason, text = _stalled_reason(preemption, known, left=bool(left))
+    left = [v for v in preemption.victims.values() if v not in ended]
+    if not reason and _stalled(view, preemption, left, context):
+        reason, text = _stalled_reason(preemption, context, left=bool(left))
     if not reason and preemption.claims:
-        reason, text, reduced = _not_freed_reason(view, state, preemption, known.now_us)
+        reason, text, reduced = _not_freed_reason(view, state, preemption, context.now_us)
     if not reason:
         return None
-    return cancellation(view, preemption, known, reason=reason, text=text, reduced=reduced)
+    return cancellation(view, preemption, context, reason=reason, text=text, reduced=reduced)
 
 
 def _stalled_reason(
-    preemption: PendingPreemption, known: EvictionContext, *, left: bool
+    preemption: PendingPreemption, context: EvictionContext, *, left: bool
 ) -> tuple[CancelReason, str]:
-    seconds = known.stalled_us // 1_000_000
+    seconds = context.stalled_us // 1_000_000
     if left:
         return "deletion-rejected", f"nothing went for {seconds} s"
     reason: CancelReason = "node-rejected" if preemption.kind == "Pod" else "capacity-lost"
@@ -259,8 +259,8 @@ def _cancel_reason(
     if tree is None or tree.problems:
         return "invalid", _problem(tree)
     claimed = [c.uid for claims in preemption.claims.values() for c in claims]
-    wanted = claimed or preemption.extras
-    if wanted and not any(_waits(view, uid) for uid in wanted):
+    waiting = claimed or preemption.extras
+    if waiting and not any(_waits(view, uid) for uid in waiting):
         return "preemptor-deleted", "the members that the capacity was claimed for are gone"
     return "", ""
 
@@ -275,10 +275,13 @@ def _waits(view: ClusterView, uid: PodUid) -> bool:
 
 
 def _stalled(
-    view: ClusterView, preemption: PendingPreemption, left: Iterable[Victim], known: EvictionContext
+    view: ClusterView,
+    preemption: PendingPreemption,
+    left: Iterable[Victim],
+    context: EvictionContext,
 ) -> bool:
     """Return whether there is no progress for `stalled_us`: no victim ended, and none is terminating."""
-    if known.idle_us.get(preemption.id, 0) < known.stalled_us or not preemption.claims:
+    if context.idle_us.get(preemption.id, 0) < context.stalled_us or not preemption.claims:
         return False
     going = [*(v.uid for v in left), *preemption.already_terminating]
     return not any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going)
@@ -291,23 +294,23 @@ def preemptor_key(preemption: PendingPreemption) -> GroupKey:
 
 
 def begun_units(
-    view: ClusterView, preemption: PendingPreemption, known: EvictionContext
+    view: ClusterView, preemption: PendingPreemption, context: EvictionContext
 ) -> frozenset[str]:
-    """Return the units of which the extender evicted a pod, by the state, by `known` or by the condition of the pod."""
-    found = set()
+    """Return the units of which the extender evicted a pod, by the state, by `context` or by the condition of the pod."""
+    begun = set()
     for uid, victim in preemption.victims.items():
         pod = view.pods.get(uid)
-        if uid in known.requested or (
+        if uid in context.requested or (
             pod is not None and pod.deleting and pod.disruption_target in EVICTION_BY_REASON
         ):
-            found.add(victim.unit)
-    return preemption.started_units | found
+            begun.add(victim.unit)
+    return preemption.started_units | begun
 
 
 def cancellation(
     view: ClusterView,
     preemption: PendingPreemption,
-    known: EvictionContext,
+    context: EvictionContext,
     *,
     reason: CancelReason,
     text: str,
@@ -317,22 +320,25 @@ def cancellation(
 
     `reduced` is the text without names of other namespaces; empty: there are none in it.
     """
-    begun = begun_units(view, preemption, known)
+    begun = begun_units(view, preemption, context)
     left = {v.unit for v in preemption.victims.values() if not _is_gone(view, v)}
-    gone = sum(_is_gone(view, v) for v in preemption.victims.values())
+    ended = sum(_is_gone(view, v) for v in preemption.victims.values())
     return PreemptionCancelled(
         preemption=preemption.id,
         reason=reason,
         units_spared=tuple(u for u in preemption.units if u in left and u not in begun),
         units_in_progress=tuple(u for u in preemption.units if u in left and u in begun),
-        evicted=preemption.evicted + gone,
+        evicted=preemption.evicted + ended,
         message=text,
         message_reduced=reduced,
     )
 
 
 def better_offer(
-    view: ClusterView, preemption: PendingPreemption, nodes: frozenset[str], known: EvictionContext
+    view: ClusterView,
+    preemption: PendingPreemption,
+    nodes: frozenset[str],
+    context: EvictionContext,
 ) -> PreemptionCancelled | None:
     """Return the event that ends a preemption because its preemptor fits without it; None if its evictions made it fit.
 
@@ -340,39 +346,39 @@ def better_offer(
         view: The cluster.
         preemption: Not ended.
         nodes: The nodes on which the preemptor is admitted now.
-        known: Data about victims.
+        context: Data about victims.
     """
     data = cancellation(
         view,
         preemption,
-        known,
+        context,
         reason="no-longer-needed",
         text="the tree fits without further evictions",
     )
-    made = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
+    freed = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
     # if victims are gone, the plan may use their capacity: without a unit to spare the preemption then completes
-    elsewhere = bool(data.units_in_progress) and not data.evicted and not made
+    elsewhere = bool(data.units_in_progress) and not data.evicted and not freed
     return data if data.units_spared or elsewhere else None
 
 
 def victims_to_evict(
-    view: ClusterView, preemption: PendingPreemption, known: EvictionContext
+    view: ClusterView, preemption: PendingPreemption, context: EvictionContext
 ) -> list[Victim]:
     """Return the victims to evict now, unit by unit in the order of the plan."""
     place = {unit: number for number, unit in enumerate(preemption.units)}
-    units = begun_units(view, preemption, known) if preemption.ended else place.keys()
-    found = [v for v in preemption.victims.values() if v.unit in units and _stays(view, v)]
-    return sorted(found, key=lambda v: (place[v.unit], v.pod))
+    units = begun_units(view, preemption, context) if preemption.ended else place.keys()
+    victims = [v for v in preemption.victims.values() if v.unit in units and _stays(view, v)]
+    return sorted(victims, key=lambda v: (place[v.unit], v.pod))
 
 
 def is_to_be_evicted(
-    view: ClusterView, preemption: PendingPreemption, uid: PodUid, known: EvictionContext
+    view: ClusterView, preemption: PendingPreemption, uid: PodUid, context: EvictionContext
 ) -> bool:
     """Return whether a pod is one of the victims that `due` returns."""
     victim = preemption.victims.get(uid)
     if victim is None or not _stays(view, victim):
         return False
-    return not preemption.ended or victim.unit in begun_units(view, preemption, known)
+    return not preemption.ended or victim.unit in begun_units(view, preemption, context)
 
 
 def _stays(view: ClusterView, victim: Victim) -> bool:
@@ -392,16 +398,16 @@ def stuck_victims(
         refused: The error of the API server for the last request, by victim.
         now_us: For the end of grace periods.
     """
-    found = []
+    stuck = []
     for uid, victim in preemption.victims.items():
         pod = view.pods.get(uid)
         if pod is None:
             continue
         if is_stuck(pod, now_us):
-            found.append((victim, "is still there after its grace period (finalizer or kubelet)"))
+            stuck.append((victim, "is still there after its grace period (finalizer or kubelet)"))
         elif not pod.deleting and uid in refused:
-            found.append((victim, f"cannot be deleted: {refused[uid]}"))
-    return tuple(sorted(found, key=lambda f: f[0].pod))
+            stuck.append((victim, f"cannot be deleted: {refused[uid]}"))
+    return tuple(sorted(stuck, key=lambda f: f[0].pod))
 
 
 def is_stuck(pod: Pod, now_us: int) -> bool:
@@ -410,7 +416,7 @@ def is_stuck(pod: Pod, now_us: int) -> bool:
 
 
 def stuck_victims_text(
-    found: tuple[tuple[Victim, str], ...],
+    stuck: tuple[tuple[Victim, str], ...],
     preemption: PendingPreemption,
     readers: Visibility = EVERYTHING,
 ) -> str:
@@ -419,14 +425,14 @@ def stuck_victims_text(
     The answer of an API server to a deletion has names in it: readers who do not see the namespace of the victim do
     not get it.
     """
-    if not found:
+    if not stuck:
         return ""
     priorities = dict(zip(preemption.units, preemption.priorities, strict=True))
     words = "; ".join(
         f"pod {victim.pod} {reason}"
         if readers.sees(namespace_of(victim.pod))
         else f"{name_for(readers, f'pod/{victim.pod}', priority=priorities.get(victim.unit))} is not deleted"
-        for victim, reason in found[:NAMED_MAX]
+        for victim, reason in stuck[:NAMED_MAX]
     )
-    more = f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""
+    more = f" and {len(stuck) - NAMED_MAX} more" if len(stuck) > NAMED_MAX else ""
     return f"waits for victims that do not go: {words}{more}"

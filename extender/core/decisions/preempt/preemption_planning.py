@@ -119,7 +119,7 @@ def _behind_victims(
         )
         for node in state.claimed_on
     )
-    return {node: found for node, found in amounts if found}
+    return {node: claimed for node, claimed in amounts if claimed}
 
 
 def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
@@ -128,7 +128,7 @@ def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
 
 
 def preemption_still_holds(
-    request: PlanRequest, found: PreemptionPlan, now: PlanRequest, view: ClusterView
+    request: PlanRequest, planned: PreemptionPlan, now: PlanRequest, view: ClusterView
 ) -> bool:
     """Return whether an answer to `request` may be recorded with the input `now`.
 
@@ -137,16 +137,16 @@ def preemption_still_holds(
 
     Args:
         request: What was searched for.
-        found: The answer.
+        planned: The answer.
         now: The same request as it is now.
         view: The cluster as it is now.
     """
     source = now.evictable or Evictable(priority=0)
-    there = {_identity(unit): unit for unit in source.units}
-    units = (*found.victims, *found.superseded)
-    if not all(_is_as_it_was(unit, there.get(_identity(unit)), view) for unit in units):
+    current = {_identity(unit): unit for unit in source.units}
+    units = (*planned.victims, *planned.superseded)
+    if not all(_is_as_it_was(unit, current.get(_identity(unit)), view) for unit in units):
         return False
-    return still_holds(_made(request, units), found.plan, _made(now, units))
+    return still_holds(_made(request, units), planned.plan, _made(now, units))
 
 
 def _is_as_it_was(unit: PlanUnit, after: PlanUnit | None, view: ClusterView) -> bool:
@@ -176,8 +176,8 @@ def _is_leaving(view: ClusterView, uid: PodUid) -> bool:
 def _made(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:
     """Return a request as it is when some units and all terminating pods are gone."""
     source = request.evictable or Evictable(priority=0)
-    gone = {p.uid for unit in units for p in unit.pods} | {p.uid for p in source.going}
-    pods = [p for unit in source.units for p in unit.pods if p.uid in gone]
+    removed = {p.uid for unit in units for p in unit.pods} | {p.uid for p in source.going}
+    pods = [p for unit in source.units for p in unit.pods if p.uid in removed]
     bare = without(request, [*pods, *source.going])
     return msgspec.structs.replace(bare, evictable=None)
 
@@ -188,7 +188,7 @@ def decide_preemption(
     forest: Forest,
     tree: Tree,
     request: PlanRequest,
-    found: PreemptionPlan,
+    answer: PreemptionPlan,
     recipe: EventContext,
 ) -> list[NewEvent]:
     """Return the events of a preemption for one append: reservations that are released, and the plan.
@@ -199,7 +199,7 @@ def decide_preemption(
         forest: The trees of `view`.
         tree: The preemptor.
         request: The planner's request.
-        found: The planner's answer.
+        answer: The planner's answer.
         recipe: `plan` is the id of the preemption.
 
     Returns:
@@ -207,7 +207,7 @@ def decide_preemption(
     """
     source = request.evictable or Evictable(priority=0)
     drafts = decide_observed(state, tree, recipe)
-    reserved, claimed = _superseded(state, found.superseded)
+    reserved, claimed = _superseded(state, answer.superseded)
     records = sorted((*reserved, *claimed), key=lambda r: (r.gang, r.gang_uid, r.plan))
     text = f"{tree.root.key} of priority {tree.root.priority} takes the capacity"
     for record in reserved:
@@ -216,7 +216,7 @@ def decide_preemption(
             readers,
             str(tree.root.key),
             priority=tree.root.priority,
-            pods=len(found.plan.assignments),
+            pods=len(answer.plan.assignments),
         )
         released = ReservationReleased(
             plan=record.plan,
@@ -236,34 +236,34 @@ def decide_preemption(
         )
     drafts += release_reservations(
         state,
-        unbound_reservations(view, state, forest, (unit.name for unit in found.victims)),
+        unbound_reservations(view, state, forest, (unit.name for unit in answer.victims)),
         but={pod.uid for record in records for pod in record.pods},
         actor=recipe.actor,
         cause=recipe.cause,
     )
-    awaited = set(found.already_terminating)
+    awaited = set(answer.already_terminating)
     planned = PreemptionPlanned(
         preemption=recipe.plan,
         kind=tree.root.key.kind,
         priority=tree.root.priority,
         victims=tuple(
-            _victim_unit(view, unit, found.doubts.get(unit.name, "")) for unit in found.victims
+            _victim_unit(view, unit, answer.doubts.get(unit.name, "")) for unit in answer.victims
         ),
-        cost=cost_by_name(found.cost),
+        cost=cost_by_name(answer.cost),
         alternatives=tuple(
             AlternativeRecord(
                 units=other.units,
                 cost=cost_by_name(other.cost) if other.cost is not None else {},
                 reason=f"{other.where}: {other.reason}",
             )
-            for other in found.alternatives
+            for other in answer.alternatives
         ),
         shapes=tuple(dict(shape.requests) for shape in request.shapes),
         assignments=tuple(
             AssignmentRecord(
                 pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
             )
-            for a in found.plan.assignments
+            for a in answer.plan.assignments
         ),
         superseded=tuple(records),
         already_terminating=tuple(
@@ -271,8 +271,8 @@ def decide_preemption(
         ),
         planner=PLANNER_VERSION,
         input_digest=recipe.digest,
-        search_nodes=found.search.nodes,
-        exhausted=found.search.exhausted,
+        search_nodes=answer.search.nodes,
+        exhausted=answer.search.exhausted,
     )
     return [*drafts, draft_for(tree, planned, recipe)]
 
@@ -294,7 +294,7 @@ def _superseded(
             reserved.append(_record(root.gang, unit, held[0].plan, held))
         uids = {p.uid for p in unit.pods} - {r.uid for r in held}
         if preemption is not None and uids:
-            claims = [c for found in preemption.claims.values() for c in found if c.uid in uids]
+            claims = [c for on_node in preemption.claims.values() for c in on_node if c.uid in uids]
             claimed.append(_record(preemption.gang, unit, preemption.id, claims))
     return reserved, claimed
 

@@ -54,7 +54,7 @@ class TakeoverPreemptor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def takeovers_by_plan(
-    view: ClusterView, state: ReservationState, planned: NewEvent, known: EvictionContext
+    view: ClusterView, state: ReservationState, planned: NewEvent, context: EvictionContext
 ) -> list[NewEvent]:
     """Return the ends of the preemptions whose capacity a plan takes, or whose preemptor it evicts.
 
@@ -62,7 +62,7 @@ def takeovers_by_plan(
         view: The cluster.
         state: The pending state.
         planned: A `PreemptionPlanned` that is recorded after these events, in the same append.
-        known: Data about victims.
+        context: Data about victims.
     """
     plan = planned.data
     assert isinstance(plan, PreemptionPlanned)
@@ -78,8 +78,8 @@ def takeovers_by_plan(
         if preemption.ended or uid == by.uid or not (is_victim or uid in taken):
             continue
         lost = sorted(n for n in preemption.claims if is_victim or n in used)
-        what = "evicts it" if is_victim else f"takes over the capacity{_on(lost)}"
-        drafts.append(_superseding_event(view, preemption, by, known, lost=lost, what=what))
+        action = "evicts it" if is_victim else f"takes over the capacity{_on(lost)}"
+        drafts.append(_superseding_event(view, preemption, by, context, lost=lost, action=action))
     return drafts
 
 
@@ -87,7 +87,7 @@ def takeovers_by_pods(
     view: ClusterView,
     state: ReservationState,
     decided: Iterable[NewEvent],
-    known: EvictionContext,
+    context: EvictionContext,
     gangs: EachGang | None = None,
 ) -> list[NewEvent]:
     """Return the ends of the preemptions whose capacity is used by running pods of higher priority.
@@ -96,7 +96,7 @@ def takeovers_by_pods(
         view: The cluster.
         state: The pending state.
         decided: Events that are recorded before these: ends of preemptions, and released reservations.
-        known: Data about victims.
+        context: Data about victims.
         gangs: How each preemptor is decided; None: exceptions are raised.
     """
     gangs = gangs or EachGang()
@@ -112,24 +112,24 @@ def takeovers_by_pods(
 
     def end_of(uid: GangUid, preemption: PendingPreemption) -> Iterator[NewEvent]:
         root = state.gangs.get(uid)
-        there = known.there.get(preemption.id, frozenset())
+        earlier = context.there.get(preemption.id, frozenset())
         if preemption.claims:
-            found = _sitting_in_claims(view, preemption, there)
+            newcomers = _sitting_in_claims(view, preemption, earlier)
         elif root is not None and uid in superseded and not root.bound:
             users = frozenset(PodUid(user.uid) for user in superseded[uid].taken_by)
-            found = {
+            newcomers = {
                 n: p
                 for n in {pod.node for pod in superseded[uid].pods}
-                if (p := _newcomer(view, preemption, n, there, among=users))
+                if (p := _newcomer(view, preemption, n, earlier, among=users))
             }
         else:
             return
-        if found:
-            pod = found[min(found)]
+        if newcomers:
+            pod = newcomers[min(newcomers)]
             by = TakeoverPreemptor(name=f"Pod/{pod.path}", uid=pod.uid, priority=pod.priority)
-            nodes = sorted(found)
-            what = f"uses the capacity{_on(nodes)}"
-            yield _superseding_event(view, preemption, by, known, lost=nodes, what=what)
+            nodes = sorted(newcomers)
+            action = f"uses the capacity{_on(nodes)}"
+            yield _superseding_event(view, preemption, by, context, lost=nodes, action=action)
 
     drafts: list[NewEvent] = []
     for uid, preemption in state.preemptions.items():
@@ -141,22 +141,22 @@ def takeovers_by_pods(
 
 
 def _sitting_in_claims(
-    view: ClusterView, preemption: PendingPreemption, there: Collection[PodUid]
+    view: ClusterView, preemption: PendingPreemption, earlier: Collection[PodUid]
 ) -> Mapping[NodeName, Pod]:
     """Return by node a new pod of higher priority, where the rest is too small for the claims of the preemptor."""
-    found: dict[NodeName, Pod] = {}
+    newcomers: dict[NodeName, Pod] = {}
     for node in preemption.claims:
-        pod = _newcomer(view, preemption, node, there)
+        pod = _newcomer(view, preemption, node, earlier)
         if pod is not None and claims_do_not_fit(view, preemption, node):
-            found[node] = pod
-    return found
+            newcomers[node] = pod
+    return newcomers
 
 
 def _newcomer(
     view: ClusterView,
     preemption: PendingPreemption,
     node: NodeName,
-    there: Collection[PodUid],
+    earlier: Collection[PodUid],
     among: Collection[PodUid] = (),
 ) -> Pod | None:
     """Return the newest pod of higher priority that runs on a node and was not there at the time of the plan.
@@ -165,7 +165,7 @@ def _newcomer(
         view: The cluster.
         preemption: What was planned.
         node: The node.
-        there: The pods that were there.
+        earlier: The pods that were there.
         among: The pods that are known to use the capacity; empty: not known.
     """
     above = [
@@ -173,7 +173,7 @@ def _newcomer(
         for uid, pod in view.on_node.get(node, {}).items()
         if pod.priority > preemption.priority
         and not pod.deleting
-        and uid not in there
+        and uid not in earlier
         and (not among or uid in among)
     ]
     return max(above, key=lambda p: (p.created_us, p.path), default=None)
@@ -183,16 +183,16 @@ def _superseding_event(
     view: ClusterView,
     preemption: PendingPreemption,
     by: TakeoverPreemptor,
-    known: EvictionContext,
+    context: EvictionContext,
     *,
     lost: Collection[NodeName],
-    what: str,
+    action: str,
 ) -> NewEvent:
-    text = f"{by.name} (priority {by.priority}) {what}"
+    text = f"{by.name} (priority {by.priority}) {action}"
     name = name_for(Visibility.of((namespace_of(preemption.gang),)), by.name, priority=by.priority)
-    reduced = f"{name} {what}" if is_hidden(name) else ""
-    data = cancellation(view, preemption, known, reason="taken-over", text=text, reduced=reduced)
-    return known.draft(
+    reduced = f"{name} {action}" if is_hidden(name) else ""
+    data = cancellation(view, preemption, context, reason="taken-over", text=text, reduced=reduced)
+    return context.draft(
         preemption,
         msgspec.structs.replace(
             data, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)

@@ -29,9 +29,9 @@ def unbound_reservations(
         forest: The trees of `view`.
         units: `Kind/namespace/name`.
     """
-    wanted = {_key(unit) for unit in units if not unit.startswith(POD_UNIT_PREFIX)}
-    found: dict[PodUid, Reservation] = {}
-    for key in wanted:
+    keys = {_key(unit) for unit in units if not unit.startswith(POD_UNIT_PREFIX)}
+    reservations: dict[PodUid, Reservation] = {}
+    for key in keys:
         root = forest.root_of.get(key)
         if root is None:
             continue
@@ -43,8 +43,8 @@ def unbound_reservations(
                 and pod.node is None
                 and any(g.key == key for g in groups_above(view, pod.group))
             ):
-                found[pod.uid] = held[pod.uid]
-    return sorted(found.values(), key=lambda r: r.pod)
+                reservations[pod.uid] = held[pod.uid]
+    return sorted(reservations.values(), key=lambda r: r.pod)
 
 
 def _key(unit: str) -> GroupKey:
@@ -96,13 +96,13 @@ def leaves_being_evicted(view: ClusterView, state: ReservationState) -> Mapping[
     Returns:
         Microseconds by leaf.
     """
-    found: dict[GroupKey, int] = {}
+    newest: dict[GroupKey, int] = {}
     for preemption in state.preemptions.values():
         for victim in preemption.victims.values():
             pod = None if victim.unit.startswith(POD_UNIT_PREFIX) else view.pods.get(victim.uid)
             if pod is not None and pod.group is not None:
-                found[pod.group] = max(found.get(pod.group, 0), pod.created_us)
-    return found
+                newest[pod.group] = max(newest.get(pod.group, 0), pod.created_us)
+    return newest
 
 
 def is_being_evicted(leaves: Mapping[GroupKey, int], tree: Tree) -> bool:

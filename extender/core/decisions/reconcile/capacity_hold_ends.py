@@ -98,9 +98,9 @@ def _change(view: ClusterView, tree: Tree, hold: CapacityHold) -> str:
         return f"its priority is {tree.root.priority} now"
     if _minima(group_records(tree, None)) != _minima(hold.groups):
         return "its groups or their minima have changed"
-    gone = [held for held in hold.pods if not _waits(view, held)]
-    if gone:
-        return f"{len(gone)} of {counted(len(hold.pods), 'pod')} that capacity is held for do not wait any more, or request something else"
+    changed = [held for held in hold.pods if not _waits(view, held)]
+    if changed:
+        return f"{len(changed)} of {counted(len(hold.pods), 'pod')} that capacity is held for do not wait any more, or request something else"
     return ""
 
 
@@ -128,10 +128,10 @@ def _lost_node(view: ClusterView, hold: CapacityHold) -> str:
 
 
 def _by_node(hold: CapacityHold) -> Mapping[NodeName, list[HeldPod]]:
-    found: dict[NodeName, list[HeldPod]] = {}
+    by_node: dict[NodeName, list[HeldPod]] = {}
     for held in sorted(hold.pods, key=lambda held: (held.node, held.pod)):
-        found.setdefault(held.node, []).append(held)
-    return found
+        by_node.setdefault(held.node, []).append(held)
+    return by_node
 
 
 def _is_taken(

@@ -343,9 +343,9 @@ def changed_group_texts(view: ClusterView, root: GangState) -> Mapping[str, str]
         return {}
     texts = {}
     for leaf, path in paths_to_leaves(root.groups).items():
-        found = [changed[g.kind, g.name] for g in path if (g.kind, g.name) in changed]
-        if found:
-            texts[leaf] = found[0]
+        on_path = [changed[g.kind, g.name] for g in path if (g.kind, g.name) in changed]
+        if on_path:
+            texts[leaf] = on_path[0]
     return texts
 
 
@@ -356,14 +356,14 @@ def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, st
     otherwise cause the release of every new plan of their siblings.
     """
     top = group_key_of(root)
-    found = {}
+    texts = {}
     for leaf in {reservation.group for reservation in root.reservations.values()}:
         for key in (top, GroupKey(top.namespace, leaf, "PodGroup")):
             group = view.groups.get(key)
             if group is not None and group.deleting:
-                found[leaf] = f"{key.kind} {key.path} is being deleted"
+                texts[leaf] = f"{key.kind} {key.path} is being deleted"
                 break
-    return found
+    return texts
 
 
 def _settled(view: ClusterView, root: GangState) -> list[AnyEventData]:
@@ -451,7 +451,7 @@ def _ended_holds(
     """Return the events for replacement holds that end now."""
     if not root.replacement_holds:
         return []
-    found = ended_holds(
+    ended = ended_holds(
         view, root, tree, shared.taken, now.over, runs=runs, recreated=shared.recreated
     )
     return [
@@ -461,7 +461,7 @@ def _ended_holds(
             pods=tuple(ReleasedPod(pod=v.pod, uid=v.uid, node=v.node) for v in holds),
             message=f"{HELD_CAPACITY}: {words}",
         )
-        for reason, (words, holds) in sorted(found.items())
+        for reason, (words, holds) in sorted(ended.items())
     ]
 
 
@@ -537,27 +537,27 @@ def _released(
     if changed and not started:
         text = "; ".join(sorted(set(changed.values())))
         return [_release(open_ones.values(), "deleted", f"{text}: the tree begins anew")]
-    gone = _gone(view, root, open_ones, overtaken, changed, now)
-    if not gone:
+    unusable = _gone(view, root, open_ones, overtaken, changed, now)
+    if not unusable:
         return []
-    names = {r.uid for found in gone.values() for r, _ in found}
+    names = {r.uid for causes in unusable.values() for r, _ in causes}
     rest = [r for uid, r in open_ones.items() if uid not in names]
     counts: dict[str, int] = {}
     for reservation in rest:
         counts[reservation.group] = counts.get(reservation.group, 0) + 1
-    taken_by = reserved_capacity_users(view, state, [r for r, _ in gone.get("superseded", ())])
+    taken_by = reserved_capacity_users(view, state, [r for r, _ in unusable.get("superseded", ())])
     if started or not rest or satisfied(root.groups, counts):
         return [
             _release(
-                [r for r, _ in found],
+                [r for r, _ in causes],
                 reason,
-                _release_text(found),
+                _release_text(causes),
                 taken_by if reason == "superseded" else (),
             )
-            for reason, found in sorted(gone.items())
+            for reason, causes in sorted(unusable.items())
         ]
-    whys = sorted(gone)
-    words = "; ".join(_release_text(gone[reason]) for reason in whys)
+    whys = sorted(unusable)
+    words = "; ".join(_release_text(unusable[reason]) for reason in whys)
     text = f"the minimum of the tree no longer holds: {words}"
     return [_release(open_ones.values(), whys[0], text, taken_by)]
 
@@ -567,17 +567,17 @@ def _expired(
 ) -> list[AnyEventData]:
     """Return the events for reservations whose lifetime is over; that of a pod that is gone was not left unused."""
     waiting: list[Reservation] = []
-    gone: list[tuple[Reservation, str]] = []
+    deleted: list[tuple[Reservation, str]] = []
     for reservation in unused:
         if reservation.uid in view.pods:
             waiting.append(reservation)
         else:
-            gone.append((reservation, _gone_words(view, reservation, now)))
+            deleted.append((reservation, _gone_words(view, reservation, now)))
     events: list[AnyEventData] = []
     if waiting:
         events.append(_release(waiting, "expired", "the reservation was not used in time"))
-    if gone:
-        events.append(_release([r for r, _ in gone], "deleted", _release_text(gone)))
+    if deleted:
+        events.append(_release([r for r, _ in deleted], "deleted", _release_text(deleted)))
     return events
 
 
@@ -591,7 +591,7 @@ def _gone(
 ) -> Mapping[ReleaseReason, list[tuple[Reservation, str]]]:
     """Return the reservations that cannot be used any more, with the text of the cause."""
     unfit = unfit_pods(view, root, open_ones)
-    found: dict[ReleaseReason, list[tuple[Reservation, str]]] = {}
+    unusable: dict[ReleaseReason, list[tuple[Reservation, str]]] = {}
     for uid, reservation in open_ones.items():
         reason = _missing_reason(view, reservation, overtaken, now)
         if reason is None and reservation.group in changed:
@@ -599,8 +599,8 @@ def _gone(
         if reason is None and uid in unfit:
             reason = ("node-lost", unfit[uid])
         if reason is not None:
-            found.setdefault(reason[0], []).append((reservation, reason[1]))
-    return found
+            unusable.setdefault(reason[0], []).append((reservation, reason[1]))
+    return unusable
 
 
 def _missing_reason(
@@ -632,10 +632,10 @@ def _gone_words(view: ClusterView, reservation: Reservation, now: ReconcileConte
     return f"{UNWATCHED}:" if reservation.uid in now.unwatched else DELETED_UNBOUND
 
 
-def _release_text(found: list[tuple[Reservation, str]]) -> str:
+def _release_text(released: list[tuple[Reservation, str]]) -> str:
     """Return a text that names some of the pods by cause."""
     by_words: dict[str, list[str]] = {}
-    for reservation, words in sorted(found, key=lambda f: f[0].pod)[:NAMED_MAX]:
+    for reservation, words in sorted(released, key=lambda f: f[0].pod)[:NAMED_MAX]:
         by_words.setdefault(words, []).append(reservation.pod)
     text = "; ".join(f"{words} {', '.join(pods)}" for words, pods in by_words.items())
-    return text + (" and more" if len(found) > NAMED_MAX else "")
+    return text + (" and more" if len(released) > NAMED_MAX else "")

@@ -60,7 +60,7 @@ def decide_protection(
     """
     parents: frozenset[GroupKey] | None = None
     leaves: Collection[GroupKey] = ()
-    found = []
+    changes = []
     for key, guard in (view.guards if guards is None else guards).items():
         if not may_change(guard):
             continue
@@ -72,10 +72,10 @@ def decide_protection(
             if key in parents or _runs(view, key, leaves):
                 continue
             finalizers = tuple(name for name in guard.finalizers if name != FINALIZER)
-        found.append(FinalizerChange(group=key, guard=guard, finalizers=finalizers))
+        changes.append(FinalizerChange(group=key, guard=guard, finalizers=finalizers))
     # Removals first, because deletions wait for them.
-    found.sort(key=lambda p: (not p.guard.deleting, p.group))
-    return tuple(found)
+    changes.sort(key=lambda p: (not p.guard.deleting, p.group))
+    return tuple(changes)
 
 
 def may_remove_finalizer(
@@ -121,30 +121,30 @@ def _parents(view: ClusterView) -> frozenset[GroupKey]:
 
 def _on_cycles(above: Mapping[GroupKey, GroupKey]) -> set[GroupKey]:
     """Return the groups that are on a cycle of parents."""
-    found: set[GroupKey] = set()
-    known: set[GroupKey] = set()
+    on_cycles: set[GroupKey] = set()
+    visited: set[GroupKey] = set()
     for key in above:
         path: dict[GroupKey, None] = {}
-        here: GroupKey | None = key
-        while here is not None and here not in known and here not in path:
-            path[here] = None
-            here = above.get(here)
-        if here is not None and here in path:
+        group: GroupKey | None = key
+        while group is not None and group not in visited and group not in path:
+            path[group] = None
+            group = above.get(group)
+        if group is not None and group in path:
             keys = list(path)
-            found.update(keys[keys.index(here) :])
-        known.update(path)
-    return found
+            on_cycles.update(keys[keys.index(group) :])
+        visited.update(path)
+    return on_cycles
 
 
 def _above(view: ClusterView, key: GroupKey) -> set[GroupKey]:
     """Return a group and the groups above it if it is on a cycle, else an empty set."""
-    found: set[GroupKey] = set()
-    here = key
-    while here not in found:
-        found.add(here)
-        group, guard = view.groups.get(here), view.guards.get(here)
+    path: set[GroupKey] = set()
+    current = key
+    while current not in path:
+        path.add(current)
+        group, guard = view.groups.get(current), view.guards.get(current)
         parent = (group.parent if group is not None else None) or (guard.parent if guard else None)
         if parent is None:
             return set()
-        here = composite_key(here.namespace, parent)
-    return found if here == key else set()
+        current = composite_key(current.namespace, parent)
+    return path if current == key else set()

@@ -120,44 +120,44 @@ class _Changes:
     def __init__(
         self,
         last: _Compared,
-        here: _Compared,
+        current: _Compared,
         unsettled: Collection[GangUid],
         roots_by_group: _RootsByGroup,
     ) -> None:
-        self._both = (last, here)
+        self._both = (last, current)
         self._roots_by_group = roots_by_group
-        before, now = last.now, here.now
+        before, now = last.now, current.now
         moments = (before.binding ^ now.binding) | (before.posted ^ now.posted)
         self.members: dict[GangUid, set[PodUid]] = {}
-        self.nodes = changed_keys(last.state.reservations_on, here.state.reservations_on)
-        self.nodes |= changed_keys(last.state.claimed_on, here.state.claimed_on)
-        self.trees = changed_keys(last.forest.trees, here.forest.trees)
+        self.nodes = changed_keys(last.state.reservations_on, current.state.reservations_on)
+        self.nodes |= changed_keys(last.state.claimed_on, current.state.claimed_on)
+        self.trees = changed_keys(last.forest.trees, current.forest.trees)
         self.whole: set[GangUid] = set(before.started ^ now.started)
-        self.roots = changed_keys(last.state.gangs, here.state.gangs) | set(unsettled)
-        self._add_pods(changed_pods(last.view, here.view) | moments)
+        self.roots = changed_keys(last.state.gangs, current.state.gangs) | set(unsettled)
+        self._add_pods(changed_pods(last.view, current.view) | moments)
         self._add_failed_bindings(before.binding - now.binding)
-        self._add_nodes(changed_nodes(last.view, here.view))
+        self._add_nodes(changed_nodes(last.view, current.view))
         self._add_groups()
-        for holds in here.state.replacement_holds_on.values():
+        for holds in current.state.replacement_holds_on.values():
             self.whole |= {hold.gang_uid for hold in holds.values()}
         for name in self.nodes:
-            for uid in oversubscribed_on(here.view, here.state, name):
-                self.whole.add(here.state.gang_of[uid])
+            for uid in oversubscribed_on(current.view, current.state, name):
+                self.whole.add(current.state.gang_of[uid])
         self.roots |= self.whole | self.members.keys()
 
     def _add_pods(self, uids: Iterable[PodUid]) -> None:
-        last, here = self._both
+        last, current = self._both
         for uid in uids:
-            moved = not _uses_the_same(last.view.pods.get(uid), here.view.pods.get(uid))
-            for seen in self._both:
-                pod, gang_uid = seen.view.pods.get(uid), seen.state.gang_of.get(uid)
+            moved = not _uses_the_same(last.view.pods.get(uid), current.view.pods.get(uid))
+            for side in self._both:
+                pod, gang_uid = side.view.pods.get(uid), side.state.gang_of.get(uid)
                 if moved and pod is not None and pod.node is not None:
                     self.nodes.add(pod.node)
-                if pod is not None and (tree := seen.tree_of(pod)) is not None:
+                if pod is not None and (tree := side.tree_of(pod)) is not None:
                     self.members.setdefault(tree.root.uid, set()).add(uid)
                 if gang_uid is not None:
                     self.members.setdefault(gang_uid, set()).add(uid)
-                    held = seen.state.gangs[gang_uid].reservations.get(uid)
+                    held = side.state.gangs[gang_uid].reservations.get(uid)
                     if moved and held is not None:
                         self.nodes.add(held.node)
 
@@ -172,38 +172,36 @@ class _Changes:
     def _add_nodes(self, names: set[NodeName]) -> None:
         self.nodes |= names
         for name in names:
-            for seen in self._both:
-                there: Mapping[PodUid, Pod] = seen.view.on_node.get(name, Map())
-                self.whole |= {
-                    seen.state.gang_of[uid] for uid in there if uid in seen.state.gang_of
-                }
-                for uid, pod in there.items():  # also a member that was lost with the node
-                    if (tree := seen.tree_of(pod)) is not None:
+            for side in self._both:
+                pods: Mapping[PodUid, Pod] = side.view.on_node.get(name, Map())
+                self.whole |= {side.state.gang_of[uid] for uid in pods if uid in side.state.gang_of}
+                for uid, pod in pods.items():  # also a member that was lost with the node
+                    if (tree := side.tree_of(pod)) is not None:
                         self.trees.add(tree.root.key)
                         self.members.setdefault(tree.root.uid, set()).add(uid)
-                held: Mapping[PodUid, Reservation] = seen.state.reservations_on.get(name, Map())
+                held: Mapping[PodUid, Reservation] = side.state.reservations_on.get(name, Map())
                 self.whole |= {reservation.gang_uid for reservation in held.values()}
 
     def _add_groups(self) -> None:
         """Add the roots that name groups which came, went or are being deleted, and those of changed trees."""
-        last, here = self._both
+        last, current = self._both
         moved = [
             key
-            for key in changed_groups(last.view, here.view)
-            if _place(last.view, key) != _place(here.view, key)
+            for key in changed_groups(last.view, current.view)
+            if _place(last.view, key) != _place(current.view, key)
         ]
         if moved:
-            self.whole |= self._roots_by_group.naming(moved, here.state.gangs)
+            self.whole |= self._roots_by_group.naming(moved, current.state.gangs)
         # roots that the log does not have any more: their pods may run
         self.trees |= {
             group_key_of(last.state.gangs[uid])
             for uid in self.roots
-            if uid in last.state.gangs and uid not in here.state.gangs
+            if uid in last.state.gangs and uid not in current.state.gangs
         }
         for key in self.trees:
-            for seen in self._both:
-                tree = seen.forest.trees.get(key)
-                if tree is not None and tree.root.uid in here.state.gangs:
+            for side in self._both:
+                tree = side.forest.trees.get(key)
+                if tree is not None and tree.root.uid in current.state.gangs:
                     self.roots.add(tree.root.uid)
 
 
@@ -241,21 +239,21 @@ class IncrementalReconciliation:
         now: ReconcileContext,
         gangs: EachGang,
     ) -> list[NewEvent]:
-        here = _Compared(view, state, forest, now)
-        last, self._last = self._last, here
-        if last is None or _concerns_all(last, here):
+        current = _Compared(view, state, forest, now)
+        last, self._last = self._last, current
+        if last is None or _concerns_all(last, current):
             drafts = decide_reconcile(view, state, forest, now, gangs)
             self._open = {draft.gang_uid: None for draft in drafts}
             return drafts
-        changes = _Changes(last, here, self._open.keys(), self._roots_by_group)
+        changes = _Changes(last, current, self._open.keys(), self._roots_by_group)
         if unknown := {uid for uid in self._open if uid not in state.gangs}:
             changes.trees |= {
                 key for key, tree in forest.populated.items() if tree.root.uid in unknown
             }
         changes.whole |= {uid for uid, members in self._open.items() if members is None}
         before, self._open = self._open, {}
-        drafts, compared, left = self._of_members(last, here, changes, before, gangs)
-        shared = _shared(here, changes, left) if left else None
+        drafts, compared, left = self._of_members(last, current, changes, before, gangs)
+        shared = _shared(current, changes, left) if left else None
         for root in left:
             assert shared is not None
             tree = forest.trees.get(group_key_of(root))
@@ -276,7 +274,7 @@ class IncrementalReconciliation:
     def _of_members(
         self,
         last: _Compared,
-        here: _Compared,
+        current: _Compared,
         changes: _Changes,
         unsettled: Mapping[GangUid, frozenset[PodUid] | None],
         gangs: EachGang,
@@ -289,15 +287,15 @@ class IncrementalReconciliation:
         drafts: list[NewEvent] = []
         compared: set[GroupKey] = set()
         left: list[GangState] = []
-        for root in filter(None, map(here.state.gangs.get, changes.roots)):
-            compare = functools.partial(_compared_members, last, here, root, changes, unsettled)
+        for root in filter(None, map(current.state.gangs.get, changes.roots)):
+            compare = functools.partial(_compared_members, last, current, root, changes, unsettled)
             # one that is left out here is compared as a whole now, which reads less of the last comparison
             events = gangs.result(root.uid, f"members of {root.gang}", compare)
             if events is None:
                 left.append(root)
                 continue
             compared.add(group_key_of(root))
-            drafts += [here.now.draft(root.uid, root.gang, data) for data in events]
+            drafts += [current.now.draft(root.uid, root.gang, data) for data in events]
             if events:
                 self._open[root.uid] = frozenset(data.uid for data in events)
         return drafts, compared, left
@@ -305,18 +303,18 @@ class IncrementalReconciliation:
 
 def _compared_members(
     last: _Compared,
-    here: _Compared,
+    current: _Compared,
     root: GangState,
     changes: _Changes,
     unsettled: Mapping[GangUid, frozenset[PodUid] | None],
 ) -> list[PodBound] | None:
     """Return the events of a root of which only members changed; None where it has to be compared as a whole."""
-    members = _changed_members(last, here, root)
+    members = _changed_members(last, current, root)
     if members is None or root.uid in changes.whole:
         return None
     members |= changes.members.get(root.uid, set())
     members |= unsettled.get(root.uid) or frozenset()
-    return _member_differences(here, root, members)
+    return _member_differences(current, root, members)
 
 
 def _uses_the_same(before: Pod | None, pod: Pod | None) -> bool:
@@ -329,18 +327,18 @@ def _uses_the_same(before: Pod | None, pod: Pod | None) -> bool:
     )
 
 
-def _concerns_all(last: _Compared, here: _Compared) -> bool:
+def _concerns_all(last: _Compared, current: _Compared) -> bool:
     """Return whether something changed by time, or by answers about lost members."""
-    timed = any(bool(c.now.awaited or c.now.expired or c.now.over) for c in (last, here))
-    return timed or last.now.ends != here.now.ends
+    timed = any(bool(c.now.awaited or c.now.expired or c.now.over) for c in (last, current))
+    return timed or last.now.ends != current.now.ends
 
 
-def _shared(here: _Compared, changes: _Changes, roots: Iterable[GangState]) -> Shared:
+def _shared(current: _Compared, changes: _Changes, roots: Iterable[GangState]) -> Shared:
     """Return what some roots need to be compared as a whole."""
     nodes = set(changes.nodes)
     for root in roots:
         nodes.update(reservation.node for reservation in root.reservations.values())
-    view, state = here.view, here.state
+    view, state = current.view, current.state
     return Shared(
         overtaken=frozenset(uid for name in nodes for uid in oversubscribed_on(view, state, name)),
         taken=oversubscribed_holds(view, state),
@@ -349,10 +347,10 @@ def _shared(here: _Compared, changes: _Changes, roots: Iterable[GangState]) -> S
     )
 
 
-def _changed_members(last: _Compared, here: _Compared, root: GangState) -> set[PodUid] | None:
+def _changed_members(last: _Compared, current: _Compared, root: GangState) -> set[PodUid] | None:
     """Return the members of a root whose state changed; None where more than members differs, or a rule is broken."""
     key = group_key_of(root)
-    before, tree = last.state.gangs.get(root.uid), here.forest.trees.get(key)
+    before, tree = last.state.gangs.get(root.uid), current.forest.trees.get(key)
     then = last.forest.trees.get(key)
     if before is None or tree is None or then is None or root.uid != tree.root.uid:
         return None
@@ -367,10 +365,10 @@ def _changed_members(last: _Compared, here: _Compared, root: GangState) -> set[P
 
 
 def _member_differences(
-    here: _Compared, root: GangState, members: Iterable[PodUid]
+    current: _Compared, root: GangState, members: Iterable[PodUid]
 ) -> list[PodBound] | None:
     """Return the events of members that are bound as reserved; None where there is another difference."""
-    view = here.view
+    view = current.view
     events: list[PodBound] = []
     waiting: dict[PodUid, Reservation] = {}
     for uid in members:

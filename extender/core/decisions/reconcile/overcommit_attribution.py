@@ -120,7 +120,7 @@ def _record(pod: Pod, node: NodeName, priority: int) -> ReservedCapacityUser:
 
 
 def reserved_capacity_users_text(
-    found: Sequence[ReservedCapacityUser], readers: Visibility = EVERYTHING
+    users: Sequence[ReservedCapacityUser], readers: Visibility = EVERYTHING
 ) -> str:
     """Return the text about pods that use reserved capacity, or an empty string.
 
@@ -128,17 +128,17 @@ def reserved_capacity_users_text(
     >>> reserved_capacity_users_text([user])
     'taken by ns/p (scheduler s, priority 0), which does not see what is reserved'
     """
-    if not found:
+    if not users:
         return ""
-    named = [f"{_user_text(one, readers)}, {_HOW[one.via]}" for one in found[:NAMED_MAX]]
-    return f"taken by {'; '.join(named)}" + (" and more" if len(found) > NAMED_MAX else "")
+    named = [f"{_user_text(user, readers)}, {_HOW[user.via]}" for user in users[:NAMED_MAX]]
+    return f"taken by {'; '.join(named)}" + (" and more" if len(users) > NAMED_MAX else "")
 
 
-def _user_text(one: ReservedCapacityUser, readers: Visibility) -> str:
-    name = name_for(readers, f"Pod/{one.pod}", priority=one.priority)
+def _user_text(user: ReservedCapacityUser, readers: Visibility) -> str:
+    name = name_for(readers, f"Pod/{user.pod}", priority=user.priority)
     if is_hidden(name):
         return name
-    return f"{one.pod} (scheduler {one.scheduler}, priority {one.priority})"
+    return f"{user.pod} (scheduler {user.scheduler}, priority {user.priority})"
 
 
 def retry_time_us(root: GangState) -> int:

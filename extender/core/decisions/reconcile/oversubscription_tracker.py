@@ -54,14 +54,14 @@ class OversubscriptionTracker:
             self._fit.pop(name, None)
             return tuple(oversubscribed_on(view, state, name))
         node, reservations = view.nodes.get(name), state.reservations_on.get(name, NO_HOLDS)
-        known = self._fit.get(name)
-        if known is not None and known.node is node and known.reservations is reservations:
+        fit = self._fit.get(name)
+        if fit is not None and fit.node is node and fit.reservations is reservations:
             return ()
-        found = tuple(oversubscribed_on(view, state, name))
+        uids = tuple(oversubscribed_on(view, state, name))
         self._fit.pop(name, None)
-        if node is not None and not found:
+        if node is not None and not uids:
             self._fit[name] = _Fits(node, reservations)
-        return found
+        return uids
 
     def _follow(self, view: ClusterView, state: ReservationState) -> None:
         """Forget the nodes on which a pod needs more than before."""

@@ -53,19 +53,19 @@ class PredictedLosses:
             gangs: How each gang is predicted; None: exceptions are raised.
         """
         each = gangs or EachGang()
-        gone = self._gone.get(
+        lost = self._gone.get(
             lambda: frozenset((*now.awaited, *vanished(before, view))),
             same=(view.members, before.members, now.awaited),
         )
-        if not gone:
+        if not lost:
             return state
-        found = self._found.get(
-            lambda: tuple(_holds(view, state, forest, gone, now, each)),
-            same=(gone, view.nodes, view.groups, view.ends, state.gangs, state.trees, now.ends),
+        holds = self._found.get(
+            lambda: tuple(_holds(view, state, forest, lost, now, each)),
+            same=(lost, view.nodes, view.groups, view.ends, state.gangs, state.trees, now.ends),
         )
-        if not found:
+        if not holds:
             return state
-        return self._given.get(lambda: _with(state, found), same=(state, found))
+        return self._given.get(lambda: _with(state, holds), same=(state, holds))
 
 
 def vanished(before: ClusterView, view: ClusterView) -> Iterator[PodUid]:
@@ -87,12 +87,12 @@ def _holds(
     view: ClusterView,
     state: ReservationState,
     forest: Forest,
-    gone: Collection[PodUid],
+    lost_pods: Collection[PodUid],
     now: ReconcileContext,
     gangs: EachGang,
 ) -> Iterator[ReplacementHold]:
     answered = msgspec.structs.replace(now, awaited=NO_PODS)
-    for gang_uid in sorted({state.gang_of[uid] for uid in gone if uid in state.gang_of}):
+    for gang_uid in sorted({state.gang_of[uid] for uid in lost_pods if uid in state.gang_of}):
         root = state.gangs[gang_uid]
         tree = forest.trees.get(group_key_of(root))
         losses = functools.partial(losses_with_hold, view, state, root, tree, answered)
@@ -105,10 +105,10 @@ def _holds(
             )  # fmt: skip
 
 
-def _with(state: ReservationState, found: Collection[ReplacementHold]) -> ReservationState:
+def _with(state: ReservationState, holds: Collection[ReplacementHold]) -> ReservationState:
     replacement_holds_on = state.replacement_holds_on
-    for hold in found:
+    for hold in holds:
         node = NodeName(hold.node)
-        here = replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).set(hold.uid, hold)
-        replacement_holds_on = replacement_holds_on.set(node, here)
+        on_node = replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).set(hold.uid, hold)
+        replacement_holds_on = replacement_holds_on.set(node, on_node)
     return msgspec.structs.replace(state, replacement_holds_on=replacement_holds_on)

@@ -67,15 +67,19 @@ class WantedGroups:
 
     def get(self, key: GroupKey, group: Group | None) -> Wanted | None:
         """Return the wanted group of a key: that of the owner of the group that exists, else of the first that came."""
-        found = self._by_key.get(key, ())
-        mine = [one for one in found if group is not None and not is_taken(one, group)]
-        return next(iter((*mine, *found)), None)
+        candidates = self._by_key.get(key, ())
+        mine = [
+            candidate
+            for candidate in candidates
+            if group is not None and not is_taken(candidate, group)
+        ]
+        return next(iter((*mine, *candidates)), None)
 
-    def _replace(self, key: GroupKey, uid: str, wanted: Wanted | None) -> None:
+    def _replace(self, key: GroupKey, uid: str, desired: Wanted | None) -> None:
         """Put the wanted group of a workload where its last one was, so that the first to come stays the first."""
-        several = {one.tree.uid: one for one in self._by_key.get(key, ())}
-        if wanted is not None:
-            several[uid] = wanted
+        several = {group.tree.uid: group for group in self._by_key.get(key, ())}
+        if desired is not None:
+            several[uid] = desired
         else:
             several.pop(uid, None)
         if several:
@@ -112,13 +116,13 @@ class Link(msgspec.Struct, frozen=True, gc=False):
 
 def wanted_links(trees: Iterable[WorkloadTree]) -> dict[GroupKey, Link]:
     """Return the adopted groups that have a composite above them, by key."""
-    found: dict[GroupKey, Link] = {}
+    links: dict[GroupKey, Link] = {}
     for tree in trees:
         namespace = tree.workload.partition("/")[0]
-        for one in tree.adopted:
-            if one.parent:
-                found.setdefault(leaf_key(namespace, one.name), Link(one.parent, tree))
-    return found
+        for leaf in tree.adopted:
+            if leaf.parent:
+                links.setdefault(leaf_key(namespace, leaf.name), Link(leaf.parent, tree))
+    return links
 
 
 def link_write(key: GroupKey, link: Link, group: Group | None) -> GroupWrite | None:
@@ -131,39 +135,39 @@ def link_write(key: GroupKey, link: Link, group: Group | None) -> GroupWrite | N
     return GroupWrite(action="link", key=key, uid=group.uid, parent=link.parent)
 
 
-def group_write(key: GroupKey, wanted: Wanted | None, group: Group | None) -> GroupWrite | None:
+def group_write(key: GroupKey, desired: Wanted | None, group: Group | None) -> GroupWrite | None:
     """Return the write that a group needs now, or None.
 
     A group that another client made is not changed. One that is being deleted is created again when it is gone.
     """
-    if wanted is None:
+    if desired is None:
         if group is None or group.deleting or group.managed_by != MANAGED_BY:
             return None
         return GroupWrite(action="delete", key=key, uid=group.uid)
     if group is None:
-        return GroupWrite(action="create", key=key, spec=wanted.spec, tree=wanted.tree)
-    same = (group.minimum, group.required) == (wanted.spec.minimum, wanted.spec.required)
-    if group.deleting or is_taken(wanted, group) or same:
+        return GroupWrite(action="create", key=key, spec=desired.spec, tree=desired.tree)
+    same = (group.minimum, group.required) == (desired.spec.minimum, desired.spec.required)
+    if group.deleting or is_taken(desired, group) or same:
         return None
-    return GroupWrite(action="apply", key=key, spec=wanted.spec, tree=wanted.tree, uid=group.uid)
+    return GroupWrite(action="apply", key=key, spec=desired.spec, tree=desired.tree, uid=group.uid)
 
 
-def is_taken(wanted: Wanted, group: Group) -> bool:
+def is_taken(desired: Wanted, group: Group) -> bool:
     """Return whether the name of a wanted group belongs to an object of another owner."""
-    return group.owner_uid != wanted.tree.owner_uid or group.managed_by != MANAGED_BY
+    return group.owner_uid != desired.tree.owner_uid or group.managed_by != MANAGED_BY
 
 
-def is_blocked(wanted: Wanted, parent: Group | None, *, own: bool) -> bool:
+def is_blocked(desired: Wanted, parent: Group | None, *, own: bool) -> bool:
     """Return whether a group cannot be created yet, because its parent is being deleted or belongs to another owner.
 
     A composite that is being deleted stays while groups name it, so a new group would keep it for ever.
 
     Args:
-        wanted: The group.
+        desired: The group.
         parent: The group that has the name of its parent; None: there is none.
         own: The parent is a group of the same tree, and not a composite of the user's.
     """
-    return parent is not None and (parent.deleting or (own and is_taken(wanted, parent)))
+    return parent is not None and (parent.deleting or (own and is_taken(desired, parent)))
 
 
 def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:

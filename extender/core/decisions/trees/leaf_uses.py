@@ -44,22 +44,22 @@ class LeafUses:
         """
         if members is self._seen:
             return self._by_workload
-        known: dict[GroupKey, tuple[Members, tuple[_Use, ...]]] = {}
-        found: dict[WorkloadName, list[LeafUse]] = {}
+        entries: dict[GroupKey, tuple[Members, tuple[_Use, ...]]] = {}
+        by_workload: dict[WorkloadName, list[LeafUse]] = {}
         for key, pods in members.items():
             entry = self._known.get(key)
             if entry is None or entry[0] is not pods:
                 last = dict(entry[1]) if entry else {}
                 entry = (pods, tuple(_uses(key, list(pods.values()), last)))
-            known[key] = entry
+            entries[key] = entry
             for name, use in entry[1]:
-                found.setdefault(name, []).append(use)
+                by_workload.setdefault(name, []).append(use)
         fresh = {}
-        for name, uses in found.items():
+        for name, uses in by_workload.items():
             now = tuple(sorted(uses, key=_by_name))
             before = self._by_workload.get(name)
             fresh[name] = before if before == now else now
-        self._seen, self._known, self._by_workload = members, known, fresh
+        self._seen, self._known, self._by_workload = members, entries, fresh
         return fresh
 
 
@@ -73,25 +73,25 @@ def _uses(key: GroupKey, pods: list[Pod], before: Mapping[WorkloadName, LeafUse]
     Two workloads use one leaf where their long names are cut to the same.
     """
     while pods:
-        pod = min(pods, key=lambda one: (one.created_us, one.uid))
+        pod = min(pods, key=lambda p: (p.created_us, p.uid))
         kind = kind_of_pod(pod.labels) if TREE_LABEL in pod.labels else None
         if kind is None:
             return
         named = pod.labels[kind.name_label]
-        mine = [one for one in pods if one.labels.get(kind.name_label) == named]
+        mine = [p for p in pods if p.labels.get(kind.name_label) == named]
         read = {LEAF_LABEL}
         for rule in kind.name_rules:
             read.update(rule.label_keys, (condition.key for condition in rule.when))
         use = LeafUse(
             name=key.name,
-            pods=sum(not one.deleting for one in mine),
+            pods=sum(not p.deleting for p in mine),
             labels={label: pod.labels[label] for label in sorted(read) if label in pod.labels},
         )
         workload = WorkloadName(kind.kind, key.namespace, named)
         yield workload, before[workload] if before.get(workload) == use else use
         if len(mine) == len(pods):
             return
-        pods = [one for one in pods if one.labels.get(kind.name_label) != named]
+        pods = [p for p in pods if p.labels.get(kind.name_label) != named]
 
 
 def with_finished_pods(
@@ -112,14 +112,17 @@ def with_finished_pods(
         if leaf and not _failed(job):
             done = pods_at_once(job.spec) - remaining_pods(job)
             finished[leaf] = finished.get(leaf, 0) + done
-    found = {use.name: use for use in uses}
+    by_leaf = {use.name: use for use in uses}
     for leaf, count in finished.items():
         if count:
-            use = found.get(leaf, LeafUse(name=leaf))
-            found[leaf] = msgspec.structs.replace(use, finished=count)
-    return tuple(found[name] for name in sorted(found))
+            use = by_leaf.get(leaf, LeafUse(name=leaf))
+            by_leaf[leaf] = msgspec.structs.replace(use, finished=count)
+    return tuple(by_leaf[name] for name in sorted(by_leaf))
 
 
 def _failed(job: WorkloadObject) -> bool:
     conditions = job.status.get("conditions") or ()
-    return any(one.get("type") == "Failed" and one.get("status") == "True" for one in conditions)
+    return any(
+        condition.get("type") == "Failed" and condition.get("status") == "True"
+        for condition in conditions
+    )

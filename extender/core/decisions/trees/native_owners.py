@@ -24,13 +24,13 @@ class NativeOwners:
         Groups that are being deleted are left out.
         """
         if groups is not self._seen:
-            found: dict[str, list[NativeGroup]] = {}
+            by_owner: dict[str, list[NativeGroup]] = {}
             for key, group in groups.items():
                 if is_native(group) and not group.deleting:
-                    made = NativeGroup(name=key.name, template=group.template or "")
-                    found.setdefault(group.owner_uid, []).append(made)
+                    native = NativeGroup(name=key.name, template=group.template or "")
+                    by_owner.setdefault(group.owner_uid, []).append(native)
             fresh = {}
-            for uid, several in found.items():
+            for uid, several in by_owner.items():
                 now, before = tuple(sorted(several, key=_by_name)), self._by_owner.get(uid)
                 fresh[uid] = before if before == now else now
             self._seen, self._by_owner = groups, fresh
@@ -51,8 +51,8 @@ def native_groups_of(
         by_owner: The groups by the UID of their owner.
         owners: UIDs of the workload and of the objects that it owns.
     """
-    found = [group for uid in owners for group in by_owner.get(uid, ())]
-    return tuple(sorted(found, key=_by_name))
+    owned = [group for uid in owners for group in by_owner.get(uid, ())]
+    return tuple(sorted(owned, key=_by_name))
 
 
 def _by_name(group: NativeGroup) -> str:

@@ -45,7 +45,7 @@ def _reaches_pods(
         return True  # the label of its owner counts
     if kind.label_patch is not None:
         items = workload.spec.get(kind.label_patch.field) or ()
-        if any(one.get(kind.label_patch.key) == PATCH_MANAGER for one in items):
+        if any(item.get(kind.label_patch.key) == PATCH_MANAGER for item in items):
             return True
         # the label may come from elsewhere; without a status its controller has not made anything yet
         return not workload.status or any(profile_name(BY_KIND[o.kind], o) for o in owned)

@@ -175,16 +175,16 @@ def _answer_words(root: GangState, tree: Tree) -> str:
         return "not planned yet"  # it is valid again, and the next pass plans it
     beyond = root.phase in ("admitted", "scheduled")
     if root.last_decision.outcome == "unknown":
-        what = "more members" if beyond else "its minimum"
+        members = "more members" if beyond else "its minimum"
         if _refused_by_scheduler(root):
-            text = f"kube-scheduler refuses every node with capacity for {what}"
+            text = f"kube-scheduler refuses every node with capacity for {members}"
             rules = possible_pod_rules(root, tree)
             return (
                 f"{text}; rules between pods may be the cause: {', '.join(rules)}"
                 if rules
                 else text
             )
-        return f"no capacity for {what} was found within the search budget"
+        return f"no capacity for {members} was found within the search budget"
     if root.last_decision.when_empty == "never":
         return "no capacity for its minimum, not even when no other pod runs"
     text = "no capacity for more members" if beyond else "no capacity for its minimum"
@@ -210,11 +210,11 @@ def _protect(
         if any(name in nodes for nodes in held) and not fits_beside_held(view, state, name, pod)
     }
     reason = "capacity is reserved for a gang of equal or higher priority"
-    made = nodes_of_preemptors(state)
+    freed = nodes_of_preemptors(state)
     costly = {
         name
         for name in offered
-        if name in made
+        if name in freed
         and name not in refused
         and not fits_beside_held(view, state, name, pod, lower=True)
     }
@@ -331,10 +331,10 @@ def decide_prioritize(
     reservation = reservation_of(state, pod.uid)
     if reservation is not None:
         return ((reservation.node, SCORE_MAX),) if reservation.node in offered else ()
-    found = scores()
-    if not found or not offered:
+    by_node = scores()
+    if not by_node or not offered:
         return ()
-    of_offered = [found.get(name, SCORE_MAX) for name in offered]
+    of_offered = [by_node.get(name, SCORE_MAX) for name in offered]
     named, left_out = 0, min(of_offered)
     for score, nodes in sorted(Counter(of_offered).items(), reverse=True):
         named += nodes
@@ -374,8 +374,8 @@ def domain_scores(
                 empties[key, value] = empties.get((key, value), 0) + (not busy)
     scores: dict[NodeName, int] = {}
     for name, node in view.nodes.items():
-        found = [(key, node.labels[key]) for key in keys if key in node.labels]
-        if found:
-            share = sum(empties[d] / totals[d] for d in found) / len(found)
+        domains = [(key, node.labels[key]) for key in keys if key in node.labels]
+        if domains:
+            share = sum(empties[d] / totals[d] for d in domains) / len(domains)
             scores[name] = round(SCORE_MAX * (1 - share))
     return scores

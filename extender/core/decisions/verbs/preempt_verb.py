@@ -108,12 +108,12 @@ def _left(
     victims: Mapping[PodUid, object],
 ) -> tuple[NodeCandidate, ...]:
     """Return the earlier answer again, without the nodes where a victim terminates."""
-    found = []
+    candidates = []
     for node in claims:
         pods = [p for uid in victims if (p := view.pods.get(uid)) is not None and p.node == node]
         if pods and not any(pod.deleting for pod in pods):
-            found.append(NodeCandidate(node=node, victims=_ordered(map(_offered, pods))))
-    return tuple(found)
+            candidates.append(NodeCandidate(node=node, victims=_ordered(map(_offered, pods))))
+    return tuple(candidates)
 
 
 def _ordered(pods: Iterable[OfferedPod]) -> tuple[PodUid, ...]:
@@ -150,20 +150,20 @@ def build_preempt_input(
     offers = []
     for candidate in sorted(offered, key=lambda c: c.node):
         pods = [view.pods.get(uid) for uid in candidate.victims]
-        known = [p for p in pods if p is not None and p.node == candidate.node]
-        if not known or len(known) != len(pods) or any(p.static for p in known):
+        victims = [p for p in pods if p is not None and p.node == candidate.node]
+        if not victims or len(victims) != len(pods) or any(p.static for p in victims):
             continue
-        here = _units(view, forest, known, trees)
-        if not here.keys().isdisjoint(spared):
+        candidate_units = _units(view, forest, victims, trees)
+        if not candidate_units.keys().isdisjoint(spared):
             continue
-        units |= here
-        gone = {p.uid for unit in here.values() for p in unit.pods}
+        units |= candidate_units
+        evicted = {p.uid for unit in candidate_units.values() for p in unit.pods}
         offers.append(
             NodeOffer(
                 node=candidate.node,
                 violations=candidate.violations,
-                units=tuple(sorted(here)),
-                left=free_beside_held(view, state, candidate.node, pod, without=gone),
+                units=tuple(sorted(candidate_units)),
+                left=free_beside_held(view, state, candidate.node, pod, without=evicted),
             )
         )
     return PreemptVerbInput(
@@ -181,7 +181,7 @@ def _units(
     view: ClusterView, forest: Forest, victims: list[Pod], trees: dict[str, OfferedTree]
 ) -> dict[str, OfferedUnit]:
     """Return the disruption units of some pods (E-4) by name, and add their trees to `trees`."""
-    found: dict[str, OfferedUnit] = {}
+    units: dict[str, OfferedUnit] = {}
     for pod in victims:
         above = groups_above(view, pod.group)
         whole = [group for group in above if group.disruption_mode == "all"]
@@ -197,8 +197,8 @@ def _units(
             kind, path, uid = group.key.kind, group.key.path, group.uid
             pods = _running_below(view, forest, group)
         unit = OfferedUnit(kind, path, uid, priority, name, tuple(map(_offered, _by_path(pods))))
-        found.setdefault(unit.name, unit)
-    return found
+        units.setdefault(unit.name, unit)
+    return units
 
 
 def _by_path(pods: Iterable[Pod]) -> list[Pod]:
@@ -296,8 +296,8 @@ def _option(
 
 def _breaks(tree: OfferedTree, units: Iterable[OfferedUnit]) -> bool:
     """Return whether a gang that meets its minimum now, and keeps some members, falls below it."""
-    gone = {p.uid: p.group for unit in units if unit.tree == tree.root for p in unit.pods}
-    after = Counter(tree.running) - Counter(gone.values())
+    evicted = {p.uid: p.group for unit in units if unit.tree == tree.root for p in unit.pods}
+    after = Counter(tree.running) - Counter(evicted.values())
     if not after:
         return False  # the whole tree is evicted
     return any(
