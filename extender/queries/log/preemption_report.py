@@ -109,7 +109,9 @@ async def _check_names(reader: EventQueries, wanted: PreemptionQuery) -> None:
         or await reader.placements(victim)
         or (await _plans(reader, PreemptionQuery(victim=victim, limit=1)))[0]
     ):
-        raise NotFound(f"victim {victim}: {_NO_VICTIM}, no such gang, and no such member that was placed; {_ALL}")
+        raise NotFound(
+            f"victim {victim}: {_NO_VICTIM}, no such gang, and no such member that was placed; {_ALL}"
+        )
     if namespace and not (await _plans(reader, PreemptionQuery(namespace=namespace, limit=1)))[0]:
         await check_names(reader, namespace=namespace)
 
