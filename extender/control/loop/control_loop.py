@@ -205,7 +205,14 @@ class ControlLoop:
     async def _step(
         self, name: str, work: Callable[[Moment], Awaitable[object]], begun: Moment
     ) -> None:
-        """Do one step of a pass with the state as the steps before left it; a defect in it does not keep the others."""
+        """Do one step of a pass with the state as the steps before left it; a defect in it does not keep the others.
+
+        Raises:
+            NotLeading: The pass began in another term, whose state and cluster it has compared.
+        """
+        if self._leader.terms != self._terms:
+            msg = "the lease was lost during the pass, and acquired again"
+            raise NotLeading(msg)
         if not self._faults.waits(name):
             with self._faults.alone(name):
                 await work(self._observer.after_appends(begun))
