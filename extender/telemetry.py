@@ -408,6 +408,11 @@ class Metrics:
             self.tls_reloads.labels(files, "failed")
 
     def _add_others(self, prefix: str) -> None:
+        self.control_loop_failures_in_a_row = Gauge(
+            f"{prefix}_control_loop_failures_in_a_row",
+            "How often the pass of the control loop, or a step of it for all gangs, has failed since its last success; the largest number.",
+            registry=self.registry,
+        )
         self.manifest_files_ignored = Gauge(
             f"{prefix}_manifest_files_ignored",
             "1 for each file of --cluster that is not valid; its last valid content stays in use.",

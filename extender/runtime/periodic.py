@@ -34,6 +34,8 @@ KEPT_MAX: Final = 1_000
 class _Pause(msgspec.Struct, frozen=True):
     until_ms: int
     lasts_ms: int
+    failures: int  # one after the other, without a success between them
+    error: str  # the type of the last exception; its text may have names of objects
 
 
 class _Alone(Generic[K]):
@@ -68,6 +70,8 @@ class ObjectFaults(Generic[K]):
         part: str,
         now_ms: Callable[[], int] | None = None,
         name_of: Callable[[K], str] = str,
+        *,
+        last_ms: int = LAST_MS,
     ) -> None:
         """Prepare.
 
@@ -75,8 +79,10 @@ class ObjectFaults(Generic[K]):
             part: Label of the metric.
             now_ms: Monotonic time in milliseconds; None: that of the event loop.
             name_of: Returns the name of an object, for the log.
+            last_ms: The longest pause.
         """
         self._part = part
+        self._last_ms = last_ms
         self._name_of = name_of
         self._now_ms = now_ms or _loop_time_ms
         self._pauses: dict[K, _Pause] = {}
@@ -108,17 +114,22 @@ class ObjectFaults(Generic[K]):
         pause = self._pauses.get(key)
         return 0.0 if pause is None else pause.lasts_ms / 1000
 
+    def failing(self) -> list[tuple[K, int, str]]:
+        """Return the objects whose last try failed: how often in a row, and the type of the last exception."""
+        return [(key, pause.failures, pause.error) for key, pause in self._pauses.items()]
+
     def failed(self, key: K, error: Exception) -> None:
         """Log and count the exception of an object, and let the object wait."""
         before = self._pauses.get(key)
-        pause_ms = FIRST_MS if before is None else min(2 * before.lasts_ms, LAST_MS)
+        pause_ms = FIRST_MS if before is None else min(2 * before.lasts_ms, self._last_ms)
+        failures = 1 if before is None else before.failures + 1
         now_ms = self._now_ms()
         if len(self._pauses) >= KEPT_MAX:
             self._pauses = {k: p for k, p in self._pauses.items() if p.until_ms > now_ms}
-        self._pauses[key] = _Pause(now_ms + pause_ms, pause_ms)
+        self._pauses[key] = _Pause(now_ms + pause_ms, pause_ms, failures, type(error).__name__)
         METRICS.object_faults.labels(self._part).inc()
         log.error(
-            "a defect of this service concerns one object; it is tried again after a pause",
+            "a defect of this service; what it concerns is tried again after a pause",
             exc_info=error,
             extra={"part": self._part, "object": self._name_of(key), "pause_ms": pause_ms},
         )

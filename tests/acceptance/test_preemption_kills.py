@@ -55,7 +55,8 @@ def preemptor(number):
 
 
 def of_gang(service, kind, number):
-    return service.get(f"/v1/events?type={kind}&gang=default/hi{number}&limit=100")
+    events = service.get(f"/v1/events?type={kind}&limit=1000")  # the log may not have the gang yet
+    return [event for event in events if event["gang"] == f"default/hi{number}"]
 
 
 async def reached(service, point, number):

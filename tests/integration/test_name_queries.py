@@ -476,6 +476,63 @@ async def test_a_name_in_one_other_namespace_is_answered(several_namespaces, rea
         assert "lists" in absent.stderr
 
 
+# a command, and what it prints to stderr because the log does not have what it names
+UNKNOWN = {
+    ("history", "ns/jobs"): "gang ns/jobs: the log has no such root group; names are NAMESPACE/NAME of the root, "
+    "`gang-extender events` lists them; did you mean job?",
+    ("events", "--gang", "ns/jobs"): "lists them; did you mean job?",
+    ("events", "--gang", "jobs", "-n", "ns"): "gang ns/jobs: the log has no such root group",
+    ("events", "--gang", "team-a/twin"): TWINS,
+    ("events", "--node", "n9"): "node n9: the log has no event that names it; `gang-extender explain Node/n9` has",
+    ("events", "-n", "nowhere"): "namespace nowhere: the log has no gang in it",
+    ("report", "decisions", "--gang", "ns/jobs"): "did you mean job?",
+    ("report", "terminations", "-n", "nowhere"): "namespace nowhere: the log has no gang in it",
+    ("preemptions", "--preemptor", "ns/jobs"): "gang ns/jobs: the log has no such root group",
+    ("preemptions", "--victim", "ns/jobs"): "victim ns/jobs: the log has no preemption of a pod or group of this name, no such "
+    "gang, and no such member that was placed; `gang-extender preemptions` lists all",
+    ("preemptions", "-n", "nowhere"): "namespace nowhere: the log has no gang in it",
+    ("state", "-n", "nowhere"): "namespace nowhere: the log has no gang in it",
+}  # fmt: skip
+# what the log has, without a line that matches
+NO_LINE = {
+    ("history", "ns/big", "--after", "1000"): "No event about ns/big matches.",
+    ("events", "--gang", "ns/job", "--type", "CapacityHeld"): "No events match.",
+    ("events", "--gang", "ns/job", "-n", "team-b"): "No events match.",
+    ("events", "--node", "n1", "--after", "1000"): "No events match.",
+    ("events", "-n", "ns", "--type", "CapacityHeld"): "No events match.",
+    ("report", "terminations", "--gang", "ns/big"): "No rows in this span.",
+    ("report", "decisions", "-n", "team-b"): "No rows in this span.",
+    ("preemptions", "--preemptor", "ns/job"): "No preemptions match.",
+    ("preemptions", "--preemptor", "ns/big", "--state", "cancelled"): "No preemptions match.",
+    ("preemptions", "--victim", "ns/big"): "No preemptions match.",
+    ("preemptions", "--victim", "big"): "No preemptions match.",
+    ("preemptions", "--victim", "ns/job-0", "--state", "cancelled"): "No preemptions match.",
+    ("preemptions", "--victim", "ns/job-0", "--since", "2100-01-01T00:00:00Z"): "No preemptions match.",
+    ("preemptions", "-n", "team-b"): "No preemptions match.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", ["database", "service"])
+async def test_an_unknown_name_is_an_error_and_a_known_one_without_a_line_is_not(
+    several_namespaces, door
+):
+    """At every reader of the log, from the database and over /v1."""
+    async with served(several_namespaces) as server:
+        option = ("--server", str(server.make_url(""))) if door == "service" else ()
+
+        async def run(words):
+            return await asyncio.to_thread(command, several_namespaces, *words, *option)
+
+        for words, text in UNKNOWN.items():
+            unknown = await run(words)
+            assert (unknown.returncode, unknown.stdout) == (1, ""), (words, unknown)
+            assert text in " ".join(unknown.stderr.split()), (words, unknown.stderr)
+        for words, text in NO_LINE.items():
+            known = await run(words)
+            assert known.returncode == 0, (words, known)
+            assert text in known.stdout + known.stderr, (words, known)
+
+
 def without_times(text):
     """Return a decoded answer without the span of a report, which ends now."""
     found = json.loads(text) if text else ""

@@ -49,6 +49,7 @@ from extender.queries.log.gang_history import (
     HistoryLine,
     HistoryQuery,
     ServedEvent,
+    events_page,
     gang_of_name,
 )
 from extender.queries.log.gang_history import history as read_history
@@ -230,17 +231,12 @@ def listed_gang(gang: str, part: Listed, source: Ask | None) -> str:
 
 
 def _served_gang(source: Ask, gang: str, namespace: str) -> str:
-    """Return what `gang_of_name` returns, from a service.
-
-    Raises:
-        typer.Exit: The service does not know the name, or knows several; this is printed.
-    """
+    """Return what `gang_of_name` returns, from a service; that in `namespace` where it does not have the name, or has several."""
     if "/" in gang:
         return gang
     for name in (f"{namespace}/{gang}", gang):
-        for event in source(
-            f"/v1/events?{urlencode({'gang': name, 'limit': 1})}", list[_GangField]
-        ):
+        path = f"/v1/events?{urlencode({'gang': name, 'limit': 1})}"
+        for event in source(path, list[_GangField], absent=[]):
             return event.gang
     return f"{namespace}/{gang}"
 
@@ -385,7 +381,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
 
         async def question(opened: Store) -> EventPage:
             gang = await gang_of_name(opened.audit, event_filter.gang)
-            return await opened.audit.page(replace(event_filter, gang=gang))
+            return await events_page(opened.audit, replace(event_filter, gang=gang))
 
         page = ask(database_url, data_dir, question)
         lines = [event_line(event) for event in page.events]

@@ -260,8 +260,9 @@ def _finding(service_finder: ServiceFinder) -> Iterator[None]:
 
 
 def ask_service(
-    server: str | None, path: str, kind: type[T], *, body: bytes | None = None, within_s: float = 10
-) -> T:
+    server: str | None, path: str, kind: type[T], *, body: bytes | None = None, within_s: float = 10,
+    absent: T | None = None,
+) -> T:  # fmt: skip
     """Return the decoded answer of the service, by GET, or by POST with a body.
 
     Args:
@@ -270,6 +271,7 @@ def ask_service(
         kind: Type of the answer.
         body: What is posted; None: nothing.
         within_s: How long the service may take.
+        absent: Returned where the service answers 404; None: that is an error.
 
     Raises:
         BadInput: The service was not found or did not answer, or is not a gang-extender.
@@ -294,6 +296,8 @@ def ask_service(
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         why = str(error) or type(error).__name__
         raise BadInput(finder().no_answer(url, why)) from error
+    if status == 404 and absent is not None:  # noqa: PLR2004 -- not found
+        return absent
     if status != 200:  # noqa: PLR2004 -- OK
         try:
             detail = msgspec.json.decode(answer, type=_Problem).detail

@@ -25,6 +25,7 @@ from extender.control.loop.cluster_observer import Moment
 from extender.control.loop.expected_changes import ChildGroups, are_expected
 from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.reconciler import Reconciler
+from extender.control.published.pass_result import Observation
 from extender.core.decisions.admit.native_gang_scheduling import gates_to_remove
 from extender.core.decisions.admit.plan_request import is_refused, refused_members
 from extender.core.decisions.capacity.hold_progress import hold_progress
@@ -42,6 +43,7 @@ from extender.core.model.pods import Pod
 from extender.runtime.cooperative_yield import SlicePace
 from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import first_of
+from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +67,10 @@ EXPECTED_CHANGES_MS_MAX = 1_000
 # After a long pass an unexpected change may wait so long: members of a large gang change hundreds of times a second
 LOOK_EVERY_MS = 20
 LONG_PASS_MS = 16
-# A pass that a defect ended is tried again after a pause of at most this length: everything waits for it.
-PASS_AGAIN_S_MAX = 5.0
+# A pass or a step that a defect ended is tried again after a pause of at most this length: all gangs wait for it, ...
+PASS_AGAIN_MS_MAX = 5_000
+# ... and after so many failures in a row the readiness checks name it
+FAILURES_SHOWN = 3
 TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
 
 
@@ -87,7 +91,13 @@ class ControlLoop:
         self._clock = parts.clock
         self._settings = parts.settings
         self._observer = parts.observer
-        self._faults: ObjectFaults[str] = ObjectFaults("control loop", parts.clock.monotonic_ms)
+        # passes and their steps: with what is computed for all gangs together
+        self._faults: ObjectFaults[str] = ObjectFaults(
+            "control loop", parts.clock.monotonic_ms, last_ms=PASS_AGAIN_MS_MAX
+        )
+        self._note_faults: ObjectFaults[str] = ObjectFaults(
+            "status reports", parts.clock.monotonic_ms
+        )
         self._published = parts.exchange.published
         self._rejections = parts.exchange.rejections
         self._appends = parts.appends
@@ -118,19 +128,24 @@ class ControlLoop:
         while True:
             seen, begun_us, took_ms = self._seen(), self._clock.thread_cpu_us(), 0
             after = seen
-            is_done = False
+            may_record, is_done = False, False
             try:
                 with self._faults.alone("pass"):
-                    if not self._cluster.not_ready_reason() and self._leader.may_record():
+                    may_record = not self._cluster.not_ready_reason() and self._leader.may_record()
+                    if may_record:
                         await self.run_pass()
                         took_us = self._clock.thread_cpu_us() - begun_us
                         took_ms = (took_us - self._appends.cpu_us_while_waiting) // 1000
                         after = seen._replace(state=self._leader.wakeup.revision)
-                        await self.search(seen)
-                    self._warm_up()
                     is_done = True
+                self._report_failures(may_record=may_record)
                 if not is_done:
-                    await asyncio.sleep(min(self._faults.pause_s("pass"), PASS_AGAIN_S_MAX))
+                    self._act_without_a_pass()
+                    await asyncio.sleep(self._faults.pause_s("pass"))
+                elif may_record and not self._faults.waits("searches"):
+                    with self._faults.alone("searches"):
+                        await self.search(seen)
+                self._faults.attempt("solver", self._warm_up)
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
@@ -191,7 +206,14 @@ class ControlLoop:
     async def _step(
         self, name: str, work: Callable[[Moment], Awaitable[object]], begun: Moment
     ) -> None:
-        """Do one step of a pass with the state as the steps before left it; a defect in it does not keep the others."""
+        """Do one step of a pass with the state as the steps before left it; a defect in it does not keep the others.
+
+        Raises:
+            NotLeading: The pass began in another term, whose state and cluster it has compared.
+        """
+        if self._leader.terms != self._terms:
+            msg = "the lease was lost during the pass, and acquired again"
+            raise NotLeading(msg)
         if not self._faults.waits(name):
             with self._faults.alone(name):
                 await work(self._observer.after_appends(begun))
@@ -224,7 +246,27 @@ class ControlLoop:
             self._barriers.sync(self._leader.committed)
             self._leader.end_recovery(terms)
 
-    def _actuate(self, now: Moment) -> None:
+    def _act_without_a_pass(self) -> None:
+        """After a pass that failed: what is committed is carried out, with the view and the trees that were observed last."""
+        if self._published.result.reconciled(self._leader.terms):
+            self._actuate(self._published.observation)
+            self._published.release(self._nominator.released)
+
+    def _report_failures(self, *, may_record: bool) -> None:
+        """Publish which step fails again and again, for the readiness checks and the metric; none while no pass is due."""
+        failing = self._faults.failing() if may_record else []
+        METRICS.control_loop_failures_in_a_row.set(
+            max((count for _, count, _ in failing), default=0)
+        )
+        self._published.publish_failures(
+            "; ".join(
+                f"{step} has failed {count} times in a row ({error})"
+                for step, count, error in failing
+                if count >= FAILURES_SHOWN
+            )
+        )
+
+    def _actuate(self, now: Moment | Observation) -> None:
         """Queue the writes that follow from the committed state; a defect of one actuator does not keep the others."""
         view, forest, state = now.view, now.forest, self._leader.committed
         attempt = self._faults.attempt
@@ -255,7 +297,7 @@ class ControlLoop:
             notes.setdefault(uid, refusal.reason)
         for hold in state.capacity_holds.values():
             note = functools.partial(_note_hold, notes, view, state, hold)
-            self._faults.attempt(f"capacity hold of {hold.gang_uid}", note)
+            self._note_faults.attempt(f"capacity hold of {hold.gang_uid}", note)
         self._reporter.sync(view, state, forest, notes | {**self._evictor.stall_reasons})
 
     def _warm_up(self) -> None:
@@ -316,9 +358,14 @@ class ControlLoop:
 
     def _can_wait(self, before: ClusterView, view: ClusterView) -> bool:
         """Return whether nothing can be admitted after what changed between two views, and nothing is to be written."""
-        return not self._nominator.has_later_stages and are_expected(
-            before, view, self._leader.committed, self._children
+        if self._nominator.has_later_stages:
+            return False
+        state, answers = self._leader.committed, list[bool]()
+        self._faults.attempt(
+            "expected changes",
+            lambda: answers.append(are_expected(before, view, state, self._children)),
         )
+        return answers == [True]
 
 
 def _note_hold(

@@ -62,9 +62,19 @@ class LossPredictor:
         )
 
     def with_predicted_losses(self, view: ClusterView, state: ReservationState) -> ReservationState:
-        """Return `state` with the replacement holds of members lost since the last pass (`PredictedLosses`)."""
+        """Return `state` with the replacement holds of members lost since the last pass (`PredictedLosses`).
+
+        After a defect in what is common to all gangs it is `state` itself, in which the next pass records the losses.
+        """
         observation = self._published.observation
         gangs = EachGang(self._faults.attempt)
-        return self._cache.of(
-            view, state, observation.forest, observation.compared, self.context(), gangs
+        states = [state]
+        self._faults.attempt(
+            "predicted losses",
+            lambda: states.append(
+                self._cache.of(
+                    view, state, observation.forest, observation.compared, self.context(), gangs
+                )
+            ),
         )
+        return states[-1]

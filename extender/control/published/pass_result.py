@@ -62,6 +62,7 @@ class PublishedPass:
         # a view and its trees: the published ones, or some on the way to the next
         self._base = (self._observation.view, self._observation.forest)
         self._result = PassResult()
+        self.failures = ""  # steps of the control loop that fail again and again
 
     @property
     def observation(self) -> Observation:
@@ -117,6 +118,14 @@ class PublishedPass:
     def mark_compared(self, view: ClusterView) -> None:
         """Publish that all differences between a view and the log are in the log."""
         self._observation = msgspec.structs.replace(self._observation, compared=view)
+
+    def publish_failures(self, failures: str) -> None:
+        """Publish which steps of the control loop fail again and again, as text; empty: none."""
+        self.failures = failures
+
+    def release(self, released: Mapping[PodUid, PlanId]) -> None:
+        """Publish the plan of each member whose stage has come, where no complete pass was possible."""
+        self._result = msgspec.structs.replace(self._result, released=released)
 
     def end_pass(self, terms: int, released: Mapping[PodUid, PlanId]) -> None:
         """Publish the result of a complete pass.

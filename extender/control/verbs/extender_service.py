@@ -152,6 +152,7 @@ class ExtenderService:
             self._leader.recovery_reason,
         )
         passed = self._reconciled()
+        not_passed = "" if passed else "no pass since the lease was taken"
         return (
             ReadinessCheck("lease", not lease, lease or self.recent_stall()),
             ReadinessCheck("history", not lost, lost),
@@ -161,7 +162,9 @@ class ExtenderService:
                 cluster or self._cluster_text(self._leader.committed.features),
             ),
             ReadinessCheck(
-                "reconciled", passed, "" if passed else "no pass since the lease was taken"
+                "reconciled",
+                passed,
+                "; ".join(text for text in (not_passed, self._published.failures) if text),
             ),
         )
 

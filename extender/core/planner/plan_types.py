@@ -22,6 +22,8 @@ SEARCH_BUDGET = 20_000  # search nodes of one plan, by default
 SECONDS_OF_BUDGET = 2  # of CPU time, that so many search nodes take at most on a current machine
 
 GIVEN = "does not fit, given that"  # prefix of the reason of a refusal that is not proved
+# the reason of a tree that was waiting for members, and has all of its minimum, until it was planned
+COMPLETE = "all members of its minimum are there; it waits for its next look"
 TERMINATES = " terminat"  # in the first reason of a tree that waits for terminating pods
 EVICTING = "evicting "  # prefix of the reason why evictions would not be enough
 

@@ -141,7 +141,7 @@ class App {
       if (position !== null) parameters.after = position + 1;
       else parameters.until = at;
     }
-    const { body, position } = await ask("events", parameters);
+    const { body, position } = await this.page(parameters);
     if (at !== this.at) return;
     this.advance(position);
     if (this.begin === "" && this.head > 0) {
@@ -159,6 +159,17 @@ class App {
     if (this.follower.position !== null) return;
     this.follower.start(position, body[0]?.position === position ? body[0] : null);
     this.states.ask(true); // the first time; later changes of the moment read the state themselves
+  }
+
+  /** Return a page of events; none where the log does not have the gang or the namespace. */
+  async page(parameters) {
+    try {
+      return await ask("events", parameters);
+    } catch (problem) {
+      if (problem.status !== 404) throw problem;
+      const { position } = await ask("events", { order: "newest", limit: 1 });
+      return { body: [], position };
+    }
   }
 
   wantedEvents() {

@@ -44,7 +44,7 @@ from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.event_stream import EventBatch, EventStream
-from extender.queries.log.gang_history import gang_of_name
+from extender.queries.log.gang_history import events_page, gang_of_name
 from extender.queries.log.visible_queries import visible_queries
 
 READERS_MAX = 512  # the service opens half as many; one that it closed ends here within ten seconds
@@ -124,7 +124,7 @@ class EventApi:
         last_id = _last_event_id(request)
         if follow:
             return await self._stream(request, event_filter, last_id)
-        page = await reader.page(event_filter)
+        page = await events_page(reader, event_filter)
         pieces = await listed(map(event_line, page.events))
         link = next_page(request, page.events[-1].position) if page.more else ""
         return await answer(request, pieces, page.head, link=link)

@@ -32,7 +32,7 @@ from extender.core.model.pod_groups import Orphan, Tree
 from extender.core.model.visibility import namespace_of
 from extender.core.model.wording import counted, duration_text, join_names, spaced
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
-from extender.core.planner.plan_types import GIVEN, TERMINATES, PlanGroup
+from extender.core.planner.plan_types import COMPLETE, GIVEN, TERMINATES, PlanGroup
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import GangVerdict
@@ -62,8 +62,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def waits_at(reason: str) -> CheckName:
-    """Return the check at which a tree waits: for members, or for the capacity of terminating pods."""
-    return "fits now" if TERMINATES in reason else "members complete"
+    """Return the check at which a tree waits: for members, for the capacity of terminating pods, or for its next look."""
+    return "fits now" if TERMINATES in reason or reason == COMPLETE else "members complete"
 
 
 def checks_until(name: CheckName, outcome: Outcome, text: str = "") -> tuple[Check, ...]:

@@ -20,6 +20,7 @@ from extender.core.log.gang_phase import (
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, LastDecision
 from extender.core.model.wording import counted
+from extender.core.planner.plan_types import COMPLETE
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
 from extender.queries.explain.gang_checks import (
     Finding,
@@ -117,7 +118,8 @@ def turn_finding(
     return Finding(
         answer=waiting_answer(who, turn.sentence(), lost_text(status)),
         checks=checks,
-        reasons=decision.reasons if decision is not None else (),
+        # that members are missing is not so any more
+        reasons=decision.reasons if decision is not None and decision.outcome != "waiting" else (),
         help=help_,
     )
 
@@ -144,8 +146,10 @@ def _refused(who: str, decision: LastDecision) -> Finding:
         answer = f"{who} was not valid and was not scheduled: {problem}{since}"
         checks = checks_until("tree valid", "no", first)
     elif decision.outcome == "waiting":
-        answer = f"{who} waited for {first.removeprefix('waiting for ')}{since}"
-        checks = checks_until(waits_at(first), "no", first)
+        waited = f": {first}" if first == COMPLETE else f" for {first.removeprefix('waiting for ')}"
+        answer = f"{who} waited{waited}{since}"
+        outcome: Outcome = "unknown" if first == COMPLETE else "no"  # not looked at
+        checks = checks_until(waits_at(first), outcome, first)
     elif decision.when_empty == "never":
         first, *others = decision.reasons_when_empty or (first,)
         problem = about_it(who, first)

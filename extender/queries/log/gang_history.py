@@ -27,15 +27,18 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, Position
-from extender.core.model.wording import join_names
+from extender.core.model.wording import did_you_mean, join_names
 from extender.ports.log_ports import START, DecisionInputs
-from extender.ports.query_ports import EventFilter, EventQueries, GangIncarnation
+from extender.ports.query_ports import EventFilter, EventPage, EventQueries, GangIncarnation
 from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, event_line, rfc3339
 from extender.queries.log.event_filter import victims_of
 
 LIMIT_MAX = 1000  # events of one answer
 MEMBERS_MAX = 10_000  # events that are read to find the members
+COMPARED_MAX = (
+    500  # newest gangs of a namespace whose names are compared with one that the log does not have
+)
 NAMING = ("GangAdmitted", "GangExtended", "PodBound")
 LOST: Mapping[str, tuple[str, str]] = {  # cause of a loss -> actor, reason
     "preempted": ("kube-scheduler", "preempted for a pod or group of higher priority"),
@@ -185,49 +188,84 @@ async def gang_of_name(
     if not name or "/" in name:
         return name
     paths, preferred = await reader.gangs_named(name), f"{namespace}/{name}"
-    return preferred if expected and not paths else chosen_path(paths, preferred, "gang")
+    if not paths and not expected:
+        await check_names(reader, gang=preferred)
+    return chosen_path(paths, preferred, "gang") if paths else preferred
 
 
 def chosen_path(paths: Collection[str], preferred: str, noun: str) -> str:
     """Return which of some `namespace/name` of one name is meant.
 
     Args:
-        paths: Those that the log has.
+        paths: Those that the log has; one or more.
         preferred: The one that is meant if the log has it.
         noun: What they are, for the message.
 
     Raises:
-        NotFound: There is none, or there are several others.
+        NotFound: There are several others.
     """
     if preferred in paths:
         return preferred
     if len(paths) == 1:
         return next(iter(paths))
-    raise NotFound(f"{noun} {preferred}: {_absent(sorted(paths))}")
+    raise NotFound(f"{noun} {preferred}: {_elsewhere(sorted(paths))}")
 
 
-async def check_gang_is_known(reader: EventQueries, gang: str) -> None:
-    """Do nothing if the log has events of a root group.
+async def events_page(reader: EventQueries, wanted: EventFilter) -> EventPage:
+    """Return a page of events.
+
+    Raises:
+        NotFound: It is empty, and the log does not have the gang, the namespace or the node of the filter.
+        StoreUnavailable: The database did not answer.
+    """
+    page = await reader.page(wanted)
+    if not page.events:
+        await check_names(reader, gang=wanted.gang, namespace=wanted.namespace, node=wanted.node)
+    return page
+
+
+async def check_names(
+    reader: EventQueries, *, gang: str = "", namespace: str = "", node: str = ""
+) -> None:
+    """Do nothing if the log has what is named: for an answer without a line.
 
     Args:
         reader: Reads the log.
-        gang: Its namespace/name.
+        gang: namespace/name of a root group.
+        namespace: Of root groups.
+        node: That an event names.
 
     Raises:
-        NotFound: The log has none; with those of the same name in other namespaces.
+        NotFound: The log does not have one of them; with the gangs of the same name in other namespaces, or a similar one.
         StoreUnavailable: The database did not answer.
     """
-    paths = await reader.gangs_named(gang.partition("/")[2])
-    if gang not in paths:
-        raise NotFound(f"gang {gang}: {_absent(paths)}")
-
-
-def _absent(others: Sequence[str]) -> str:
-    if others:
-        return (
-            f"the log has none there; of this name it has {join_names(others)}: give the namespace"
+    if gang and gang not in (others := await reader.gangs_named(gang.partition("/")[2])):
+        raise NotFound(f"gang {gang}: {await _absent(reader, gang, others)}")
+    if namespace and not await reader.has_namespace(namespace):
+        raise NotFound(f"namespace {namespace}: the log has no gang in it")
+    if node and not await reader.events(EventFilter(node=node, limit=1)):
+        raise NotFound(
+            f"node {node}: the log has no event that names it; `gang-extender explain Node/{node}` has the node as it is now"
         )
-    return "the log has no such root group; names are NAMESPACE/NAME of the root, `gang-extender events` lists them"
+
+
+async def _absent(reader: EventQueries, path: str, others: Sequence[str]) -> str:
+    """Return that the log does not have a root group, with what would help."""
+    if others:
+        return _elsewhere(others)
+    namespace, _, name = path.partition("/")
+    newest = EventFilter(
+        namespace=namespace, types=("GangObserved",), newest_first=True, limit=COMPARED_MAX
+    )
+    there = {event.gang.partition("/")[2] for event in await reader.events(newest)}
+    return (
+        "the log has no such root group; names are NAMESPACE/NAME of the root, `gang-extender events` lists them"
+        + did_you_mean(name, there)
+    )
+
+
+def _elsewhere(others: Sequence[str]) -> str:
+    return f"the log has none there; of this name it has {join_names(others)}: give the namespace"
 
 
 async def _unknown(
@@ -236,8 +274,10 @@ async def _unknown(
     if query.gang and query.uid is not None and lives:
         known = ", ".join(life.uid for life in lives)
         return f"gang {query.gang}: the log has it with UID {known}, not {query.uid}"
-    others = await reader.gangs_named(query.gang.partition("/")[2]) if query.gang else ()
-    return f"gang {query.gang or query.uid}: {_absent(others)}"
+    if not query.gang:
+        return f"gang {query.uid}: the log has no root group with this UID"
+    others = await reader.gangs_named(query.gang.partition("/")[2])
+    return f"gang {query.gang}: {await _absent(reader, query.gang, others)}"
 
 
 async def _merged(

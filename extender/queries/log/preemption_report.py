@@ -20,7 +20,7 @@ from extender.core.model.visibility import is_hidden, namespace_of
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import PAGE, rfc3339
-from extender.queries.log.gang_history import chosen_path
+from extender.queries.log.gang_history import check_names, chosen_path
 from extender.queries.log.preemption_line import (
     AlternativeLine,
     EvictedPodLine,
@@ -32,6 +32,8 @@ from extender.queries.log.visible_queries import with_plans
 
 PLANS_MAX = 1_000_000  # that are read to find a victim by its name
 PLANS = (PreemptionPlanned.__name__,)
+_NO_VICTIM = "the log has no preemption of a pod or group of this name"
+_ALL = "`gang-extender preemptions` lists all"
 ENDS = tuple(data.__name__ for data in (VictimGone, PreemptionCompleted, PreemptionCancelled))
 
 
@@ -61,10 +63,16 @@ class Preemptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preemptions:
-    """Return the preemptions that match, each with its outcome."""
+    """Return the preemptions that match, each with its outcome.
+
+    Raises:
+        NotFound: There are none, and the log does not have the preemptor, the victim or the namespace.
+    """
     lines, head, more = await _plans(reader, wanted)
     if lines:
         await _add_outcomes(reader, wanted, lines)
+    else:
+        await _check_names(reader, wanted)
     last = lines[-1].position if lines else wanted.after
     found = tuple(one for one in lines if not wanted.outcomes or one.outcome in wanted.outcomes)
     for line in found:
@@ -75,17 +83,37 @@ async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preempti
 async def victim_of_name(reader: EventQueries, name: str, namespace: str = "default") -> str:
     """Return the `namespace/name` of the victim that a name without a namespace means; as `gang_of_name`.
 
+    A gang that was no victim is meant where no victim has the name.
+
     Raises:
-        NotFound: No preemption has a victim of this name, or those of several other namespaces.
+        NotFound: Neither a victim nor a gang has this name, or those of several other namespaces have it.
     """
     lines, _, _ = await _plans(reader, PreemptionQuery(limit=PLANS_MAX))
     paths = {path for line in lines for path in _victim_paths(line) if path.endswith(f"/{name}")}
+    paths = paths or set(await reader.gangs_named(name))
     if not paths:
-        raise NotFound(
-            f"victim {namespace}/{name}: the log has no preemption of a pod or group of this name in any namespace; "
-            "`gang-extender preemptions` lists all"
-        )
+        raise NotFound(f"victim {namespace}/{name}: {_NO_VICTIM} in any namespace; {_ALL}")
     return chosen_path(paths, f"{namespace}/{name}", "victim")
+
+
+async def _check_names(reader: EventQueries, wanted: PreemptionQuery) -> None:
+    """Do nothing if the log has what a query names that no preemption matches.
+
+    Raises:
+        NotFound: The log does not have one of them.
+    """
+    await check_names(reader, gang=wanted.preemptor)
+    victim, namespace = wanted.victim, wanted.namespace
+    if victim and not (
+        victim in await reader.gangs_named(victim.partition("/")[2])
+        or await reader.placements(victim)
+        or (await _plans(reader, PreemptionQuery(victim=victim, limit=1)))[0]
+    ):
+        raise NotFound(
+            f"victim {victim}: {_NO_VICTIM}, no such gang, and no such member that was placed; {_ALL}"
+        )
+    if namespace and not (await _plans(reader, PreemptionQuery(namespace=namespace, limit=1)))[0]:
+        await check_names(reader, namespace=namespace)
 
 
 def _victim_paths(line: PreemptionLine) -> Iterator[str]:

@@ -23,7 +23,7 @@ from extender.core.model.visibility import (
 )
 from extender.ports.query_ports import EventQueries
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.log.gang_history import check_gang_is_known
+from extender.queries.log.gang_history import check_names
 
 DAY_US: Final = 86_400_000_000
 LIMIT: Final = 1000  # rows, by default
@@ -306,20 +306,20 @@ async def report(
 
     Args:
         reader: Reads the rows.
-        events: The log as the caller sees it; it is asked for the gang where there are no rows.
+        events: The log as the caller sees it; it is asked for the names of the query where there are no rows.
         query: Which rows.
         readers: What the caller sees: rows about these namespaces, without names of others.
 
     Raises:
-        NotFound: There are no rows, and the log does not have the gang of the query.
+        NotFound: There are no rows, and the log does not have the gang or the namespace of the query.
         StoreUnavailable: The database did not answer in time.
     """
     kind = REPORTS[query.name]
     if not readers.everything:
         query = msgspec.structs.replace(query, namespaces=_selected(query, readers))
     found = await reader.rows(query)
-    if query.gang and not found.rows:
-        await check_gang_is_known(events, query.gang)
+    if not found.rows:
+        await check_names(events, gang=query.gang, namespace=query.namespace)
     return Report(
         report=query.name,
         description=kind.description,

@@ -20,6 +20,7 @@ from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshots
 from extender.ports.query_ports import EventQueries
 from extender.queries.log.event_dto import parse_time, rfc3339
+from extender.queries.log.gang_history import check_names
 from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.state_dto import Scope, StateDifference, StateReport
 from extender.queries.state.state_report import build_state_report, compare
@@ -240,9 +241,7 @@ class HistoricalState:
     async def _check_in_log(self, scope: Scope, readers: Visibility) -> None:
         """Raise NotFound when the log has no event about the namespace or node of a query."""
         reader = visible_queries(self._reader, readers)
-        if scope.namespace and not await reader.has_namespace(scope.namespace):
-            msg = f"namespace {scope.namespace}: the log has no gang in it"
-            raise NotFound(msg)
+        await check_names(reader, namespace=scope.namespace)
         if scope.node and not await reader.has_node(scope.node):
             msg = (
                 f"node {scope.node}: the log has no member that was reserved or bound there; "

@@ -150,7 +150,7 @@ async def test_what_is_asked_for_is_never_part_of_the_question(served, text):
             if kind.of_gangs and field == "gang" and could_be_a_name(text):
                 assert (status, "no such root group" in body["detail"]) == (404, True), body
             elif kind.of_gangs and field == "namespace" and could_be_a_name(text):
-                assert (status, body["rows"]) == (200, []), (name, field, body)
+                assert (status, "the log has no gang in it" in body["detail"]) == (404, True), body
             else:
                 assert status == 400, (name, field, body)
     status, _, answer = await get(served, "/v1/reports/decisions", **DAY)
@@ -222,10 +222,9 @@ def test_the_command_gives_programs_what_http_gives(tuesday_url):
     code, text, _ = ask("terminations", *span, "-o", "yaml")
     assert code == 0
     assert msgspec.yaml.decode(text) == found
-    code, text, _ = ask("terminations", "-n", "absent", *span)
-    assert code == 0
-    assert text.startswith(DAY["since"])
-    assert "log up to position 35" in text
+    code, text, error = ask("terminations", "-n", "absent", *span)
+    assert (code, text) == (1, "")
+    assert "namespace absent: the log has no gang in it" in str(error)
     code, text, _ = ask("pending", "--gang", "train", "-n", "team-a", "--limit", "1", *span)
     assert code == 0
     assert " 18m " in text

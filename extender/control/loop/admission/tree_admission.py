@@ -56,7 +56,15 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
-from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, SearchEffort, Verdict
+from extender.core.planner.plan_types import (
+    COMPLETE,
+    TERMINATES,
+    Plan,
+    PlanRequest,
+    Refusal,
+    SearchEffort,
+    Verdict,
+)
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.judgement import Judgement
 from extender.ports.log_ports import DecisionInput
@@ -411,12 +419,7 @@ class TreeAdmission:
         reasons = bind_blockers(tree_request.tree, state.features)
         if not reasons:
             return False
-        nothing = SearchEffort(nodes=0, exhausted=True)
-        refusal = Refusal(outcome="waiting", status="Wait", reasons=reasons, search=nothing)
-        context = self._event_context("", "group scheduling of kube-scheduler")
-        self._appends.append_nowait(
-            decide_verdict(state, tree_request.tree, tree_request.request, refusal, context)
-        )
+        self._append_waiting(tree_request, reasons, "group scheduling of kube-scheduler")
         return True
 
     def _refusal_holds(self, tree_request: TreeRequest) -> bool:
@@ -450,6 +453,8 @@ class TreeAdmission:
         pending = awaited_preemption(tree_request.now.pending, root.uid)
         started_ms = self._clock.monotonic_ms()
         answer = self._plan_at_once(root.uid, request)
+        if answer in ("search", "explain") or (isinstance(answer, Plan) and held_up):
+            self._record_complete(tree_request)
         if not may_admit(tree_request.now.view, pending, answer):
             # planned again when a node has gained capacity
             self._keep_refusal(tree_request)
@@ -476,6 +481,28 @@ class TreeAdmission:
             return AdmissionOutcome.STILL_ARRIVES
         self._record_verdict(tree_request, answer, self._planner.encode(request))
         return AdmissionOutcome.RECORDED
+
+    def _record_complete(self, tree_request: TreeRequest) -> None:
+        """Record that a tree has the members that it was waiting for, where its verdict comes later."""
+        uid, state = tree_request.tree.root.uid, tree_request.now.pending
+        root = state.gangs.get(uid)
+        decision = root.last_decision if root is not None else None
+        first = next(iter(decision.reasons), "") if decision is not None else ""
+        if decision is not None and decision.outcome == "waiting":
+            if first == COMPLETE or TERMINATES in first:
+                return
+            self._append_waiting(tree_request, (COMPLETE,), "its members are complete")
+
+    def _append_waiting(
+        self, tree_request: TreeRequest, reasons: tuple[str, ...], cause: str
+    ) -> None:
+        """Append what a tree waits for before it is planned."""
+        nothing = SearchEffort(nodes=0, exhausted=True)
+        refusal = Refusal(outcome="waiting", status="Wait", reasons=reasons, search=nothing)
+        state, context = tree_request.now.pending, self._event_context("", cause)
+        self._appends.append_nowait(
+            decide_verdict(state, tree_request.tree, tree_request.request, refusal, context)
+        )
 
     def _still_arrives(self, tree_request: TreeRequest, verdict: Verdict) -> bool:
         """Return whether a tree is new and waits for members; it is looked at again when its time is over.

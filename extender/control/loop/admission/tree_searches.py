@@ -21,6 +21,7 @@ from extender.core.decisions.fairness.search_turns import (
     WaitingSearch,
     turns_of,
 )
+from extender.core.model.errors import NotLeading
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
 from extender.runtime.periodic import ObjectFaults
@@ -71,6 +72,7 @@ class TreeSearches:
         ] = {}  # by namespace, in the minute that began at `_minute_ms`
         self._minute_ms = 0
         self._observer = parts.observer
+        self._leader = parts.leader
         self._faults: ObjectFaults[str] = ObjectFaults("searches", parts.clock.monotonic_ms)
         self._perform: Perform | None = None
         self.turn = asyncio.Lock()
@@ -165,8 +167,13 @@ class TreeSearches:
 
         Returns:
             Its answer, how many milliseconds it took, and the moment after that: cluster and state may have changed.
+
+        Raises:
+            NotLeading: The lease was lost meanwhile, even if it was acquired again: another leader may have decided between,
+                and the first pass of a term compares the cluster with the log before anything is admitted.
         """
         assert self._running is not None
+        terms = self._leader.terms
         namespace = self._running.tree.root.key.namespace
         began_ms = self._clock.monotonic_ms()
         self.turn.release()
@@ -180,6 +187,11 @@ class TreeSearches:
                 held_ms = self._held_up_ms.get(namespace, 0)
                 self._held_up_ms[namespace] = held_ms + took_ms
             await self.turn.acquire()
+        if self._leader.terms != terms:
+            msg = (
+                "the lease was lost during a search, and acquired again; its tree is searched again"
+            )
+            raise NotLeading(msg)
         return answer, answered_ms, self._observer.observe()
 
     def raise_failure(self) -> None:

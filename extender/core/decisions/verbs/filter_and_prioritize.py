@@ -33,7 +33,7 @@ from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.pods import Pod
-from extender.core.planner.plan_types import EVICTING, GIVEN, TERMINATES
+from extender.core.planner.plan_types import COMPLETE, EVICTING, GIVEN, TERMINATES
 
 FilterOutcome = Literal["redeemed", "not-offered", "held-back", "refused", "passed", "protected"]
 COMMITTED_LAST = "volumes and claims are committed when the rest of the gang has reached its nodes"
@@ -168,6 +168,8 @@ def _answer_words(root: GangState, tree: Tree) -> str:
     assert root.last_decision is not None
     if root.last_decision.outcome == "waiting":
         first = next(iter(root.last_decision.reasons), "")
+        if first == COMPLETE:
+            return COMPLETE
         return "waiting for pods that terminate" if TERMINATES in first else "waiting for members"
     if root.last_decision.outcome == PREEMPTING:
         return "waits for its preemption to finish"

@@ -16,7 +16,7 @@ from extender.core.log.events import (
     GangUnschedulable,
     ReservationReleased,
 )
-from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
+from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.planner.planning import plan
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fakes import FakeCluster, Stage, idle
@@ -457,3 +457,25 @@ def test_passes_take_a_fifth_of_the_time_in_the_long_run():
         rests = PassRests()
         waited = sum(rests.after_pass(took, 0) for _ in range(1000))
         assert waited == pytest.approx(1000 * took * 4, abs=40), took
+
+
+async def test_a_pass_of_an_earlier_term_admits_nothing():
+    """The lease is lost and acquired again while it reconciles: the first pass of the new term compares again."""
+    async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
+        reconciler = stage.control_loop._reconciler
+        inner, terms = reconciler.reconcile, stage.leader.terms
+
+        async def interrupted(moment):
+            await inner(moment)
+            stage.leader.lose("set by the test")
+            await eventually(
+                lambda: stage.leader.role == "leading" and stage.leader.terms > terms, "leading"
+            )
+
+        reconciler.reconcile = interrupted
+        with pytest.raises(NotLeading, match="acquired again"):
+            await stage.one_pass()
+        assert not stage.event_data(GangAdmitted)
+        reconciler.reconcile = inner
+        await stage.settled()
+        assert stage.event_data(GangAdmitted)

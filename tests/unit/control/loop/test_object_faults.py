@@ -12,11 +12,24 @@ from typing import NamedTuple
 import pytest
 
 from extender.control.actuators import evictor, finalizer_controller, nominator, status_reporter
+from extender.control.actuators.evictor import Evictor
 from extender.control.actuators.finalizer_controller import FinalizerController
+from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.binding import bind_barrier
-from extender.control.loop import reconciler
+from extender.control.loop import control_loop, reconciler
 from extender.control.loop.admission import tree_admission
+from extender.control.loop.admission.capacity_hold_search import CapacityHoldSearch
+from extender.control.loop.admission.tree_admission import TreeAdmission
+from extender.control.loop.cluster_observer import ClusterObserver
+from extender.control.loop.control_loop import FAILURES_SHOWN
+from extender.control.loop.idle_pass_filter import IdlePassFilter
+from extender.control.loop.preemption_policy import PreemptionPolicy
+from extender.control.loop.request_builder import RequestBuilder
 from extender.control.trees import group_controller, tree_controller, workload_notifier
+from extender.core.decisions.admit.node_rejections import RejectionEvidence
+from extender.core.decisions.admit.readmission_backoff import Readmissions
+from extender.core.decisions.fairness.new_gang_limits import NewGangLimits
+from extender.core.decisions.fairness.search_turns import SearchTurns
 from extender.core.decisions.preempt import preemption_lifecycle
 from extender.core.decisions.reconcile import (
     cluster_reconciliation,
@@ -476,6 +489,85 @@ async def test_a_whole_actuator_that_fails_does_not_keep_the_others(monkeypatch)
         await stage.settled()
         await eventually(lambda: not stage.cluster.pod("g-0").gates, "its gate is gone")
         assert faults("control loop") > before
+
+
+# what is computed for all gangs together: where it is, and the step that a defect in it ends
+COMMON = {
+    "trees": ("pass", ClusterObserver, "observe"),
+    "context of reconciliation": ("pass", reconciler.Reconciler, "_context"),
+    "ends of capacity holds": ("pass", reconciler, "decide_hold_ends"),
+    "ends of evictions": ("pass", reconciler, "decide_evictions"),
+    "differences": ("pass", incremental_reconciliation.IncrementalReconciliation, "decide"),
+    "back-off after releases": ("pass", Readmissions, "released"),
+    "evidence against nodes": ("rejected nodes", RejectionEvidence, "confirmed"),
+    "queue": ("admission", RequestBuilder, "pending"),
+    "what has changed": ("admission", IdlePassFilter, "begin_pass"),
+    "limits of namespaces": ("admission", NewGangLimits, "begin"),
+    "pauses of preemption": ("admission", PreemptionPolicy, "retain"),
+    "turns of searches": ("searches", SearchTurns, "choose"),
+    "turns of capacity holds": ("capacity holds", CapacityHoldSearch, "want"),
+    "explanations": ("explanations", TreeAdmission, "record_explanations"),
+    "changes that may wait": ("expected changes", control_loop, "are_expected"),
+    "evictions": ("evictions", Evictor, "sync"),
+    "status": ("status reports", StatusReporter, "sync"),
+}
+
+
+@pytest.mark.parametrize("place", COMMON)
+async def test_a_defect_in_what_is_common_to_all_gangs_ends_no_loop(place, monkeypatch, caplog):
+    """It is logged, counted and shown; what is committed is carried out meanwhile, and all goes on when it is gone."""
+    monkeypatch.setattr(periodic, "FIRST_MS", 1)
+    step, owner, name = COMMON[place]
+    nodes = [a_node("n0", gpu=3), a_node("n1", gpu=4)]
+    low = a_pod("low-0", "low", node="n1", requests={GPU: 4}, priority=0)
+    high = a_pod("high-0", "high", requests={GPU: 4}, priority=10)
+    groups = [a_group("low", gang=1, priority=0), a_group("high", gang=1, priority=10)]
+    gangs = [*a_gang("old", pods=2), *groups, low, high]
+    async with Stage(*nodes, *gangs, preemption=False) as stage:
+        for work in (stage.parts.nominator, stage.parts.evictor):
+            stage.start(work.run())
+        await stage.lead()
+        await stage.one_pass()
+        inner, raises = getattr(owner, name), [True]
+
+        def broken(*arguments, **rest):
+            if raises[0]:
+                raise ZeroDivisionError("the test fails it")
+            return inner(*arguments, **rest)
+
+        def shown():
+            """Let time go on, with a change, and return the text of the readiness check."""
+            stage.later(0.01)
+            stage.cluster.change_node("n0", labels={"at": str(stage.clock.ms)})
+            return stage.extender_service.checks()[-1].reason
+
+        monkeypatch.setattr(owner, name, broken)
+        before = faults("control loop")
+        loop = stage.start(stage.control_loop.run())
+        stage.cluster.add(*a_gang("new", pods=1))
+        await eventually(lambda: f"{step} has failed" in shown(), "the readiness check names it")
+        assert METRICS.control_loop_failures_in_a_row._value.get() >= FAILURES_SHOWN
+        assert faults("control loop") >= before + FAILURES_SHOWN
+
+        assert stage.extender_service.ready()
+        decision = stage.extender_service.filter(stage.cluster.pod("old-0"), ["n0"])
+        assert decision.outcome == "redeemed"
+        for number in range(2):
+            stage.bind(f"old-{number}")
+        await eventually(lambda: shown() and stage.cluster.pod("old-1").node, "it is bound")
+        await order(stage, "high", {"high-0": "n1"}, {"PodGroup/low": ["low-0"]})
+        if step != "evictions":
+            await eventually(lambda: shown() and stage.cluster.did("evict"), "the eviction")
+        assert not loop.done()
+
+        raises[0] = False
+        await eventually(lambda: shown() == "", "nothing fails any more")
+        await eventually(lambda: shown() or stage.where("new"), "the admission")
+        assert stage.where("new") == {"new-0": "n0"}
+        assert METRICS.control_loop_failures_in_a_row._value.get() == 0
+    lines = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert {(r.part, r.object) for r in lines} == {("control loop", step)}
+    assert all(r.exc_info for r in lines)
 
 
 async def test_a_pass_that_fails_is_tried_again_and_the_log_ends_the_loop(monkeypatch):

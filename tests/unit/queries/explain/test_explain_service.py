@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.core.log.events import GangUnschedulable
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.model.cluster_view import ClusterView, forest_of, with_group, with_pod
@@ -19,6 +20,7 @@ from extender.core.model.ids import GangUid, PodUid
 from extender.core.model.pod_groups import DEPTH_MAX, Group, composite_key, leaf_key
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.visibility import EVERYTHING
+from extender.core.planner.plan_types import COMPLETE
 from extender.queries.explain.explain_service import ExplainService, LiveProgress, _forest_around
 from extender.queries.explain.explanation import CHECKS
 from extender.queries.explain.name_lookup import WantedName, all_names, parse_name, similar_names
@@ -441,6 +443,46 @@ async def test_a_gang_that_waits_for_its_search() -> None:
             "PodGroup default/g2 waits for its turn: other searches of its namespace come first: 1"
         )
         assert failing(third) == ("fits now", "unknown")
+
+
+async def test_a_tree_that_is_complete_again_does_not_wait_for_members() -> None:
+    """Until its verdict, each reader has that it waits for its next look: log, condition, filter, `explain`."""
+    group, *members = a_gang("g", pods=2, requests=WHOLE)
+    async with a_stage(group, members[0]) as stage:
+        await led(stage)
+        assert stage.root("g").last_decision.reasons == (
+            "waiting for members of PodGroup default/g: 2 required, 1 present",
+        )
+        stage.start(stage.reporter.run())
+        stage.cluster.add(members[1])
+
+        async def recorded():
+            (decision,) = stage.event_data(GangUnschedulable)[1:]
+            return decision.outcome, decision.reasons
+
+        async def refused():
+            pod = stage.cluster.pod("g-0")
+            return stage.extender_service.filter(pod, ["n0"]).reason
+
+        async def condition():
+            stage.control_loop._actuate(stage.parts.observer.observe())
+            stage.conditions_due()
+            return await eventually(
+                lambda: [m for _, m in stage.cluster.did("set_conditions") if COMPLETE in m],
+                "the condition",
+            )
+
+        ask = functools.partial(explaining(stage), "g")
+        answers = answers_in_searches(stage, ask, recorded, refused, condition)
+        await stage.one_pass()
+        explained, logged, filtered, shown = answers[0]
+        assert logged == ("waiting", (COMPLETE,))
+        assert explained.answer == "PodGroup default/g waits for its search, which runs now"
+        assert not explained.reasons
+        assert failing(explained) == ("fits now", "unknown")
+        assert COMPLETE in filtered
+        assert shown[0].startswith("PodGroup default/g waits: ")
+        assert stage.root("g").reservations
 
 
 async def test_the_last_refusal_comes_before_the_next_search() -> None:

@@ -8,6 +8,7 @@ import inspect
 import msgspec
 import pytest
 
+from extender.core.model.errors import NotFound
 from extender.queries.log import preemption_paragraph as paragraph
 from extender.queries.log.preemption_line import (
     AlternativeLine,
@@ -157,4 +158,7 @@ async def test_a_paragraph_from_the_log() -> None:
             assert "Examined and not taken: Pod default/dear-" in text
             assert text.endswith("2 pods of PodGroup default/hi are bound.")
             assert str(2**31) not in text
-        assert not (await preemptions(reader, PreemptionQuery(victim="default/none"))).lines
+        with pytest.raises(
+            NotFound, match="victim default/none: the log has no preemption of a pod"
+        ):
+            await preemptions(reader, PreemptionQuery(victim="default/none"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extender.core.model.errors import NotFound
 from extender.core.model.ids import Position
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries, Script
@@ -74,5 +75,8 @@ async def test_a_full_page_at_the_end_has_no_next_one():
 
 async def test_without_a_preemption_there_is_nothing():
     reader, _ = await a_log(2, 1)
-    found = await preemptions(reader, PreemptionQuery(preemptor="ns/other", newest_first=True))
+    late = PreemptionQuery(preemptor="ns/p0", since_us=10**18, newest_first=True)
+    found = await preemptions(reader, late)
     assert (found.lines, found.more) == ((), False)
+    with pytest.raises(NotFound, match="gang ns/other: the log has no such root group"):
+        await preemptions(reader, PreemptionQuery(preemptor="ns/other"))

@@ -68,7 +68,7 @@ async def test_questions_by_victim_preemptor_and_time():
         await settled(stage)
         for victim in ("default/low-0", "default/low"):
             assert len(await lines_of(stage, victim=victim)) == 1, victim
-        assert not await lines_of(stage, victim="default/hi-0")
+        assert not await lines_of(stage, victim="default/hi")
         assert len(await lines_of(stage, preemptor="default/hi")) == 1
         assert not await lines_of(stage, preemptor="default/low")
         assert not await lines_of(stage, since_us=stage.clock.now_us() + 1_000_000)
