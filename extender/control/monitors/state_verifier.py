@@ -71,7 +71,7 @@ class StateVerifier:
             folded = await load_live_streams(self._log, self._snapshots, until=memory.position)
             if await same(folded, memory):
                 return False
-        # A snapshot is made of the state in memory: only a fold from the start tells which of both is wrong.
+        # A snapshot is made of the state in memory: only a fold from the start shows which of both is wrong.
         whole = await self._fold_from_start(memory.position)
         if whole is None and from_start:
             return False
