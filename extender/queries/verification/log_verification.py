@@ -268,7 +268,10 @@ class LogVerification:
         """Find names in the index that no event has."""
         if self._indexed > self._end:
             text = f"gx.event_reference was made from events up to position {self._indexed}, the log ends at {self._end}"
-            self._report(LogFinding(kind="forged-reference", position=self._end, message=text))
+            beyond = Position(
+                self._end + 1
+            )  # as where the end of the log was deleted, which explains it
+            self._report(LogFinding(kind="forged-reference", position=beyond, message=text))
             return
         counts = await self._evidence.indexed_counts(self._indexed, BLOCK)
         behind = counts.get(-1, 0)
