@@ -309,8 +309,8 @@ def _admitted(
             specs[template] = pod.spec
             faults += texts_of(located(entry.where, fault))
         if specs[template] is not pod.spec:
-            thing = msgspec.structs.replace(pod, spec=specs[template])
-            result.append(msgspec.structs.replace(entry, thing=thing))
+            admitted = msgspec.structs.replace(pod, spec=specs[template])
+            result.append(msgspec.structs.replace(entry, thing=admitted))
         else:
             result.append(entry)
     if faults:

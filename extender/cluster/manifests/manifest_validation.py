@@ -178,15 +178,15 @@ def _claims(spec: api.PodSpec) -> Iterator[str]:
 def _references(path: str, claims: Sequence[api.ClaimReference]) -> Iterator[str]:
     names = [claim.name for claim in claims]
     for n, claim in enumerate(claims):
-        here = f'{path}.resourceClaims[{n}]: "{claim.name}"'
+        entry = f'{path}.resourceClaims[{n}]: "{claim.name}"'
         existing, template = claim.resource_claim_name, claim.resource_claim_template_name
         if not existing and not template:
-            yield f"{here} names no claim; set one of resourceClaimName, resourceClaimTemplateName"
+            yield f"{entry} names no claim; set one of resourceClaimName, resourceClaimTemplateName"
         elif existing and template:
             both = f'resourceClaimName "{existing}" and resourceClaimTemplateName "{template}"'
-            yield f"{here} has {both}; remove one of the two"
+            yield f"{entry} has {both}; remove one of the two"
         if claim.name in names[:n]:
-            yield f"{here} is there twice; give one of them another name"
+            yield f"{entry} is there twice; give one of them another name"
 
 
 def _containers(spec: api.PodSpec) -> Iterator[str]:

@@ -413,7 +413,7 @@ class ObjectStore:
         """
         name = claim.storage_class_name
         if name is None:
-            defaults = [key[1] for key, one in self._classes.items() if _is_default(one)]
+            defaults = [key[1] for key, storage in self._classes.items() if _is_default(storage)]
             name = (
                 defaults[0] if len(defaults) == 1 else ""
             )  # of several the newest, not known here

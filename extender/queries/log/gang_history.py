@@ -36,9 +36,8 @@ from extender.queries.log.event_filter import victims_of
 
 LIMIT_MAX = 1000  # events of one answer
 MEMBERS_MAX = 10_000  # events that are read to find the members
-COMPARED_MAX = (
-    500  # newest gangs of a namespace whose names are compared with one that the log does not have
-)
+# newest gangs of a namespace whose names are compared with one that the log does not have
+COMPARED_MAX = 500
 NAMING = ("GangAdmitted", "GangExtended", "PodBound")
 LOST: Mapping[str, tuple[str, str]] = {  # cause of a loss -> actor, reason
     "preempted": ("kube-scheduler", "preempted for a pod or group of higher priority"),
@@ -211,16 +210,18 @@ def chosen_path(paths: Collection[str], preferred: str, noun: str) -> str:
     raise NotFound(f"{noun} {preferred}: {_elsewhere(sorted(paths))}")
 
 
-async def events_page(reader: EventQueries, wanted: EventFilter) -> EventPage:
+async def events_page(reader: EventQueries, event_filter: EventFilter) -> EventPage:
     """Return a page of events.
 
     Raises:
         NotFound: It is empty, and the log does not have the gang, the namespace or the node of the filter.
         StoreUnavailable: The database did not answer.
     """
-    page = await reader.page(wanted)
+    page = await reader.page(event_filter)
     if not page.events:
-        await check_names(reader, gang=wanted.gang, namespace=wanted.namespace, node=wanted.node)
+        await check_names(
+            reader, gang=event_filter.gang, namespace=event_filter.namespace, node=event_filter.node
+        )
     return page
 
 
