@@ -182,13 +182,12 @@ class Leader(LeaderRole):
         except (NotLeading, StoreUnavailable) as error:
             log.warning("lease not recorded", extra={"error": str(error)})
 
-    def replace_state(self, state: ReservationState) -> None:
-        """Replace the state by a fold of the log, or do nothing while appends are in flight.
-
-        The next verification finds the difference again.
-        """
-        if self.appends.replace(state):
+    def replace_state(self, state: ReservationState) -> bool:
+        """Replace the state by a fold of the log; return False, and do nothing, while appends are in flight."""
+        replaced = self.appends.replace(state)
+        if replaced:
             self.wakeup.wake()
+        return replaced
 
     async def discard_snapshots(self) -> None:
         """Delete all snapshots, after a state that was not a fold of the log; later ones are made of the state of now.

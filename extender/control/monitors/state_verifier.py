@@ -30,6 +30,7 @@ from extender.snapshots.state_loader import (
 log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
+REPLACE_ATTEMPTS = 20  # of a look; an append that begins during the fold makes another one necessary
 # every so many comparisons the log is folded from its first event, not from a snapshot
 FROM_START_EVERY = 60
 
@@ -85,15 +86,30 @@ class StateVerifier:
         text = difference(memory, folded)
         data = DriftDetected(kind="memory", object=f"position {memory.position}", message=text)
         draft = NewEvent(gang_uid=NIL_GANG, gang="", data=data, actor=self._actor)
-        events = await self._leader.append([draft])
-        last = events[-1].position
-        if whole is not None:
-            state = await fold_from(whole, self._log, until=last)
-        else:
-            state = await load_state(self._log, self._snapshots, until=last)
-        self._leader.replace_state(state)
-        await self._leader.discard_snapshots()
+        await self._leader.append([draft])
+        state = whole
+        if state is None:
+            position = self._leader.committed.position
+            state = await load_state(self._log, self._snapshots, until=position)
+        if await self._replace_memory(state):
+            # Not before: one that is saved while memory is still wrong would agree with it.
+            await self._leader.discard_snapshots()
         return True
+
+    async def _replace_memory(self, state: ReservationState) -> bool:
+        """Replace memory by a fold that is brought up to date; return False if the log never rested.
+
+        Args:
+            state: A fold of the log up to some position.
+        """
+        for _ in range(REPLACE_ATTEMPTS):
+            await self._leader.appends.drain()
+            position = self._leader.committed.position
+            state = await fold_from(state, self._log, until=position)
+            if self._leader.replace_state(state):
+                return True
+        log.warning("memory not replaced: appends are always in flight; the next look tries again")
+        return False
 
     async def _fold_from_start(self, until: Position) -> ReservationState | None:
         """Return the fold of the log from its first event, or None if it cannot be folded.

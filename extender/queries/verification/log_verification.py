@@ -268,9 +268,8 @@ class LogVerification:
         """Find names in the index that no event has."""
         if self._indexed > self._end:
             text = f"gx.event_reference was made from events up to position {self._indexed}, the log ends at {self._end}"
-            beyond = Position(
-                self._end + 1
-            )  # as where the end of the log was deleted, which explains it
+            # where `tail-deleted` is reported, which explains it
+            beyond = Position(self._end + 1)
             self._report(LogFinding(kind="forged-reference", position=beyond, message=text))
             return
         counts = await self._evidence.indexed_counts(self._indexed, BLOCK)

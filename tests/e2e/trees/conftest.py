@@ -38,7 +38,8 @@ from tests.support.service.manifest_builders import GROUP_LABEL
 from tests.support.waiting import eventually
 
 # In the order of docs/workloads.md: no Job is stamped before its pods get their leaf.
-WORKLOAD_MANIFESTS = ("rbac", "leaf-policy", "tree-policies")
+# kube-apiserver hears of policies in the order in which they were made: while the last one works, all of them do.
+WORKLOAD_MANIFESTS = ("rbac", "tree-policies", "leaf-policy")
 # Those on top first: what is below goes with them. Without Pod, which is swept by force.
 WORKLOADS = (
     ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
@@ -159,7 +160,7 @@ def tree_site(
 async def tree_policies(tree_site: ControlPlane) -> None:
     """The admission policies work, each of which kube-apiserver begins to call at a time of its own.
 
-    A Job is stamped, a pod of it has its leaf and gate, and admission knows the kinds of the definitions.
+    A pod has its leaf and gate by the policy that was applied last, and admission knows the kinds of the definitions.
     """
     async with tree_site.api() as api:
         await until_jobs_become_trees(api)

@@ -273,6 +273,12 @@ VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[No
     "reference behind the index": (
         "forged-reference", "1 row", _runs("INSERT INTO gx.event_reference VALUES ('node', 'n', 900000)"),
     ),
+    "deleted tail of an indexed log": (
+        "tail-deleted", "1 weaker finding", _runs(
+            "DELETE FROM gx.event WHERE position > (SELECT max(position) - 5 FROM gx.event)",
+            "UPDATE gx.projection SET position = (SELECT max(position) FROM gx.event)",
+        ),
+    ),
     "index that claims to be done": (
         "forged-reference", "the log ends", _runs("UPDATE gx.event_reference_cursor SET position = 900000"),
     ),

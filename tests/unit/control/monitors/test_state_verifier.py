@@ -99,6 +99,55 @@ async def test_snapshots_of_a_wrong_memory_are_deleted(stage, caplog):
     assert stage.names().count("DriftDetected") == 1
 
 
+async def test_an_append_that_begins_meanwhile_keeps_memory_wrong_no_longer(stage):
+    """One is sent while the fold is made, so it cannot replace memory yet: the next one has its events too."""
+    leader, read = stage.leader, stage.log.read
+    good = leader.committed
+    (root,) = good.gangs.values()
+    forged = msgspec.structs.replace(root, phase="scheduled")
+    assert leader.appends.replace(
+        msgspec.structs.replace(good, gangs=good.gangs.set(root.uid, forged))
+    )
+    appends = []
+
+    def read_beside_an_append(**options):
+        if stage.names().count("DriftDetected") == 1:
+            event = DriftDetected(kind="test", object="x", message="y")
+            draft = NewEvent(gang_uid=NIL_GANG, gang="", data=event, actor="test")
+            appends.append(leader.append_nowait([draft]))
+        return read(**options)
+
+    stage.log.read = read_beside_an_append
+    assert await watch(stage).look()
+    assert len(appends) == 1
+    await appends[0]
+    assert leader.committed == fold(EMPTY, stage.events())
+    assert stage.database.snapshots == {}
+
+
+async def test_while_memory_stays_wrong_snapshots_stay(stage, caplog):
+    """The log never rests, so memory is not replaced: one saved now is of wrong memory, and the next look deletes it."""
+    leader = stage.leader
+    good = leader.committed
+    (root,) = good.gangs.values()
+    forged = msgspec.structs.replace(root, phase="scheduled")
+    planted = msgspec.structs.replace(good, gangs=good.gangs.set(root.uid, forged))
+    assert leader.appends.replace(planted)
+    await save_snapshot(stage.snapshots, planted, stage.database.head)
+    verifier = watch(stage)
+    verifier._looks = state_verifier.FROM_START_EVERY - 1
+    replace, leader.appends.replace = leader.appends.replace, lambda state: False
+    assert await verifier.look()
+    assert "memory not replaced" in caplog.text
+    assert stage.database.snapshots
+    leader.appends.replace = replace
+    await save_snapshot(stage.snapshots, leader.committed, stage.database.head)
+    verifier._looks = state_verifier.FROM_START_EVERY - 1
+    assert await verifier.look()
+    assert leader.committed == fold(EMPTY, stage.events())
+    assert stage.database.snapshots == {}
+
+
 async def test_a_forged_snapshot_is_found_once_an_hour(stage):
     """Memory and minute's fold are both made from it and agree; the fold from the first event does not."""
     leader = stage.leader
