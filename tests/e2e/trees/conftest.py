@@ -38,7 +38,7 @@ from tests.support.service.manifest_builders import GROUP_LABEL
 from tests.support.waiting import eventually
 
 # In the order of docs/workloads.md: no Job is stamped before its pods get their leaf.
-# kube-apiserver hears of policies in the order in which they were made: while the last one works, all of them do.
+# kube-apiserver learns of policies in the order in which they were made: while the last one works, all of them do.
 WORKLOAD_MANIFESTS = ("rbac", "tree-policies", "leaf-policy")
 # Those on top first: what is below goes with them. Without Pod, which is swept by force.
 WORKLOADS = (
