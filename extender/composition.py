@@ -284,7 +284,7 @@ def fork_children(answer: Callable[[bytes], None]) -> Children:
     Args:
         answer: The query process, see `extender/query_main.py`.
     """
-    from extender.control.loop import planner_pool  # noqa: F401 -- loaded before the fork
+    from extender.control.admission import planner_pool  # noqa: F401 -- loaded before the fork
     from extender.http.web.query_process import fork_query_process
     from extender.runtime.worker_process import WorkerProcess
 
@@ -310,17 +310,17 @@ class Service:
     ) -> None:
         from extender.control.actuators.finalizer_controller import FinalizerController
         from extender.control.actuators.status_reporter import StatusReporter
+        from extender.control.admission.loop_parts import MEMBER_ARRIVAL_MS, loop_parts
+        from extender.control.admission.planner_pool import PlannerPool
         from extender.control.binding.bind_barrier import BindBarriers
         from extender.control.loop.control_loop import ControlLoop
-        from extender.control.loop.loop_parts import MEMBER_ARRIVAL_MS, loop_parts
-        from extender.control.loop.planner_pool import PlannerPool
         from extender.control.monitors.capacity_sampler import CapacitySampler
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
         from extender.control.trees.adoption_hold import AdoptionHold
         from extender.control.trees.tree_controller import TreeController
         from extender.control.verbs.extender_service import ExtenderService
+        from extender.http.listener.tls_contexts import TlsContexts
         from extender.http.scheduler.leader_proxy import LeaderProxy
-        from extender.http.tls.tls_contexts import TlsContexts
         from extender.http.web.query_process import QueryProcess
         from extender.queries.plan.plan_query_worker import PlanQueryWorker
         from extender.runtime.cooperative_yield import Yielder

@@ -43,7 +43,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 SEARCHING_MAX = 100  # namespaces with a series of their own
-# kinds of `DriftDetected` beside those of tampering; see `core/decisions/reconcile/drift`
+# kinds of `DriftDetected` beside those of tampering; see `core/reconcile/drift`
 DRIFT_KINDS = (
     "bound-elsewhere", "bound-outside-admission", "bound-by-unknown-plan", "not-bound", "nomination-altered", "memory",
 )  # fmt: skip

@@ -35,9 +35,9 @@ from extender.cluster.connection.api_client import USER_AGENT
 from extender.cluster.manifests.served.journal import Record
 from extender.cluster.read.dropped_group_fields import WRITTEN
 from extender.cluster.read.pod_conversion import MARKERS
-from extender.core.decisions.admit.plan_request import GATE
-from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
+from extender.core.admit.plan_request import GATE
 from extender.core.log.anchors import PublishedData as LogEnd
+from extender.core.reconcile.finalizer_rules import FINALIZER
 from extender.core.workloads.workload_object import GROUP_LABELS
 from extender.http.responses.error_responses import KNOWN
 from extender.http.scheduler import wire

@@ -7,12 +7,12 @@ from typing import Protocol
 
 import msgspec
 
-from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.control_plane_features import DryRunResult, SchedulerGates
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pods import PodEnd
+from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.ports.log_ports import PublishedAnchors
 
 

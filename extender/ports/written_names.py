@@ -1,7 +1,7 @@
 """Names of what the service writes to Kubernetes objects, for the code that writes and for the policies that confine it.
 
 Owns no behaviour. The admission policies of `deploy/kubernetes` are rendered from these names
-(`cluster/crd/render_confinement.py`), so a write with a name that is not here is refused by kube-apiserver.
+(`deploy/render/render_confinement.py`), so a write with a name that is not here is refused by kube-apiserver.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from extender.core.decisions.admit.plan_request import TreeParts, plan_request
-from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.admit.plan_request import TreeParts, plan_request
+from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.model.cluster_view import forest_of
 from extender.core.planner.planning import plan
 from tests.bench.figures import Figure, Scale

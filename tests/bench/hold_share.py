@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from statistics import mean
 
 from tests.support.service.manifest_builders import GPU, RACK, a_node, a_pod
-from tests.unit.core.decisions.admit.test_hold_planning import MINUTE_US, Simulation
+from tests.unit.core.holds.test_hold_planning import MINUTE_US, Simulation
 
 NODES, GPUS_OF_NODE = 4, 4
 GPUS = NODES * GPUS_OF_NODE

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from extender.core.decisions.admit.plan_request import GATE
+from extender.core.admit.plan_request import GATE
 from extender.core.model.cluster_view import with_group, with_node, with_pod
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node

@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
-from extender.core.decisions.reconcile.finalizer_rules import FINALIZER, decide_protection
 from extender.core.log.anchors import Anchor
 from extender.core.log.control_plane_features import NAME, SchedulerGates, features_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import Epoch, GangUid, GroupKey, NodeName, PlanId, PodUid, Position
 from extender.core.model.pod_groups import composite_key, leaf_key
 from extender.core.model.pods import Pod
+from extender.core.reconcile.finalizer_rules import FINALIZER, decide_protection
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.runtime.system_clock import SystemClock
 from extender.telemetry import METRICS

@@ -24,8 +24,8 @@ from kubernetes_asyncio.config import incluster_config
 from packaging.specifiers import SpecifierSet
 
 from deploy import sbom
+from deploy.render import render_confinement, render_crds, render_limits
 from extender.cli.certificates.certificate_folder import NAMES, SERVER_NAME
-from extender.cluster.crd import render_confinement, render_crds, render_limits
 from extender.cluster.write import pod_writer
 from extender.composition import DRAIN_S, TAKEN_WITHIN_S
 from extender.control.verbs.extender_service import HANDOVER_MS
@@ -59,7 +59,7 @@ def documents(name: str) -> list[Any]:
 
 
 def test_the_crds_are_rendered_from_the_types() -> None:
-    """python -m extender.cluster.crd.render_crds > deploy/kubernetes/crds.yaml"""
+    """python -m deploy.render.render_crds > deploy/kubernetes/crds.yaml"""
     assert (KUBERNETES / "crds.yaml").read_text(encoding="utf-8") == render_crds.render()
 
 

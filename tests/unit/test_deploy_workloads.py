@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cluster.crd import render_leaf_policy, render_tree_policies, render_tree_roles
-from extender.cluster.crd.tree_policy_expressions import templates
+from deploy.render import render_leaf_policy, render_tree_policies, render_tree_roles
+from deploy.render.tree_policy_expressions import templates
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import WorkloadObject

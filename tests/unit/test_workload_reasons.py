@@ -13,7 +13,7 @@ from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "workloads.md").read_text()
-FOLDERS = ("extender/core/workloads", "extender/core/decisions/trees", "extender/control/trees")
+FOLDERS = ("extender/core/workloads", "extender/core/trees", "extender/control/trees")
 CAMEL = re.compile(r"[A-Z][a-z]+([A-Z][a-z]+)+")
 # who makes a refusal from a reason that is one of its positional arguments
 REFUSING = ("refusal_of", "_invalid", "refusal")

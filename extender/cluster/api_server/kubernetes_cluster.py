@@ -37,7 +37,6 @@ from extender.cluster.write.group_status import GroupStatusWriter
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
 from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter
-from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.anchors import Anchor
 from extender.core.log.control_plane_features import DryRunResult, PriorityOf, SchedulerGates
 from extender.core.log.events import GoneVia
@@ -46,6 +45,7 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pod_groups import CHILDREN_MAX, kind_of
 from extender.core.model.pods import PodEnd
+from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.core.workloads.kind_table import KINDS
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock

@@ -14,7 +14,7 @@ from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
 from extender.cluster.types.group_types import GangPolicy, TopologyEntry, WorkloadRef
 from extender.cluster.types.node_types import LimitRangeItem, RuntimeScheduling
-from extender.core.decisions.admit.plan_request import GATE
+from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
 from extender.core.model.quantities import exact, nanos
 from extender.core.workloads.kind_table import kind_of_pod

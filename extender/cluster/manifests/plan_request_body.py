@@ -17,7 +17,6 @@ from extender.cluster.manifests.tree_copies import Taken, TreeCopies
 from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.manifests.yaml_reader import Document, Value, json_message, read_bytes
 from extender.cluster.read.field_problems import field_problems
-from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import (
     ClusterView,
@@ -33,6 +32,7 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
+from extender.core.preempt.disruption_units import EvictableContext
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
 from extender.queries.plan.live_snapshot import LiveSnapshot, restored
 from extender.queries.plan.plan_query import (

@@ -35,9 +35,9 @@ from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSou
 from extender.cluster.manifests.yaml_reader import Document
 from extender.cluster.read.unknown_fields import PREFIX
 from extender.cluster.read.workload_conversion import workload_of
-from extender.core.decisions.trees.tree_events import is_requested
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey
+from extender.core.trees.tree_events import is_requested
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.podcliqueset_podgangs import podgangs_of
 from extender.core.workloads.kinds.trainjob_jobset import jobset_of, runtime_of

@@ -22,8 +22,8 @@ from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, 
 from extender.cluster.manifests.workload_expansion import roots_of
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources
 from extender.cluster.read.workload_conversion import workload_of
-from extender.core.decisions.trees.tree_events import is_requested, profile_name
 from extender.core.model.errors import BadInput
+from extender.core.trees.tree_events import is_requested, profile_name
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.template_labels import with_template_labels
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree

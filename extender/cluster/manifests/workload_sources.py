@@ -16,9 +16,9 @@ from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.cluster.read.workload_conversion import workload_of
 from extender.cluster.types.namespace_types import Namespace
 from extender.cluster.types.tree_profile_types import TreeProfile
-from extender.core.decisions.trees.leaf_uses import with_finished_pods
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
+from extender.core.trees.leaf_uses import with_finished_pods
 from extender.core.workloads.kinds.trainjob_jobset import RuntimeName
 from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE

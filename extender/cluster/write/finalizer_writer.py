@@ -12,7 +12,7 @@ import msgspec
 from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
 from extender.cluster.write.group_status import PLURALS
 from extender.cluster.write.pod_writer import fault_of
-from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.reconcile.finalizer_rules import FinalizerChange
 
 PATH = "/apis/gang-extender.dev/v1alpha1/namespaces"
 

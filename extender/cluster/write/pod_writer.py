@@ -22,7 +22,7 @@ from extender.cluster.connection.api_client import (
     Request,
 )
 from extender.cluster.read import object_decoding
-from extender.core.decisions.admit.plan_request import GATE
+from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import NodeName
 from extender.ports.cluster_ports import Binding, PodRef

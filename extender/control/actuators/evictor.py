@@ -19,15 +19,6 @@ import msgspec
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
-from extender.core.decisions.preempt.preemption_lifecycle import (
-    EVICTION_BY_REASON,
-    EvictionContext,
-    EvictionRequest,
-    is_to_be_evicted,
-    stuck_victims,
-    stuck_victims_text,
-    victims_to_evict,
-)
 from extender.core.log.events import GoneVia
 from extender.core.log.preemption_state import PendingPreemption, Victim
 from extender.core.log.reservation_state import ReservationState
@@ -41,6 +32,15 @@ from extender.core.model.visibility import (
     name_for,
     namespace_of,
     readers_of,
+)
+from extender.core.preempt.preemption_lifecycle import (
+    EVICTION_BY_REASON,
+    EvictionContext,
+    EvictionRequest,
+    is_to_be_evicted,
+    stuck_victims,
+    stuck_victims_text,
+    victims_to_evict,
 )
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock

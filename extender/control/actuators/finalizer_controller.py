@@ -12,16 +12,16 @@ import logging
 
 from extender.control.actuators.placement_priority import PlacementPriority
 from extender.control.log.leader import Leader
-from extender.core.decisions.reconcile.finalizer_rules import (
+from extender.core.model.cluster_view import ClusterView, Guard, changed_guards
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from extender.core.model.ids import GroupKey
+from extender.core.reconcile.finalizer_rules import (
     FinalizerChange,
     decide_protection,
     held_leaves,
     may_change,
     may_remove_finalizer,
 )
-from extender.core.model.cluster_view import ClusterView, Guard, changed_guards
-from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import GroupKey
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import Changes, ObjectFaults, PeriodicTask

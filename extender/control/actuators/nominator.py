@@ -24,15 +24,13 @@ from immutables import Map, MapMutation
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.control.published.held_back_members import HeldBackMembers
-from extender.core.decisions.admit.gate_removal_order import (
+from extender.core.admit.gate_removal_order import (
     GateRemovalStages,
     next_to_release,
     spread_rules,
 )
-from extender.core.decisions.admit.plan_request import GATE
-from extender.core.decisions.capacity.free_capacity import NO_HOLDS
-from extender.core.decisions.reconcile.reservation_checks import unassigned
-from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
+from extender.core.admit.plan_request import GATE
+from extender.core.capacity.free_capacity import NO_HOLDS
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
@@ -41,6 +39,8 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.object_identity import changed_keys
 from extender.core.model.pods import Pod
+from extender.core.reconcile.reservation_checks import unassigned
+from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.ports.cluster_ports import Cluster, PodRef
 from extender.runtime.periodic import ObjectFaults
 from extender.settings import API_REQUESTS_MAX

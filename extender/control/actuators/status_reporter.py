@@ -20,7 +20,7 @@ from immutables import Map
 from extender.control.actuators.placement_priority import PlacementPriority
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
-from extender.core.decisions.admit.gang_sentences import (
+from extender.core.admit.gang_sentences import (
     Sentences,
     invalid_answer,
     missing_answer,
@@ -28,16 +28,12 @@ from extender.core.decisions.admit.gang_sentences import (
     pending_sentences,
     waiting_answer,
 )
-from extender.core.decisions.admit.native_gang_scheduling import has_its_condition_written
-from extender.core.decisions.admit.plan_request import group_key_of
-from extender.core.decisions.admit.tree_warnings import (
+from extender.core.admit.native_gang_scheduling import has_its_condition_written
+from extender.core.admit.plan_request import group_key_of
+from extender.core.admit.tree_warnings import (
     NodeLabels,
     collect_warnings,
     template_mismatches,
-)
-from extender.core.decisions.verbs.filter_and_prioritize import (
-    pending_reason,
-    possible_pod_rules,
 )
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.preemption_state import PendingPreemption
@@ -50,6 +46,10 @@ from extender.core.model.pod_groups import INVALID_CHAINS, PODS_DIFFER, Forest, 
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import Visibility, readers_of
 from extender.core.model.wording import counted, spaced
+from extender.core.verbs.filter_and_prioritize import (
+    pending_reason,
+    possible_pod_rules,
+)
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import EXPLAINED, MISMATCH, SCHEDULED

@@ -24,8 +24,7 @@ import msgspec
 
 from extender.control.binding.prebind_tracker import PreBindTracker
 from extender.control.log.leader import Leader
-from extender.core.decisions.admit.gate_removal_order import unit_key
-from extender.core.decisions.reconcile.oversubscription_tracker import OversubscriptionTracker
+from extender.core.admit.gate_removal_order import unit_key
 from extender.core.log.events import (
     AnyEventData,
     BindBarrierTimedOut,
@@ -50,6 +49,7 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.pods import Pod
+from extender.core.reconcile.oversubscription_tracker import OversubscriptionTracker
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectFaults

@@ -20,16 +20,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from itertools import chain
 from typing import NamedTuple
 
-from extender.control.loop.admission.pending_trees import PendingTrees
-from extender.control.loop.cluster_observer import Moment
+from extender.control.admission.cluster_observer import Moment
+from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.pending_trees import PendingTrees
 from extender.control.loop.expected_changes import ChildGroups, are_expected
-from extender.control.loop.loop_parts import LoopParts
 from extender.control.loop.reconciler import Reconciler
 from extender.control.published.pass_result import Observation
-from extender.core.decisions.admit.native_gang_scheduling import gates_to_remove
-from extender.core.decisions.admit.plan_request import is_refused, refused_members
-from extender.core.decisions.capacity.hold_progress import hold_progress
-from extender.core.decisions.fairness.search_turns import SearchTurn
+from extender.core.admit.native_gang_scheduling import gates_to_remove
+from extender.core.admit.plan_request import is_refused, refused_members
+from extender.core.capacity.hold_progress import hold_progress
+from extender.core.fairness.search_turns import SearchTurn
 from extender.core.log.reservation_state import CapacityHold, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import (

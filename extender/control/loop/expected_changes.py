@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.decisions.admit.plan_request import GATE
+from extender.core.admit.plan_request import GATE
 from extender.core.log.reservation_state import BoundMember, Reservation, ReservationState
 from extender.core.model.cluster_view import (
     ClusterView,

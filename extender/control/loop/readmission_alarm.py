@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from extender.control.actuators.status_reporter import StatusReporter
-from extender.core.decisions.admit.readmission_backoff import ROUNDS_FREE, ReadmissionLoop
+from extender.core.admit.readmission_backoff import ROUNDS_FREE, ReadmissionLoop
 from extender.core.model.pod_groups import Forest
 from extender.telemetry import METRICS
 

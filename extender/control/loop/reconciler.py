@@ -7,21 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from extender.control.loop.cluster_observer import Moment
-from extender.control.loop.loop_parts import LoopParts
+from extender.control.admission.cluster_observer import Moment
+from extender.control.admission.loop_parts import LoopParts
 from extender.control.loop.overcommit_warnings import warn_overcommit
 from extender.control.loop.readmission_alarm import report_loops
-from extender.core.decisions.admit.node_rejections import decide_rejections
-from extender.core.decisions.capacity.replacement_holds import expired_holds
-from extender.core.decisions.each_gang import EachGang
-from extender.core.decisions.preempt.preemption_lifecycle import decide_evictions
-from extender.core.decisions.preempt.preemption_takeover import takeovers_by_pods
-from extender.core.decisions.reconcile.capacity_hold_ends import decide_hold_ends
-from extender.core.decisions.reconcile.cluster_reconciliation import (
-    losses_without_cause,
-)
-from extender.core.decisions.reconcile.drift import NominationDrift, ReconcileContext
-from extender.core.decisions.reconcile.incremental_reconciliation import IncrementalReconciliation
+from extender.core.admit.node_rejections import decide_rejections
+from extender.core.capacity.replacement_holds import expired_holds
+from extender.core.holds.capacity_hold_ends import decide_hold_ends
+from extender.core.log.each_gang import EachGang
 from extender.core.log.events import MemberTerminated, NewEvent
 from extender.core.log.reservation_state import (
     GangState,
@@ -31,6 +24,13 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, PlanId, PodUid
+from extender.core.preempt.preemption_lifecycle import decide_evictions
+from extender.core.preempt.preemption_takeover import takeovers_by_pods
+from extender.core.reconcile.cluster_reconciliation import (
+    losses_without_cause,
+)
+from extender.core.reconcile.drift import NominationDrift, ReconcileContext
+from extender.core.reconcile.incremental_reconciliation import IncrementalReconciliation
 from extender.runtime.idle_times import IdleTimes
 from extender.runtime.periodic import ObjectFaults
 

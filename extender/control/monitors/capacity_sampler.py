@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from extender.control.log.leader import Leader
-from extender.core.decisions.capacity.free_capacity import NodeRowCache
-from extender.core.decisions.capacity.largest_free_domain import levels_of, measure_capacity
+from extender.core.capacity.free_capacity import NodeRowCache
+from extender.core.capacity.largest_free_domain import levels_of, measure_capacity
 from extender.core.log.events import FreeDomainRecord, NewEvent
 from extender.core.model.errors import NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG, Epoch

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from extender.control.log.leader import Leader
-from extender.core.decisions.admit.plan_request import GATE
+from extender.core.admit.plan_request import GATE
 from extender.core.log.control_plane_features import (
     NOT_CONFIGURED,
     DryRunResult,

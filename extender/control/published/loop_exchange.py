@@ -9,10 +9,10 @@ import msgspec
 from extender.control.published.held_back_members import HeldBackMembers
 from extender.control.published.loss_predictor import LossPredictor
 from extender.control.published.pass_result import PublishedPass
-from extender.core.decisions.admit.node_rejections import RejectionEvidence
-from extender.core.decisions.preempt.preemption_lifecycle import EvictionContext
+from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
+from extender.core.preempt.preemption_lifecycle import EvictionContext
 
 
 class EvictionKnowledge(Protocol):

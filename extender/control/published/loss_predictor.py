@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from extender.control.published.pass_result import PublishedPass
-from extender.core.decisions.each_gang import EachGang
-from extender.core.decisions.reconcile.drift import ReconcileContext
-from extender.core.decisions.reconcile.predicted_replacements import PredictedLosses
+from extender.core.log.each_gang import EachGang
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd
+from extender.core.reconcile.drift import ReconcileContext
+from extender.core.reconcile.predicted_replacements import PredictedLosses
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectFaults
 from extender.settings import Settings

@@ -7,9 +7,9 @@ they wait; without this they could be placed alone, although the composite asks 
 from __future__ import annotations
 
 from extender.control.log.leader import Leader
-from extender.core.decisions.trees.native_owners import is_native
-from extender.core.decisions.trees.tree_events import profile_name, profile_of_name
 from extender.core.model.pod_groups import Group
+from extender.core.trees.native_owners import is_native
+from extender.core.trees.tree_events import profile_name, profile_of_name
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.native.native_groups import adopts
 from extender.core.workloads.workload_object import WorkloadObject

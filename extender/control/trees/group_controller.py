@@ -24,7 +24,11 @@ from extender.control.trees.group_problems import (
     group_problem,
     link_problem,
 )
-from extender.core.decisions.trees.group_writes import (
+from extender.core.log.reservation_state import WorkloadTree
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from extender.core.model.ids import GroupKey
+from extender.core.model.pod_groups import Group, composite_key
+from extender.core.trees.group_writes import (
     GroupWrite,
     Link,
     Wanted,
@@ -36,10 +40,6 @@ from extender.core.decisions.trees.group_writes import (
     may_delete,
     wanted_links,
 )
-from extender.core.log.reservation_state import WorkloadTree
-from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import GroupKey
-from extender.core.model.pod_groups import Group, composite_key
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from extender.core.decisions.trees.group_writes import Link, Wanted, frozen_differences, is_taken
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group
+from extender.core.trees.group_writes import Link, Wanted, frozen_differences, is_taken
 
 
 class GroupProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):

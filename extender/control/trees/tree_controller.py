@@ -18,9 +18,15 @@ from immutables import Map
 from extender.control.log.leader import Leader
 from extender.control.trees.group_controller import GroupController
 from extender.control.trees.workload_notifier import WorkloadNotifier
-from extender.core.decisions.trees.leaf_uses import LeafUses, WorkloadName, with_finished_pods
-from extender.core.decisions.trees.native_owners import NativeOwners, native_groups_of
-from extender.core.decisions.trees.tree_events import (
+from extender.core.log.events import NewEvent, RetireReason
+from extender.core.log.reservation_state import WorkloadTree
+from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.model.ids import NIL_GANG
+from extender.core.model.object_identity import same_objects
+from extender.core.planner.codec.request_codec import digest_of
+from extender.core.trees.leaf_uses import LeafUses, WorkloadName, with_finished_pods
+from extender.core.trees.native_owners import NativeOwners, native_groups_of
+from extender.core.trees.tree_events import (
     TreeEvent,
     compile_request,
     decide_tree,
@@ -28,12 +34,6 @@ from extender.core.decisions.trees.tree_events import (
     retire,
     with_native_groups,
 )
-from extender.core.log.events import NewEvent, RetireReason
-from extender.core.log.reservation_state import WorkloadTree
-from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
-from extender.core.model.ids import NIL_GANG
-from extender.core.model.object_identity import same_objects
-from extender.core.planner.codec.request_codec import digest_of
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.native.native_groups import NativeGroup

@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.control.trees.group_problems import GroupProblem
-from extender.core.decisions.admit.plan_request import GATE
-from extender.core.decisions.trees.leaf_uses import WorkloadName
-from extender.core.decisions.trees.unused_labels import unused_label
+from extender.core.admit.plan_request import GATE
 from extender.core.log.events import NoticeRecord
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
@@ -23,6 +21,8 @@ from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.wording import counted
+from extender.core.trees.leaf_uses import WorkloadName
+from extender.core.trees.unused_labels import unused_label
 from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_kind import Notice

@@ -18,26 +18,6 @@ import msgspec
 from extender.control.binding.bind_barrier import BindBarriers, BindCall
 from extender.control.log.leader import Leader
 from extender.control.published.loop_exchange import LoopExchange
-from extender.core.decisions.preempt.preemption_planning import recently_evicted_units
-from extender.core.decisions.preempt.preemption_takeover import takeovers_by_plan
-from extender.core.decisions.preempt.unbound_gang_members import (
-    release_reservations,
-    unbound_reservations,
-)
-from extender.core.decisions.verbs.filter_and_prioritize import (
-    FilterDecision,
-    decide_filter,
-    decide_prioritize,
-    domain_scores,
-)
-from extender.core.decisions.verbs.preempt_verb import (
-    NodeCandidate,
-    answer_without_choice,
-    build_preempt_input,
-    choose_victims,
-    planned_event,
-)
-from extender.core.decisions.verbs.preempt_verb_input import encode
 from extender.core.log.control_plane_features import features_summary, native_on
 from extender.core.log.events import ControlPlaneFeaturesDetected, NewEvent
 from extender.core.log.reservation_state import reservation_of
@@ -48,6 +28,26 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import Pod
+from extender.core.preempt.preemption_planning import recently_evicted_units
+from extender.core.preempt.preemption_takeover import takeovers_by_plan
+from extender.core.preempt.unbound_gang_members import (
+    release_reservations,
+    unbound_reservations,
+)
+from extender.core.verbs.filter_and_prioritize import (
+    FilterDecision,
+    decide_filter,
+    decide_prioritize,
+    domain_scores,
+)
+from extender.core.verbs.preempt_verb import (
+    NodeCandidate,
+    answer_without_choice,
+    build_preempt_input,
+    choose_victims,
+    planned_event,
+)
+from extender.core.verbs.preempt_verb_input import encode
 from extender.ports.cluster_ports import Cluster, PodRef
 from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
 from extender.settings import Settings

@@ -18,11 +18,11 @@ from prometheus_client import Counter, Histogram
 
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import ExtenderService
-from extender.core.decisions.verbs.filter_and_prioritize import FilterDecision
-from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.model.errors import BadInput, NotReady
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
+from extender.core.verbs.filter_and_prioritize import FilterDecision
+from extender.core.verbs.preempt_verb import NodeCandidate
 from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import LeaderProxy, call_of, error_answer
 from extender.http.scheduler.verb_call import Verb, VerbAnswer, VerbCall, text_answer
@@ -72,7 +72,7 @@ class VerbHandlers:
         return (await self.answer(call_of("prioritize", request))).response()
 
     async def preempt(self, request: web.Request) -> web.Response:
-        """Answer /preempt: see `core/decisions/verbs/preempt_verb`."""
+        """Answer /preempt: see `core/verbs/preempt_verb`."""
         return (await self.answer(call_of("preempt", request))).response()
 
     async def bind(self, request: web.Request) -> web.Response:

@@ -19,10 +19,10 @@ from extender.core.model.errors import AccessUnknown, ExtenderError, Forbidden, 
 from extender.core.model.visibility import Visibility
 from extender.http.access.review_cache import ReviewCache
 from extender.http.access.route_rights import RIGHTS, RouteRight
+from extender.http.listener.connection_limits import ConnectionLimits
 from extender.http.responses.error_responses import Handler
 from extender.http.responses.request_body import body_of
 from extender.http.responses.request_visibility import CALLER, VISIBILITY
-from extender.http.web.connection_limits import ConnectionLimits
 from extender.http.web.stream_limits import is_stream
 from extender.ports.access_ports import AUDIENCE, AccessRight, Caller
 from extender.telemetry import METRICS

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
+from extender.http.listener.client_certificate import ClientCertificate
+from extender.http.listener.connection_limits import ConnectionLimits, close_after
+from extender.http.listener.tls_contexts import TlsContexts
 from extender.http.scheduler.leader_proxy import FROM_REPLICA
-from extender.http.tls.client_certificate import ClientCertificate
-from extender.http.tls.tls_contexts import TlsContexts
-from extender.http.web.connection_limits import ConnectionLimits, close_after
 from extender.http.web.direct_calls import DirectCaller, DirectCheck
 from extender.http.web.request_limits import PROBES, RequestRefused
 from extender.listener_settings import Listener

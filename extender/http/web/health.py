@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import ExtenderService, ReadinessCheck
+from extender.http.listener.connection_limits import close_after
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import known
-from extender.http.web.connection_limits import close_after
 from extender.runtime.cooperative_yield import Yielder
 from extender.telemetry import METRICS
 

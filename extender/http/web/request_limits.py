@@ -18,11 +18,11 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from extender.http.listener.connection_limits import ConnectionLimits
 from extender.http.responses.error_responses import Handler, problem
 from extender.http.responses.request_body import BODY
 from extender.http.responses.unsent_answers import BytesInFlight
 from extender.http.v1.plan_api import BODY_MAX as PLAN_BYTES_MAX
-from extender.http.web.connection_limits import ConnectionLimits
 from extender.http.web.stream_limits import StreamLimits, TooManyStreams, is_stream
 from extender.settings import Settings
 from extender.telemetry import METRICS

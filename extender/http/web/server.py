@@ -19,13 +19,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from extender.http.access.review_cache import ReviewCache
+from extender.http.listener.connection_limits import CONNECTIONS, ConnectionLimits
+from extender.http.listener.tls_contexts import TlsContexts
 from extender.http.responses.error_responses import problems
 from extender.http.responses.unsent_answers import BytesInFlight
 from extender.http.scheduler.verb_handlers import VerbHandlers
-from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.web.access_control import AccessControl
 from extender.http.web.caller_checks import check_of, close_outdated, direct_check_of
-from extender.http.web.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.web.direct_calls import DirectCalls
 from extender.http.web.health import Probes
 from extender.http.web.openapi_route import OpenApiRoute

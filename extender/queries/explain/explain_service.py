@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from extender.core.decisions.admit.tree_warnings import NodeLabels, collect_warnings
-from extender.core.decisions.capacity.hold_progress import HELD, hold_progress
-from extender.core.decisions.fairness.hold_turns import HoldRefusal
-from extender.core.decisions.fairness.wait_reasons import WaitReason
+from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
+from extender.core.capacity.hold_progress import HELD, hold_progress
+from extender.core.fairness.wait_reasons import WaitReason
+from extender.core.holds.hold_turns import HoldRefusal
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.log.visible_state import visible_part
 from extender.core.model.cluster_view import ClusterView

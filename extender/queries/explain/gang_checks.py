@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.decisions.admit.gang_sentences import (
+from extender.core.admit.gang_sentences import (
     gates_help,
     invalid_answer,
     missing_answer,
@@ -17,9 +17,9 @@ from extender.core.decisions.admit.gang_sentences import (
     victims_text,
     waiting_answer,
 )
-from extender.core.decisions.admit.native_gang_scheduling import bind_blockers
-from extender.core.decisions.admit.plan_request import GATE, TreeParts
-from extender.core.decisions.fairness.hold_turns import HoldRefusal, no_hold_before_us
+from extender.core.admit.native_gang_scheduling import bind_blockers
+from extender.core.admit.plan_request import GATE, TreeParts
+from extender.core.holds.hold_turns import HoldRefusal, no_hold_before_us
 from extender.core.log.reservation_state import (
     BindFailure,
     GangState,

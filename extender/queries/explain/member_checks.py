@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from extender.core.decisions.admit.plan_request import GATE, is_candidate
+from extender.core.admit.plan_request import GATE, is_candidate
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.ids import GroupKey, PodUid

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from extender.core.decisions.admit.gang_sentences import victims_text
+from extender.core.admit.gang_sentences import victims_text
 from extender.core.log.events import GangAdmitted, GangObserved, GangRemoved, TreeRetired
 from extender.core.log.reservation_state import GangState, MemberLoss, ReservationState
 from extender.core.model.errors import NotFound

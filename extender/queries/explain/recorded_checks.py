@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.core.decisions.admit.gang_sentences import (
+from extender.core.admit.gang_sentences import (
     about_it,
     victims_text,
     waiting_answer,
 )
-from extender.core.decisions.fairness.wait_reasons import ReadmissionPause, WaitReason
+from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.log.gang_phase import (
     CAPACITY_TAKEN,
     PREEMPTING,

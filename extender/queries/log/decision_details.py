@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from extender.core.decisions.verbs import preempt_verb_input
 from extender.core.log.events import (
     ConflictRecord,
     GangAdmitted,
@@ -16,6 +15,7 @@ from extender.core.log.events import (
 from extender.core.model.errors import CorruptLog
 from extender.core.planner.codec import request_codec
 from extender.core.planner.codec.request_codec import InputSummary
+from extender.core.verbs import preempt_verb_input
 from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.queries.log.preemption_line import AlternativeLine
 from extender.runtime.cooperative_yield import Yielder

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from extender.core.decisions.trees.tree_events import decode_request, replay_tree
-from extender.core.decisions.verbs import preempt_verb_input
-from extender.core.decisions.verbs.preempt_verb import VictimChoice, choose_victims
 from extender.core.log.events import (
     AssignmentRecord,
     CapacityHeld,
@@ -27,6 +24,9 @@ from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, 
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.judgement import Judgement, judge
 from extender.core.planner.preempt.victim_search import PreemptionPlan, PreemptionVerdict, preempt
+from extender.core.trees.tree_events import decode_request, replay_tree
+from extender.core.verbs import preempt_verb_input
+from extender.core.verbs.preempt_verb import VictimChoice, choose_victims
 from extender.core.workloads.tree_compiler import TABLE_VERSION
 from extender.ports.log_ports import DecisionInput
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.model.cluster_view import (
     ClusterView,
     forest_of,

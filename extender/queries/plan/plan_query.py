@@ -12,18 +12,16 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from extender.core.decisions.admit.node_rejections import NodeRejections
-from extender.core.decisions.admit.plan_request import (
+from extender.core.admit.node_rejections import NodeRejections
+from extender.core.admit.plan_request import (
     TreeParts,
     foreign_gates,
     is_candidate,
     plan_request,
     ruled_part,
 )
-from extender.core.decisions.admit.tree_warnings import collect_warnings, template_mismatches
-from extender.core.decisions.capacity.free_capacity import NodeRowCache
-from extender.core.decisions.preempt.disruption_units import EvictableContext
-from extender.core.decisions.preempt.preemption_planning import preemption_request
+from extender.core.admit.tree_warnings import collect_warnings, template_mismatches
+from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput
@@ -56,6 +54,8 @@ from extender.core.planner.preempt.victim_search import (
     may_trigger_preemption,
     only_awaiting,
 )
+from extender.core.preempt.disruption_units import EvictableContext
+from extender.core.preempt.preemption_planning import preemption_request
 from extender.queries.plan.node_groups import (
     NodeGroup,
     NodeGroupGrowth,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
+from extender.core.reconcile.finalizer_rules import FINALIZER
 from tests.controlplane.api import ApiError
 from tests.controlplane.waiting import create_priority_class
 from tests.e2e.scenarios.conftest import OURS, Story, member, real

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from extender.core.decisions.preempt.preemption_lifecycle import STUCK_AFTER_US
+from extender.core.preempt.preemption_lifecycle import STUCK_AFTER_US
 from tests.controlplane.livedin import STUCK
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import Service

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from extender.control.loop.preemption_policy import AGAIN_MS
-from extender.core.decisions.preempt.preemption_lifecycle import STUCK_AFTER_US
+from extender.control.admission.preemption_policy import AGAIN_MS
+from extender.core.preempt.preemption_lifecycle import STUCK_AFTER_US
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.test_preemption import conditions, events_of_kind
 from tests.support.planning.spec_vectors import by_id, of_kind

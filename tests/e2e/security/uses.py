@@ -21,7 +21,6 @@ from extender.cluster.write.log_head_configmap import LogHeadConfigMap
 from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter, read_pod
 from extender.cluster.write.tree_group_writer import TreeGroupWriter
-from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.anchors import Anchor
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import RequestRejected
@@ -36,6 +35,7 @@ from extender.core.model.ids import (
     Position,
 )
 from extender.core.model.pod_groups import Group
+from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.ports.access_ports import AccessRight, Caller
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.workload_ports import GroupLink

@@ -15,7 +15,7 @@ from extender.cluster.api_server.feature_gate_reader import DryRunProber
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.cluster.connection.api_client import ApiServer
 from extender.cluster.read.object_decoding import blueprints_of, convert
-from extender.core.decisions.admit.native_gang_scheduling import has_its_condition_written
+from extender.core.admit.native_gang_scheduling import has_its_condition_written
 from extender.core.log.control_plane_features import (
     NOT_CONFIGURED,
     PriorityOf,

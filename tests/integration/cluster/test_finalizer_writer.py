@@ -7,8 +7,8 @@ import pytest
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.control.actuators import finalizer_controller
 from extender.control.actuators.finalizer_controller import FinalizerController
-from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
 from extender.core.model.pod_groups import leaf_key
+from extender.core.reconcile.finalizer_rules import FINALIZER
 from tests.integration.cluster.fake_api import FakeApi, a_pod, a_pod_group
 from tests.support.service.fakes import GATED, Stage
 from tests.support.waiting import eventually

@@ -8,8 +8,8 @@ import json
 import pytest
 from aiohttp import web_protocol
 
-from extender.http.web import connection_limits
-from extender.http.web.connection_limits import CONNECTIONS
+from extender.http.listener import connection_limits
+from extender.http.listener.connection_limits import CONNECTIONS
 from tests.integration.http.test_request_limits import Peer, listening, request
 from tests.integration.http.test_scheduler_verbs import wire_pod
 from tests.support.waiting import eventually

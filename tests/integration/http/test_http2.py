@@ -21,9 +21,8 @@ from hyperframe.frame import (
 )
 
 from extender.cli.certificates.certificate_folder import SERVER_NAME
-from extender.http.http2 import http2_connection
+from extender.http.listener import connection_limits, http2_connection
 from extender.http.responses import unsent_answers
-from extender.http.web import connection_limits
 from extender.listener_settings import HTTP1_SERVER_NAME
 from extender.telemetry import METRICS
 from tests.integration.http.test_direct_calls import bodies

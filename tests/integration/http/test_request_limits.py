@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 import uvloop
 
-from extender.http.web.connection_limits import CONNECTIONS, ConnectionLimits
+from extender.http.listener.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.web.request_limits import FILTER_BYTES_MIN, FILTER_BYTES_PER_NODE, VALUES_MIN
 from extender.http.web.server import listen
 from extender.ports.access_ports import AccessRight

@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extender.composition import read_wire_pod
 from extender.core.model.errors import RequestRejected
+from extender.http.listener.tls_contexts import TlsContexts
 from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import LeaderProxy
 from extender.http.scheduler.verb_handlers import VerbHandlers
-from extender.http.tls.tls_contexts import TlsContexts
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi

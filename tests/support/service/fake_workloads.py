@@ -12,10 +12,10 @@ from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.workload_store import WorkloadStore
 from extender.cluster.types import WorkloadManifest
 from extender.cluster.write.tree_group_writer import manifest
-from extender.core.decisions.trees.group_writes import frozen_differences
 from extender.core.model.cluster_view import without_group
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
+from extender.core.trees.group_writes import frozen_differences
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_object import PARENT_ANNOTATION

@@ -17,15 +17,14 @@ from immutables import Map
 from extender.cluster.manifests.manifest_loader import Memory
 from extender.cluster.read.pod_conversion import end_of_terminating
 from extender.control.actuators.status_reporter import StatusReporter
+from extender.control.admission.loop_parts import loop_parts
+from extender.control.admission.planner_pool import PlannerPool
 from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity, keep_clock
 from extender.control.loop.control_loop import ControlLoop
-from extender.control.loop.loop_parts import loop_parts
-from extender.control.loop.planner_pool import PlannerPool
 from extender.control.verbs.extender_service import ExtenderService
-from extender.core.decisions.admit.plan_request import GATE
-from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.admit.plan_request import GATE
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import AnyEventData, RecordedEvent
 from extender.core.log.preemption_state import claimed_on
@@ -46,6 +45,7 @@ from extender.core.model.errors import RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, build_forest
 from extender.core.model.pods import Pod, PodEnd
+from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.worker_process import WorkerProcess

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import Pod
+from extender.core.verbs.preempt_verb import NodeCandidate
 from tests.support.service.fakes import GATED, Stage
 from tests.support.service.manifest_builders import (
     BLOCK,

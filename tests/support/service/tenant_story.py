@@ -88,7 +88,7 @@ async def two_tenants_stage(**settings: Any) -> Stage:
 
 async def passes(stage: Stage, count: int) -> None:
     """Run passes, and everything beside them."""
-    from tests.unit.control.loop.test_preemption_policy import settled
+    from tests.unit.control.admission.test_preemption_policy import settled
 
     await settled(stage, count)
 

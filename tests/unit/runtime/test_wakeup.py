@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from extender.control.admission.cluster_observer import Moment
 from extender.control.loop import control_loop
-from extender.control.loop.cluster_observer import Moment
 from extender.core.log.events import GangUnschedulable
 from extender.runtime.wakeup import Wakeup, first_of
 from tests.support.service.fakes import Stage

@@ -21,7 +21,7 @@ from extender.cluster.manifests.served.journal import (
     ObjectRecord,
     PodGroupWritten,
 )
-from extender.core.decisions.admit.plan_request import GATE
+from extender.core.admit.plan_request import GATE
 from extender.ports.cluster_ports import Condition
 from extender.ports.written_names import DISRUPTION_TARGET, PLAN_ANNOTATION, PREEMPTED
 

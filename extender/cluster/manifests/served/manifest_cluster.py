@@ -54,8 +54,7 @@ from extender.cluster.manifests.workload_sources import owner_uid
 from extender.cluster.manifests.yaml_reader import STDIN
 from extender.cluster.read.object_decoding import source_of
 from extender.cluster.read.object_store import ObjectStore
-from extender.core.decisions.admit.plan_request import GATE
-from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.admit.plan_request import GATE
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
@@ -63,6 +62,7 @@ from extender.core.model.errors import BadInput, ClusterUnavailable, RequestReje
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import CHILDREN_MAX, Source
 from extender.core.model.pods import Pod, PodEnd
+from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectChanges, ObjectFaults

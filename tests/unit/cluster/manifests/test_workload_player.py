@@ -10,9 +10,9 @@ from extender.cluster.manifests.manifest_entries import Role, entries_in, read
 from extender.cluster.manifests.manifest_loader import build, complete
 from extender.cluster.manifests.yaml_reader import Document
 from extender.cluster.read.workload_conversion import workload_of
-from extender.core.decisions.trees.leaf_uses import LeafUses, WorkloadName
-from extender.core.decisions.trees.tree_events import compile_request, profile_name
 from extender.core.model.errors import BadInput
+from extender.core.trees.leaf_uses import LeafUses, WorkloadName
+from extender.core.trees.tree_events import compile_request, profile_name
 from extender.core.workloads.kind_table import BY_KIND, leaf_of_pod
 from extender.core.workloads.tree_compiler import compile_tree
 from extender.core.workloads.workload_object import GROUP_LABEL, TREE_LABEL

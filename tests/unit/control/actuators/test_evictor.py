@@ -9,7 +9,6 @@ import asyncio
 
 import pytest
 
-from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.log.events import (
     GangAdmitted,
     PreemptionCancelled,
@@ -19,6 +18,7 @@ from extender.core.log.events import (
     VictimGone,
 )
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from extender.core.verbs.preempt_verb import NodeCandidate
 from tests.support.planning.preemption_builders import order
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod

@@ -7,11 +7,11 @@ import pytest
 
 from extender.control.actuators import finalizer_controller
 from extender.control.actuators.finalizer_controller import FinalizerController
-from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
 from extender.core.log.events import ReservationReleased
 from extender.core.model.cluster_view import Guard, with_guard
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pods import PodEnd
+from extender.core.reconcile.finalizer_rules import FINALIZER
 from tests.support.service.fakes import GATED, Stage, idle
 from tests.support.service.manifest_builders import a_gang, a_group, a_node
 from tests.support.waiting import eventually

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.log.events import (
     GangUnschedulable,
     PreemptionCancelled,
@@ -16,6 +15,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.visibility import Visibility
+from extender.core.verbs.preempt_verb import NodeCandidate
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_node
 from tests.support.service.two_tenants import (
@@ -26,7 +26,7 @@ from tests.support.service.two_tenants import (
     tenant_gang,
     tenant_pod,
 )
-from tests.unit.control.loop.test_preemption_policy import settled
+from tests.unit.control.admission.test_preemption_policy import settled
 
 NODES = ("n0", "n1")
 

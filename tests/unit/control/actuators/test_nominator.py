@@ -11,13 +11,13 @@ import pytest
 from extender.control.actuators import nominator
 from extender.control.actuators.nominator import Nominator, Step, next_step
 from extender.control.published.held_back_members import HeldBackMembers
-from extender.core.decisions.admit.plan_request import GATE
-from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
+from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST
 from tests.support.service.fakes import GATED, Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
-from tests.unit.control.loop.test_request_builder import Life
+from tests.unit.control.admission.test_request_builder import Life
 
 LAPSE_S = 60
 

@@ -13,8 +13,8 @@ from extender.control.actuators.placement_priority import (
     PlacementPriority,
     reserved_since,
 )
-from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
 from extender.core.log.reservation_state import EMPTY
+from extender.core.reconcile.finalizer_rules import FINALIZER
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_group, a_node
 from tests.support.waiting import eventually

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from extender.core.decisions.admit.plan_request import GATE
+from extender.core.admit.plan_request import GATE
 from extender.core.log.events import (
     BindBarrierTimedOut,
     DriftDetected,

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.core.log.events import BindBarrierTimedOut, ReservationReleased
+from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST
 from tests.support.service.fakes import GATED, Stage, idle
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod
 from tests.support.waiting import eventually

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
+from extender.control.admission.planner_pool import PlannerPool
 from extender.control.loop.control_loop import PassRests
-from extender.control.loop.planner_pool import PlannerPool
 from extender.core.log.events import (
     GangAdmitted,
     GangObserved,
@@ -22,7 +22,7 @@ from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fakes import FakeCluster, Stage, idle
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
-from tests.unit.core.decisions.admit.test_verdict_events import Case
+from tests.unit.core.admit.test_verdict_events import Case
 
 
 async def leading(*objects, **rest):

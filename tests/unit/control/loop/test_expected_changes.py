@@ -8,7 +8,7 @@ import pytest
 
 from extender.control.loop import control_loop
 from extender.control.loop.expected_changes import ChildGroups, are_expected
-from extender.core.decisions.admit.plan_request import GATE
+from extender.core.admit.plan_request import GATE
 from extender.core.log.events import GangAdmitted, GangObserved, GangScheduled, PodBound
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
@@ -16,8 +16,8 @@ from extender.core.model.pod_groups import composite_key
 from tests.support.service.fakes import FakeCluster, Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
-from tests.unit.core.decisions.reconcile.test_cluster_reconciliation import admitted
-from tests.unit.core.decisions.support import folded
+from tests.unit.core.reconcile.test_cluster_reconciliation import admitted
+from tests.unit.core.support import folded
 
 NEVER_S = 3600.0
 

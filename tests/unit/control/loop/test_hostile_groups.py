@@ -9,9 +9,9 @@ import pytest
 
 from extender.control.actuators import status_reporter
 from extender.control.actuators.status_reporter import GROUPS_PER_RUN
-from extender.control.loop.admission.pending_trees import INVALID_PER_PASS
-from extender.core.decisions.admit import tree_warnings
-from extender.core.decisions.admit.tree_warnings import NodeLabels
+from extender.control.admission.pending_trees import INVALID_PER_PASS
+from extender.core.admit import tree_warnings
+from extender.core.admit.tree_warnings import NodeLabels
 from extender.core.log.events import GangAdmitted, GangInvalid, GangObserved
 from extender.core.model.cluster_view import with_group, with_pod
 from extender.core.model.ids import PodUid

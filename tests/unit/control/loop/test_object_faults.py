@@ -15,27 +15,21 @@ from extender.control.actuators import evictor, finalizer_controller, nominator,
 from extender.control.actuators.evictor import Evictor
 from extender.control.actuators.finalizer_controller import FinalizerController
 from extender.control.actuators.status_reporter import StatusReporter
+from extender.control.admission import tree_admission
+from extender.control.admission.capacity_hold_search import CapacityHoldSearch
+from extender.control.admission.cluster_observer import ClusterObserver
+from extender.control.admission.idle_pass_filter import IdlePassFilter
+from extender.control.admission.preemption_policy import PreemptionPolicy
+from extender.control.admission.request_builder import RequestBuilder
+from extender.control.admission.tree_admission import TreeAdmission
 from extender.control.binding import bind_barrier
 from extender.control.loop import control_loop, reconciler
-from extender.control.loop.admission import tree_admission
-from extender.control.loop.admission.capacity_hold_search import CapacityHoldSearch
-from extender.control.loop.admission.tree_admission import TreeAdmission
-from extender.control.loop.cluster_observer import ClusterObserver
 from extender.control.loop.control_loop import FAILURES_SHOWN
-from extender.control.loop.idle_pass_filter import IdlePassFilter
-from extender.control.loop.preemption_policy import PreemptionPolicy
-from extender.control.loop.request_builder import RequestBuilder
 from extender.control.trees import group_controller, tree_controller, workload_notifier
-from extender.core.decisions.admit.node_rejections import RejectionEvidence
-from extender.core.decisions.admit.readmission_backoff import Readmissions
-from extender.core.decisions.fairness.new_gang_limits import NewGangLimits
-from extender.core.decisions.fairness.search_turns import SearchTurns
-from extender.core.decisions.preempt import preemption_lifecycle
-from extender.core.decisions.reconcile import (
-    cluster_reconciliation,
-    drift,
-    incremental_reconciliation,
-)
+from extender.core.admit.node_rejections import RejectionEvidence
+from extender.core.admit.readmission_backoff import Readmissions
+from extender.core.fairness.new_gang_limits import NewGangLimits
+from extender.core.fairness.search_turns import SearchTurns
 from extender.core.log.events import (
     DriftDetected,
     GangAdmitted,
@@ -45,6 +39,8 @@ from extender.core.log.events import (
 )
 from extender.core.model.cluster_view import Guard, with_guard
 from extender.core.model.errors import CorruptLog
+from extender.core.preempt import preemption_lifecycle
+from extender.core.reconcile import cluster_reconciliation, drift, incremental_reconciliation
 from extender.runtime import periodic
 from extender.telemetry import METRICS
 from tests.support.planning.preemption_builders import order

@@ -16,8 +16,8 @@ BEGINS = {
         "_actuate", "_end_recovery",  # the committed state, once
         "_seen", "_unexpected_change", "_can_wait", "_changes_after",  # what is waited for
     },
-    "loop/admission/pending_trees.py": {"admit_postponed", "_perform"},
-    "loop/admission/tree_searches.py": {"away", "_run"},
+    "admission/pending_trees.py": {"admit_postponed", "_perform"},
+    "admission/tree_searches.py": {"away", "_run"},
     # Writes look again when they may act: each is a step of its own.
     "actuators/nominator.py": {"_carry_out", "_seat_of", "_is_current"},
     "actuators/evictor.py": {"_still_due", "_wait_and_recheck", "_mark_groups"},

@@ -18,7 +18,7 @@ from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.manifest_builders import a_group, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, evicted, lows, preemptor_tree, runs
-from tests.unit.control.loop.test_preemption_policy import leading, settled
+from tests.unit.control.admission.test_preemption_policy import leading, settled
 
 AGAIN_S = EVICTION_MEMORY_US // 1_000_000
 

@@ -7,18 +7,18 @@ import logging
 import pytest
 
 from extender.control.loop.readmission_alarm import REASON
-from extender.core.decisions.reconcile import (
+from extender.core.log.events import GangAdmitted, GangExtended, ReservationReleased
+from extender.core.model.nodes import Taint
+from extender.core.reconcile import (
     cluster_reconciliation,
     incremental_reconciliation,
     reservation_checks,
 )
-from extender.core.log.events import GangAdmitted, GangExtended, ReservationReleased
-from extender.core.model.nodes import Taint
 from extender.telemetry import METRICS
 from tests.support.service.fakes import GATED, Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
 from tests.support.waiting import eventually
-from tests.unit.core.decisions.reconcile.test_reservation_checks import pinned
+from tests.unit.core.reconcile.test_reservation_checks import pinned
 
 FAULTS = ["node-lost", "superseded", "expired"]
 

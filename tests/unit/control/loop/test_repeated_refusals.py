@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.decisions.admit.verdict_events import only_numbers_differ
+from extender.core.admit.verdict_events import only_numbers_differ
 from extender.core.log.events import GangUnschedulable
 from extender.core.log.reservation_state import GangState, LastDecision
 from extender.core.model.ids import GangUid, Position

@@ -7,9 +7,9 @@ import pytest
 
 from extender.control.published.loss_predictor import LossPredictor
 from extender.control.published.pass_result import PublishedPass
-from extender.core.decisions.reconcile import predicted_replacements
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodEnd
+from extender.core.reconcile import predicted_replacements
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
 

@@ -9,8 +9,8 @@ import yaml
 
 from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 from extender.control.trees.tree_controller import TreeController
-from extender.core.decisions.admit.plan_request import TreeParts, plan_request
-from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.admit.plan_request import TreeParts, plan_request
+from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.events import TreeCompiled, TreeRefused, TreeRetired
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.pod_groups import build_forest, composite_key

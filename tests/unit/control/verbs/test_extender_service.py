@@ -9,7 +9,7 @@ from extender.control.published.loop_exchange import LoopExchange
 from extender.control.published.loss_predictor import LossPredictor
 from extender.control.published.pass_result import PublishedPass
 from extender.control.verbs.extender_service import ExtenderService
-from extender.core.decisions.admit.node_rejections import RejectionEvidence
+from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.model.errors import NotReady
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod

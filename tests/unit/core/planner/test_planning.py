@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
-from extender.core.decisions.admit.unschedulable_cache import UnschedulableCache
+from extender.core.admit.unschedulable_cache import UnschedulableCache
 from extender.core.model.ids import GangUid
 from extender.core.planner.codec.request_codec import Decoder, Encoder, encode
 from extender.core.planner.model.feasibility import admissible

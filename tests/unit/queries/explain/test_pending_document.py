@@ -20,8 +20,8 @@ from extender.cli.output.list_table import ListFormat, ListTable
 from extender.cluster.read.dropped_group_fields import WRITTEN
 from extender.control.loop.readmission_alarm import REASON
 from extender.control.verbs.extender_service import ExtenderService
-from extender.core.decisions.admit import gang_sentences
-from extender.core.decisions.admit.plan_request import GATE
+from extender.core.admit import gang_sentences
+from extender.core.admit.plan_request import GATE
 from extender.core.log.events import (
     AnyEventData,
     ControlPlaneFeaturesDetected,
@@ -53,15 +53,15 @@ from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
-from tests.unit.control.loop.admission.test_capacity_holds import held
-from tests.unit.control.loop.admission.test_holds_of_tenants import (
+from tests.unit.control.admission.test_capacity_holds import held
+from tests.unit.control.admission.test_holds_of_tenants import (
     AFTER_S,
     LASTS_S,
     a_tree,
     full,
     later,
 )
-from tests.unit.core.decisions.admit.test_native_gang_scheduling import NEW
+from tests.unit.core.admit.test_native_gang_scheduling import NEW
 from tests.unit.queries.explain.test_explain_service import explaining
 
 DOCUMENT = DocumentOutputs("troubleshooting/pending", "gang-extender explain")

@@ -22,7 +22,7 @@ from tests.support.document_outputs import DocumentOutputs, fixed_parts
 from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree, runs
-from tests.unit.control.loop.test_preemption_policy import leading, settled
+from tests.unit.control.admission.test_preemption_policy import leading, settled
 
 DOCUMENT = DocumentOutputs(
     "troubleshooting/my-gang-was-preempted.md", "gang-extender explain --why-preempted"

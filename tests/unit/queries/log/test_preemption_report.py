@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from extender.cli.commands.preemptions_command import _print
-from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.log.events import PreemptionPlanned
 from extender.core.model.errors import NotReady, StoreUnavailable
+from extender.core.verbs.preempt_verb import NodeCandidate
 from extender.queries.log.decision_replay import replay_decision
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions
 from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree, runs
-from tests.unit.control.loop.test_preemption_policy import leading, settled
+from tests.unit.control.admission.test_preemption_policy import leading, settled
 
 
 async def lines_of(stage, **wanted):

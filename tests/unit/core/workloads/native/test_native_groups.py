@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.decisions.trees.tree_events import decide_tree, replay_tree
+from extender.core.trees.tree_events import decide_tree, replay_tree
 from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_compiler import CompileRequest
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile

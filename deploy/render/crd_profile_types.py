@@ -1,0 +1,94 @@
+"""TreeProfile of `gang-extender.dev/v1alpha1`: fields, bounds, and rules in CEL.
+
+Owns what an operator may store; `render_crds.py` renders it. What a profile means is in `core/workloads/tree_policy.py`,
+and which kinds there are in `core/workloads/kind_table.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, get_args
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from deploy.render.crd_group_types import LABEL_KEY_PATTERN, Rule, keyed_by
+from extender.core.workloads.kind_table import BY_KIND, KINDS
+from extender.core.workloads.tree_policy import Disruption as DisruptionWord
+from extender.core.workloads.tree_policy import GangMode, NativeGroups
+
+
+def _one_of(description: str, *words: str) -> Meta:
+    longest = max(map(len, words))
+    return Meta(
+        max_length=longest, description=description, extra_json_schema={"enum": list(words)}
+    )
+
+
+def _rules_of_modes() -> tuple[Rule, ...]:
+    """Return a rule for each gang mode that not all kinds have."""
+    rules = []
+    for mode in get_args(GangMode):
+        kinds = [kind.kind for kind in KINDS if mode in kind.gang_modes]
+        if len(kinds) < len(KINDS):
+            listed = ", ".join(f"'{kind}'" for kind in kinds)
+            rule = f"!has(self.gang) || self.gang != '{mode}' || self.kind in [{listed}]"
+            rules.append(Rule(rule, f"gang {mode} is for {', '.join(kinds)}"))
+    return tuple(rules)
+
+
+def _rules_of_native_groups() -> tuple[Rule, ...]:
+    """Return the rule that groups are adopted only of kinds whose controllers make groups."""
+    kinds = [kind.kind for kind in KINDS if kind.native_parts is not None]
+    listed = ", ".join(f"'{kind}'" for kind in kinds)
+    rule = f"!has(self.nativeGroups) || self.nativeGroups == 'Ignore' || self.kind in [{listed}]"
+    return (Rule(rule, f"nativeGroups Adopt is for {', '.join(kinds)}"),)
+
+
+TopologyKey = Annotated[str, Meta(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
+
+
+class ProfileTopology(Struct):
+    """Node labels: the whole tree, and each leaf with more than one pod, within one value."""
+
+    root: TopologyKey | UnsetType = UNSET
+    leaf: TopologyKey | UnsetType = UNSET
+
+
+class KindProfile(Struct, rename="camel", kw_only=True):
+    """How the trees of one kind of workload are made; a field that is not set has its default."""
+
+    RULES: ClassVar = (*_rules_of_modes(), *_rules_of_native_groups())
+    kind: Annotated[str, _one_of("Kind of workload.", *BY_KIND)]
+    enabled: (
+        Annotated[bool, Meta(description="Whether trees are made; unset is true.")] | UnsetType
+    ) = UNSET
+    gang: (
+        Annotated[str, _one_of("What is placed all or nothing; unset is all.", *get_args(GangMode))]
+        | UnsetType
+    ) = UNSET
+    topology: ProfileTopology | UnsetType = UNSET
+    disruption_mode: (
+        Annotated[
+            str,
+            _one_of("Whether gangs are preempted whole; unset is all.", *get_args(DisruptionWord)),
+        ]
+        | UnsetType
+    ) = UNSET
+    native_groups: (
+        Annotated[
+            str,
+            _one_of(
+                "Whether groups that the controller of a workload makes get a composite above them; unset is Ignore.",
+                *get_args(NativeGroups),
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class TreeProfileSpec(Struct):
+    """The kinds that do not have the defaults."""
+
+    kinds: (
+        Annotated[list[KindProfile], Meta(max_length=32, extra_json_schema=keyed_by("kind"))]
+        | UnsetType
+    ) = UNSET

@@ -1,0 +1,167 @@
+"""Render the admission policy that gives pods with the tree label their leaf.
+
+    python -m deploy.render.render_leaf_policy deploy/kubernetes/admission-policy.yaml
+
+Owns the policy `gang-extender-leaf`. kube-apiserver runs mutating policies in no order, and calls a policy whose
+conditions did not hold in the first pass not again in the second. So a policy for pods that name a group may have run
+before the pod has its leaf: all that those policies do is part of this one. Each of their mutations changes nothing
+the second time. A test compares the files with the output.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deploy.render import tree_policy_expressions as cel
+from deploy.render.render_tree_policies import (
+    apply_configuration,
+    binding,
+    json_patch,
+    variable,
+)
+from extender.core.workloads.kind_table import NAME_RULES
+from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME
+from extender.core.workloads.name_rules import NameRule, cel_of
+from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS, OFF, TREE_LABEL
+
+NAME = "gang-extender-leaf"
+LABELS = "{app.kubernetes.io/name: gang-extender}"
+
+Policy = Mapping[str, Any]  # of a YAML file
+
+
+def render(files: Mapping[str, str], rules: Sequence[NameRule] = NAME_RULES) -> str:
+    """Return the text of a leaf policy.
+
+    Args:
+        files: Texts of YAML files by their names. Their mutating policies for pods become part of this one.
+        rules: The name rules of all kinds.
+
+    Raises:
+        ValueError: Two policies have different variables of one name.
+    """
+    policies = [policy for content in files.values() for policy in _policies(content)]
+    return (
+        f"{_header(files)}"
+        "apiVersion: admissionregistration.k8s.io/v1\n"
+        "kind: MutatingAdmissionPolicy\n"
+        f"metadata:\n  name: {NAME}\n  labels: {LABELS}\n"
+        "spec:\n"
+        "  # A pod without its leaf would be scheduled alone.\n"
+        "  failurePolicy: Fail\n"
+        "  # The webhook of a controller may add the label that a name rule needs; a leaf never changes.\n"
+        "  reinvocationPolicy: IfNeeded\n"
+        "  matchConstraints:\n    resourceRules:\n"
+        '      - apiGroups: [""]\n        apiVersions: [v1]\n        operations: [CREATE]\n        resources: [pods]\n'
+        f"  matchConditions:\n{_conditions()}"
+        f"  variables:\n{_variables(policies, rules)}"
+        f"  mutations:\n{json_patch(_add_leaf())}"
+        f"{''.join(map(_guarded, policies))}"
+        f"{binding(NAME, LABELS)}"
+    )
+
+
+def _header(files: Mapping[str, str]) -> str:
+    return (
+        "# Generated from extender/core/workloads/kind_table.py and policies for pods that name a group; do not edit:\n"
+        f"#   python -m deploy.render.render_leaf_policy {' '.join(files)}\n"
+        "#\n"
+        "# A pod whose template has the label gang-extender.dev/tree gets its leaf when it is created, from the labels of\n"
+        "# its controller. kube-apiserver runs mutating policies in no order and calls a policy that did not match\n"
+        "# before not again; so gate, profile and markers of members are set here too.\n"
+    )
+
+
+def _policies(content: str) -> list[Policy]:
+    """Return the mutating policies for pods."""
+    documents = [document for document in yaml.safe_load_all(content) if document]
+    return [
+        document
+        for document in documents
+        if document["kind"] == "MutatingAdmissionPolicy" and _is_for_pods(document)
+    ]
+
+
+def _is_for_pods(policy: Policy) -> bool:
+    rules = policy["spec"]["matchConstraints"]["resourceRules"]
+    return any(rule["resources"] == ["pods"] for rule in rules)
+
+
+def _conditions() -> str:
+    key = cel.text(TREE_LABEL)
+    conditions = {
+        "has-a-profile": f"has(object.metadata.labels) && {key} in object.metadata.labels\n"
+        f"&& object.metadata.labels[{key}] != {cel.text(OFF)}",
+        "not-of-another-scheduler": f"!{cel.has_other_scheduler('object')}",
+        "not-bound": "!has(object.spec.nodeName) || object.spec.nodeName == ''",
+    }
+    return "".join(variable(name, expression) for name, expression in conditions.items())
+
+
+def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> str:
+    variables: dict[str, str] = {
+        "labels": "has(object.metadata.labels) ? object.metadata.labels : {}"
+    }
+    for policy in policies:
+        for definition in policy["spec"].get("variables", ()):
+            if (
+                variables.setdefault(definition["name"], definition["expression"])
+                != definition["expression"]
+            ):
+                raise ValueError(
+                    f"variable {definition['name']} is there twice: {policy['metadata']['name']}"
+                )
+    variables["unasked"] = _unasked()
+    variables["leaf"] = (
+        f"!variables.unasked && (has(object.spec.schedulingGroup) || {cel.texts(GROUP_LABELS)}.exists(key, key in variables.labels))\n"
+        f"? ''\n: {cel_of(rules)}"
+    )
+    return "".join(variable(name, expression) for name, expression in variables.items())
+
+
+def _unasked() -> str:
+    """Return the condition that a pod names a group that its Job did not ask for.
+
+    With the gate WorkloadWithJob the Job controller makes a basic group for every Job without `spec.scheduling` and a
+    group of its own (KEP-5547), named `<Job>-<hash>-<Job>-pgt-0-<hash>`; the pods of a tree would be placed one by one.
+    Another policy may have copied its name into our label already.
+    """
+    named, key = "object.spec.schedulingGroup.podGroupName", cel.text(GROUP_LABEL)
+    return (
+        "has(object.spec.schedulingGroup) && has(object.spec.schedulingGroup.podGroupName)\n"
+        f"&& {cel.text(JOB_NAME)} in variables.labels\n"
+        f"&& {named}.contains('-' + variables.labels[{cel.text(JOB_NAME)}] + '-pgt-0-')\n"
+        f"&& (!({key} in variables.labels) || variables.labels[{key}] == {named})"
+    )
+
+
+def _add_leaf() -> str:
+    return (
+        'variables.leaf == \'\' ? [] : [JSONPatch{op: "add", path: "/metadata/labels/" '
+        f'+ jsonpatch.escapeKey("{GROUP_LABEL}"), value: variables.leaf}}]\n'
+        '+ (variables.unasked ? [JSONPatch{op: "remove", path: "/spec/schedulingGroup"}] : [])'
+    )
+
+
+def _guarded(policy: Policy) -> str:
+    """Return the mutation of a policy, under its conditions."""
+    spec = policy["spec"]
+    (mutation,) = spec["mutations"]
+    conditions = [f"({condition['expression']})" for condition in spec.get("matchConditions", ())]
+    guard = f"!({' && '.join(conditions)})"
+    if mutation["patchType"] == "ApplyConfiguration":
+        return apply_configuration(
+            f"{guard} ? Object{{}} :\n{mutation['applyConfiguration']['expression']}"
+        )
+    return json_patch(f"{guard} ? [] :\n{mutation['jsonPatch']['expression']}")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(
+        render({name: Path(name).read_text(encoding="utf-8") for name in sys.argv[1:]})
+    )

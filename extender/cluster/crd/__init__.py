@@ -1,1 +1,0 @@
-"""The CustomResourceDefinitions of `gang-extender.dev`, rendered from types."""

@@ -1,0 +1,111 @@
+"""The objects that the steps of a pass work with; built once, and given to each step."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from extender.control.actuators.evictor import Evictor
+from extender.control.actuators.gate_remover import GateRemover
+from extender.control.actuators.nominator import Nominator
+from extender.control.actuators.status_reporter import StatusReporter
+from extender.control.admission.cluster_observer import ClusterObserver
+from extender.control.admission.idle_pass_filter import IdlePassFilter
+from extender.control.admission.planner_pool import PlannerPool
+from extender.control.admission.preemption_policy import PreemptionPolicy
+from extender.control.admission.request_builder import RequestBuilder
+from extender.control.admission.termination_reasons import TerminationReasons
+from extender.control.binding.bind_barrier import BindBarriers
+from extender.control.log.append_batch import AppendBatch
+from extender.control.log.leader import Leader
+from extender.control.published.held_back_members import HeldBackMembers
+from extender.control.published.loop_exchange import LoopExchange
+from extender.control.published.loss_predictor import LossPredictor
+from extender.control.published.pass_result import PublishedPass
+from extender.core.admit.node_rejections import RejectionEvidence
+from extender.core.admit.readmission_backoff import Readmissions
+from extender.core.admit.unschedulable_cache import UnschedulableCache
+from extender.ports.cluster_ports import Cluster
+from extender.ports.log_ports import Clock, DecisionInputs
+from extender.settings import Settings
+
+# Between the first look at a new tree and the record that it waits for members: most are created one after the other.
+MEMBER_ARRIVAL_MS: Final = 200
+
+
+class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the control loop; the process starts and stops those with tasks or child processes."""
+
+    cluster: Cluster
+    leader: Leader
+    clock: Clock
+    settings: Settings
+    exchange: LoopExchange
+    observer: ClusterObserver
+    pending_losses: LossPredictor  # for the pending state
+    appends: AppendBatch
+    barriers: BindBarriers
+    # actuators
+    nominator: Nominator
+    evictor: Evictor
+    gate_remover: GateRemover
+    reporter: StatusReporter
+    # planning
+    planner: PlannerPool
+    requests: RequestBuilder
+    idle_filter: IdlePassFilter
+    # what is remembered from pass to pass
+    refusals: UnschedulableCache
+    preemption_policy: PreemptionPolicy
+    readmissions: Readmissions
+    termination_reasons: TerminationReasons
+    # A new tree whose members still come is recorded as waiting only after this time.
+    arrival_ms: int = 0
+
+
+def loop_parts(
+    *,
+    cluster: Cluster,
+    leader: Leader,
+    inputs: DecisionInputs,
+    barriers: BindBarriers,
+    reporter: StatusReporter,
+    clock: Clock,
+    settings: Settings,
+) -> LoopParts:
+    """Return the parts of one control loop; none of them has started anything yet."""
+    published, reasons = PublishedPass(), TerminationReasons(cluster, barriers.wakeup.wake)
+    evictor, held_back = Evictor(cluster, leader, clock, settings), HeldBackMembers()
+    requests = RequestBuilder(settings.search_budget, settings.hold_capacity_max_percent)
+    pending_losses = LossPredictor(published, reasons, clock, settings)
+    return LoopParts(
+        cluster=cluster,
+        leader=leader,
+        clock=clock,
+        settings=settings,
+        exchange=LoopExchange(
+            published=published,
+            committed_losses=LossPredictor(published, reasons, clock, settings),
+            evictions=evictor,
+            rejections=RejectionEvidence(),
+            held_back=held_back,
+        ),
+        observer=ClusterObserver(cluster, leader, published, pending_losses),
+        pending_losses=pending_losses,
+        appends=AppendBatch(leader, inputs, clock),
+        barriers=barriers,
+        nominator=Nominator(
+            cluster, leader, barriers.arrived, held_back, settings.nomination_delay_ms / 1000
+        ),
+        evictor=evictor,
+        gate_remover=GateRemover(cluster, leader),
+        reporter=reporter,
+        planner=PlannerPool(),
+        requests=requests,
+        idle_filter=IdlePassFilter(requests.rows),
+        refusals=UnschedulableCache(),
+        preemption_policy=PreemptionPolicy(clock, wanted=settings.preemption),
+        readmissions=Readmissions(expires_ms=settings.reservation_ttl_s * 1000),
+        termination_reasons=reasons,
+    )

@@ -1,0 +1,242 @@
+"""Admit all pending trees of one pass, in order of priority and age; then long searches, then what was postponed."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby, zip_longest
+
+from extender.control.admission.capacity_hold_search import CapacityHoldSearch
+from extender.control.admission.cluster_observer import Moment
+from extender.control.admission.current_requests import CurrentRequests
+from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.preemption_search import PreemptionSearch
+from extender.control.admission.refusal_explanations import RefusalExplanations
+from extender.control.admission.tree_admission import (
+    AdmissionOutcome,
+    AdmissionProgress,
+    TreeAdmission,
+)
+from extender.control.admission.tree_searches import TreeSearches, WantedSearch
+from extender.core.fairness.new_gang_limits import NewGangLimits
+from extender.core.model.ids import GangUid
+from extender.core.model.pod_groups import Tree
+from extender.runtime.cooperative_yield import SlicePace
+from extender.runtime.periodic import ObjectFaults
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+NAMESPACE_MS = 50  # of a pass for trees of one namespace, while other namespaces have trees of the same priority
+LATE_MS = 300  # of a pass for trees of all namespaces that took longer, by priority
+INVALID_PER_PASS = 50  # invalid trees that one pass records
+
+
+class PendingTrees:
+    """The trees that are invalid or have members to place."""
+
+    def __init__(self, parts: LoopParts) -> None:
+        self._clock = parts.clock
+        self._wakeup = parts.barriers.wakeup
+        self._observer = parts.observer
+        self._appends = parts.appends
+        self._rejections = parts.exchange.rejections
+        self._builder = parts.requests
+        self._idle_filter = parts.idle_filter
+        self._preemption_policy = parts.preemption_policy
+        self._readmissions = parts.readmissions
+        self._requests = CurrentRequests(parts)
+        self.searches = TreeSearches(parts)
+        self._preemptions = PreemptionSearch(parts, self._requests, self.searches)
+        self._admission = TreeAdmission(parts, self._requests, self._preemptions, self.searches)
+        self._faults: ObjectFaults[str] = ObjectFaults("admission", parts.clock.monotonic_ms)
+        self._holds = CapacityHoldSearch(parts, self._requests, self.searches)
+        self.searches.set_up(self._perform)
+        self._postponed: list[Tree] = []
+        self._tried_late: set[GangUid] = set()
+        self._limits = NewGangLimits(parts.settings.max_new_gangs_per_minute)
+        self._published = parts.exchange.published
+        self._limited: set[str] = set()  # namespaces with gangs that wait for that reason
+
+    async def _perform(self, wanted: WantedSearch, now: Moment) -> None:
+        perform = self._holds.perform if wanted.work == "hold" else self._admission.perform
+        await perform(wanted, now)
+
+    def publish_pauses(self) -> None:
+        """Publish which trees are deferred because they were released again and again without a cause."""
+        self._published.publish_paused(self._readmissions.pauses())
+
+    def hold_capacity(self, now: Moment) -> None:
+        """Let the tree that has waited longest search the capacity that is held for it, if its time has come."""
+        self._holds.want(now)
+
+    def nothing_to_admit(self, now: Moment) -> bool:
+        """Return whether no pending tree can be admitted, as in the last pass."""
+        view, forest, state = now.view, now.forest, now.state
+        hints, now_ms = self._rejections.hints(view), self._clock.monotonic_ms()
+
+        def by_time(priority: int, since_ms: int) -> bool:
+            return (
+                self._readmissions.ends_after(since_ms)
+                or self._admission.paused_after(since_ms)
+                or bool(state.rejections)
+                or self._preemption_policy.lower_priority_exists(view, state, priority)
+                or self._preemption_policy.some_terminate(view)
+            )
+
+        return self._idle_filter.nothing_to_admit(
+            view, state, forest, hints, now_ms, by_time=by_time
+        )
+
+    @property
+    def explanations(self) -> RefusalExplanations:
+        """Return the explanations that run in the background."""
+        return self._admission.explanations
+
+    async def record_explanations(self, now: Moment) -> None:
+        """Append the refusals that were explained since the last pass."""
+        self._admission.record_explanations(now)
+        await self._appends.flush()
+
+    async def admit(self, now: Moment) -> None:
+        """Try to admit every pending tree; those that need the planner process wait for their turn there."""
+        self.searches.begin_pass()
+        self._idle_filter.end_pass(None)
+        view, forest, state = now.view, now.forest, now.state
+        hints = self._rejections.hints(view)
+        pending = tuple(self._builder.pending(state, forest, hints))
+        self._retain([tree for tree, _ in pending])
+        parts = (part for _, part in pending if part is not None)
+        before = self._idle_filter.begin_pass(
+            view, state, forest, parts, hints, self._clock.monotonic_ms()
+        )
+        progress = AdmissionProgress(now)
+        self._limits.begin()
+        try:
+            await self._try_each([tree for tree, part in pending if part is not None], progress)
+            await self._record_invalid([tree for tree, part in pending if part is None], progress)
+            self._report_limited(progress)
+        finally:
+            await self._appends.flush()
+        self._postponed = progress.postponed
+        idle = progress.all_stay_refused and not self._builder.holds_back
+        self._idle_filter.end_pass(before if idle else None)
+
+    async def _try_each(self, pending: Sequence[Tree], progress: AdmissionProgress) -> None:
+        """Try trees in their order; a namespace that took long comes after the others of the same priority."""
+        pace = SlicePace(self._clock)
+        for _, equals in groupby(pending, key=lambda tree: tree.root.priority):
+            used_ms: Counter[str] = Counter()
+            late = []
+            for seen in equals:
+                namespace = seen.root.key.namespace
+                if not self._may_begin(progress.now, seen):
+                    continue
+                if used_ms[namespace] >= NAMESPACE_MS:
+                    late.append(seen)
+                else:
+                    used_ms[namespace] += await self._try(seen, progress, pace)
+            await self._try_late(late, progress, pace)
+
+    async def _try_late(
+        self, late: Sequence[Tree], progress: AdmissionProgress, pace: SlicePace
+    ) -> None:
+        """Try trees of namespaces that took long, for `LATE_MS`; the next pass begins with the others of them."""
+        used_ms = 0
+        for seen in sorted(late, key=lambda tree: tree.root.uid in self._tried_late):
+            if used_ms >= LATE_MS:
+                progress.all_stay_refused = False
+                self._wakeup.wake()
+                return
+            self._tried_late.add(seen.root.uid)
+            used_ms += await self._try(seen, progress, pace)
+        self._tried_late -= {tree.root.uid for tree in late}
+
+    def _may_begin(self, now: Moment, tree: Tree) -> bool:
+        """Return whether the log has a gang, or may get it now."""
+        root = tree.root
+        if root.uid in now.pending.gangs:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        return self._limits.may_begin(root.key.namespace, root.uid, now_ms)
+
+    def _report_limited(self, progress: AdmissionProgress) -> None:
+        """Publish which gangs wait because their namespace has too many new ones; a later pass tries them."""
+        waiting = self._limits.waiting()
+        self._published.publish_limited(waiting)
+        METRICS.new_gangs_limited.set(len(waiting))
+        if waiting:
+            progress.all_stay_refused = False
+        limited = set(self._limits.limited_namespaces())
+        for namespace in limited - self._limited:
+            log.warning(
+                "a namespace has more new gangs than allowed; further ones wait",
+                extra={"namespace": namespace, "setting": "max_new_gangs_per_minute"},
+            )
+        self._limited = limited
+
+    async def _try(self, seen: Tree, progress: AdmissionProgress, pace: SlicePace) -> int:
+        """Try a tree as it is now; return how many milliseconds that took."""
+        began_ms = self._clock.monotonic_ms()
+        outcome = await self._admit_alone(seen, progress)
+        progress.all_stay_refused &= outcome is not None and outcome.stays_refused
+        took_ms = self._clock.monotonic_ms() - began_ms
+        await pace.yield_if_due()
+        return took_ms
+
+    async def _admit_alone(
+        self, tree: Tree, progress: AdmissionProgress, *, last: bool = False
+    ) -> AdmissionOutcome | None:
+        """Try a tree; None: a defect with it, which does not keep the others, or it waits after one."""
+        path = tree.root.key.path
+        if self._faults.waits(path) or self.searches.pauses_after_fault(tree):
+            return None
+        progress.now = self._observer.after_appends(progress.now)
+        with self._faults.alone(path):
+            return await self._admission.admit(tree, progress, last=last)
+        return None
+
+    async def _record_invalid(self, found: Sequence[Tree], progress: AdmissionProgress) -> None:
+        """Record why trees are invalid, `INVALID_PER_PASS` of them, by turns of their namespaces; the next pass goes on."""
+        pace = SlicePace(self._clock)
+        by_namespace: dict[str, list[Tree]] = {}
+        for tree in found:
+            if not self._admission.is_recorded_invalid(progress.now, tree) and self._may_begin(
+                progress.now, tree
+            ):
+                by_namespace.setdefault(tree.root.key.namespace, []).append(tree)
+            await pace.yield_if_due()
+        turns = zip_longest(*by_namespace.values())
+        in_turn = [tree for turn in turns for tree in turn if tree is not None]
+        progress.now = self._observer.after_appends(progress.now)
+        self._admission.record_invalid(progress.now, in_turn[:INVALID_PER_PASS])
+        if in_turn:
+            progress.all_stay_refused = False
+        if len(in_turn) > INVALID_PER_PASS:
+            self._wakeup.wake()
+
+    async def admit_postponed(self) -> Moment | None:
+        """Try the trees that waited for a takeover by trees of higher priority.
+
+        Returns:
+            The moment in which that was; None: there are no such trees.
+        """
+        postponed, self._postponed = self._postponed, []
+        if not postponed:
+            return None
+        now = self._observer.observe()
+        for tree in postponed:
+            await self._admit_alone(tree, AdmissionProgress(now), last=True)
+        await self._appends.flush()
+        return now
+
+    def _retain(self, pending: Sequence[Tree]) -> None:
+        """Forget all trees that are not pending any more."""
+        wanted = {tree.root.uid for tree in pending}
+        self._admission.retain(wanted)
+        self.searches.retain(wanted)
+        self._limits.retain(wanted, self._clock.monotonic_ms())
+        self._preemption_policy.retain(wanted)
+        self._tried_late &= wanted
+        self._builder.retain(wanted)

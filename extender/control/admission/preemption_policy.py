@@ -1,0 +1,395 @@
+"""When a tree may preempt, and what a pending preemption means for its next plan (E-2, E-11, P15).
+
+A tree whose victims still terminate is planned like any other, on capacity that is free or claimed for it. When
+it fits, it is admitted at once. When it does not fit yet, it waits and nothing is recorded. When all its victims
+are gone and it still does not fit, the preemption is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from extender.core.capacity.capacity_claims import victims_are_gone
+from extender.core.log.events import CancelReason, NewEvent, PreemptionCancelled
+from extender.core.log.preemption_state import PendingPreemption
+from extender.core.log.reservation_state import GangState, ReservationState
+from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
+from extender.core.model.ids import GangUid, GroupKey, PodUid
+from extender.core.model.object_identity import IdentityMemo
+from extender.core.model.pod_groups import Group, Tree
+from extender.core.planner.plan_types import GIVEN, Plan, PlanRequest, Refusal, Verdict
+from extender.core.planner.planning import DeferredWork
+from extender.core.planner.preempt.victim_search import (
+    NoPreemption,
+    PreemptionVerdict,
+    may_trigger_preemption,
+)
+from extender.core.planner.preemption_types import Evictable
+from extender.core.preempt.disruption_units import may_preempt
+from extender.core.preempt.preemption_lifecycle import (
+    EvictionContext,
+    better_offer,
+    cancellation,
+)
+from extender.ports.log_ports import Clock
+
+AGAIN_MS: Final = 5_000  # a tree that no eviction helps searches victims again after this time, ...
+AGAIN_PER_MS: Final = 20  # ... or after this many times as long as the search took, ...
+PAUSE_MS_MAX: Final = 60_000  # ... but not later than this
+CHANGED_PER_MS: Final = (
+    5  # a change ends the pause after this many times as long as the search took
+)
+EARLIER: Final = "when victims were last searched for it: "  # before a reason that is not of now
+AGAIN_MS_MAX: Final = 300_000  # the longest wait after failed preemptions
+LOWEST_MS: Final = 500  # how often the lowest priority of running pods is computed
+
+
+def awaited_preemption(state: ReservationState, uid: GangUid) -> PendingPreemption | None:
+    """Return the preemption that a tree waits for, or None.
+
+    An admitted tree does not wait any more: later plans, for its extra members, do not concern the preemption.
+    """
+    preemption = state.preemptions.get(uid)
+    if preemption is None or preemption.ended:
+        return None
+    root = state.gangs.get(uid)
+    if root is None or preemption.claims:
+        return preemption
+    if preemption.extras:
+        got = any(uid in root.reservations or uid in root.bound for uid in preemption.extras)
+    else:
+        got = bool(root.reservations) or root.phase == "scheduled"
+    return None if got else preemption
+
+
+def may_admit(
+    view: ClusterView, preemption: PendingPreemption | None, verdict: Verdict | DeferredWork
+) -> bool:
+    """Return whether to act on the answer of the planner now.
+
+    Extra members that preempt are not admitted in part while victims terminate (C.6).
+    """
+    if preemption is None or victims_are_gone(view, preemption):
+        return True
+    if isinstance(verdict, Refusal):
+        return verdict.outcome == "waiting"  # incomplete now: `events_before_verdict` cancels it
+    if not isinstance(verdict, Plan) or not verdict.assignments:
+        return False
+    wanted = {claim.uid for claims in preemption.claims.values() for claim in claims}
+    return not preemption.extras or wanted <= {a.uid for a in verdict.assignments}
+
+
+def events_before_verdict(
+    view: ClusterView, preemption: PendingPreemption, verdict: Verdict, context: EvictionContext
+) -> list[NewEvent]:
+    """Return the events of a pending preemption that precede those of a verdict."""
+    if isinstance(verdict, Plan) and verdict.assignments:
+        nodes = frozenset(a.node for a in verdict.assignments)
+        data = better_offer(view, preemption, nodes, context) if preemption.victims else None
+    else:
+        reason, text = _refused_reason(verdict)
+        data = cancellation(view, preemption, context, reason=reason, text=text)
+    return [context.draft(preemption, data)] if data is not None else []
+
+
+def _refused_reason(verdict: Verdict) -> tuple[CancelReason, str]:
+    text = verdict.reasons[0] if verdict.reasons else "no capacity"
+    if isinstance(verdict, Refusal) and verdict.outcome == "waiting":
+        return "invalid", f"the tree is not complete any more: {text}"
+    if GIVEN in text:
+        return "node-rejected", text
+    return "capacity-lost", text
+
+
+def next_preemption_us(root: GangState) -> int:
+    """Return when a tree may preempt again, in microseconds since the epoch: each failed preemption doubles the wait.
+
+    It follows from the log, so a restart does not shorten it.
+    """
+    if not root.failed_preemptions:
+        return 0
+    # more would only make large numbers
+    doubled = min(root.failed_preemptions - 1, AGAIN_MS_MAX.bit_length())
+    return root.failed_preemption_us + 1000 * min(AGAIN_MS << doubled, AGAIN_MS_MAX)
+
+
+class SearchedCapacity(msgspec.Struct, frozen=True):
+    """What a search for victims has seen: whether capacity has come since, which it did not count, is read from it.
+
+    It counted free capacity, that of terminating pods, and that of units that may be evicted.
+    """
+
+    view: ClusterView
+    state: ReservationState
+    tree: tuple[object, ...]
+    counted: frozenset[PodUid]  # pods whose capacity it counted, terminating ones included
+
+    @staticmethod
+    def of(
+        view: ClusterView, state: ReservationState, tree: Tree, request: PlanRequest
+    ) -> SearchedCapacity:
+        """Return what a search of a request with `evictable` has seen."""
+        source = request.evictable or Evictable(priority=0)
+        pods = (p for pods in (*(u.pods for u in source.units), source.going) for p in pods)
+        return SearchedCapacity(view, state, _asks_of(tree), frozenset(p.uid for p in pods))
+
+    def has_more(self, view: ClusterView, state: ReservationState, tree: Tree) -> bool:
+        """Return whether a search may find victims now that this one did not.
+
+        Looked at are nodes that are new or changed, pods and reservations that the search had to leave where they
+        were and that are gone or going now, and the tree itself.
+        """
+        if _asks_of(tree) != self.tree or self._claims_have_ended(state, tree):
+            return True
+        if view.nodes is not self.view.nodes and any(
+            self.view.nodes.get(name) is not node for name, node in view.nodes.items()
+        ):
+            return True
+        return self._pods_have_left(view) or self._reservations_have_ended(state, view)
+
+    def _claims_have_ended(self, state: ReservationState, tree: Tree) -> bool:
+        if state.preemptions is self.state.preemptions:
+            return False
+        for uid, before in self.state.preemptions.items():
+            if before.ended or before.priority < tree.root.priority or uid == tree.root.uid:
+                continue
+            now = state.preemptions.get(uid)
+            if before.claims and (now is None or now.ended or not now.claims):
+                return True
+        return False
+
+    def _pods_have_left(self, view: ClusterView) -> bool:
+        if view.on_node is self.view.on_node:
+            return False
+        for name, before in self.view.on_node.items():
+            now = view.on_node.get(name)
+            if now is before or name not in self.view.nodes:
+                continue
+            for uid, pod in before.items():
+                left = now.get(uid) if now is not None else None
+                stayed = left is not None and (pod.deleting or not left.deleting)
+                if not stayed and uid not in self.counted:
+                    return True
+        return False
+
+    def _reservations_have_ended(self, state: ReservationState, view: ClusterView) -> bool:
+        if state.reservations_on is self.state.reservations_on:
+            return False
+        for name, before in self.state.reservations_on.items():
+            now = state.reservations_on.get(name)
+            for uid in before if now is not before else ():
+                held = now is not None and uid in now
+                pod = view.pods.get(uid)
+                runs = pod is not None and pod.node == name
+                if not held and not runs and uid not in self.counted:
+                    return True
+        return False
+
+
+def _asks_of(tree: Tree) -> tuple[object, ...]:
+    """Return what a tree asks for."""
+    groups = tuple((g.key, g.basic, g.minimum, g.topology, g.priority) for g in tree.groups)
+    pods = frozenset((p.uid, p.shape) for p in tree.pods if p.node is None and not p.deleting)
+    return (groups, pods)
+
+
+class PreemptionPolicy:
+    """Decides which trees may preempt now, and keeps the reasons of the last search.
+
+    The back-off after failed preemptions is part of the state; the rest is only in memory.
+    """
+
+    def __init__(self, clock: Clock, *, wanted: bool) -> None:
+        """Prepare.
+
+        Args:
+            clock: For back-off.
+            wanted: Whether preemption is switched on.
+        """
+        self._clock = clock
+        self.wanted = wanted
+        self._not_before: dict[GangUid, int] = {}
+        self._searched: dict[GangUid, SearchedCapacity] = {}  # by the search that began the pause
+        self._changed_after: dict[GangUid, int] = {}  # a change ends the pause then
+        self._incomplete: set[GangUid] = set()  # trees that were incomplete when their pause began
+        self._considered: dict[GangUid, NoPreemption] = {}
+        self._lowest: int | None = None  # priority of running pods; None: no pod runs
+        self._terminating = False  # whether a pod on a node does
+        self._lowest_ms = -LOWEST_MS
+        self._lowest_held: IdentityMemo[int | None] = IdentityMemo()  # of trees with reservations
+
+    def may_search(
+        self, view: ClusterView, state: ReservationState, tree: Tree, *, complete: bool = False
+    ) -> bool:
+        """Return whether to search victims for a tree.
+
+        Not while victims of the same tree terminate, nor for extra members before the minimum is bound (E-2), nor
+        if nothing has a lower priority.
+
+        Args:
+            view: The cluster.
+            state: The pending state.
+            tree: The preemptor.
+            complete: The tree waits for capacity, not for members: this ends a pause from before.
+        """
+        uid = tree.root.uid
+        if uid in state.preemptions:
+            return False
+        now_ms = self._clock.monotonic_ms()
+        paused = now_ms < self._not_before.get(uid, 0)
+        if paused and complete and uid in self._incomplete:
+            paused = False
+        if paused and not self._has_changed(view, state, tree, now_ms):
+            return False
+        root = state.gangs.get(uid)
+        if root is not None and root.phase == "admitted":
+            return False
+        if root is not None and self._clock.now_us() < next_preemption_us(root):
+            return False
+        # terminating pods may be all that is in the way (E-2)
+        return self.may_evict_for(view, state, tree) or self.some_terminate(view)
+
+    def may_evict_for(self, view: ClusterView, state: ReservationState, tree: Tree) -> bool:
+        """Return whether something may be evicted for a tree: it may preempt, and something has a lower priority."""
+        return may_preempt(tree) and self.lower_priority_exists(view, state, tree.root.priority)
+
+    def some_terminate(self, view: ClusterView) -> bool:
+        """Return whether a pod on a node terminates."""
+        self._look_at(view)
+        return self._terminating
+
+    def pauses(self, uid: GangUid) -> bool:
+        """Return whether a tree must not search victims now, unless capacity comes."""
+        return self._clock.monotonic_ms() < self._not_before.get(uid, 0)
+
+    def _has_changed(
+        self, view: ClusterView, state: ReservationState, tree: Tree, now_ms: int
+    ) -> bool:
+        """Return whether the pause after a search ends because capacity has come that the search did not count."""
+        uid = tree.root.uid
+        searched = self._searched.get(uid)
+        if searched is None or now_ms < self._changed_after.get(uid, 0):
+            return False
+        return searched.has_more(view, state, tree)
+
+    def _look_at(self, view: ClusterView) -> None:
+        """Find the lowest priority of running pods and whether one terminates, not more often than `LOWEST_MS`."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._lowest_ms >= LOWEST_MS:
+            self._lowest_ms = now_ms
+            self._lowest = _lowest_priority(view)
+            self._terminating = any(
+                pod.deleting for pods in view.on_node.values() for pod in pods.values()
+            )
+
+    def lower_priority_exists(
+        self, view: ClusterView, state: ReservationState, priority: int
+    ) -> bool:
+        """Return whether preemption is on, and a pod, a reservation or a claim has a lower priority."""
+        if not self.wanted:
+            return False
+        self._look_at(view)
+        held = (root.priority for root in state.gangs.values() if root.reservations)
+        lowest_held = self._lowest_held.get(lambda: min(held, default=None), same=(state.gangs,))
+        lowest = [p for p in (self._lowest, lowest_held) if p is not None]
+        lowest += [p.priority for p in state.preemptions.values() if p.claims]
+        return min(lowest, default=priority) < priority
+
+    def start_pause(self, state: ReservationState, uid: GangUid, verdict: Verdict) -> None:
+        """Start a pause of a refused tree, after which it may preempt.
+
+        A running pause is not extended: on a busy cluster a tree is refused again and again, and would never
+        preempt. A tree that lacks members, or whose last victims still terminate, may preempt as soon as that ends.
+        """
+        root = state.gangs.get(uid)
+        if root is not None and root.phase == "admitted":
+            return
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._not_before.get(uid, 0):
+            return
+        self._not_before[uid] = now_ms + AGAIN_MS
+        waits = isinstance(verdict, Refusal) and verdict.outcome == "waiting"
+        if waits or uid in state.preemptions:
+            self._incomplete.add(uid)
+        else:
+            self._incomplete.discard(uid)
+
+    def answered(
+        self,
+        uid: GangUid,
+        answer: PreemptionVerdict | None,
+        took_ms: int,
+        searched: SearchedCapacity | None = None,
+    ) -> None:
+        """Record the answer of a search.
+
+        Args:
+            uid: The root.
+            answer: The answer; None: there are victims, or there was no search after all.
+            took_ms: How long it took.
+            searched: What it has seen; None: no change ends the pause.
+        """
+        now_ms = self._clock.monotonic_ms()
+        pause_ms = min(max(AGAIN_MS, AGAIN_PER_MS * took_ms), max(PAUSE_MS_MAX, took_ms))
+        self._not_before[uid] = now_ms + pause_ms
+        self._changed_after[uid] = now_ms + min(CHANGED_PER_MS * took_ms, pause_ms)
+        self._incomplete.discard(uid)
+        self._searched.pop(uid, None)
+        if searched is not None:
+            self._searched[uid] = searched
+        kept = isinstance(answer, NoPreemption) and answer.cause in {
+            "impossible",
+            "unknown",
+            "never",
+        }
+        self._considered.pop(uid, None)
+        if isinstance(answer, NoPreemption) and kept and self.wanted:
+            self._considered[uid] = answer
+
+    def considered(self, uid: GangUid) -> tuple[str, ...]:
+        """Return the reasons of the last search that found no victims, marked as older than now."""
+        found = self._considered.get(uid)
+        return tuple(f"{EARLIER}{text}" for text in found.reasons) if found is not None else ()
+
+    def considered_reduced(self, uid: GangUid) -> tuple[str, ...]:
+        """Return these reasons without names of other namespaces; empty: there are none in them."""
+        found = self._considered.get(uid)
+        return tuple(f"{EARLIER}{text}" for text in found.reduced) if found is not None else ()
+
+    def allow_retry(self, decided: Iterable[NewEvent]) -> None:
+        """End the pause of preemptors whose capacity another one takes over by these drafts."""
+        for draft in decided:
+            if isinstance(draft.data, PreemptionCancelled) and draft.data.reason == "taken-over":
+                self._not_before.pop(draft.gang_uid, None)
+
+    def retain(self, roots: set[GangUid]) -> None:
+        """Forget all other trees."""
+        self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
+        self._incomplete &= roots
+        self._considered = {uid: c for uid, c in self._considered.items() if uid in roots}
+        self._searched = {uid: s for uid, s in self._searched.items() if uid in roots}
+        self._changed_after = {uid: t for uid, t in self._changed_after.items() if uid in roots}
+
+
+def _lowest_priority(view: ClusterView) -> int | None:
+    """Return the lowest priority by which a running pod is a victim; None: no pod runs."""
+    of_group: dict[GroupKey, list[Group]] = {}
+    lowest: int | None = None
+    for pods in view.on_node.values():
+        for pod in pods.values():
+            above: list[Group] = []
+            if pod.group is not None:
+                if pod.group not in of_group:
+                    of_group[pod.group] = groups_above(view, pod.group)
+                above = of_group[pod.group]
+            priority = eviction_priority(pod, above)
+            lowest = priority if lowest is None else min(lowest, priority)
+    return lowest
+
+
+def may_lead_to_preemption(request: PlanRequest, verdict: Verdict | DeferredWork) -> bool:
+    """Return whether an answer of the planner may lead to preemption; one that is not known yet may."""
+    return True if isinstance(verdict, str) else may_trigger_preemption(request, verdict)

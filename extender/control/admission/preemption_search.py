@@ -1,0 +1,151 @@
+"""Search victims for one tree in the planner process, and append the preemption."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures.process import BrokenProcessPool
+
+import msgspec
+
+from extender.control.admission.cluster_observer import Moment
+from extender.control.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.admission.event_context import new_event_context
+from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.preemption_policy import SearchedCapacity, may_lead_to_preemption
+from extender.control.admission.tree_searches import TreeSearches
+from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
+from extender.core.planner.planning import DeferredWork
+from extender.core.planner.preempt.judgement import Judgement
+from extender.core.planner.preempt.victim_search import PreemptionPlan, only_awaiting
+from extender.core.preempt.preemption_planning import (
+    decide_preemption,
+    preemption_still_holds,
+)
+from extender.core.preempt.preemption_takeover import takeovers_by_plan
+from extender.core.preempt.unbound_gang_members import unbound_reservations
+from extender.ports.log_ports import DecisionInput
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+# A tree waits so long after its search crashed the planner process twice.
+CRASHED_MS = 60_000
+
+
+class JudgedTree(msgspec.Struct, frozen=True):
+    """A judgement without victims, and what it follows from."""
+
+    judged: Judgement
+    request: PlanRequest  # with what could be evicted
+    encoded: DecisionInput
+    now: Moment  # when the search ended
+
+
+class PreemptionSearch:
+    """Preempts for refused trees."""
+
+    def __init__(self, parts: LoopParts, requests: CurrentRequests, searches: TreeSearches) -> None:
+        self._searches = searches
+        self._clock = parts.clock
+        self._settings = parts.settings
+        self._barriers = parts.barriers
+        self._appends = parts.appends
+        self._evictor = parts.evictor
+        self._planner = parts.planner
+        self._policy = parts.preemption_policy
+        self._requests = requests
+
+    def may_follow(self, tree_request: TreeRequest, verdict: Verdict | DeferredWork) -> bool:
+        """Return whether to search for victims after this answer: no member can be placed without them."""
+        if isinstance(verdict, Plan) and verdict.assignments:
+            # members that fit are admitted first; the next pass may preempt for the others
+            return False
+        now = tree_request.now
+        return may_lead_to_preemption(tree_request.request, verdict) and self._policy.may_search(
+            now.view, now.pending, tree_request.tree, complete=True
+        )
+
+    async def preempt(
+        self, tree_request: TreeRequest, verdict: Verdict | None, *, explain: bool
+    ) -> JudgedTree | None:
+        """Search victims, and append the preemption if it still holds then.
+
+        Args:
+            tree_request: The preemptor.
+            verdict: The answer of the planner to its request without an explanation, if known.
+            explain: Explain a refusal.
+
+        Returns:
+            The judgement, if there are no victims. None: there are, even if the next pass must search again; or the
+            planner process died.
+        """
+        uid = tree_request.tree.root.uid
+        request = self._requests.with_evictable(tree_request)
+        now = tree_request.now
+        if not self._policy.may_evict_for(now.view, now.pending, tree_request.tree):
+            request = only_awaiting(request)
+        if request.nodes is not tree_request.request.nodes:
+            verdict = None  # less is free for a preemptor: claims of others hold against it
+        searched = SearchedCapacity.of(now.view, now.pending, tree_request.tree, request)
+        asked = msgspec.structs.replace(request, explain=explain and request.explain)
+        encoded = self._planner.encode(asked)
+        try:
+            judged, took_ms, now = await self._searches.away(self._planner.judge(encoded, verdict))
+        except BrokenProcessPool:
+            log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
+            self._policy.answered(uid, None, CRASHED_MS)
+            self._barriers.wakeup.wake()  # it is refused without victims meanwhile
+            return None
+        answer = judged.preemption
+        if answer is not None:
+            METRICS.preemption_answered(answer, took_ms)
+        if not isinstance(answer, PreemptionPlan):
+            self._policy.answered(uid, answer, took_ms, searched)
+            return JudgedTree(judged, request, encoded, now)
+        current = self._requests.about(now, tree_request.tree)
+        if current is not None and self._still_holds(current, request, answer):
+            self._append(current, request, answer, encoded, took_ms)
+            await self._appends.flush()
+            # the next pass starts the deletions, or admits if there are none
+            self._barriers.wakeup.wake()
+        return None
+
+    def _still_holds(
+        self, current: TreeRequest, request: PlanRequest, answer: PreemptionPlan
+    ) -> bool:
+        """Return whether to append the preemption; wake the next pass if it may search again at once."""
+        view, state, forest = current.now.view, current.now.pending, current.now.forest
+        if not self._policy.may_search(view, state, current.tree, complete=True):
+            return False
+        newest = self._requests.with_evictable(current)
+        if not preemption_still_holds(request, answer, newest, view):
+            # the cluster has changed: the next pass searches again
+            self._barriers.wakeup.wake()
+            return False
+        units = [unit.name for unit in answer.victims]
+        held = unbound_reservations(view, state, forest, units)
+        if not self._barriers.binding().isdisjoint(r.uid for r in held):
+            # a member of a victim is being bound: the next pass evicts it with its unit
+            self._barriers.wakeup.wake()
+            return False
+        return True
+
+    def _append(
+        self,
+        current: TreeRequest,
+        request: PlanRequest,
+        answer: PreemptionPlan,
+        encoded: DecisionInput,
+        took_ms: int,
+    ) -> None:
+        view, state, forest = current.now.view, current.now.pending, current.now.forest
+        cause = f"cluster revision {view.revision}"
+        context = new_event_context(self._clock, self._settings, encoded.digest, cause)
+        known = self._evictor.eviction_context(context.actor, context.cause, view, state)
+        *first, planned = decide_preemption(
+            view, state, forest, current.tree, request, answer, context
+        )
+        drafts = [*first, *takeovers_by_plan(view, state, planned, known), planned]
+        self._policy.answered(current.tree.root.uid, None, took_ms)
+        self._policy.allow_retry(drafts)
+        self._appends.append_nowait(drafts, encoded)

@@ -1,0 +1,168 @@
+"""Build plan requests from view and state; parts that did not change are reused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+from immutables import Map
+
+from extender.core.admit.interpod_rules import InterpodRules
+from extender.core.admit.node_rejections import NodeRejections
+from extender.core.admit.plan_request import (
+    TreePart,
+    TreeParts,
+    group_key_of,
+    plan_request,
+    ruled_part,
+)
+from extender.core.capacity.free_capacity import NodeRowCache
+from extender.core.fairness.search_backoff import SearchBackoff
+from extender.core.holds.hold_planning import HoldRequests
+from extender.core.log.reservation_state import GangState, ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
+from extender.core.model.object_identity import changed_keys
+from extender.core.model.pod_groups import Forest, Group, Tree
+from extender.core.planner.plan_types import PlanRequest
+from extender.core.preempt.disruption_units import EvictableContext
+from extender.core.preempt.preemption_lifecycle import is_stuck
+from extender.core.preempt.preemption_planning import preemption_request
+
+Hints = Mapping[PodUid, NodeName]
+PARTS_MIN: Final = 1000  # kept parts of trees that are gone are not looked for below this number
+
+
+class RequestBuilder:
+    """Builds plan requests, one after the other."""
+
+    def __init__(self, budget: int, hold_max_percent: int = 100) -> None:
+        """Prepare.
+
+        Args:
+            budget: Search nodes that a request may cost; more after searches that used them up.
+            hold_max_percent: As for `HoldRequests`.
+        """
+        self._hold_max_percent = hold_max_percent
+        # returns whether a tree with this root is not to be planned yet; set before the loop runs
+        self.is_held: Callable[[Group], bool] = lambda _: False
+        self.holds_back = False  # whether a tree was left out, which a later pass may have to plan
+        self.rows = NodeRowCache()
+        self._budget = budget
+        self.backoff = SearchBackoff(budget)
+        self._rules = InterpodRules()
+        self._parts = TreeParts()
+        self._rejections = NodeRejections()
+        # Trees with members that are invalid or to place, and what they were found in
+        self._pending: dict[GroupKey, Tree] = {}
+        self._populated: Mapping[GroupKey, Tree] = {}
+        self._gangs: Mapping[GangUid, GangState] = Map()
+
+    def part(self, state: ReservationState, tree: Tree, hints: Hints) -> TreePart:
+        """Return the part of a request that depends on its tree only."""
+        return self._parts.of(tree, state.gangs.get(tree.root.uid), hints)
+
+    def pending(
+        self, state: ReservationState, forest: Forest, hints: Hints
+    ) -> Iterator[tuple[Tree, TreePart | None]]:
+        """Yield the trees with members that are invalid or to place, highest priority first, then oldest.
+
+        An invalid tree has no part: it is never planned, and its depth is not limited. A tree that is held is left out.
+        """
+        self._follow(state, forest)
+        self.holds_back = False
+        for tree in sorted(self._pending.values(), key=_queue_order):
+            if self.is_held(tree.root):
+                self.holds_back = True
+            else:
+                yield tree, None if tree.problems else self.part(state, tree, hints)
+
+    def _follow(self, state: ReservationState, forest: Forest) -> None:
+        """Find the pending trees among those that have changed since the last look, or whose state has."""
+        populated, gangs = forest.populated, state.gangs
+        changed = changed_keys(self._populated, populated)
+        for uid in changed_keys(self._gangs, gangs):
+            changed.add(group_key_of(gangs.get(uid) or self._gangs[uid]))
+        for key in changed:
+            tree = populated.get(key)
+            if tree is not None and (
+                tree.problems or self._parts.wanting(tree, gangs.get(tree.root.uid))
+            ):
+                self._pending[key] = tree
+            else:
+                self._pending.pop(key, None)
+        self._populated, self._gangs = populated, gangs
+        if self._parts.count > PARTS_MIN + 2 * len(populated):
+            self._parts.keep({tree.root.uid for tree in populated.values()})
+
+    def retain(self, wanting: set[GangUid]) -> None:
+        """Forget the rules and the budgets of all trees outside of `wanting`."""
+        self._rules.keep(wanting)
+        self.backoff.retain(wanting)
+
+    def about(
+        self, view: ClusterView, state: ReservationState, tree: Tree, hints: Hints, now_ms: int
+    ) -> PlanRequest | None:
+        """Return the plan request for the waiting members of a tree, or None if none waits."""
+        if not self._parts.wanting(tree, state.gangs.get(tree.root.uid)):
+            return None
+        part = self.part(state, tree, hints)
+        request = plan_request(
+            view,
+            state,
+            part,
+            rows=self.rows,
+            book=self._rules,
+            budget=self._budget,
+            rejections=self._rejections.holding(view, state, now_ms),
+        )
+        budget = self.backoff.budget(tree.root.uid, request.root, request.shapes)
+        return (
+            msgspec.structs.replace(request, budget=budget) if budget != self._budget else request
+        )
+
+    def with_evictable(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        tree: Tree,
+        request: PlanRequest,
+        *,
+        hints: Hints,
+        moment: EvictableContext,
+    ) -> PlanRequest:
+        """Return `request` with the units that could be evicted for a tree."""
+        part = self.part(state, tree, hints)
+        return preemption_request(
+            view,
+            state,
+            forest,
+            tree,
+            request,
+            ruled=ruled_part(view, state, part, rows=self.rows, book=self._rules),
+            moment=moment,
+        )
+
+    def for_hold(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        tree: Tree,
+        request: PlanRequest,
+        hints: Hints,
+        now_us: int,
+    ) -> HoldRequests:
+        """Return the requests that show where capacity could be held for a tree; see `HoldRequests`."""
+        part = self.part(state, tree, hints)
+        ruled = ruled_part(view, state, part, rows=self.rows, book=self._rules)
+        stuck = frozenset(pod.uid for pod in view.pods.values() if is_stuck(pod, now_us))
+        return HoldRequests(
+            view, state, tree, request, ruled,
+            staying=stuck, max_percent=self._hold_max_percent,
+        )  # fmt: skip
+
+
+def _queue_order(tree: Tree) -> tuple[int, int, GroupKey]:
+    return (-tree.root.priority, tree.root.created_us, tree.root.key)

@@ -1,0 +1,713 @@
+"""Plan one pending tree, and append the verdict: in this process if that is quick, else in the planner process.
+
+A tree that needs the planner process waits there for its turn (`tree_searches`); a pass does not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures.process import BrokenProcessPool
+
+import msgspec
+from immutables import Map
+
+from extender.control.admission.cluster_observer import Moment
+from extender.control.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.admission.event_context import new_event_context
+from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.preemption_policy import (
+    awaited_preemption,
+    events_before_verdict,
+    may_admit,
+)
+from extender.control.admission.preemption_search import (
+    CRASHED_MS,
+    JudgedTree,
+    PreemptionSearch,
+)
+from extender.control.admission.refusal_explanations import RefusalExplanations
+from extender.control.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
+from extender.core.admit.native_gang_scheduling import bind_blockers
+from extender.core.admit.unschedulable_cache import UnschedulableCache, only_less
+from extender.core.admit.verdict_events import (
+    EventContext,
+    decide_invalid,
+    decide_verdict,
+    is_recorded,
+    is_recorded_invalid,
+    only_numbers_differ,
+    still_holds,
+)
+from extender.core.capacity.capacity_claims import victims_are_gone
+from extender.core.capacity.hold_progress import held_against
+from extender.core.log.events import NewEvent
+from extender.core.log.preemption_state import PendingPreemption
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GangUid, GroupKey
+from extender.core.model.object_identity import IdentityMemo
+from extender.core.model.pod_groups import Tree
+from extender.core.planner.plan_types import (
+    COMPLETE,
+    TERMINATES,
+    Plan,
+    PlanRequest,
+    Refusal,
+    SearchEffort,
+    Verdict,
+)
+from extender.core.planner.planning import DeferredWork
+from extender.core.planner.preempt.judgement import Judgement
+from extender.core.preempt.unbound_gang_members import (
+    is_being_evicted,
+    leaves_being_evicted,
+)
+from extender.core.reconcile.overcommit_attribution import retry_time_us
+from extender.ports.log_ports import DecisionInput
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+# A refusal that differs from the recorded one only in numbers is recorded after a pause, which doubles each time.
+NUMBERS_FIRST_MS = 5_000
+NUMBERS_MAX_MS = 600_000
+PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
+HARD_MS = 5  # a tree whose quick plan failed and took so long is searched without another one
+OVERTAKEN_MAX = 3  # searches whose plan did not hold any more, because others took the capacity
+
+
+class AdmissionOutcome(enum.Enum):
+    """What one attempt to admit a tree has led to."""
+
+    INVALID_AS_BEFORE = "invalid, which is in the log already"
+    PAUSED = "not tried: it is being deleted, or its pause has not ended"
+    REFUSAL_HOLDS = "not planned: it would be refused as before"
+    NOT_PENDING = "not tried: it has no members to place any more"
+    BEING_EVICTED = "not planned: it is a victim itself"
+    RECORDED = "events were appended, or only its member count has grown"
+    AWAITS_VICTIMS = "planned, but the capacity that its victims free does not suffice yet"
+    POSTPONED = "planned, but first a tree of higher priority may take over its capacity"
+    TO_SEARCH = "its search in the planner process runs, or waits for its turn"
+    TO_EXPLAIN = "refused, and its reasons or victims are searched in the planner process"
+    HELD_UP = "it fits now, but a tree that comes first is searched"
+    STILL_ARRIVES = "planned; it is new and incomplete, and its other members may be on their way"
+
+    @property
+    def stays_refused(self) -> bool:
+        """Return whether the next attempt would lead to the same, unless the cluster or the state changes."""
+        return self in _STAY_REFUSED
+
+
+_STAY_REFUSED = (
+    AdmissionOutcome.REFUSAL_HOLDS,
+    AdmissionOutcome.PAUSED,
+    AdmissionOutcome.INVALID_AS_BEFORE,
+)
+
+
+class AdmissionProgress(msgspec.Struct):
+    """What one pass has found so far about the trees that it tried."""
+
+    now: Moment  # of the pass, with the state that its appends have led to
+    postponed: list[Tree] = []
+    all_stay_refused: bool = True
+    # Trees of lower priority are held up, and of the same priority if the search is of a tree that comes first.
+    searched_priority: int | None = None
+    holds_up_equals: bool = False
+
+
+class _LeavesOfVictims(msgspec.Struct, frozen=True):
+    """The leaves of units that are being evicted, and what they were computed from."""
+
+    view: ClusterView
+    preemptions: Map[GangUid, PendingPreemption]
+    leaves: Mapping[GroupKey, int]
+
+
+class _LongWork(msgspec.Struct, frozen=True):
+    """What a tree waits for, and the request that showed it."""
+
+    request: PlanRequest
+    work: DeferredWork
+    took_ms: int  # of the quick plan
+
+
+class _RecordedVerdict(msgspec.Struct, frozen=True):
+    """When a verdict on a tree was last recorded, and when one with other numbers may be."""
+
+    at_ms: int  # monotonic
+    pause_ms: int = NUMBERS_FIRST_MS
+
+
+class TreeAdmission:
+    """Tries to admit one tree at a time, and remembers when each may be tried again."""
+
+    def __init__(
+        self,
+        parts: LoopParts,
+        requests: CurrentRequests,
+        preemptions: PreemptionSearch,
+        searches: TreeSearches,
+    ) -> None:
+        self._searches = searches
+        self._backoff = parts.requests.backoff
+        self._clock = parts.clock
+        self._settings = parts.settings
+        self._wakeup = parts.barriers.wakeup
+        self._appends = parts.appends
+        self._evictor = parts.evictor
+        self._planner = parts.planner
+        self._refusals = parts.refusals
+        self._preemption_policy = parts.preemption_policy
+        self._readmissions = parts.readmissions
+        self._requests = requests
+        self._preemptions = preemptions
+        self.explanations = RefusalExplanations(parts)
+        self._not_before: dict[GangUid, int] = {}  # monotonic, in milliseconds
+        self._recorded: dict[GangUid, _RecordedVerdict] = {}
+        self._unexplained: set[GangUid] = (
+            set()
+        )  # whose last refusal is recorded without its conflict
+        self._victims: _LeavesOfVictims | None = None
+        self._long: dict[GangUid, _LongWork] = {}
+        self._as_before = UnschedulableCache()  # requests of `_long`
+        self._arrival_ms = parts.arrival_ms
+        self._arriving: dict[GangUid, int] = {}  # new and incomplete until then, monotonic, in ms
+        self._overtaken: Counter[GangUid] = Counter()
+        self._judged: set[GangUid] = set()  # whose last refusal follows from a search for victims
+        self._noted: dict[GangUid, str] = {}  # `_held_note` of each refusal that may hold
+        self._notes: IdentityMemo[dict[tuple[object, ...], str]] = IdentityMemo()
+
+    async def admit(
+        self, tree: Tree, progress: AdmissionProgress, *, last: bool = False
+    ) -> AdmissionOutcome:
+        """Try to admit one tree.
+
+        Args:
+            tree: Of the moment of the pass.
+            progress: Of this pass, as it is now; the tree is added to it if it must be looked at again.
+            last: Whether possible takeovers of its capacity have been decided.
+        """
+        if tree.problems:
+            if self.is_recorded_invalid(progress.now, tree):
+                return AdmissionOutcome.INVALID_AS_BEFORE
+            self.record_invalid(progress.now, [tree])
+            return AdmissionOutcome.RECORDED
+        waits = self._waits(tree, progress)
+        if waits is not None:
+            return waits
+        current = self._requests.about(progress.now, tree)
+        if current is None:
+            return AdmissionOutcome.NOT_PENDING
+        if self._refused_at_bind(current):
+            return AdmissionOutcome.RECORDED
+        if self._refusal_holds(current):
+            return AdmissionOutcome.REFUSAL_HOLDS
+        if is_being_evicted(self._leaves_of_victims(progress.now), current.tree):
+            return AdmissionOutcome.BEING_EVICTED
+        return await self._plan(current, progress, last=last)
+
+    async def search(self, tree_request: TreeRequest) -> None:
+        """Plan a tree in the planner process, and append the answer if the request is still current; in its turn.
+
+        A refusal whose explanation takes long is recorded with the reasons that the proof gives; `record_explanations`
+        records it again when it is explained.
+        """
+        uid, request = tree_request.tree.root.uid, tree_request.request
+        later = self._planner.explains_later(request)
+        # the search for victims explains the refusal
+        plain = later or self._preemptions.may_follow(tree_request, "search")
+        encoded = self._planner.encode(
+            msgspec.structs.replace(request, explain=False) if plain else request
+        )
+        try:
+            verdict, took_ms, moment = await self._searches.away(self._planner.plan(encoded))
+        except BrokenProcessPool:  # twice on the same input
+            log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
+            self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
+            return
+        METRICS.planned(verdict, took_ms)
+        now = self._requests.about(moment, tree_request.tree)
+        if now is None:
+            return
+        answered = TreeRequest(now.tree, request, moment)
+        if isinstance(verdict, Plan) and verdict.assignments:
+            self._backoff.placed(uid)
+            if now.request == request or still_holds(request, verdict, now.request):
+                self._overtaken.pop(uid, None)
+                self._record_verdict(answered, verdict, encoded)
+            else:
+                # the cluster has changed: the next pass plans again
+                self._overtaken[uid] += 1
+                self._wakeup.wake()
+            return
+        if self._is_late(now, request, verdict):
+            # its victims go, or are gone since: the next pass plans it on what they free
+            self._wakeup.wake()
+            return
+        if self._preemptions.may_follow(answered, verdict):
+            judged_tree = await self._preemptions.preempt(
+                answered, verdict if plain else None, explain=not later
+            )
+            if judged_tree is None:
+                return
+            self.record_judged(answered, judged_tree, took_ms, explained=not later)
+            return
+        if plain and not later and isinstance(verdict, Refusal):
+            encoded = self._planner.encode(request)
+            verdict, _, moment = await self._searches.away(self._planner.plan(encoded))
+            now = self._requests.about(moment, tree_request.tree)
+            if now is None:
+                return
+            answered = TreeRequest(now.tree, request, moment)
+        self._record_verdict(answered, verdict, encoded, explained=not later)
+        self._pause(uid, request, verdict, took_ms)
+        if later and isinstance(verdict, Refusal) and verdict.outcome == "impossible":
+            self.explanations.start(answered, request)
+
+    def record_judged(
+        self, tree_request: TreeRequest, judged_tree: JudgedTree, took_ms: int, *, explained: bool
+    ) -> None:
+        """Append a refusal after a search for victims, if its tree is still pending, with what that has found.
+
+        Args:
+            tree_request: The tree and the request that the next one is compared with.
+            judged_tree: The judgement of the same request with what could be evicted.
+            took_ms: How long the plan without evictions took.
+            explained: Whether the refusal has its explanation; else it is explained later.
+        """
+        uid, verdict = tree_request.tree.root.uid, judged_tree.judged.verdict
+        now = self._requests.about(judged_tree.now, tree_request.tree)
+        if now is None:
+            return
+        answered = TreeRequest(now.tree, tree_request.request, judged_tree.now)
+        self._record_verdict(
+            answered, verdict, judged_tree.encoded, explained=explained, judged=judged_tree.judged
+        )
+        self._pause(uid, tree_request.request, verdict, took_ms)
+        if not explained and isinstance(verdict, Refusal) and verdict.outcome == "impossible":
+            self.explanations.start(answered, judged_tree.request)
+
+    def _pause(self, uid: GangUid, request: PlanRequest, verdict: Verdict, took_ms: int) -> None:
+        pause_ms = self._backoff.answered(uid, request, verdict, took_ms)
+        pause_ms = max(pause_ms, PAUSE_PER_MS * took_ms)
+        self._not_before[uid] = self._clock.monotonic_ms() + pause_ms
+
+    def _is_late(self, now: TreeRequest, request: PlanRequest, verdict: Verdict) -> bool:
+        """Return whether a refusal must not end a preemption that was planned, or got capacity, during the search."""
+        view, uid = now.now.view, now.tree.root.uid
+        pending = awaited_preemption(now.now.pending, uid)
+        if pending is None:
+            return False
+        return not may_admit(view, pending, verdict) or not (
+            now.request.nodes is request.nodes or only_less(request.nodes, now.request.nodes)
+        )
+
+    async def perform(self, wanted: WantedSearch, now: Moment) -> None:
+        """Search or explain a tree as it is now, if it is still pending; in its turn.
+
+        Args:
+            wanted: The tree.
+            now: When the turn began.
+
+        Raises:
+            NotLeading: The lease was lost meanwhile.
+            StoreUnavailable: An append failed.
+        """
+        self._long.pop(wanted.uid, None)
+        current = self._requests.about(now, wanted.tree)
+        if current is None:
+            return
+        if wanted.work == "search" or not self._preemptions.may_follow(current, "explain"):
+            await self.search(current)
+        else:
+            later = self._planner.explains_later(current.request)
+            judged_tree = await self._preemptions.preempt(current, None, explain=not later)
+            if judged_tree is not None:
+                self.record_judged(current, judged_tree, 0, explained=not later)
+        await self._appends.flush()
+
+    def record_explanations(self, moment: Moment) -> None:
+        """Append the refusals that were explained since the last pass, of trees that are the same and refused as then.
+
+        Capacity may have changed: on a busy cluster it always does, and the event names the input that it follows from.
+        """
+        for found in self.explanations.take():
+            seen = found.tree_request
+            now = self._requests.about(moment, seen.tree)
+            if now is None or not isinstance(found.verdict, Refusal):
+                continue
+            uid = now.tree.root.uid
+            root = moment.pending.gangs.get(uid)
+            answered = TreeRequest(now.tree, seen.request, moment)
+            note = self._held_for_others(answered, found.verdict)
+            considered = (*note, *found.judged.notes)
+            same_tree = (seen.request.root, seen.request.shapes) == (
+                now.request.root,
+                now.request.shapes,
+            )
+            if same_tree and is_recorded(root, found.verdict, considered):
+                self._record_verdict(answered, found.verdict, found.encoded, judged=found.judged)
+
+    def is_recorded_invalid(self, now: Moment, tree: Tree) -> bool:
+        """Return whether the log has the current problems of an invalid tree."""
+        return is_recorded_invalid(now.pending, tree)
+
+    def record_invalid(self, now: Moment, trees: Iterable[Tree]) -> None:
+        """Append the problems of invalid trees that the log does not have, all at once."""
+        state, context = now.pending, self._event_context("", "tree changed")
+        self._appends.append_nowait(
+            [draft for tree in trees for draft in decide_invalid(state, tree, context)]
+        )
+
+    def paused_after(self, since_ms: int) -> bool:
+        """Return whether a pause ends after a time (monotonic, in milliseconds), or has ended since."""
+        return any(until_ms > since_ms for until_ms in self._not_before.values())
+
+    def retain(self, roots: set[GangUid]) -> None:
+        """Forget all other trees."""
+        self._refusals.keep(roots)
+        self.explanations.retain(roots)
+        self._unexplained &= roots
+        self._judged &= roots
+        self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
+        self._recorded = {uid: last for uid, last in self._recorded.items() if uid in roots}
+        self._long = {uid: long for uid, long in self._long.items() if uid in roots}
+        self._as_before.keep(roots)
+        self._noted = {uid: note for uid, note in self._noted.items() if uid in roots}
+        self._overtaken = Counter({uid: n for uid, n in self._overtaken.items() if uid in roots})
+        self._arriving = {uid: t for uid, t in self._arriving.items() if uid in roots}
+
+    def _waits(self, tree: Tree, progress: AdmissionProgress) -> AdmissionOutcome | None:
+        """Return what a tree waits for before it is looked at, or None."""
+        if tree.root.deleting or self._paused(progress.now, tree):
+            return AdmissionOutcome.PAUSED
+        running = self._searches.running(tree.root.uid)
+        if running is not None and running.work != "hold":
+            if running.holds_up:
+                self._hold_up(tree, progress)
+            return AdmissionOutcome.TO_SEARCH
+        return None
+
+    # -- before the plan -------------------------------------------------------------------------
+
+    def _paused(self, now: Moment, tree: Tree) -> bool:
+        """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.
+
+        Source: `retry_time_us` and `core/admit/readmission_backoff`.
+        """
+        uid = tree.root.uid
+        if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
+            return True
+        root = now.pending.gangs.get(uid)
+        pause_us = retry_time_us(root) - self._clock.now_us() if root is not None else 0
+        if pause_us <= 0:
+            return self._readmissions.defers(now.view, tree, self._clock.monotonic_ms())
+        self._not_before[uid] = self._clock.monotonic_ms() + pause_us // 1000 + 1
+        return True
+
+    def _refused_at_bind(self, tree_request: TreeRequest) -> bool:
+        """Record a refusal, and return True, if kube-scheduler itself would never let the tree reach bind."""
+        state = tree_request.now.pending
+        root = state.gangs.get(tree_request.tree.root.uid)
+        if root is not None and (root.reservations or root.bound):
+            return False
+        reasons = bind_blockers(tree_request.tree, state.features)
+        if not reasons:
+            return False
+        self._append_waiting(tree_request, reasons, "group scheduling of kube-scheduler")
+        return True
+
+    def _refusal_holds(self, tree_request: TreeRequest) -> bool:
+        """Return whether the planner would refuse the tree again, and nothing else can help it now."""
+        view, state = tree_request.now.view, tree_request.now.pending
+        uid = tree_request.tree.root.uid
+        if not self._refusals.holds(uid, tree_request.request):
+            return False
+        if self._noted.get(uid, "") != self._held_note(tree_request):
+            return False  # the same answer, but another reason
+        pending = awaited_preemption(state, uid)
+        if pending is None:
+            return not self._preemption_policy.may_search(view, state, tree_request.tree)
+        return not victims_are_gone(view, pending)
+
+    def _leaves_of_victims(self, now: Moment) -> Mapping[GroupKey, int]:
+        """Return the leaves of units that are being evicted."""
+        view, state, known = now.view, now.pending, self._victims
+        if known is None or known.view is not view or known.preemptions is not state.preemptions:
+            leaves = leaves_being_evicted(view, state)
+            known = self._victims = _LeavesOfVictims(view, state.preemptions, leaves)
+        return known.leaves
+
+    # -- the plan --------------------------------------------------------------------------------
+
+    async def _plan(
+        self, tree_request: TreeRequest, progress: AdmissionProgress, *, last: bool
+    ) -> AdmissionOutcome:
+        root, request = tree_request.tree.root, tree_request.request
+        held_up = _is_held_up(tree_request.tree, progress)
+        pending = awaited_preemption(tree_request.now.pending, root.uid)
+        started_ms = self._clock.monotonic_ms()
+        answer = self._plan_at_once(root.uid, request)
+        if answer in ("search", "explain") or (isinstance(answer, Plan) and held_up):
+            self._record_complete(tree_request)
+        if not may_admit(tree_request.now.view, pending, answer):
+            # planned again when a node has gained capacity
+            self._keep_refusal(tree_request)
+            return AdmissionOutcome.AWAITS_VICTIMS
+        if pending is not None and not last and self._searches.waits_above(root.priority):
+            # a takeover would release it right after its gates are removed
+            progress.postponed.append(tree_request.tree)
+            return AdmissionOutcome.POSTPONED
+        if answer == "search":
+            holds_up = not self._backoff.repeated(root.uid) and self._searches.may_hold_up(
+                root.key.namespace
+            )
+            if holds_up:
+                self._hold_up(tree_request.tree, progress)
+            self._want(tree_request, answer, holds_up=holds_up)
+            return AdmissionOutcome.TO_SEARCH
+        if answer == "explain" or self._preemptions.may_follow(tree_request, answer):
+            self._want(tree_request, "explain", holds_up=False)
+            return AdmissionOutcome.TO_EXPLAIN
+        if isinstance(answer, Plan) and answer.assignments and held_up:
+            return AdmissionOutcome.HELD_UP
+        METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
+        if self._still_arrives(tree_request, answer):
+            return AdmissionOutcome.STILL_ARRIVES
+        self._record_verdict(tree_request, answer, self._planner.encode(request))
+        return AdmissionOutcome.RECORDED
+
+    def _record_complete(self, tree_request: TreeRequest) -> None:
+        """Record that a tree has the members that it was waiting for, where its verdict comes later."""
+        uid, state = tree_request.tree.root.uid, tree_request.now.pending
+        root = state.gangs.get(uid)
+        decision = root.last_decision if root is not None else None
+        first = next(iter(decision.reasons), "") if decision is not None else ""
+        if decision is not None and decision.outcome == "waiting":
+            if first == COMPLETE or TERMINATES in first:
+                return
+            self._append_waiting(tree_request, (COMPLETE,), "its members are complete")
+
+    def _append_waiting(
+        self, tree_request: TreeRequest, reasons: tuple[str, ...], cause: str
+    ) -> None:
+        """Append what a tree waits for before it is planned."""
+        nothing = SearchEffort(nodes=0, exhausted=True)
+        refusal = Refusal(outcome="waiting", status="Wait", reasons=reasons, search=nothing)
+        state, context = tree_request.now.pending, self._event_context("", cause)
+        self._appends.append_nowait(
+            decide_verdict(state, tree_request.tree, tree_request.request, refusal, context)
+        )
+
+    def _still_arrives(self, tree_request: TreeRequest, verdict: Verdict) -> bool:
+        """Return whether a tree is new and waits for members; it is looked at again when its time is over.
+
+        Pods of a gang are created one after the other within milliseconds. That some of them are not there yet is no news:
+        to record it, with its input, would delay the admission, which follows at once.
+        """
+        if not isinstance(verdict, Refusal) or verdict.outcome != "waiting":
+            return False
+        uid = tree_request.tree.root.uid
+        if not self._arrival_ms or uid in tree_request.now.pending.gangs:
+            return False
+        now_ms = self._clock.monotonic_ms()
+        if uid not in self._arriving:
+            self._arriving[uid] = now_ms + self._arrival_ms
+            later_s = (self._arrival_ms + 1) / 1000
+            asyncio.get_running_loop().call_later(later_s, self._end_arrival, uid)
+        return now_ms < self._arriving[uid]
+
+    def _end_arrival(self, uid: GangUid) -> None:
+        """Have a tree recorded that still waits for members; most have been admitted by now."""
+        if uid in self._arriving:
+            self._wakeup.wake()
+
+    def _plan_at_once(self, uid: GangUid, request: PlanRequest) -> Verdict | DeferredWork:
+        """Plan a tree in this process, or return the work that it waits for already.
+
+        A quick plan that failed is not repeated while no node gains capacity, and never if it took long: it would keep
+        the event loop in each pass, for the sake of one tree.
+        """
+        long = self._long.get(uid)
+        if long is not None:
+            same_tree = long.request.root is request.root and long.request.shapes == request.shapes
+            hard = same_tree and long.work == "search" and long.took_ms >= HARD_MS
+            if hard or self._as_before.holds(uid, request):
+                return long.work
+        started_ms = self._clock.monotonic_ms()
+        answer = self._planner.at_once(request)
+        if isinstance(answer, str):
+            took_ms = self._clock.monotonic_ms() - started_ms
+            self._long[uid] = _LongWork(request, answer, took_ms)
+            self._as_before.put(uid, request)
+        else:
+            self._long.pop(uid, None)
+        return answer
+
+    def _hold_up(self, tree: Tree, progress: AdmissionProgress) -> None:
+        """Let trees of lower priority wait for the search of a tree.
+
+        Trees of the same priority pass it, unless it holds capacity, or its plans failed because others passed it.
+        """
+        uid, state = tree.root.uid, progress.now.pending
+        root = state.gangs.get(uid)
+        holds = root is not None and bool(root.reservations or root.bound)
+        progress.searched_priority = tree.root.priority
+        progress.holds_up_equals |= (
+            holds or uid in state.preemptions or self._overtaken[uid] >= OVERTAKEN_MAX
+        )
+
+    def _want(self, tree_request: TreeRequest, work: SearchWork, *, holds_up: bool) -> None:
+        tree = tree_request.tree
+        root = tree_request.now.pending.gangs.get(tree.root.uid)
+        answered = root is not None and root.last_decision is not None
+        self._searches.want(WantedSearch(tree, work, answered, holds_up))
+
+    # -- the verdict -----------------------------------------------------------------------------
+
+    def _keep_refusal(self, tree_request: TreeRequest) -> None:
+        uid = tree_request.tree.root.uid
+        self._refusals.put(uid, tree_request.request)
+        self._noted[uid] = self._held_note(tree_request)
+
+    def _held_note(self, tree_request: TreeRequest) -> str:
+        """Return the result of `held_against` for a tree; the same for all trees of the same shapes and priority."""
+        view, state = tree_request.now.view, tree_request.now.pending
+        if not state.capacity_holds:
+            return ""
+        root, request = tree_request.tree.root, tree_request.request
+        of_own_hold = root.uid if root.uid in state.capacity_holds else ""
+        known = self._notes.get(dict, same=(request.nodes, state.capacity_holds))
+        key = (root.priority, of_own_hold, request.shapes)
+        if key not in known:
+            known[key] = held_against(
+                view,
+                state,
+                request.nodes,
+                request.shapes,
+                priority=root.priority,
+                gang_uid=root.uid,
+            )
+        return known[key]
+
+    def _held_for_others(self, tree_request: TreeRequest, verdict: Verdict) -> tuple[str, ...]:
+        """Return that a refused tree does not get free capacity because it is held for others; empty: it is not so."""
+        if isinstance(verdict, Refusal) and verdict.outcome == "waiting":
+            return ()
+        text = self._held_note(tree_request)
+        return (text,) if text else ()
+
+    def _considered(
+        self, uid: GangUid, note: tuple[str, ...], judged: Judgement | None
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return why the capacity of others is not for a tree: what is held, and why preemption does not help.
+
+        The second is the first without names of other namespaces; empty: there are none in it.
+
+        Args:
+            uid: The root.
+            note: What is held.
+            judged: The search for victims that the verdict follows from; None: it follows from none, and the reasons of
+                the last one are marked as older.
+        """
+        if judged is not None:
+            notes, reduced = judged.notes, judged.notes_reduced
+        else:
+            notes = self._preemption_policy.considered(uid)
+            reduced = self._preemption_policy.considered_reduced(uid)
+        return (*note, *notes), (*note, *reduced) if reduced else ()
+
+    def _is_judged_later(self, state: ReservationState, uid: GangUid, verdict: Verdict) -> bool:
+        """Return whether a refusal is not recorded because victims will be searched for it when a pause is over.
+
+        What is recorded has been judged with victims. Without them the refusal would have other reasons and other ways out,
+        and those of the last search would be repeated as if they were of now.
+        """
+        root = state.gangs.get(uid)
+        if root is None or root.last_decision is None or uid not in self._judged:
+            return False
+        if not isinstance(verdict, Refusal) or verdict.outcome != "impossible":
+            return False
+        return self._preemption_policy.pauses(uid)
+
+    def _event_context(self, digest: str, cause: str) -> EventContext:
+        return new_event_context(self._clock, self._settings, digest, cause)
+
+    def _record_verdict(
+        self,
+        tree_request: TreeRequest,
+        verdict: Verdict,
+        encoded: DecisionInput,
+        *,
+        explained: bool = True,
+        judged: Judgement | None = None,
+    ) -> None:
+        """Append the events of a verdict whose request is still current.
+
+        Args:
+            tree_request: The tree and the request that the next one is compared with.
+            verdict: The answer of the planner.
+            encoded: The input that the answer follows from.
+            explained: Whether a refusal has its explanation; else it is not recorded again for the lack of it.
+            judged: The search for victims that the verdict follows from; None: it follows from none.
+        """
+        uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
+        self._arriving.pop(uid, None)
+        state, view = tree_request.now.pending, tree_request.now.view
+        pending = awaited_preemption(state, uid)
+        if judged is None and pending is None and self._is_judged_later(state, uid, verdict):
+            self._keep_refusal(tree_request)
+            return
+        (self._judged.add if judged is not None else self._judged.discard)(uid)
+        note = self._held_for_others(tree_request, verdict)
+        considered, reduced = self._considered(uid, note, judged)
+        as_recorded = only_numbers_differ(state.gangs.get(uid), verdict, considered)
+        last = self._recorded.get(uid)
+        waits = as_recorded and last is not None and now_ms - last.at_ms < last.pause_ms
+        waits |= not explained and is_recorded(state.gangs.get(uid), verdict, considered)
+        if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
+            return  # members still arrive; a pass after the pause records their number
+        after = state
+        if not waits or pending is not None:
+            context = msgspec.structs.replace(
+                self._event_context(encoded.digest, f"cluster revision {view.revision}"),
+                notes_reduced=reduced,
+            )
+            drafts: list[NewEvent] = []
+            if pending is not None:
+                known = self._evictor.eviction_context(context.actor, context.cause, view, state)
+                drafts = events_before_verdict(view, pending, verdict, known)
+            drafts += decide_verdict(
+                state,
+                tree_request.tree,
+                tree_request.request,
+                verdict,
+                context,
+                considered,
+                again=explained and uid in self._unexplained,
+            )
+            (self._unexplained.discard if explained else self._unexplained.add)(uid)
+            after = self._appends.append_nowait(drafts, encoded)
+            if drafts or last is None:
+                pause_ms = NUMBERS_FIRST_MS
+                if as_recorded and last is not None:
+                    pause_ms = min(2 * last.pause_ms, NUMBERS_MAX_MS)
+                self._recorded[uid] = _RecordedVerdict(now_ms, pause_ms)
+        if isinstance(verdict, Plan) and verdict.assignments:
+            where = {a.uid: a.node for a in verdict.assignments}
+            self._readmissions.admitted(view, after, tree_request.tree, where, now_ms)
+        else:
+            self._keep_refusal(tree_request)
+            self._preemption_policy.start_pause(after, uid, verdict)
+
+
+def _is_held_up(tree: Tree, progress: AdmissionProgress) -> bool:
+    """Return whether a tree waits for the search of one that comes first."""
+    if progress.searched_priority is None:
+        return False
+    return tree.root.priority < progress.searched_priority or progress.holds_up_equals

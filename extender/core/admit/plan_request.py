@@ -1,0 +1,380 @@
+"""Construction of plan requests from view, state and a tree.
+
+Members with a reservation are passed as bound members: they keep their node and their capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from extender.core.admit.interpod_rules import InterpodRulePart, InterpodRules
+from extender.core.capacity.free_capacity import NO_HOLDS, NodeRowCache
+from extender.core.capacity.replacement_holds import nodes_of_lost_members
+from extender.core.log.reservation_state import (
+    BoundMember,
+    GangState,
+    RejectionKey,
+    Reservation,
+    ReservationState,
+)
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
+from extender.core.model.object_identity import IdentityMemo, changed_keys
+from extender.core.model.pod_groups import Forest, Group, Tree
+from extender.core.model.pods import Pod, PodShape
+from extender.core.planner.plan_types import (
+    NodeRejection,
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    PlanRequest,
+)
+
+GATE = "gang-extender.dev/admission"
+NO_CAPACITY: Final = ("impossible", "unknown")  # outcomes of a tree that is complete
+EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
+
+
+def is_candidate(pod: Pod) -> bool:
+    """Return whether a pod may be planned: not assigned, not terminating, and without scheduling gates of others."""
+    return pod.node is None and not pod.deleting and all(gate == GATE for gate in pod.gates)
+
+
+def is_running(pod: Pod) -> bool:
+    """Return whether a pod is assigned and not terminating (A.5)."""
+    return pod.node is not None and not pod.deleting
+
+
+class _Shapes:
+    """Shapes of one request, each once, in order of first use."""
+
+    def __init__(self) -> None:
+        self.index: dict[PodShape, int] = {}
+
+    def number(self, shape: PodShape) -> int:
+        """Return the index of a shape."""
+        return self.index.setdefault(shape, len(self.index))
+
+
+class TreePart(msgspec.Struct, frozen=True, eq=False):
+    """The part of a plan request that depends only on a tree and its own reservations."""
+
+    tree: Tree
+    root: PlanGroup
+    shapes: tuple[PodShape, ...]
+    wanting: bool  # some candidate has no reservation
+    claims: frozenset[str]  # exclusive claims of any of its pods
+
+
+class _Wanting(msgspec.Struct, frozen=True, eq=False):
+    """Whether some candidate of a tree had no reservation, and the tree and its reservations at that time."""
+
+    tree: Tree
+    held: Mapping[PodUid, Reservation]
+    answer: bool
+
+
+class TreeParts:
+    """Cache of parts: a part is the same object as long as tree, reservations and hints are the same."""
+
+    def __init__(self) -> None:
+        self._kept: dict[GangUid, IdentityMemo[TreePart]] = {}
+        self._wanting: dict[GangUid, _Wanting] = {}
+
+    def wanting(self, tree: Tree, root: GangState | None) -> bool:
+        """Return whether some candidate of a tree has no reservation; its part need not be made for that."""
+        held = root.reservations if root is not None else NO_HOLDS
+        kept = self._wanting.get(tree.root.uid)
+        if kept is None or kept.tree is not tree or kept.held is not held:
+            bound = root.bound if root is not None else {}
+            if kept is None or kept.answer or not _all_provided(kept, tree, held, bound):
+                kept = _Wanting(tree, held, _is_wanting(tree, held))
+            else:
+                kept = _Wanting(tree, held, answer=False)
+            self._wanting[tree.root.uid] = kept
+        return kept.answer
+
+    def of(
+        self,
+        tree: Tree,
+        root: GangState | None,
+        hints: Mapping[PodUid, NodeName] = EMPTY_HINTS,
+    ) -> TreePart:
+        """Return the part of a tree.
+
+        Args:
+            tree: The tree.
+            root: Its state, or None.
+            hints: Nodes to try first, by member.
+        """
+        held = root.reservations if root is not None else NO_HOLDS
+        past = (
+            (root.previous_nodes, root.replacement_holds)
+            if root is not None
+            else (NO_HOLDS, NO_HOLDS)
+        )
+        kept = self._kept.get(tree.root.uid)
+        if kept is None:
+            kept = self._kept[tree.root.uid] = IdentityMemo()
+        return kept.get(
+            lambda: _tree_part(tree, root, held, hints), same=(tree, held, *past), equal=hints
+        )
+
+    @property
+    def count(self) -> int:
+        """Return the number of trees that have been asked about and not removed."""
+        return max(len(self._kept), len(self._wanting))
+
+    def keep(self, roots: Collection[GangUid]) -> None:
+        """Remove all other trees from the cache."""
+        self._kept = {uid: kept for uid, kept in self._kept.items() if uid in roots}
+        self._wanting = {uid: kept for uid, kept in self._wanting.items() if uid in roots}
+
+
+def _all_provided(
+    before: _Wanting,
+    tree: Tree,
+    held: Mapping[PodUid, Reservation],
+    bound: Mapping[PodUid, BoundMember],
+) -> bool:
+    """Return whether certainly no candidate lacks a reservation, where none did before; looks at what changed."""
+    then = before.tree
+    if then.groups is not tree.groups:
+        return False
+    if any(uid not in held and uid not in bound for uid in changed_keys(before.held, held)):
+        return False  # released
+    for leaf, pods in tree.members.items():
+        previous = then.members.get(leaf, ())
+        if previous is not pods:
+            previous_ids = set(map(id, previous))
+            fresh = [pod for pod in pods if id(pod) not in previous_ids]
+            if any(is_candidate(pod) and pod.uid not in held for pod in fresh):
+                return False
+    return True
+
+
+def _is_wanting(tree: Tree, held: Mapping[PodUid, Reservation]) -> bool:
+    return any(
+        pod.node is None and pod.uid not in held and is_candidate(pod)
+        for group in tree.groups
+        if not group.deleting
+        for pod in tree.members.get(group.key, ())
+    )
+
+
+def _tree_part(
+    tree: Tree,
+    root: GangState | None,
+    held: Mapping[PodUid, Reservation],
+    hints: Mapping[PodUid, NodeName],
+) -> TreePart:
+    shapes = _Shapes()
+    return TreePart(
+        tree=tree,
+        root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
+        shapes=tuple(shapes.index),
+        wanting=_is_wanting(tree, held),
+        claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
+    )
+
+
+def plan_request(
+    view: ClusterView,
+    state: ReservationState,
+    part: TreePart,
+    *,
+    rows: NodeRowCache,
+    budget: int,
+    rejections: Collection[RejectionKey] = (),
+    book: InterpodRules | None = None,
+) -> PlanRequest:
+    """Return the plan request of a tree.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        part: The part of the tree.
+        rows: The cache of node rows.
+        budget: In search nodes.
+        rejections: The node rejections that hold now.
+        book: The cache of rules between pods.
+    """
+    root = part.tree.root
+    taken = rows.taken(view, state, priority=root.priority, gang_uid=root.uid)
+    ruled = ruled_part(view, state, part, rows=rows, book=book)
+    return PlanRequest(
+        root=ruled.root,
+        nodes=rows.rows(view, taken),
+        shapes=ruled.shapes,
+        rules=ruled.rules,
+        rejected_nodes=_rejected_nodes(view, state, part.tree.root.uid, ruled.shapes, rejections),
+        claims_in_use=_claims_in_use(view, state, part.claims),
+        budget=budget,
+    )
+
+
+def ruled_part(
+    view: ClusterView,
+    state: ReservationState,
+    part: TreePart,
+    *,
+    rows: NodeRowCache,
+    book: InterpodRules | None = None,
+) -> InterpodRulePart:
+    """Return the part of a tree with the rules between pods, as in `plan_request`."""
+    root = part.tree.root
+    taken = rows.taken(view, state, priority=root.priority, gang_uid=root.uid)
+    return (book or InterpodRules()).of(
+        view, state, part.tree, InterpodRulePart(part.root, part.shapes), taken
+    )
+
+
+def _wishes(
+    tree: Tree, root: GangState | None, hints: Mapping[PodUid, NodeName]
+) -> Mapping[PodUid, NodeName]:
+    """Return the nodes that are tried first, by member.
+
+    That is a node that kube-scheduler offered (`hints`); else the node of an earlier reservation that expired or was
+    rejected, to which committed volumes and claims may bind the member (K35); else the node of a lost member.
+    """
+    if root is None or not (root.previous_nodes or root.replacement_holds):
+        return hints
+    wishes = {**root.previous_nodes, **hints}
+    for leaf, nodes in nodes_of_lost_members(root).items():
+        newcomers = (
+            pod.uid
+            for pod in tree.members.get(GroupKey(tree.root.key.namespace, leaf, "PodGroup"), ())
+            if is_candidate(pod) and pod.uid not in wishes and pod.uid not in root.reservations
+        )
+        wishes |= zip(newcomers, nodes, strict=False)
+    return wishes
+
+
+def _plan_group(
+    tree: Tree,
+    group: Group,
+    held: Mapping[PodUid, Reservation],
+    shapes: _Shapes,
+    wishes: Mapping[PodUid, NodeName],
+) -> PlanGroup:
+    members: list[PlanMember] = []
+    bound: list[PlanBound] = []
+    for pod in tree.members.get(group.key, ()):
+        if is_running(pod):
+            assert pod.node is not None
+            bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=pod.node))
+        elif not is_candidate(pod):
+            continue
+        elif (reservation := held.get(pod.uid)) is not None:
+            bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=reservation.node))
+        elif not group.deleting:
+            number = shapes.number(pod.shape)
+            members.append(
+                PlanMember(
+                    pod=pod.path,
+                    uid=pod.uid,
+                    shape=number,
+                    prefer=wishes.get(pod.uid, pod.nominated),
+                )
+            )
+    return PlanGroup(
+        key=group.key,
+        basic=group.basic,
+        minimum=group.minimum,
+        required=group.required or UNSET,
+        topology=group.topology,
+        members=tuple(members),
+        bound=tuple(bound),
+        groups=tuple(
+            _plan_group(tree, child, held, shapes, wishes)
+            for child in tree.children.get(group.key, ())
+        ),
+        disruption_mode=group.disruption_mode,
+    )
+
+
+def _rejected_nodes(
+    view: ClusterView,
+    state: ReservationState,
+    gang_uid: GangUid,
+    shapes: tuple[PodShape, ...],
+    holding: Collection[RejectionKey],
+) -> tuple[NodeRejection, ...]:
+    rejections = []
+    for key in holding:
+        rejection = state.rejections.get(key)
+        if rejection is None or key.gang_uid != gang_uid or key.node not in view.nodes:
+            continue
+        pod = view.pods.get(key.uid)
+        if pod is None:
+            continue
+        alike = (
+            [n for n, shape in enumerate(shapes) if shape == pod.shape]
+            if rejection.by_shape
+            else []
+        )
+        rejections += [NodeRejection(node=key.node, shape=number) for number in alike]
+        if not alike:
+            rejections.append(NodeRejection(node=key.node, uid=key.uid))
+    return tuple(sorted(rejections, key=lambda v: (v.node, v.uid or "", v.shape or 0)))
+
+
+def _claims_in_use(
+    view: ClusterView, state: ReservationState, requested: frozenset[str]
+) -> tuple[str, ...]:
+    if not requested:
+        return ()
+    used = {claim for usage in view.usage.values() for claim in usage.claims}
+    for uid in state.gang_of:
+        pod = view.pods.get(uid)
+        if pod is not None and pod.node is None:
+            used.update(pod.shape.exclusive_claims)
+    return tuple(sorted(requested & used))
+
+
+def members_without_reservation(tree: Tree, root: GangState | None) -> tuple[Pod, ...]:
+    """Return the candidates of a tree that have no reservation yet."""
+    held: Mapping[PodUid, Reservation] = root.reservations if root is not None else {}
+    return tuple(
+        pod
+        for group in tree.groups
+        if not group.deleting
+        for pod in tree.members.get(group.key, ())
+        if is_candidate(pod) and pod.uid not in held
+    )
+
+
+def is_refused(root: GangState | None) -> bool:
+    """Return whether the last decision about a root is that there is no capacity for it."""
+    return (
+        root is not None
+        and root.last_decision is not None
+        and root.last_decision.outcome in NO_CAPACITY
+    )
+
+
+def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
+    """Yield the gated members of refused trees: further nodes could help them."""
+    for tree in forest.populated.values():
+        root = state.gangs.get(tree.root.uid)
+        if root is None or not is_refused(root) or tree.problems or tree.root.deleting:
+            continue
+        yield from (pod for pod in members_without_reservation(tree, root) if GATE in pod.gates)
+
+
+def foreign_gates(tree: Tree) -> tuple[str, ...]:
+    """Return the scheduling gates of others on waiting pods of a tree, sorted."""
+    return tuple(
+        sorted({g for pod in tree.pods if pod.node is None for g in pod.gates if g != GATE})
+    )
+
+
+def group_key_of(root: GangState) -> GroupKey:
+    """Return the key of the root group of a stream."""
+    namespace, _, name = root.gang.partition("/")
+    kind = "CompositePodGroup" if root.kind == "CompositePodGroup" else "PodGroup"
+    return GroupKey(namespace, name, kind)  # type: ignore[arg-type]

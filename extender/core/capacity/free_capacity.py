@@ -1,0 +1,348 @@
+"""Free capacity per node, and the planner's row of each node, cached between requests.
+
+Free capacity of a node is what is left after
+
+- assigned pods, including terminating ones,
+- unmanaged pods that are nominated there with equal or higher priority,
+- reservations whose pod is not assigned yet,
+- replacement holds and capacity holds of equal or higher priority,
+- claims of pending preemptions, also of lower priority: a tree that fits elsewhere does not make their evictions
+  useless, and one that fits nowhere else takes the claims over (`disruption_units`),
+- unassigned pods that may run on this node only (DaemonSets), where they fit beside the assigned pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+from immutables import Map
+
+from extender.core.capacity.capacity_claims import (
+    blocking_preemptions,
+    held_beyond_victims,
+)
+from extender.core.capacity.capacity_holds import held_requests_against
+from extender.core.capacity.replacement_holds import holds_against
+from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
+from extender.core.model.ids import GangUid, NodeName, PodUid
+from extender.core.model.nodes import Node
+from extender.core.model.object_identity import IdentityMemo, same_objects
+from extender.core.model.pods import HostPort, Pod
+from extender.core.planner.model.node_filters import may_run
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.plan_types import PlanNode
+
+NO_HOLDS: Map[PodUid, Reservation] = Map()
+_NO_NODES: Map[NodeName, Node] = Map()
+_NO_USAGE: Map[NodeName, Usage] = Map()
+
+
+class UsedCapacity(msgspec.Struct):
+    """Capacity of a node that is used without an assigned pod."""
+
+    held: tuple[Reservation, ...] = ()  # reservations whose pods are not assigned yet
+    nominated: tuple[Pod, ...] = ()  # nominated or pinned pods, no members: those have reservations
+    ports: tuple[HostPort, ...] = ()
+    # claims of preemptors beyond what victims use, replacement holds and capacity holds
+    claimed: tuple[tuple[str, int], ...] = ()
+    reserved: bool = False  # some of it is held for another tree than that of the request
+
+    def same(self, other: UsedCapacity | None) -> bool:
+        """Return whether both consist of the same objects."""
+        return (
+            other is not None
+            and self.reserved == other.reserved
+            and self.ports == other.ports
+            and self.claimed == other.claimed
+            and same_objects(self.held, other.held)
+            and same_objects(self.nominated, other.nominated)
+        )
+
+
+def used_capacity(
+    view: ClusterView, state: ReservationState, *, priority: int, gang_uid: str = ""
+) -> dict[NodeName, UsedCapacity]:
+    """Return per node the capacity that is used beside the assigned pods.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        priority: Nominations below it are not counted (kube-scheduler ignores them as well).
+        gang_uid: Reservations of this tree are counted, but do not set `reserved`; if it is the UID of a pod, the
+            nomination of that pod is not counted.
+    """
+    used: dict[NodeName, UsedCapacity] = {}
+    for node, held in state.reservations_on.items():
+        taken = _held_back(view, held.values(), gang_uid)
+        if taken is not None:
+            used[node] = taken
+    for node in {*state.claimed_on, *state.replacement_holds_on, *state.capacity_held_on}:
+        claimed = _with_claims(used.get(node), view, state, node, priority, gang_uid, lower=True)
+        if claimed is not None:
+            used[node] = claimed
+    for pod in view.nominated.values():
+        if pod.nominated is not None and pod.uid != gang_uid and _counts(pod, priority):
+            used[pod.nominated] = _with_nomination(used.get(pod.nominated), pod)
+    others = (pod for pod in view.pinned.values() if pod.uid != gang_uid)
+    for node, pod in _coming(view, others, priority):
+        used[node] = _with_nomination(used.get(node), pod)
+    return used
+
+
+def used_capacity_on(
+    view: ClusterView,
+    state: ReservationState,
+    node: NodeName,
+    *,
+    priority: int,
+    gang_uid: GangUid | str = "",
+) -> UsedCapacity | None:
+    """Return the same for one node as kube-scheduler counts it: claims of preemptors below `priority` are left out."""
+    taken = _held_back(view, state.reservations_on.get(node, NO_HOLDS).values(), gang_uid)
+    taken = _with_claims(taken, view, state, node, priority, gang_uid)
+    for pod in view.nominated.values():
+        if pod.nominated == node and _counts(pod, priority):
+            taken = _with_nomination(taken, pod)
+    for _, pod in _coming(view, (p for p in view.pinned.values() if p.pinned == node), priority):
+        taken = _with_nomination(taken, pod)
+    return taken
+
+
+def _coming(
+    view: ClusterView, pinned: Iterable[Pod], priority: int
+) -> Iterator[tuple[NodeName, Pod]]:
+    """Yield the pinned pods that can be scheduled to their only node now, the highest priority first.
+
+    A pod that does not fit beside the assigned pods, or that the node excludes, is left out: it waits for other pods
+    to end, or preempts them.
+    """
+    rows: dict[NodeName, PlanNode] = {}
+    for pod in sorted(pinned, key=lambda p: (-p.priority, p.created_us, p.path)):
+        node = view.nodes.get(pod.pinned) if pod.pinned is not None else None
+        if node is None or not _counts(pod, priority):
+            continue
+        row = rows.get(node.name) or make_row(node, view.usage.get(node.name, NOTHING), None)
+        fits = all(row.free.get(name, 0) >= amount for name, amount in pod.shape.requests)
+        if fits and may_run(NodeTable((row,)), pod.shape)[0]:
+            left = {**row.free}
+            for name, amount in pod.shape.requests:
+                left[name] -= amount
+            rows[node.name] = msgspec.structs.replace(row, free=left)
+            yield node.name, pod
+
+
+def _counts(pod: Pod, priority: int) -> bool:
+    """Return whether a nomination uses capacity; those of members do not, because their reservations are counted."""
+    return pod.group is None and pod.priority >= priority
+
+
+def _held_back(
+    view: ClusterView, held: Iterable[Reservation], gang_uid: str
+) -> UsedCapacity | None:
+    waiting: list[Reservation] = []
+    ports: tuple[HostPort, ...] = ()
+    reserved = False
+    for reservation in held:
+        pod = view.pods.get(reservation.uid)
+        if pod is not None:
+            if pod.node is not None:
+                continue  # the usage of the node includes the pod
+            ports += pod.shape.host_ports
+        waiting.append(reservation)
+        reserved = reserved or reservation.gang_uid != gang_uid
+    return UsedCapacity(held=tuple(waiting), ports=ports, reserved=reserved) if waiting else None
+
+
+def _with_claims(
+    taken: UsedCapacity | None,
+    view: ClusterView,
+    state: ReservationState,
+    node: NodeName,
+    priority: int,
+    gang_uid: str,
+    *,
+    lower: bool = False,
+) -> UsedCapacity | None:
+    """Return `taken` with the claims on a node, see `blocking_preemptions`, and holds of equal or higher priority."""
+    blocking = tuple(
+        blocking_preemptions(state, node, priority=priority, gang_uid=gang_uid, lower=lower)
+    )
+    amounts = dict(held_beyond_victims(view, blocking, node))
+    ports: tuple[HostPort, ...] = ()
+    for preemption in blocking:
+        for claim in preemption.claims[node]:
+            pod = view.pods.get(claim.uid)
+            if pod is not None and pod.node is None:
+                ports += pod.shape.host_ports
+    for hold in holds_against(view, state, node, priority=priority, gang_uid=gang_uid):
+        for name, amount in hold.requests.items():
+            amounts[name] = amounts.get(name, 0) + amount
+    held = held_requests_against(view, state, node, priority=priority, gang_uid=gang_uid)
+    for name, amount in held.items():
+        amounts[name] = amounts.get(name, 0) + amount
+    if not amounts and not ports:
+        return taken
+    taken = taken or UsedCapacity()
+    return UsedCapacity(
+        held=taken.held,
+        nominated=taken.nominated,
+        ports=taken.ports + ports,
+        claimed=tuple(sorted(amounts.items())),
+        reserved=True,
+    )
+
+
+def _with_nomination(taken: UsedCapacity | None, pod: Pod) -> UsedCapacity:
+    taken = taken or UsedCapacity()
+    return UsedCapacity(
+        held=taken.held,
+        nominated=(*taken.nominated, pod),
+        ports=taken.ports + pod.shape.host_ports,
+        claimed=taken.claimed,
+        reserved=taken.reserved,
+    )
+
+
+def used_requests(taken: UsedCapacity) -> dict[str, int]:
+    """Return the sum by resource."""
+    total: dict[str, int] = {}
+    for reservation in taken.held:
+        for name, amount in reservation.requests.items():
+            total[name] = total.get(name, 0) + amount
+    for pod in taken.nominated:
+        for name, amount in pod.shape.requests:
+            total[name] = total.get(name, 0) + amount
+    for name, amount in taken.claimed:
+        total[name] = total.get(name, 0) + amount
+    return total
+
+
+class _Kept(msgspec.Struct):
+    node: Node
+    usage: Usage
+    taken: UsedCapacity | None
+    row: PlanNode
+
+
+class NodeRowCache:
+    """Cache of the rows of plan requests: a row is the same object as long as nothing on its node changes.
+
+    Values that are made from rows (columns, bytes) can therefore be cached per row as well.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[NodeName, _Kept] = {}
+        self._place: dict[NodeName, int] = {}  # position in the order of names
+        self._list: list[PlanNode] = []
+        self._rows: tuple[PlanNode, ...] = ()
+        self._nodes = _NO_NODES
+        self._usage = _NO_USAGE
+        self._with_taken: frozenset[NodeName] = frozenset()
+        # by priority
+        self._taken: IdentityMemo[dict[int, dict[NodeName, UsedCapacity]]] = IdentityMemo()
+
+    def taken(
+        self, view: ClusterView, state: ReservationState, *, priority: int, gang_uid: GangUid
+    ) -> Mapping[NodeName, UsedCapacity]:
+        """Return `used_capacity`; the result is shared by all trees of one priority for which nothing is held."""
+        root = state.gangs.get(gang_uid)
+        lone = PodUid(gang_uid) in view.nominated or PodUid(gang_uid) in view.pinned
+        own = root is not None and (root.reservations or root.replacement_holds)
+        if own or gang_uid in state.capacity_holds or gang_uid in state.preemptions or lone:
+            return used_capacity(view, state, priority=priority, gang_uid=gang_uid)
+        held = (
+            state.reservations_on,
+            state.preemptions,
+            state.replacement_holds_on,
+            state.capacity_holds,
+        )
+        shared = self._taken.get(dict, same=(view.pods, view.nominated, view.nodes, *held))
+        used = shared.get(priority)
+        if used is None:
+            used = shared[priority] = used_capacity(view, state, priority=priority)
+        return used
+
+    def rows(
+        self, view: ClusterView, taken: Mapping[NodeName, UsedCapacity]
+    ) -> tuple[PlanNode, ...]:
+        """Return one row per node, sorted by name; the same tuple when no row changed."""
+        look: frozenset[NodeName] | set[NodeName]
+        if view.nodes is not self._nodes and not self._same_names(view):
+            self._begin(view)
+            look = set(self._place)
+        elif view.nodes is self._nodes:
+            look = self._with_taken | taken.keys() | _changed(self._usage, view.usage)
+        else:
+            look = set(self._place)
+        changed = False
+        for name in look:
+            place = self._place.get(name)
+            if place is None:
+                continue  # the node is gone; reconciliation releases the reservations on it
+            row = self._row(view, name, taken.get(name))
+            if self._list[place] is not row:
+                self._list[place] = row
+                changed = True
+        if changed:
+            self._rows = tuple(self._list)
+        self._nodes, self._usage, self._with_taken = view.nodes, view.usage, frozenset(taken)
+        return self._rows
+
+    def _same_names(self, view: ClusterView) -> bool:
+        return len(view.nodes) == len(self._place) and all(n in self._place for n in view.nodes)
+
+    def _begin(self, view: ClusterView) -> None:
+        order = sorted(view.nodes)
+        self._place = {name: i for i, name in enumerate(order)}
+        self._kept = {name: kept for name, kept in self._kept.items() if name in self._place}
+        nothing = PlanNode(name=NodeName(""), labels={}, allocatable={})
+        self._list = [nothing] * len(order)  # the caller sets every row
+        self._rows = ()
+
+    def _row(self, view: ClusterView, name: NodeName, taken: UsedCapacity | None) -> PlanNode:
+        node, usage = view.nodes[name], view.usage.get(name, NOTHING)
+        kept = self._kept.get(name)
+        if kept is not None and kept.node is node and kept.usage is usage:
+            same = kept.taken is None if taken is None else taken.same(kept.taken)
+            if same:
+                return kept.row
+        row = make_row(node, usage, taken)
+        if kept is not None and kept.row == row:
+            row = kept.row  # the free capacity is the same as before
+        self._kept[name] = _Kept(node, usage, taken, row)
+        return row
+
+
+def _changed(before: Map[NodeName, Usage], now: Map[NodeName, Usage]) -> set[NodeName]:
+    """Return the nodes whose usage is another object than before."""
+    if before is now:
+        return set()
+    changed = {name for name, usage in now.items() if before.get(name) is not usage}
+    changed.update(name for name in before if name not in now)
+    return changed
+
+
+def make_row(node: Node, usage: Usage, taken: UsedCapacity | None) -> PlanNode:
+    """Return the planner's row of a node."""
+    free = dict(node.allocatable)
+    ports = list(usage.host_ports)
+    for name, amount in usage.requests.items():
+        if name in free:
+            free[name] -= amount
+    if taken is not None:
+        for name, amount in used_requests(taken).items():
+            if name in free:
+                free[name] -= amount
+        ports += taken.ports
+    return PlanNode(
+        name=node.name,
+        labels=node.labels,
+        taints=node.taints,
+        unschedulable=node.unschedulable or node.deleting,
+        allocatable=node.allocatable,
+        free=free,
+        host_ports=tuple(sorted(set(ports))),
+        reserved=taken is not None and taken.reserved,
+    )

@@ -1,0 +1,154 @@
+"""How much of a capacity hold is free already, and what holds of others take from a tree."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from extender.core.capacity.capacity_holds import (
+    held_requests_against,
+    may_leave,
+    nodes_of,
+)
+from extender.core.capacity.free_capacity import make_row, used_capacity_on
+from extender.core.log.reservation_state import CapacityHold, HeldPod, ReservationState
+from extender.core.model.cluster_view import NOTHING, ClusterView
+from extender.core.model.ids import GangUid, NodeName
+from extender.core.model.pods import PodShape
+from extender.core.model.visibility import namespace_of
+from extender.core.model.wording import counted
+from extender.core.planner.plan_types import PlanNode
+
+HELD: Final = "free capacity is held for trees of equal or higher priority that have waited longer"
+
+NOTHING_LEAVES: Final[Mapping[NodeName, Mapping[str, int]]] = MappingProxyType({})
+
+
+class HoldProgress(msgspec.Struct, frozen=True, gc=False):
+    """How many pods of a hold would fit now on the nodes where capacity is held for them."""
+
+    fitting: int
+    pods: int
+    nodes: int
+
+    def sentence(self) -> str:
+        """Return it as text.
+
+        >>> HoldProgress(24, 32, 4).sentence()
+        'capacity is held for it on 4 nodes as it frees: 24 of 32 pods would fit now'
+        """
+        nodes = counted(self.nodes, "node")
+        return f"capacity is held for it on {nodes} as it frees: {self.fitting} of {counted(self.pods, 'pod')} would fit now"
+
+
+def hold_progress(view: ClusterView, state: ReservationState, hold: CapacityHold) -> HoldProgress:
+    """Return the progress of a hold."""
+    fitting = fitting_pods(view, state, hold.gang_uid, hold.pods, hold.priority)
+    return HoldProgress(fitting, len(hold.pods), len(nodes_of(hold)))
+
+
+def fitting_pods(
+    view: ClusterView,
+    state: ReservationState,
+    gang_uid: GangUid,
+    pods: Iterable[HeldPod],
+    priority: int,
+    leaving: Mapping[NodeName, Mapping[str, int]] = NOTHING_LEAVES,
+) -> int:
+    """Return how many of some pods of a tree fit now on the nodes that are planned for them.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        gang_uid: Of the tree.
+        pods: The pods.
+        priority: Of the tree.
+        leaving: By node: what counts as free, beside what is free now.
+    """
+    free: dict[NodeName, dict[str, int]] = {}
+    fitting = 0
+    for held in pods:
+        node = view.nodes.get(held.node)
+        if node is None:
+            continue
+        left = free.get(held.node)
+        if left is None:
+            taken = used_capacity_on(view, state, held.node, priority=priority, gang_uid=gang_uid)
+            left = dict(make_row(node, view.usage.get(held.node, NOTHING), taken).free)
+            for name, amount in leaving.get(held.node, {}).items():
+                left[name] = left.get(name, 0) + amount
+            free[held.node] = left
+        if all(left.get(name, 0) >= amount for name, amount in held.requests.items()):
+            fitting += 1
+            for name, amount in held.requests.items():
+                left[name] -= amount
+    return fitting
+
+
+def is_blocked_by_own_pods(view: ClusterView, state: ReservationState, hold: CapacityHold) -> bool:
+    """Return whether the pods of a hold would all fit but for pods of their own namespace, of which none terminates yet."""
+    namespace, leaving = namespace_of(hold.gang), {}
+    for node in nodes_of(hold):
+        own = [
+            (pod, dict(pod.shape.requests))
+            for pod in view.on_node.get(node, {}).values()
+            if pod.namespace == namespace and may_leave(pod)
+        ]
+        for reservation in state.reservations_on.get(node, {}).values():
+            pod = view.pods.get(reservation.uid)
+            if pod is not None and pod.node is None and pod.namespace == namespace:
+                own.append((pod, dict(reservation.requests)))
+        if any(pod.deleting for pod, _ in own):
+            return False
+        if own:
+            leaving[node] = sum((Counter(requests) for _, requests in own), Counter[str]())
+    if not leaving:
+        return False
+    tree = (hold.gang_uid, hold.pods, hold.priority)
+    whole = len(hold.pods)
+    return fitting_pods(view, state, *tree) < whole == fitting_pods(view, state, *tree, leaving)
+
+
+def held_against(
+    view: ClusterView,
+    state: ReservationState,
+    nodes: Sequence[PlanNode],
+    shapes: Sequence[PodShape],
+    *,
+    priority: int,
+    gang_uid: GangUid,
+) -> str:
+    """Return that a refused tree does not get free capacity because it is held for others; empty: it is not so.
+
+    It is so where a pod of the tree would fit but for the hold. The text has no names, and no numbers that change often.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        nodes: The nodes of its plan request, sorted by name.
+        shapes: The shapes of its pods that wait.
+        priority: Of the tree.
+        gang_uid: Of the tree.
+    """
+    for name in state.capacity_held_on:
+        held = held_requests_against(view, state, name, priority=priority, gang_uid=gang_uid)
+        place = bisect_left(nodes, name, key=lambda node: node.name) if held else len(nodes)
+        if place == len(nodes) or nodes[place].name != name:
+            continue
+        if any(_is_kept_off(nodes[place], shape, held) for shape in shapes):
+            return HELD
+    return ""
+
+
+def _is_kept_off(node: PlanNode, shape: PodShape, held: dict[str, int]) -> bool:
+    """Return whether a pod would fit on a node but for what is held there."""
+    asks = {name: amount for name, amount in shape.requests if amount > 0}
+    fits = all(node.free.get(name, 0) >= amount for name, amount in asks.items())
+    return not fits and all(
+        node.free.get(name, 0) + held.get(name, 0) >= amount for name, amount in asks.items()
+    )

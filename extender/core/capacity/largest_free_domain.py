@@ -1,0 +1,88 @@
+"""The largest free domain: the most of a resource that is free on one node, in one topology domain, in the cluster.
+
+It shows how large a tree with a required domain could be now; compared with the total it shows the fragmentation.
+All pods, reservations, nominations, replacement holds and capacity claims count as used. Nodes that are not
+schedulable are left out: cordoned ones, those being deleted, and those with a taint of kube-controller-manager
+(`node.kubernetes.io/…`: not ready, under pressure). Other taints are ignored, because some pods tolerate them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from extender.core.capacity.free_capacity import NodeRowCache
+from extender.core.log.events import CapacityMeasured, FreeDomainRecord
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GangUid
+from extender.core.planner.plan_types import PlanNode
+
+NO_ROOT = GangUid("")
+LOWEST = -(1 << 31)  # the lowest priority (32 bits), so that every claim counts
+SYSTEM_TAINTS = "node.kubernetes.io/"
+MARKERS = "gang-extender.dev/"  # start of the names of resources that are only markers
+
+
+def measure_capacity(
+    rows: NodeRowCache, view: ClusterView, state: ReservationState, keys: Sequence[str]
+) -> CapacityMeasured:
+    """Return the measurement of the current view and state.
+
+    Args:
+        rows: The same object for each measurement, so that only changed nodes are counted again.
+        view: The cluster.
+        state: The reservation state.
+        keys: Topology keys of the levels, beside the single node.
+    """
+    taken = rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT)
+    nodes = [row for row in rows.rows(view, taken) if _takes_pods(row)]
+    records: list[FreeDomainRecord] = []
+    for resource in devices(nodes):
+        free = [(row, row.free[resource]) for row in nodes if row.free.get(resource, 0) > 0]
+        records += [_largest(free, resource, key) for key in ("", *keys)]
+    return CapacityMeasured(as_of=state.position, largest_free=tuple(records))
+
+
+def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
+    """Return the topology keys to measure, sorted: the configured ones, and those that groups require.
+
+    A required key that no node has is left out: it is a mistake of its group, not a level without free capacity.
+    """
+    required = {key for group in view.groups.values() for key in group.topology} - {*configured}
+    on_nodes = {key for key in required if any(key in n.labels for n in view.nodes.values())}
+    return tuple(sorted({*configured, *on_nodes}))
+
+
+def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:
+    """Return the resources to measure, sorted: extended ones (their names have a slash), or CPU if there are none."""
+    names = {
+        name
+        for row in nodes
+        for name, amount in row.allocatable.items()
+        if amount > 0 and "/" in name and not name.startswith(MARKERS)
+    }
+    return tuple(sorted(names)) or ("cpu",)
+
+
+def _takes_pods(row: PlanNode) -> bool:
+    return not row.unschedulable and not any(
+        taint.key.startswith(SYSTEM_TAINTS) and taint.effect != "PreferNoSchedule"
+        for taint in row.taints
+    )
+
+
+def _largest(free: Iterable[tuple[PlanNode, int]], resource: str, key: str) -> FreeDomainRecord:
+    """Return the domain with the most; of equal ones that with the fewest nodes, then the first by name."""
+    amounts: dict[str, int] = {}
+    nodes: dict[str, int] = {}
+    total = 0
+    for row, amount in free:
+        total += amount
+        domain = row.labels.get(key) if key else row.name
+        if domain is not None:
+            amounts[domain] = amounts.get(domain, 0) + amount
+            nodes[domain] = nodes.get(domain, 0) + 1
+    best = min(amounts, key=lambda d: (-amounts[d], nodes[d], d), default="")
+    return FreeDomainRecord(
+        resource=resource, key=key, domain=best, free=amounts.get(best, 0), nodes=nodes.get(best, 0), total=total,
+    )  # fmt: skip

@@ -1,0 +1,288 @@
+"""Replacement holds: capacity of lost members, held for their replacements for a bounded time (C.6, V26).
+
+A hold blocks trees and pods of equal or lower priority in planning and in filter. Trees and pods of higher priority
+ignore it and may use the capacity, which is recorded (`superseded`). There is a hold while other members of the gang
+run, and in a tree that was compiled from a workload: its controller creates the pods again, also all of them (the
+restart of a JobSet). Any other gang that ended, or ends, as a whole has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+
+from immutables import Map
+
+from extender.core.capacity.oversubscription import oversubscribed_pods
+from extender.core.log.events import MemberTerminated, MemberTerminationCause, ReleaseReason
+from extender.core.log.reservation_state import (
+    BoundMember,
+    GangState,
+    ReplacementHold,
+    ReservationState,
+    WorkloadTree,
+)
+from extender.core.model.cluster_view import NOTHING, ClusterView
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
+from extender.core.model.pod_groups import Tree
+from extender.core.model.pods import SUCCEEDED
+
+NO_REPLACEMENT_HOLDS: Map[PodUid, ReplacementHold] = Map()
+_NOT_HELD: tuple[MemberTerminationCause, ...] = (
+    "preempted",
+    "node-lost",
+)  # the capacity is for the preemptor, or gone
+
+
+def holds_against(
+    view: ClusterView,
+    state: ReservationState,
+    node: NodeName,
+    *,
+    priority: int,
+    gang_uid: GangUid | str,
+) -> Iterator[ReplacementHold]:
+    """Yield the replacement holds on a node that a tree or pod must leave free, beside the usage of assigned pods.
+
+    Args:
+        view: The cluster; a lost member that still terminates is left out, because the usage includes it.
+        state: The reservation state.
+        node: The node.
+        priority: Of the tree or pod; holds of lower priority are left out.
+        gang_uid: Of the tree or pod; its own holds are left out.
+    """
+    for hold in _against(state, node, priority=priority, gang_uid=gang_uid):
+        if not _occupied(view, hold):
+            yield hold
+
+
+def hold_requests_against(
+    view: ClusterView,
+    state: ReservationState,
+    node: NodeName,
+    *,
+    priority: int,
+    gang_uid: GangUid | str,
+) -> Iterator[Mapping[str, int]]:
+    """Yield the requests of the replacement holds that block a pod on a node of a filter call, one mapping per hold.
+
+    The mapping is empty while the lost member is still in the view. It is yielded all the same, so that the node is
+    checked against our view: kube-scheduler may have seen the end of the pod earlier.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        node: The node.
+        priority: As in `holds_against`.
+        gang_uid: As in `holds_against`.
+    """
+    for hold in _against(state, node, priority=priority, gang_uid=gang_uid):
+        yield {} if _occupied(view, hold) else hold.requests
+
+
+def _against(
+    state: ReservationState, node: NodeName, *, priority: int, gang_uid: GangUid | str
+) -> Iterator[ReplacementHold]:
+    for hold in state.replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).values():
+        if hold.gang_uid != gang_uid and hold.priority >= priority:
+            yield hold
+
+
+def _occupied(view: ClusterView, hold: ReplacementHold) -> bool:
+    pod = view.pods.get(hold.uid)
+    return pod is not None and pod.node == hold.node
+
+
+def may_wait_for_capacity(
+    state: ReservationState, node: NodeName, uid: PodUid, *, priority: int, gang_uid: GangUid
+) -> bool:
+    """Return whether a tree may wait for the capacity of a terminating pod: no replacement hold blocks it.
+
+    Args:
+        state: The reservation state.
+        node: Where the pod terminates.
+        uid: The pod.
+        priority: Of the tree.
+        gang_uid: Of the tree.
+    """
+    hold = state.replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).get(uid)
+    return hold is None or hold.gang_uid == gang_uid or hold.priority < priority
+
+
+def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
+    """Return the lost members whose hold does not fit any more beside assigned pods and reservations.
+
+    Holds of the lowest priority are dropped first, then the newest, until the rest fits.
+    """
+    taken: set[PodUid] = set()
+    for name, holds in state.replacement_holds_on.items():
+        node = view.nodes.get(name)
+        if node is None:
+            continue
+        waiting = [
+            r.requests
+            for uid, r in state.reservations_on.get(name, Map()).items()
+            if (pod := view.pods.get(uid)) is None or pod.node is None
+        ]
+        standing = (view.usage.get(name, NOTHING).requests, *waiting)
+        taken.update(
+            oversubscribed_pods(
+                node, standing, [v for v in holds.values() if not _occupied(view, v)]
+            )
+        )
+    return frozenset(taken)
+
+
+def expired_holds(state: ReservationState, now_us: int) -> frozenset[PodUid]:
+    """Return the lost members whose hold has reached its end time."""
+    return frozenset(
+        uid
+        for holds in state.replacement_holds_on.values()
+        for uid, hold in holds.items()
+        if hold.until_us <= now_us
+    )
+
+
+class RecreatedLeaves:
+    """The leaves whose members are created again after all of them are gone: of workloads that are not suspended.
+
+    Those of a workload that is refused now, because of a change, are as they were before.
+    """
+
+    def __init__(self, trees: Mapping[str, WorkloadTree]) -> None:
+        self._trees = trees
+
+    def __contains__(self, leaf: GroupKey) -> bool:
+        return leaf in self._leaves
+
+    @cached_property
+    def _leaves(self) -> frozenset[GroupKey]:  # a pass rarely needs them
+        return frozenset(
+            GroupKey(tree.workload.partition("/")[0], group.name, group.kind)
+            for tree in self._trees.values()
+            if tree.outcome != "basic" and not tree.suspended
+            for group in tree.groups
+            if group.kind == "PodGroup"
+        )
+
+
+def leaf_of(root: GangState, name: str) -> GroupKey:
+    """Return the key of a leaf of a root."""
+    return GroupKey(root.gang.partition("/")[0], name, "PodGroup")
+
+
+def nodes_of_lost_members(root: GangState) -> Mapping[str, list[NodeName]]:
+    """Return by leaf the nodes of its lost members, the oldest loss first."""
+    seats: dict[str, list[NodeName]] = {}
+    for hold in sorted(root.replacement_holds.values(), key=lambda v: (v.at_us, v.pod, v.uid)):
+        seats.setdefault(hold.group, []).append(hold.node)
+    return seats
+
+
+def replacement_hold_end(
+    view: ClusterView,
+    tree: Tree | None,
+    member: BoundMember,
+    lost: MemberTerminated,
+    victims: Collection[PodUid],
+    *,
+    now_us: int,
+    held_us: int,
+) -> int:
+    """Return the end of the replacement hold of a lost member, in microseconds since the epoch; 0 for no hold.
+
+    The time starts at the end of its grace period: until then the pod itself uses the capacity.
+
+    Args:
+        view: The cluster.
+        tree: Its tree, or None.
+        member: The lost member; other members of its gang still run, or its leaf is one of `RecreatedLeaves`.
+        lost: Its loss.
+        victims: Victims of preemptions: their capacity is for the preemptor.
+        now_us: The current time.
+        held_us: Length of a hold, 0 for none.
+    """
+    node = view.nodes.get(member.node)
+    if not held_us or not member.requests or lost.cause in _NOT_HELD or member.uid in victims:
+        return 0
+    if node is None or node.unschedulable or node.deleting:
+        return 0
+    done = (lost.cause, lost.message) == ("ended", SUCCEEDED)
+    if done or not _is_replaced(tree, member.group):
+        return 0
+    pod = view.pods.get(member.uid)
+    return max(now_us, pod.deletes_us if pod is not None else 0) + held_us
+
+
+def _is_replaced(tree: Tree | None, leaf: str) -> bool:
+    """Return whether a leaf still accepts members."""
+    if tree is None or tree.root.deleting:
+        return False
+    key = GroupKey(tree.root.key.namespace, leaf, "PodGroup")
+    return any(group.key == key and not group.deleting for group in tree.groups)
+
+
+def ended_holds(
+    view: ClusterView,
+    root: GangState,
+    tree: Tree | None,
+    taken: Collection[PodUid],
+    over: Collection[PodUid],
+    *,
+    runs: bool,
+    recreated: RecreatedLeaves,
+) -> Mapping[ReleaseReason, tuple[str, list[ReplacementHold]]]:
+    """Return the replacement holds of a root that end now, by reason, with the reason as text.
+
+    Args:
+        view: The cluster.
+        root: The root.
+        tree: Its tree now, or None.
+        taken: The result of `oversubscribed_holds`.
+        over: The result of `expired_holds`.
+        runs: Whether any member of the root runs.
+        recreated: The leaves whose members are created again also when none runs.
+    """
+    ended: dict[ReleaseReason, tuple[str, list[ReplacementHold]]] = {}
+    for hold in _in_order(root.replacement_holds.values()):
+        alive = runs or leaf_of(root, hold.group) in recreated
+        reason = _hold_ended_reason(view, root, hold, tree, taken, over, runs=alive)
+        if reason is not None:
+            ended.setdefault(reason[0], (reason[1], []))[1].append(hold)
+    return ended
+
+
+def _replaced_past_us(root: GangState, tree: Tree | None, hold: ReplacementHold) -> bool:
+    """Return whether a member of the leaf that the log does not have yet runs on the node of the hold."""
+    key = leaf_of(root, hold.group)
+    members = tree.members.get(key, ()) if tree is not None else ()
+    recorded = (root.bound, root.reservations)
+    return any(p.node == hold.node and not any(p.uid in k for k in recorded) for p in members)
+
+
+def _in_order(holds: Iterable[ReplacementHold]) -> list[ReplacementHold]:
+    return sorted(holds, key=lambda v: v.pod)
+
+
+def _hold_ended_reason(
+    view: ClusterView,
+    root: GangState,
+    hold: ReplacementHold,
+    tree: Tree | None,
+    taken: Collection[PodUid],
+    over: Collection[PodUid],
+    *,
+    runs: bool,
+) -> tuple[ReleaseReason, str] | None:
+    node = view.nodes.get(hold.node)
+    if not _is_replaced(tree, hold.group):
+        return "deleted", "its group is gone or being deleted"
+    if not runs:
+        return "deleted", "no member of its gang runs any more"
+    if node is None or node.unschedulable or node.deleting:
+        return "node-lost", "its node is gone or takes no pods"
+    if hold.uid in taken and not _replaced_past_us(root, tree, hold):
+        return "superseded", "others took it"
+    if hold.uid in over:
+        return "expired", "no replacement came in time"
+    return None

@@ -1,0 +1,433 @@
+"""Where to hold capacity for a tree that waits: the place that needs the fewest busy slots to free; and its events.
+
+A node has as many *busy slots* as further pods of the tree would fit on it without the pods that run there and may leave.
+The planner places the tree on some nodes as if these were free, and on the others as they are now. First the smallest number
+of busy slots per node decides with which it finds a place, then the domain with the fewest of them in all, then the fewest nodes.
+
+There is no hold for a tree that fits as soon as pods of its own namespace leave, nor for one that needs more than a share
+of what its pods may use (`HoldRefusal`). A domain of which it needs no more than that share comes first; a tree that fills a
+domain is the usual case of training, so it may have a whole one where that is a small part of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
+from extender.core.admit.verdict_events import EventContext, draft_for, group_records
+from extender.core.capacity.capacity_holds import may_leave
+from extender.core.capacity.hold_progress import fitting_pods
+from extender.core.holds.hold_turns import HoldRefusal, displaced_holds
+from extender.core.log.events import (
+    AssignmentRecord,
+    CapacityHeld,
+    CapacityHoldReleased,
+    NewEvent,
+)
+from extender.core.log.reservation_state import CapacityHold, GangState, HeldPod, ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.pod_groups import Tree
+from extender.core.model.pods import Pod, PodShape
+from extender.core.model.visibility import namespace_of
+from extender.core.model.wording import amounts_text, join_names
+from extender.core.planner.model.node_filters import may_run
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.plan_types import PLANNER_VERSION, Plan, PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.preempt.post_eviction_view import without
+from extender.core.planner.preemption_types import Evictable, PlanVictim
+
+NO_PLACE: Final = HoldRefusal(
+    reason="no capacity is held for it: beside what is held for others no place was found, also where all pods that may leave had left"
+)
+
+
+class HoldRequests:
+    """The requests that are planned to find a place: each with other nodes that may free."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        tree: Tree,
+        request: PlanRequest,
+        ruled: InterpodRulePart,
+        *,
+        staying: Collection[PodUid] = (),
+        max_percent: int = 100,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            view: The cluster.
+            state: The reservation state.
+            tree: The tree.
+            request: Its plan request.
+            ruled: The result of `ruled_part` for that request.
+            staying: Further pods that count as staying, such as those that terminate and stay.
+            max_percent: How much of each resource may be held for one namespace, of the nodes that its pods may use.
+        """
+        shapes: dict[PodShape, int] = {}
+        leaving = _leaving(view, state, tree, ruled, shapes, staying)
+        # on nodes with preemption claims, the freed capacity is for the preemptor
+        self._leaving = {
+            node: pods for node, pods in leaving.items() if node not in state.claimed_on
+        }
+        everything = [pod for pods in self._leaving.values() for pod in pods]
+        source = Evictable(
+            priority=tree.root.priority, going=tuple(everything), shapes=tuple(shapes)
+        )
+        self._request = msgspec.structs.replace(request, evictable=source, explain=False)
+        emptied = {node.name: node for node in without(self._request, everything).nodes}
+        self.busy: Mapping[NodeName, int] = {
+            node.name: slots
+            for node in request.nodes
+            if (slots := _busy_slots(node, emptied[node.name], request.shapes)) > 0
+        }
+        namespace = tree.root.key.namespace
+        self._own = [pod for pod in everything if namespace_of(pod.pod) == namespace]
+        self._domain = _domains(request, _topology_key(request.root))
+        self._share = HoldShare(request, max_percent)
+
+    def all_free(self) -> PlanRequest:
+        """Return the request in which all nodes are free of what may leave."""
+        return self._free_of(self.busy)
+
+    def search(self) -> Generator[PlanRequest, Plan | None, HoldRefusal | None]:
+        """Yield requests to plan, one after the other; takes the plan for each, if there is one.
+
+        Returns None if the last plan is where capacity is held, else why there is no hold.
+        """
+        if self._own and (plan := (yield self._without(self._own))) is not None:
+            return _own_pods(self._own, self._request, plan)
+        plan = yield self.all_free()
+        if plan is None or not self.busy:
+            return NO_PLACE
+        if (over := self._share.over(plan)) is not None:
+            return over
+        everywhere = self.busy
+        if self._keep_domains(self._share.domains_for(plan)):
+            wide = (yield self.all_free()) if self.busy else None
+            if wide is None:
+                self.busy = everywhere
+            plan = wide or plan
+        levels = sorted(set(self.busy.values()))
+        low, high = 0, len(levels) - 1
+        while low < high:
+            middle = (low + high) // 2
+            smaller = yield self._free_of(self._in_order(levels[middle]))
+            plan = smaller or plan
+            low, high = (low, middle) if smaller else (middle + 1, high)
+        order = self._in_order(levels[high])
+        low, high = 1, len(order)
+        while low < high:
+            middle = (low + high) // 2
+            smaller = yield self._free_of(order[:middle])
+            plan = smaller or plan
+            low, high = (low, middle) if smaller else (middle + 1, high)
+        return self._share.over(plan)
+
+    def _keep_domains(self, wide: Collection[str]) -> bool:
+        """Leave out nodes of other domains; return whether some were left out."""
+        before = self.busy
+        self.busy = {n: slots for n, slots in before.items() if self._share.domain[n] in wide}
+        return len(self.busy) < len(before)
+
+    def _in_order(self, level: int) -> list[NodeName]:
+        """Return the nodes with at most so many busy slots, those of domains with the fewest in all first."""
+        names = [name for name, slots in self.busy.items() if slots <= level]
+        totals: dict[str, int] = {}
+        for name in names:
+            domain = self._domain[name]
+            totals[domain] = totals.get(domain, 0) + self.busy[name]
+
+        def turn(name: NodeName) -> tuple[int, str, int, NodeName]:
+            domain = self._domain[name]
+            return totals[domain], domain, self.busy[name], name
+
+        return sorted(names, key=turn)
+
+    def _free_of(self, nodes: Iterable[NodeName]) -> PlanRequest:
+        """Return the request in which some nodes are free of what may leave."""
+        return self._without([pod for node in nodes for pod in self._leaving.get(node, ())])
+
+    def _without(self, pods: Sequence[PlanVictim]) -> PlanRequest:
+        return msgspec.structs.replace(without(self._request, pods), evictable=None)
+
+
+class HoldShare:
+    """How much of the capacity that a tree may use is held for it."""
+
+    def __init__(self, request: PlanRequest, max_percent: int) -> None:
+        """Prepare.
+
+        Args:
+            request: Of the tree.
+            max_percent: How much of each resource may be held, of the nodes that its pods may use.
+        """
+        self._request, self._max_percent = request, max_percent
+        self.domain = _domains(request, _root_key(request.root))
+
+    @cached_property
+    def _capacity(self) -> Mapping[str, Counter[str]]:
+        """By domain: what its nodes have of the resources that the tree asks for, on those that its pods may use."""
+        request = self._request
+        fleet = NodeTable(request.nodes)
+        usable = np.zeros(fleet.size, dtype=np.bool_)
+        for shape in request.shapes:
+            usable |= may_run(fleet, shape)
+        names = {name for shape in request.shapes for name, _ in shape.requests}
+        capacity: dict[str, Counter[str]] = {}
+        for row in np.flatnonzero(usable):
+            node = request.nodes[row]
+            whole = capacity.setdefault(self.domain[node.name], Counter())
+            for name in names:
+                whole[name] += node.allocatable.get(name, 0)
+        return capacity
+
+    def domains_for(self, plan: Plan) -> frozenset[str]:
+        """Return the domains in which what a plan needs for the minimum is no more than the share of that domain."""
+        needs = self._needs(plan)
+        return frozenset(d for d, has in self._capacity.items() if not self._too_much(has, needs))
+
+    def over(self, plan: Plan) -> HoldRefusal | None:
+        """Return why what a plan needs for the minimum is not held; None: it is no more than the share."""
+        needs = self._needs(plan)
+        over = self._too_much(self._whole, needs)
+        return self._refusal({name: needs[name] for name in over}) if over else None
+
+    @cached_property
+    def _whole(self) -> Mapping[str, int]:
+        return sum(self._capacity.values(), Counter[str]())
+
+    def _needs(self, plan: Plan) -> Mapping[str, int]:
+        needs = Counter[str]()
+        for assignment in plan.assignments:
+            if not assignment.extra:
+                needs.update(dict(self._request.shapes[assignment.shape].requests))
+        return needs
+
+    def _too_much(self, capacity: Mapping[str, int], needs: Mapping[str, int]) -> list[str]:
+        return [
+            name
+            for name, amount in needs.items()
+            if amount * 100 > capacity.get(name, 0) * self._max_percent
+        ]
+
+    def _refusal(self, needs: Mapping[str, int]) -> HoldRefusal:
+        whole = {name: self._whole[name] for name in needs}
+        limit = {name: amount * self._max_percent // 100 for name, amount in whole.items()}
+        percent = max(-(-amount * 100 // whole[name]) for name, amount in needs.items())
+        smaller = f"lower what its minimum needs to at most {amounts_text(limit)}, or "
+        return HoldRefusal(
+            reason=(
+                f"no capacity is held for it: its minimum needs {amounts_text(needs)}; the nodes that its pods may use "
+                f"have {amounts_text(whole)}, of which {self._max_percent} percent may be held for one namespace"
+            ),
+            help=(
+                f"to have capacity held for it, {smaller if all(limit.values()) else ''}"
+                f"set GANG_EXTENDER_HOLD_CAPACITY_MAX_PERCENT to {percent}"
+            ),
+        )
+
+
+def _own_pods(own: Iterable[PlanVictim], request: PlanRequest, plan: Plan) -> HoldRefusal:
+    """Return the refusal for a tree that has a plan where pods of its own namespace have left."""
+    used = {assignment.node for assignment in plan.assignments}
+    blocking = [pod for pod in own if pod.node in used or request.rules]  # a rule may count any pod
+    pods = sorted(blocking, key=lambda pod: (pod.pod, pod.uid))
+    names = join_names([pod.pod for pod in pods])
+    return HoldRefusal(
+        reason="no capacity is held for it: it fits as soon as only pods of its own namespace leave",
+        help=f"it fits when these pods of its own namespace have ended: {names}",
+        pods=tuple(pod.uid for pod in pods),
+    )
+
+
+def _domains(request: PlanRequest, key: str) -> Mapping[NodeName, str]:
+    return {node.name: node.labels.get(key, "") if key else "" for node in request.nodes}
+
+
+def _root_key(group: PlanGroup) -> str:
+    """Return the outermost topology key that all of a tree shares; empty: it has none."""
+    while not group.topology and len(group.groups) == 1:
+        group = group.groups[0]
+    return group.topology[0] if group.topology else ""
+
+
+def _topology_key(group: PlanGroup) -> str:
+    """Return the outermost topology key of a tree; empty: it has none."""
+    if group.topology:
+        return group.topology[0]
+    return next((key for child in group.groups if (key := _topology_key(child))), "")
+
+
+def _busy_slots(now: PlanNode, emptied: PlanNode, shapes: Collection[PodShape]) -> int:
+    return max((_slots(emptied, s) - _slots(now, s) for s in shapes), default=0)
+
+
+def _slots(node: PlanNode, shape: PodShape) -> int:
+    fits = [
+        max(node.free.get(name, 0), 0) // amount for name, amount in shape.requests if amount > 0
+    ]
+    return min(fits, default=0)
+
+
+def _leaving(
+    view: ClusterView,
+    state: ReservationState,
+    tree: Tree,
+    ruled: InterpodRulePart,
+    shapes: dict[PodShape, int],
+    staying: Collection[PodUid],
+) -> Mapping[NodeName, list[PlanVictim]]:
+    """Return by node the assigned pods that may leave, and reservations up to its priority; `shapes` gets their shapes."""
+    own = {pod.uid for pod in tree.pods}
+    leaving: dict[NodeName, list[PlanVictim]] = {}
+    for node in sorted(view.nodes):
+        pods = [
+            _occupant(pod, node, pod.shape, ruled, shapes)
+            for pod in view.on_node.get(node, {}).values()
+            if may_leave(pod) and pod.uid not in own and pod.uid not in staying
+        ]
+        for reservation in state.reservations_on.get(node, {}).values():
+            pod = view.pods.get(reservation.uid)
+            if reservation.priority > tree.root.priority:
+                continue  # it ends a hold: see `capacity_hold_ends`
+            if reservation.uid not in own and pod is not None and pod.node is None:
+                requests = tuple(sorted(reservation.requests.items()))
+                shape = msgspec.structs.replace(pod.shape, requests=requests)
+                pods.append(_occupant(pod, node, shape, ruled, shapes))
+        if pods:
+            leaving[node] = sorted(pods, key=lambda p: (p.pod, p.uid))
+    return leaving
+
+
+def _occupant(
+    pod: Pod,
+    node: NodeName,
+    shape: PodShape,
+    ruled: InterpodRulePart,
+    shapes: dict[PodShape, int],
+) -> PlanVictim:
+    counts = counted_by(ruled, pod) if ruled.rules else ()
+    return PlanVictim(
+        pod=pod.path,
+        uid=pod.uid,
+        node=node,
+        shape=shapes.setdefault(shape, len(shapes)),
+        # what attracts the tree may leave with the pod, but must not count as gone
+        rules=tuple(i for i in counts if ruled.rules[i].kind == "apart"),
+    )
+
+
+def decide_hold(
+    view: ClusterView,
+    state: ReservationState,
+    tree: Tree,
+    request: PlanRequest,
+    plan: Plan,
+    recipe: EventContext,
+    *,
+    until_us: int,
+) -> list[NewEvent]:
+    """Return the events that hold capacity for a tree; none if that is not possible any more.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        tree: The tree, as it was planned.
+        request: The request of `HoldRequests` that was planned.
+        plan: The answer of the planner to it.
+        recipe: `plan` is the id of the hold.
+        until_us: The latest end of the hold.
+    """
+    root = state.gangs.get(tree.root.uid)
+    minimum = tuple(a for a in plan.assignments if not a.extra)
+    if root is None or root.uid in state.capacity_holds or not minimum:
+        return []
+    shapes = tuple(dict(shape.requests) for shape in request.shapes)
+    pods = tuple(
+        HeldPod(pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, requests=shapes[a.shape])
+        for a in minimum
+    )
+    ending = displaced_holds(state, root)
+    ending += _without_place(view, state, root, pods, ending)
+    drafts = [
+        NewEvent(
+            gang_uid=hold.gang_uid,
+            gang=hold.gang,
+            data=CapacityHoldReleased(
+                hold=hold.hold,
+                reason="superseded",
+                message="capacity is held for a tree of higher priority",
+            ),
+            actor=recipe.actor,
+            cause=recipe.cause,
+        )
+        for hold in ending
+    ]
+    data = CapacityHeld(
+        hold=recipe.plan,
+        kind=tree.root.key.kind,
+        priority=tree.root.priority,
+        waiting_since_us=root.refused_since_us,
+        reason=_reason(root),
+        until_us=until_us,
+        groups=group_records(tree, plan),
+        shapes=shapes,
+        assignments=tuple(
+            AssignmentRecord(pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape)
+            for a in minimum
+        ),
+        fitting=fitting_pods(view, state, root.uid, pods, tree.root.priority),
+        planner=PLANNER_VERSION,
+        input_digest=recipe.digest,
+        search_nodes=plan.search.nodes,
+    )
+    return [*drafts, draft_for(tree, data, recipe)]
+
+
+def _reason(root: GangState) -> str:
+    decision = root.last_decision
+    return next(iter(decision.reasons_reduced or decision.reasons), "") if decision else ""
+
+
+def _without_place(
+    view: ClusterView,
+    state: ReservationState,
+    root: GangState,
+    pods: Iterable[HeldPod],
+    ending: Collection[CapacityHold],
+) -> tuple[CapacityHold, ...]:
+    """Return further holds of lower priority that do not fit on their nodes beside a new one of a tree."""
+    left: dict[NodeName, dict[str, int]] = {}
+
+    def takes(held: Iterable[HeldPod]) -> bool:
+        """Subtract pods on the nodes of the new hold; return whether all fit there."""
+        fit = True
+        for pod in held:
+            free = left.get(pod.node)
+            for name, amount in pod.requests.items() if free is not None else ():
+                assert free is not None
+                free[name] = free.get(name, 0) - amount
+                fit = fit and free[name] >= 0
+        return fit
+
+    new = tuple(pods)
+    left |= {pod.node: dict(view.nodes[pod.node].allocatable) for pod in new}
+    takes(new)
+    displaced = []
+    others = [h for h in state.capacity_holds.values() if h not in ending]
+    for hold in sorted(others, key=lambda h: (-h.priority, h.position)):
+        before = {node: dict(free) for node, free in left.items()}
+        if not takes(hold.pods) and hold.priority < root.priority:
+            displaced.append(hold)
+            left = before
+    return tuple(displaced)

@@ -1,0 +1,383 @@
+"""Collection of what can free capacity for one tree: units of running pods, reservations of other trees, terminating pods.
+
+The unit of a pod is the highest group above it that is disrupted as a whole, else the pod alone (E-4).
+The priority of a unit is that of its groups, the highest where they differ; that of a pod counts only outside all groups
+(E-3).
+
+A pod that terminates but stays (because of a finalizer or a failed node) is not a victim, and no tree waits for its
+capacity: it counts as a running pod that cannot be evicted. Otherwise one such pod could keep trees waiting for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
+from extender.core.capacity.free_capacity import NO_HOLDS
+from extender.core.capacity.replacement_holds import may_wait_for_capacity
+from extender.core.log.preemption_state import CapacityClaim
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
+from extender.core.model.cluster_view import ClusterView, groups_above
+from extender.core.model.disruption_budgets import PodDisruptionBudget
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
+from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
+from extender.core.model.pods import EXEMPT_NAMESPACES, Pod, PodShape
+from extender.core.planner.preemption_types import (
+    Evictable,
+    PlanBudget,
+    PlanGang,
+    PlanUnit,
+    PlanVictim,
+    UnitKind,
+)
+from extender.core.preempt.preemption_lifecycle import is_stuck
+
+NEVER = "Never"
+
+
+class EvictableContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Input beside view and state."""
+
+    # roots whose barrier is binding members: their reservations stay
+    releasing: Collection[GangUid] = ()
+    now_us: int = 0  # finds pods that terminate for too long; 0: no pod counts as such
+
+
+def evictable_for(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    tree: Tree,
+    *,
+    ruled: InterpodRulePart,
+    spared: Collection[str] = (),
+    moment: EvictableContext | None = None,
+) -> Evictable:
+    """Return what can be evicted or released for a tree.
+
+    The caller does not call this while victims of an earlier decision of the tree still terminate (P15), nor for
+    extra members before the minimum is bound (C.6): a plan request counts reservations of the tree as bound.
+
+    Args:
+        view: The cluster, with its budgets.
+        state: The reservation state.
+        forest: The trees of `view`.
+        tree: The preemptor.
+        ruled: The result of `ruled_part` for the same request.
+        spared: Units and roots that must not be evicted at any priority, as Kind/namespace/name.
+        moment: Roots whose reservations stay, and the time.
+    """
+    collection = _Collection(view, state, forest, tree, ruled)
+    return collection.collect(moment or EvictableContext(), set(spared))
+
+
+def may_preempt(tree: Tree) -> bool:
+    """Return whether neither the root of a tree nor any of its pods has the preemption policy Never."""
+    policies = {tree.root.preemption_policy, *(pod.preemption_policy for pod in tree.pods)}
+    return NEVER not in policies
+
+
+def _by_path(pods: Iterable[Pod]) -> list[Pod]:
+    return sorted(pods, key=lambda p: p.path)
+
+
+def _unit_name(pod: Pod, above: _Above) -> str:
+    return f"Pod/{pod.path}" if above.whole is None else str(above.whole.key)
+
+
+class _Draft(msgspec.Struct):
+    """A unit that is being collected."""
+
+    name: str
+    uid: str
+    kind: UnitKind
+    priority: int
+    may_preempt: bool
+    pods: list[Pod]
+    top: str  # the root group above it, Kind/namespace/name; empty for a lone pod
+
+
+class _Above(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups above the members of a leaf."""
+
+    top: Group | None = None  # the highest that exists
+    whole: Group | None = None  # the highest that is disrupted as a whole
+    tree: Tree | None = None  # their tree, unless it is disrupted as a whole
+    priority: int | None = None  # of these groups; None: there are none
+
+    def priority_of(self, pod: Pod) -> int:
+        """Return the priority by which a member is a victim."""
+        return pod.priority if self.priority is None else self.priority
+
+
+class _Collection:
+    def __init__(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        tree: Tree,
+        ruled: InterpodRulePart,
+    ) -> None:
+        self.view = view
+        self.state = state
+        self.forest = forest
+        self.tree = tree
+        self.ruled = ruled
+        self.own = {pod.uid for pod in tree.pods}
+        self.above: dict[GroupKey | None, _Above] = {None: _Above()}
+        self.guards: dict[str, list[PodDisruptionBudget]] = {}
+        for budget in sorted(view.budgets.values(), key=lambda b: b.path):
+            self.guards.setdefault(budget.namespace, []).append(budget)
+        self.shapes: dict[PodShape, int] = {}
+        self.budgets: dict[str, int] = {}
+        self.gangs: list[PlanGang] = []
+        self.gang_of: dict[GroupKey, int] = {}
+
+    def collect(self, moment: EvictableContext, spared: set[str]) -> Evictable:
+        """Return the collection; tables are in the order of `victim_codec`."""
+        drafts, going, left_alone = self._drafts(spared, moment.now_us)
+        budgets = self._add_budgets(drafts)
+        self._add_gangs(drafts)
+        victims = {uid for p in self.state.preemptions.values() for uid in p.victims}
+        units = [
+            PlanUnit(
+                name=d.name,
+                uid=d.uid,
+                kind=d.kind,
+                priority=d.priority,
+                pods=tuple([self._victim(pod, running=True) for pod in _by_path(d.pods)]),
+                may_preempt=d.may_preempt,
+                disruption_target=bool(victims) and all(pod.uid in victims for pod in d.pods),
+            )
+            for d in sorted(drafts, key=lambda d: (d.kind, d.name))
+        ]
+        units += self._reservations(self.tree.root.priority, set(moment.releasing), spared)
+        return Evictable(
+            priority=self.tree.root.priority,
+            may_preempt=may_preempt(self.tree),
+            units=tuple(units),  # kinds are in alphabetical order
+            going=tuple(self._victim(pod, running=False) for pod in _by_path(going)),
+            shapes=tuple(self.shapes),
+            gangs=tuple(self.gangs),
+            budgets=budgets,
+            spared=tuple(sorted(left_alone)),
+        )
+
+    def _drafts(self, spared: set[str], now_us: int) -> tuple[list[_Draft], list[Pod], set[str]]:
+        """Return the units that may be evicted, the terminating pods, and the names of units that are spared."""
+        drafts: dict[str, _Draft] = {}
+        barred: set[str] = set()  # units with a pod that must stay
+        going: list[Pod] = []
+        for node, pods in self.view.on_node.items():
+            for pod in pods.values() if node in self.view.nodes else ():
+                if is_stuck(pod, now_us):
+                    continue
+                if pod.deleting:
+                    if self._may_wait_for(pod, node):
+                        going.append(pod)
+                elif not self._take(drafts, pod):
+                    barred.add(_unit_name(pod, self._above(pod.group)))
+        free = [d for d in drafts.values() if d.name not in barred]
+        left_alone = {d.name for d in free if d.name in spared or d.top in spared}
+        return [d for d in free if d.name not in left_alone], going, left_alone
+
+    def _may_wait_for(self, pod: Pod, node: NodeName) -> bool:
+        root, state = self.tree.root, self.state
+        return may_wait_for_capacity(
+            state, node, pod.uid, priority=root.priority, gang_uid=root.uid
+        )
+
+    def _take(self, drafts: dict[str, _Draft], pod: Pod) -> bool:
+        """Add a pod to its unit and return True; return False if it must stay."""
+        above = self._above(pod.group)
+        top, whole = above.top, above.whole
+        priority = above.priority_of(pod)
+        uid = pod.uid if whole is None else whole.uid
+        exempt = pod.static or pod.namespace in EXEMPT_NAMESPACES
+        if priority >= self.tree.root.priority or pod.uid in self.own or exempt:
+            return False
+        name = _unit_name(pod, above)
+        draft = drafts.get(name)
+        if draft is None:
+            kind: UnitKind = "pod" if whole is None else "group"
+            root = str(top.key) if top is not None else ""
+            draft = _Draft(name, uid, kind, priority, may_preempt=True, pods=[], top=root)
+            drafts[name] = draft
+        policies = {pod.preemption_policy, top.preemption_policy if top is not None else ""}
+        draft.priority = max(draft.priority, priority)
+        draft.may_preempt = draft.may_preempt and NEVER not in policies
+        draft.pods.append(pod)
+        return True
+
+    # --- what a pod belongs to ---------------------------------------------------------------------
+
+    def _above(self, leaf: GroupKey | None) -> _Above:
+        above = self.above.get(leaf)
+        if above is None:
+            above = self.above[leaf] = self._look_above(leaf)
+        return above
+
+    def _look_above(self, leaf: GroupKey | None) -> _Above:
+        above = groups_above(self.view, leaf)
+        whole = [group for group in above if group.disruption_mode == "all"]
+        root = self.forest.root_of.get(leaf) if leaf is not None else None
+        tree = self.forest.trees[root] if root is not None else None
+        return _Above(
+            top=above[-1] if above else None,
+            priority=max((group.priority for group in above), default=None),
+            whole=whole[-1] if whole else None,
+            tree=None if tree is None or tree.root.disruption_mode == "all" else tree,
+        )
+
+    def _add_gangs(self, drafts: Iterable[_Draft]) -> None:
+        """Add the trees of which a pod may be evicted, except those that are disrupted as a whole."""
+        leaves = {pod.group for draft in drafts for pod in draft.pods}
+        trees = {tree.root.key: tree for leaf in leaves if (tree := self._above(leaf).tree)}
+        for tree in sorted(trees.values(), key=lambda tree: str(tree.root.key)):
+            self._add_tree(tree)
+
+    def _add_tree(self, tree: Tree) -> None:
+        root = self.state.gangs.get(tree.root.uid)
+        admitted = {(g.kind, g.name): g.minimum for g in root.groups} if root is not None else {}
+        inside: set[GroupKey] = set()  # groups that belong to a unit
+        required = {group.key: group.required for group in tree.groups if not group.basic}
+        for group in tree.groups:
+            parent = key_of_parent(group)
+            if group.disruption_mode == "all" or parent in inside:
+                inside.add(group.key)
+            members = tree.members.get(group.key, ())
+            self.gang_of[group.key] = len(self.gangs)
+            minimum = 1 if group.basic else group.minimum
+            self.gangs.append(
+                PlanGang(
+                    name=str(group.key),
+                    # a minimum that was raised since does not make a gang that runs a broken one
+                    minimum=min(minimum, admitted.get((group.key.kind, group.key.name), minimum)),
+                    parent=-1
+                    if group.key == tree.root.key or parent is None
+                    else self.gang_of[parent],
+                    required=parent is not None and group.key.name in required.get(parent, ()),
+                    running=sum(1 for p in members if p.node is not None and not p.deleting),
+                    counts=not group.basic and group.key not in inside,
+                )
+            )
+
+    def _add_budgets(self, drafts: Iterable[_Draft]) -> tuple[PlanBudget, ...]:
+        """Return the budgets that protect a pod that may be evicted, by name, and number them."""
+        if not self.guards:
+            return ()
+        used = {b.path: b for draft in drafts for pod in draft.pods for b in self._guarding(pod)}
+        self.budgets = {path: number for number, path in enumerate(sorted(used))}
+        return tuple(PlanBudget(name=path, allowed=used[path].allowed) for path in self.budgets)
+
+    def _guarding(self, pod: Pod) -> list[PodDisruptionBudget]:
+        guards = self.guards.get(pod.namespace, ())
+        return [budget for budget in guards if budget.protects(pod.namespace, pod.labels)]
+
+    def _victim(self, pod: Pod, *, running: bool) -> PlanVictim:
+        """Return a pod as a victim; a terminating pod counts for no budget and no gang."""
+        assert pod.node is not None
+        guarded = running and pod.namespace in self.guards
+        gang = self.gang_of.get(pod.group, -1) if running and pod.group is not None else -1
+        return PlanVictim(
+            pod=pod.path,
+            uid=pod.uid,
+            node=pod.node,
+            shape=self._shape(pod.shape),
+            created_us=pod.created_us,
+            budgets=tuple(self.budgets[b.path] for b in self._guarding(pod)) if guarded else (),
+            gang=gang,
+            rules=counted_by(self.ruled, pod) if self.ruled.rules else (),
+        )
+
+    def _shape(self, shape: PodShape) -> int:
+        return self.shapes.setdefault(shape, len(self.shapes))
+
+    # --- reservations ------------------------------------------------------------------------------
+
+    def _reservations(
+        self, priority: int, releasing: set[GangUid], spared: set[str]
+    ) -> list[PlanUnit]:
+        """Return units of reservations and claims whose pods do not run yet, one unit per tree.
+
+        Those of a started gang are left out: some of its members are bound, but not its minimum, so it is completed
+        and not stopped (C.6).
+        """
+        units = []
+        for name, uid, lower in self._lower_holders(priority):
+            root = self.state.gangs.get(uid)
+            if uid in releasing or name in spared or (root is not None and self._started(root)):
+                continue
+            held = root.reservations.values() if root is not None else ()
+            waiting = [self._expected(r) for r in held if self._unbound(r.uid, r.node)]
+            waiting += self._promised(uid)
+            if waiting:
+                units.append(
+                    PlanUnit(
+                        name=name,
+                        uid=uid,
+                        kind="reservation",
+                        priority=lower,
+                        pods=tuple(sorted(waiting, key=lambda p: p.pod)),
+                    )
+                )
+        return units
+
+    def _lower_holders(self, priority: int) -> list[tuple[str, GangUid, int]]:
+        """Return name, UID and priority of the other holders of lower priority, in the order of their units."""
+        holders = {
+            (f"{root.kind}/{root.gang}", uid, root.priority)
+            for uid, root in self.state.gangs.items()
+            if root.reservations
+        }
+        holders |= {
+            (f"{p.kind}/{p.gang}", uid, p.priority)
+            for uid, p in self.state.preemptions.items()
+            if p.claims and not p.ended
+        }
+        own = self.tree.root.uid
+        return sorted(f for f in holders if f[2] < priority and f[1] != own)
+
+    def _promised(self, uid: GangUid) -> list[PlanVictim]:
+        """Return the claims of a preemptor as victims, as `free_capacity` counts them."""
+        preemption = self.state.preemptions.get(uid)
+        pending = preemption is not None and not preemption.ended
+        claims = preemption.claims.values() if preemption is not None and pending else ()
+        return [
+            self._expected(claim)
+            for several in claims
+            for claim in several
+            if self._unbound(claim.uid, claim.node)
+        ]
+
+    def _unbound(self, uid: PodUid, node: NodeName) -> bool:
+        pod = self.view.pods.get(uid)
+        return node in self.view.nodes and (pod is None or pod.node is None)
+
+    def _started(self, root: GangState) -> bool:
+        held: Mapping[PodUid, Reservation] = root.reservations or NO_HOLDS
+        assigned = any(
+            (p := self.view.pods.get(u)) is not None and p.node is not None for u in held
+        )
+        return root.phase != "scheduled" and (bool(root.bound) or assigned)
+
+    def _expected(self, reservation: Reservation | CapacityClaim) -> PlanVictim:
+        """Return a reservation or a capacity claim as a victim, as `free_capacity` counts it; the latter uses no volume claim and no rule."""
+        pod = self.view.pods.get(reservation.uid)
+        requests = tuple(sorted(reservation.requests.items()))
+        shape = pod.shape if pod is not None else PodShape()
+        counts: tuple[int, ...] = ()
+        if isinstance(reservation, CapacityClaim):
+            shape = msgspec.structs.replace(shape, exclusive_claims=())
+        elif pod is not None:
+            counts = counted_by(self.ruled, pod)
+        return PlanVictim(
+            pod=reservation.pod,
+            uid=reservation.uid,
+            node=reservation.node,
+            shape=self._shape(msgspec.structs.replace(shape, requests=requests)),
+            rules=tuple(i for i in counts if self.ruled.rules[i].kind != "near"),
+        )

@@ -1,0 +1,438 @@
+"""Lifecycle of pending preemptions: victims that are gone, the end, and the victims to delete next.
+
+The rules (E-11, P15):
+
+- A victim counts as gone when the view does not contain it any more: deleted, or ended by itself. The event
+  records which of the two; the capacity is free in both cases.
+- A unit is *begun* when the deletion of one of its pods was requested, by the extender or (for an unmanaged
+  preemptor) by kube-scheduler. A begun unit is evicted completely, even if the preemption ends: a gang below its
+  minimum cannot work. A unit that was not begun is spared as soon as the preemption ends.
+- Preemptor deleted (its group, its pod, or all members with claims), or its tree invalid: cancelled.
+- A better offer: the tree fits while there are units that were not begun. It is admitted, they are spared.
+- Victims that are not deleted are reported. No other victims are chosen, and the claims stay while one of them
+  terminates. The preemption is cancelled only when the API server rejects all remaining deletions for the
+  lifetime of a reservation.
+- A pod that already terminated when the plan was made, and whose capacity the plan uses, stays: cancelled, and
+  planned again without that capacity.
+- All victims are gone and the tree does not fit (kube-scheduler rejects the nodes, or pods of higher priority
+  use the capacity): cancelled, and planned again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from extender.core.capacity.capacity_claims import claims_do_not_fit
+from extender.core.log.each_gang import EachGang
+from extender.core.log.events import (
+    AnyEventData,
+    CancelReason,
+    GoneVia,
+    NewEvent,
+    PreemptionCancelled,
+    PreemptionCompleted,
+    VictimGone,
+)
+from extender.core.log.preemption_state import PendingPreemption, Victim
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import Epoch, GroupKey, PlanId, PodUid
+from extender.core.model.pod_groups import Forest, Tree, kind_of
+from extender.core.model.pods import Pod
+from extender.core.model.visibility import (
+    EVERYTHING,
+    Visibility,
+    is_hidden,
+    name_for,
+    namespace_of,
+)
+
+NAMED_MAX: Final = 3  # victims named in a text
+# reasons of DisruptionTarget on pods that the extender evicts, written by itself or by the Eviction API
+EVICTION_BY_REASON: Final[Mapping[str, GoneVia]] = {
+    "PreemptionByScheduler": "deleted",
+    "EvictionByEvictionAPI": "evicted",
+}
+STUCK_AFTER_US: Final = (
+    10_000_000  # a pod counts as stuck this long after the end of its grace period
+)
+
+
+class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A requested deletion that the API server accepted, or may have accepted."""
+
+    via: GoneVia  # deleted | evicted
+    at_us: int  # 0 if it was requested before this process started
+
+
+class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Data about victims beside view and state; a restart loses it."""
+
+    actor: str
+    cause: str
+    epoch: (
+        Epoch  # the current one: victims of earlier epochs may have ended while there was no leader
+    )
+    now_us: int
+    requested: Mapping[PodUid, EvictionRequest] = {}
+    # seen on their nodes while no deletion was requested by the extender
+    seen: frozenset[PodUid] = frozenset()
+    # pods on the nodes of a plan in the first pass after it
+    there: Mapping[PlanId, frozenset[PodUid]] = {}
+    idle_us: Mapping[PlanId, int] = {}  # how long each pending preemption has made no progress
+    stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
+
+    def draft(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
+        """Return an event for the stream of the preemptor."""
+        return NewEvent(
+            gang_uid=preemption.gang_uid,
+            gang=preemption.gang,
+            data=data,
+            actor=self.actor,
+            cause=self.cause,
+            cause_position=preemption.position,
+        )
+
+
+def decide_evictions(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    context: EvictionContext,
+    gangs: EachGang | None = None,
+) -> list[NewEvent]:
+    """Return the events that bring pending preemptions up to date with the view.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        forest: The trees of `view`.
+        context: Data about victims.
+        gangs: How each preemptor is decided; None: exceptions are raised.
+    """
+    gangs = gangs or EachGang()
+
+    def changes_of(preemption: PendingPreemption) -> Iterator[NewEvent]:
+        ended = [v for v in preemption.victims.values() if _is_gone(view, v)]
+        for victim in ended:
+            yield context.draft(preemption, _victim_gone(view, preemption, victim, context))
+        end = None
+        if not preemption.ended:
+            end = _end(view, state, forest, preemption, ended, context)
+        if end is not None:
+            yield context.draft(preemption, end)
+
+    drafts: list[NewEvent] = []
+    for preemption in state.preemptions.values():
+        name = f"preemption of {preemption.gang}"
+        decide = functools.partial(changes_of, preemption)
+        drafts += gangs.decide(preemption.gang_uid, name, decide)
+    return drafts
+
+
+def _is_gone(view: ClusterView, victim: Victim) -> bool:
+    pod = view.pods.get(victim.uid)
+    return pod is None or pod.node != victim.node
+
+
+def _victim_gone(
+    view: ClusterView, preemption: PendingPreemption, victim: Victim, context: EvictionContext
+) -> VictimGone:
+    eviction, end = context.requested.get(victim.uid), view.ends.get(victim.uid)
+    via: GoneVia
+    if eviction is not None:
+        via = eviction.via
+    elif preemption.kind == "Pod" and end is not None and end.cause == "preempted":
+        via = "deleted"  # by kube-scheduler, which itself evicts the victims of an unmanaged pod on its node
+    elif victim.uid in context.seen:
+        via = "ended"
+    elif preemption.epoch == context.epoch:
+        via = "already-gone"
+    else:
+        via = "unobserved"
+    return VictimGone(
+        preemption=preemption.id,
+        unit=victim.unit,
+        pod=victim.pod,
+        uid=victim.uid,
+        node=victim.node,
+        via=via,
+        requested_us=eviction.at_us if eviction is not None else 0,
+        gone_us=context.now_us,
+    )
+
+
+def _end(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    preemption: PendingPreemption,
+    ended: list[Victim],
+    context: EvictionContext,
+) -> AnyEventData | None:
+    """Return the event by which a preemption ends now, or None."""
+    bound = _bound(view, state, preemption)
+    if bound:
+        return PreemptionCompleted(
+            preemption=preemption.id,
+            bound=bound,
+            evicted=preemption.evicted + len(ended),
+            duration_ms=max(context.now_us - preemption.at_us, 0) // 1000,
+        )
+    reduced = ""
+    reason, text = _cancel_reason(view, forest, preemption)
+    left = [v for v in preemption.victims.values() if v not in ended]
+    if not reason and _stalled(view, preemption, left, context):
+        reason, text = _stalled_reason(preemption, context, left=bool(left))
+    if not reason and preemption.claims:
+        reason, text, reduced = _not_freed_reason(view, state, preemption, context.now_us)
+    if not reason:
+        return None
+    return cancellation(view, preemption, context, reason=reason, text=text, reduced=reduced)
+
+
+def _stalled_reason(
+    preemption: PendingPreemption, context: EvictionContext, *, left: bool
+) -> tuple[CancelReason, str]:
+    seconds = context.stalled_us // 1_000_000
+    if left:
+        return "deletion-rejected", f"nothing went for {seconds} s"
+    reason: CancelReason = "node-rejected" if preemption.kind == "Pod" else "capacity-lost"
+    return reason, f"the capacity was not used within {seconds} s"
+
+
+def _not_freed_reason(
+    view: ClusterView, state: ReservationState, preemption: PendingPreemption, now_us: int
+) -> tuple[CancelReason | Literal[""], str, str]:
+    """Return why capacity of a terminating pod that the plan counted as free does not become free, or empty strings.
+
+    The second text is the first without names of other namespaces; empty: there are none in it. Pods that are victims of any preemption are not considered: the preemption waits for them.
+    """
+    chosen = {uid for other in state.preemptions.values() for uid in other.victims}
+    for uid in sorted(preemption.already_terminating - chosen):
+        pod = view.pods.get(uid)
+        if pod is None or pod.node is None or not is_stuck(pod, now_us):
+            continue
+        if claims_do_not_fit(view, preemption, pod.node, stay=(uid,)):
+            text, reduced = f"pod {pod.path} is still there after its grace period", ""
+            readers = Visibility.of((namespace_of(preemption.gang),))
+            name = name_for(readers, f"pod/{pod.path}", priority=pod.priority)
+            if is_hidden(name):
+                reduced = f"{name} is still there after its grace period"
+            return "capacity-lost", text, reduced
+    return "", "", ""
+
+
+def _bound(view: ClusterView, state: ReservationState, preemption: PendingPreemption) -> int:
+    """Return how many members of the preemptor are bound; 0 while those it preempts for are not."""
+    if preemption.kind == "Pod":
+        pod = view.pods.get(PodUid(preemption.gang_uid))
+        return int(pod is not None and pod.node is not None)
+    root = state.gangs.get(preemption.gang_uid)
+    if root is None or root.phase != "scheduled":
+        return 0
+    if preemption.extras and (
+        preemption.claims
+        or any(uid in root.reservations for uid in preemption.extras)
+        or not any(uid in root.bound for uid in preemption.extras)
+    ):
+        return 0
+    return len(root.bound)
+
+
+def _cancel_reason(
+    view: ClusterView, forest: Forest, preemption: PendingPreemption
+) -> tuple[CancelReason | Literal[""], str]:
+    if preemption.kind == "Pod":
+        pod = view.pods.get(PodUid(preemption.gang_uid))
+        alive = pod is not None and not pod.deleting
+        return ("", "") if alive else ("preemptor-deleted", f"pod {preemption.gang} was deleted")
+    key = preemptor_key(preemption)
+    group = view.groups.get(key)
+    if group is None or group.uid != preemption.gang_uid or group.deleting:
+        return "preemptor-deleted", f"{key} was deleted"
+    tree = forest.trees.get(key)
+    if tree is None or tree.problems:
+        return "invalid", _problem(tree)
+    claimed = [c.uid for claims in preemption.claims.values() for c in claims]
+    waiting = claimed or preemption.extras
+    if waiting and not any(_waits(view, uid) for uid in waiting):
+        return "preemptor-deleted", "the members that the capacity was claimed for are gone"
+    return "", ""
+
+
+def _problem(tree: Tree | None) -> str:
+    return tree.problems[0].message if tree is not None else "its root belongs to another tree now"
+
+
+def _waits(view: ClusterView, uid: PodUid) -> bool:
+    pod = view.pods.get(uid)
+    return pod is not None and not pod.deleting
+
+
+def _stalled(
+    view: ClusterView,
+    preemption: PendingPreemption,
+    left: Iterable[Victim],
+    context: EvictionContext,
+) -> bool:
+    """Return whether there is no progress for `stalled_us`: no victim ended, and none is terminating."""
+    if context.idle_us.get(preemption.id, 0) < context.stalled_us or not preemption.claims:
+        return False
+    going = [*(v.uid for v in left), *preemption.already_terminating]
+    return not any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going)
+
+
+def preemptor_key(preemption: PendingPreemption) -> GroupKey:
+    """Return the key of the root group of the preemptor, which is not an unmanaged pod."""
+    namespace, _, name = preemption.gang.partition("/")
+    return GroupKey(namespace, name, kind_of(preemption.kind))
+
+
+def begun_units(
+    view: ClusterView, preemption: PendingPreemption, context: EvictionContext
+) -> frozenset[str]:
+    """Return the units of which the extender evicted a pod, by the state, by `context` or by the condition of the pod."""
+    begun = set()
+    for uid, victim in preemption.victims.items():
+        pod = view.pods.get(uid)
+        if uid in context.requested or (
+            pod is not None and pod.deleting and pod.disruption_target in EVICTION_BY_REASON
+        ):
+            begun.add(victim.unit)
+    return preemption.started_units | begun
+
+
+def cancellation(
+    view: ClusterView,
+    preemption: PendingPreemption,
+    context: EvictionContext,
+    *,
+    reason: CancelReason,
+    text: str,
+    reduced: str = "",
+) -> PreemptionCancelled:
+    """Return the event that cancels a preemption; units whose eviction has not begun are spared.
+
+    `reduced` is the text without names of other namespaces; empty: there are none in it.
+    """
+    begun = begun_units(view, preemption, context)
+    left = {v.unit for v in preemption.victims.values() if not _is_gone(view, v)}
+    ended = sum(_is_gone(view, v) for v in preemption.victims.values())
+    return PreemptionCancelled(
+        preemption=preemption.id,
+        reason=reason,
+        units_spared=tuple(u for u in preemption.units if u in left and u not in begun),
+        units_in_progress=tuple(u for u in preemption.units if u in left and u in begun),
+        evicted=preemption.evicted + ended,
+        message=text,
+        message_reduced=reduced,
+    )
+
+
+def better_offer(
+    view: ClusterView,
+    preemption: PendingPreemption,
+    nodes: frozenset[str],
+    context: EvictionContext,
+) -> PreemptionCancelled | None:
+    """Return the event that ends a preemption because its preemptor fits without it; None if its evictions made it fit.
+
+    Args:
+        view: The cluster.
+        preemption: Not ended.
+        nodes: The nodes on which the preemptor is admitted now.
+        context: Data about victims.
+    """
+    data = cancellation(
+        view,
+        preemption,
+        context,
+        reason="no-longer-needed",
+        text="the tree fits without further evictions",
+    )
+    freed = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
+    # if victims are gone, the plan may use their capacity: without a unit to spare the preemption then completes
+    elsewhere = bool(data.units_in_progress) and not data.evicted and not freed
+    return data if data.units_spared or elsewhere else None
+
+
+def victims_to_evict(
+    view: ClusterView, preemption: PendingPreemption, context: EvictionContext
+) -> list[Victim]:
+    """Return the victims to evict now, unit by unit in the order of the plan."""
+    place = {unit: number for number, unit in enumerate(preemption.units)}
+    units = begun_units(view, preemption, context) if preemption.ended else place.keys()
+    victims = [v for v in preemption.victims.values() if v.unit in units and _stays(view, v)]
+    return sorted(victims, key=lambda v: (place[v.unit], v.pod))
+
+
+def is_to_be_evicted(
+    view: ClusterView, preemption: PendingPreemption, uid: PodUid, context: EvictionContext
+) -> bool:
+    """Return whether a pod is one of the victims that `due` returns."""
+    victim = preemption.victims.get(uid)
+    if victim is None or not _stays(view, victim):
+        return False
+    return not preemption.ended or victim.unit in begun_units(view, preemption, context)
+
+
+def _stays(view: ClusterView, victim: Victim) -> bool:
+    """Return whether a victim runs and is not terminating."""
+    pod = view.pods.get(victim.uid)
+    return pod is not None and not pod.deleting and pod.node == victim.node
+
+
+def stuck_victims(
+    view: ClusterView, preemption: PendingPreemption, refused: Mapping[PodUid, str], now_us: int
+) -> tuple[tuple[Victim, str], ...]:
+    """Return the victims that are not deleted, each with the reason as a text that does not change with time.
+
+    Args:
+        view: The cluster.
+        preemption: Pending.
+        refused: The error of the API server for the last request, by victim.
+        now_us: For the end of grace periods.
+    """
+    stuck = []
+    for uid, victim in preemption.victims.items():
+        pod = view.pods.get(uid)
+        if pod is None:
+            continue
+        if is_stuck(pod, now_us):
+            stuck.append((victim, "is still there after its grace period (finalizer or kubelet)"))
+        elif not pod.deleting and uid in refused:
+            stuck.append((victim, f"cannot be deleted: {refused[uid]}"))
+    return tuple(sorted(stuck, key=lambda f: f[0].pod))
+
+
+def is_stuck(pod: Pod, now_us: int) -> bool:
+    """Return whether a pod is still there after its grace period: it has a finalizer, or its kubelet does not run."""
+    return pod.deleting and pod.deletes_us > 0 and now_us - pod.deletes_us > STUCK_AFTER_US
+
+
+def stuck_victims_text(
+    stuck: tuple[tuple[Victim, str], ...],
+    preemption: PendingPreemption,
+    readers: Visibility = EVERYTHING,
+) -> str:
+    """Return the text about victims that are not deleted, for a condition, or an empty string.
+
+    The answer of an API server to a deletion has names in it: readers who do not see the namespace of the victim do
+    not get it.
+    """
+    if not stuck:
+        return ""
+    priorities = dict(zip(preemption.units, preemption.priorities, strict=True))
+    words = "; ".join(
+        f"pod {victim.pod} {reason}"
+        if readers.sees(namespace_of(victim.pod))
+        else f"{name_for(readers, f'pod/{victim.pod}', priority=priorities.get(victim.unit))} is not deleted"
+        for victim, reason in stuck[:NAMED_MAX]
+    )
+    more = f" and {len(stuck) - NAMED_MAX} more" if len(stuck) > NAMED_MAX else ""
+    return f"waits for victims that do not go: {words}{more}"

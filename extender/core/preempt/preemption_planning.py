@@ -1,0 +1,344 @@
+"""The planner's request for a preemption, and the events that record its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from extender.core.admit.interpod_rules import InterpodRulePart
+from extender.core.admit.verdict_events import (
+    EventContext,
+    decide_observed,
+    draft_for,
+    still_holds,
+)
+from extender.core.capacity.capacity_claims import claimed_under_victims
+from extender.core.log.events import (
+    AlternativeRecord,
+    AssignmentRecord,
+    NewEvent,
+    PreemptionPlanned,
+    ReleasedPod,
+    ReservationReleased,
+    SupersededRecord,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.log.preemption_state import EVICTION_MEMORY_US, CapacityClaim
+from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
+from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.visibility import Visibility, is_hidden, name_for, namespace_of
+from extender.core.planner.plan_types import PLANNER_VERSION, PlanNode, PlanRequest
+from extender.core.planner.preempt.post_eviction_view import without
+from extender.core.planner.preempt.victim_cost import NO_PRIORITY, VictimCost
+from extender.core.planner.preempt.victim_search import PreemptionPlan
+from extender.core.planner.preemption_types import Evictable, PlanUnit
+from extender.core.preempt.disruption_units import EvictableContext, evictable_for
+from extender.core.preempt.unbound_gang_members import (
+    POD_UNIT_PREFIX,
+    release_reservations,
+    unbound_reservations,
+)
+
+
+def preemption_request(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    tree: Tree,
+    request: PlanRequest,
+    *,
+    ruled: InterpodRulePart,
+    moment: EvictableContext | None = None,
+) -> PlanRequest:
+    """Return the request for a preemption, made from the plan request of the tree.
+
+    Capacity claimed by other preemptors is not free for this one, also while their victims still use it: evicting the
+    same victims again would free no more capacity. Claims of lower priority can be taken over.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        forest: The trees of `view`.
+        tree: The preemptor.
+        request: Its plan request.
+        ruled: The result of `ruled_part` for that request.
+        moment: Roots whose reservations stay, and the time.
+    """
+    evictable = evictable_for(
+        view,
+        state,
+        forest,
+        tree,
+        ruled=ruled,
+        spared=recently_evicted_units(
+            state, tree.root.uid, moment.now_us if moment is not None else 0
+        ),
+        moment=moment,
+    )
+    less = _behind_victims(view, state, tree)
+    nodes = request.nodes
+    if less:
+        nodes = tuple(_lessened(n, less[n.name]) if n.name in less else n for n in nodes)
+    return msgspec.structs.replace(request, nodes=nodes, evictable=evictable)
+
+
+def recently_evicted_units(state: ReservationState, uid: GangUid, now_us: int) -> frozenset[str]:
+    """Return the units that a preemptor evicted and must not evict again when they are created again.
+
+    For extra members it never evicts such a gang again, for the minimum not within `EVICTION_MEMORY_US`. So a preemptor that
+    lost the freed capacity does not evict one victim repeatedly, and does not wait for ever for a unit of lower
+    priority. A unit is identified by kind, namespace and name.
+    """
+    evicted = state.evicted_units.get(uid)
+    if not evicted:
+        return frozenset()
+    root = state.gangs.get(uid)
+    extras = root is not None and root.phase == "scheduled"
+    return frozenset(
+        name
+        for name, at_us in evicted.items()
+        if now_us - at_us < EVICTION_MEMORY_US or (extras and not name.startswith(POD_UNIT_PREFIX))
+    )
+
+
+def _behind_victims(
+    view: ClusterView, state: ReservationState, tree: Tree
+) -> Mapping[NodeName, Mapping[str, int]]:
+    """Return by node the capacity that other preemptors claim and that their victims still use."""
+    root = tree.root
+    amounts = (
+        (
+            node,
+            claimed_under_victims(
+                view, state, node, priority=root.priority, gang_uid=root.uid, lower=True
+            ),
+        )
+        for node in state.claimed_on
+    )
+    return {node: claimed for node, claimed in amounts if claimed}
+
+
+def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
+    free = {name: amount - amounts.get(name, 0) for name, amount in node.free.items()}
+    return msgspec.structs.replace(node, free=free, reserved=True)
+
+
+def preemption_still_holds(
+    request: PlanRequest, planned: PreemptionPlan, now: PlanRequest, view: ClusterView
+) -> bool:
+    """Return whether an answer to `request` may be recorded with the input `now`.
+
+    Every unit must be as it was, but for pods that terminate or are gone by now: they are victims of another preemption
+    too, or someone else has deleted them. The plan must fit without the units: see `still_holds`.
+
+    Args:
+        request: What was searched for.
+        planned: The answer.
+        now: The same request as it is now.
+        view: The cluster as it is now.
+    """
+    source = now.evictable or Evictable(priority=0)
+    current = {_identity(unit): unit for unit in source.units}
+    units = (*planned.victims, *planned.superseded)
+    if not all(_is_as_it_was(unit, current.get(_identity(unit)), view) for unit in units):
+        return False
+    return still_holds(_made(request, units), planned.plan, _made(now, units))
+
+
+def _is_as_it_was(unit: PlanUnit, after: PlanUnit | None, view: ClusterView) -> bool:
+    """Return whether a unit has the same pods, but for those that are leaving; None: it has none any more."""
+    before = _places(unit)
+    left = _places(after) if after is not None else frozenset()
+    missing = before - left
+    if not left <= before or (missing and unit.kind == "reservation"):
+        return False
+    return all(_is_leaving(view, uid) for uid, _ in missing)
+
+
+def _identity(unit: PlanUnit) -> tuple[str, str, str, int]:
+    return unit.kind, unit.name, unit.uid, unit.priority
+
+
+def _places(unit: PlanUnit) -> frozenset[tuple[PodUid, NodeName]]:
+    return frozenset((p.uid, p.node) for p in unit.pods)
+
+
+def _is_leaving(view: ClusterView, uid: PodUid) -> bool:
+    """Return whether a pod terminates, or is gone."""
+    pod = view.pods.get(uid)
+    return pod is None or pod.deleting
+
+
+def _made(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:
+    """Return a request as it is when some units and all terminating pods are gone."""
+    source = request.evictable or Evictable(priority=0)
+    removed = {p.uid for unit in units for p in unit.pods} | {p.uid for p in source.going}
+    pods = [p for unit in source.units for p in unit.pods if p.uid in removed]
+    bare = without(request, [*pods, *source.going])
+    return msgspec.structs.replace(bare, evictable=None)
+
+
+def decide_preemption(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    tree: Tree,
+    request: PlanRequest,
+    answer: PreemptionPlan,
+    recipe: EventContext,
+) -> list[NewEvent]:
+    """Return the events of a preemption for one append: reservations that are released, and the plan.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        forest: The trees of `view`.
+        tree: The preemptor.
+        request: The planner's request.
+        answer: The planner's answer.
+        recipe: `plan` is the id of the preemption.
+
+    Returns:
+        The plan last; the caller records the preemptions that it supersedes before it (`takeovers_by_plan`).
+    """
+    source = request.evictable or Evictable(priority=0)
+    drafts = decide_observed(state, tree, recipe)
+    reserved, claimed = _superseded(state, answer.superseded)
+    records = sorted((*reserved, *claimed), key=lambda r: (r.gang, r.gang_uid, r.plan))
+    text = f"{tree.root.key} of priority {tree.root.priority} takes the capacity"
+    for record in reserved:
+        readers = Visibility.of((namespace_of(record.gang),))
+        by = name_for(
+            readers,
+            str(tree.root.key),
+            priority=tree.root.priority,
+            pods=len(answer.plan.assignments),
+        )
+        released = ReservationReleased(
+            plan=record.plan,
+            reason="superseded",
+            pods=record.pods,
+            message=text,
+            message_reduced=f"{by} takes the capacity" if is_hidden(by) else "",
+        )
+        drafts.append(
+            NewEvent(
+                gang_uid=record.gang_uid,
+                gang=record.gang,
+                data=released,
+                actor=recipe.actor,
+                cause=recipe.cause,
+            )
+        )
+    drafts += release_reservations(
+        state,
+        unbound_reservations(view, state, forest, (unit.name for unit in answer.victims)),
+        but={pod.uid for record in records for pod in record.pods},
+        actor=recipe.actor,
+        cause=recipe.cause,
+    )
+    awaited = set(answer.already_terminating)
+    planned = PreemptionPlanned(
+        preemption=recipe.plan,
+        kind=tree.root.key.kind,
+        priority=tree.root.priority,
+        victims=tuple(
+            _victim_unit(view, unit, answer.doubts.get(unit.name, "")) for unit in answer.victims
+        ),
+        cost=cost_by_name(answer.cost),
+        alternatives=tuple(
+            AlternativeRecord(
+                units=other.units,
+                cost=cost_by_name(other.cost) if other.cost is not None else {},
+                reason=f"{other.where}: {other.reason}",
+            )
+            for other in answer.alternatives
+        ),
+        shapes=tuple(dict(shape.requests) for shape in request.shapes),
+        assignments=tuple(
+            AssignmentRecord(
+                pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
+            )
+            for a in answer.plan.assignments
+        ),
+        superseded=tuple(records),
+        already_terminating=tuple(
+            VictimPod(pod=p.pod, uid=p.uid, node=p.node) for p in source.going if p.pod in awaited
+        ),
+        planner=PLANNER_VERSION,
+        input_digest=recipe.digest,
+        search_nodes=answer.search.nodes,
+        exhausted=answer.search.exhausted,
+    )
+    return [*drafts, draft_for(tree, planned, recipe)]
+
+
+def _superseded(
+    state: ReservationState, units: Iterable[PlanUnit]
+) -> tuple[list[SupersededRecord], list[SupersededRecord]]:
+    """Return the superseded reservations by plan, and the superseded claims by preemption."""
+    reserved, claimed = [], []
+    for unit in units:
+        root = state.gangs.get(GangUid(unit.uid))
+        preemption = state.preemptions.get(GangUid(unit.uid))
+        held = [
+            root.reservations[p.uid]
+            for p in unit.pods
+            if root is not None and p.uid in root.reservations
+        ]
+        if root is not None and held:
+            reserved.append(_record(root.gang, unit, held[0].plan, held))
+        uids = {p.uid for p in unit.pods} - {r.uid for r in held}
+        if preemption is not None and uids:
+            claims = [c for on_node in preemption.claims.values() for c in on_node if c.uid in uids]
+            claimed.append(_record(preemption.gang, unit, preemption.id, claims))
+    return reserved, claimed
+
+
+def _record(
+    root: str, unit: PlanUnit, plan: PlanId, capacity: Iterable[Reservation | CapacityClaim]
+) -> SupersededRecord:
+    return SupersededRecord(
+        gang=root,
+        gang_uid=GangUid(unit.uid),
+        plan=plan,
+        priority=unit.priority,
+        pods=tuple(
+            ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
+            for r in sorted(capacity, key=lambda r: r.pod)
+        ),
+    )
+
+
+def _victim_unit(view: ClusterView, unit: PlanUnit, doubt: str) -> VictimUnit:
+    kind, _, path = unit.name.partition("/")
+    return VictimUnit(
+        kind=kind,
+        path=path,
+        uid=unit.uid,
+        priority=unit.priority,
+        pods=tuple(
+            VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=_leaf(view, p.uid))
+            for p in unit.pods
+        ),
+        cost={"weight": unit.priority + 2**31, "pods": len(unit.pods)},
+        not_reprieved_reason=doubt,
+    )
+
+
+def _leaf(view: ClusterView, uid: PodUid) -> str:
+    pod = view.pods.get(uid)
+    return pod.group.name if pod is not None and pod.group is not None else ""
+
+
+def cost_by_name(cost: VictimCost) -> dict[str, int]:
+    """Return a cost by the names of its parts, most important first; parts that are zero are left out."""
+    parts = msgspec.structs.asdict(cost)
+    del parts["names"]
+    if parts["highest"] == NO_PRIORITY:
+        del parts["highest"]
+    return {name: value for name, value in parts.items() if value or name == "highest"}

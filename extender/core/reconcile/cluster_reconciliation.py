@@ -1,0 +1,641 @@
+"""Reconciliation: the events by which the log follows the cluster (bound, lost, deleted, superseded, completed).
+
+This module records observations and does not plan. If a tree without bound members loses a reservation of its
+minimum, all its reservations are released and it is planned again as a whole. A started tree loses only the
+reservations that cannot be used any more (C.6: a started gang is completed, not stopped). Those include
+reservations on a node that kube-scheduler would reject: cordoned, tainted, relabelled, or with less capacity.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from extender.core.admit.plan_request import group_key_of
+from extender.core.admit.verdict_events import group_records
+from extender.core.capacity.replacement_holds import (
+    RecreatedLeaves,
+    ended_holds,
+    leaf_of,
+    oversubscribed_holds,
+    replacement_hold_end,
+)
+from extender.core.log.each_gang import EachGang
+from extender.core.log.events import (
+    AnyEventData,
+    DriftDetected,
+    GangGroupsChanged,
+    GangRemoved,
+    GangScheduled,
+    GroupRecord,
+    MemberTerminated,
+    MemberTerminationCause,
+    NewEvent,
+    NodeTopologyChanged,
+    PodBound,
+    ReleasedPod,
+    ReleaseReason,
+    ReservationReleased,
+    ReservedCapacityUser,
+)
+from extender.core.log.gang_phase import satisfied
+from extender.core.log.reservation_state import (
+    BoundMember,
+    GangState,
+    Reservation,
+    ReservationState,
+)
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
+from extender.core.model.nodes import Node
+from extender.core.model.pod_groups import Forest, Tree, kind_of
+from extender.core.model.pods import ENDED_BY, SUCCEEDED, TAINTED, PodEnd
+from extender.core.model.visibility import Visibility, namespace_of
+from extender.core.reconcile.drift import (
+    ReconcileContext,
+    bound_events,
+    bound_outside,
+    elsewhere_events,
+    strayed_events,
+)
+from extender.core.reconcile.overcommit_attribution import (
+    reserved_capacity_users,
+    reserved_capacity_users_text,
+)
+from extender.core.reconcile.reservation_checks import (
+    oversubscribed_reservations,
+    paths_to_leaves,
+    unassigned,
+    unfit_pods,
+)
+
+NO_PLAN = PlanId("")
+NAMED_MAX = 5  # pods named in a text; the event lists all of them
+# Taints of a node whose kubelet does not answer, or reports that it is not ready
+SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
+DELETED_UNBOUND = "deleted before it was bound:"
+UNWATCHED = "gone when this leader first looked, and whether it was bound is not known"
+HELD_CAPACITY = "capacity that was held for the replacement of a lost member"
+
+
+def decide_reconcile(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    now: ReconcileContext,
+    gangs: EachGang | None = None,
+) -> list[NewEvent]:
+    """Return the events that bring the log up to date with the view; none when they agree.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        forest: The trees of `view`.
+        now: Further input.
+        gangs: How each gang is decided; None: exceptions are raised.
+    """
+    gangs = gangs or EachGang()
+    shared = Shared(
+        overtaken=oversubscribed_reservations(view, state),
+        taken=oversubscribed_holds(view, state),
+        victims=victims_of(state),
+        recreated=RecreatedLeaves(state.trees),
+    )
+    drafts: list[NewEvent] = []
+    for root in state.gangs.values():
+        tree = forest.trees.get(group_key_of(root))
+        drafts += gangs.decide(
+            root.uid,
+            root.gang,
+            functools.partial(root_differences, view, state, root, tree, shared, now),
+        )
+    for tree in forest.populated.values():
+        drafts += members_outside(view, state, tree, now, gangs)
+    return drafts
+
+
+def members_outside(
+    view: ClusterView, state: ReservationState, tree: Tree, now: ReconcileContext, gangs: EachGang
+) -> list[NewEvent]:
+    """Return the events for members of a tree that run without a reservation; see `bound_outside`."""
+    name = f"members of {tree.root.key.path} without a reservation"
+    decide = functools.partial(bound_outside, view, state, tree, now)
+    return gangs.decide(tree.root.uid, name, decide)
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """Results that are computed once for all roots."""
+
+    overtaken: Collection[PodUid]  # reservations that do not fit any more
+    taken: Collection[PodUid]  # replacement holds that do not fit any more
+    victims: Collection[PodUid]  # victims of preemptions
+    recreated: RecreatedLeaves
+
+
+def victims_of(state: ReservationState) -> frozenset[PodUid]:
+    """Return the victims of all preemptions."""
+    return frozenset(uid for p in state.preemptions.values() for uid in p.victims)
+
+
+def losses_with_hold(
+    view: ClusterView,
+    state: ReservationState,
+    root: GangState,
+    tree: Tree | None,
+    now: ReconcileContext,
+) -> list[MemberTerminated]:
+    """Return the losses of a root that are not recorded yet and that lead to a replacement hold."""
+    shared = Shared(
+        overtaken=(), taken=(), victims=victims_of(state), recreated=RecreatedLeaves(state.trees)
+    )
+    events = [draft.data for draft in root_differences(view, state, root, tree, shared, now)]
+    return [
+        data
+        for data in events
+        if isinstance(data, MemberTerminated) and data.held_until_us and data.uid in root.bound
+    ]
+
+
+def root_differences(
+    view: ClusterView,
+    state: ReservationState,
+    root: GangState,
+    tree: Tree | None,
+    shared: Shared,
+    now: ReconcileContext,
+) -> list[NewEvent]:
+    """Return the events for what differs between a root in the log and the cluster; members without a reservation apart."""
+    placed = root.reservations or root.bound or root.replacement_holds
+    if tree is not None and tree.root.uid == root.uid and not placed:
+        return []  # the root exists, and none of its members is placed: there is nothing to compare
+    group = view.groups.get(group_key_of(root))
+    if group is None or group.uid != root.uid:
+        return [now.draft(root.uid, root.gang, data) for data in _removal(view, root, now)]
+    strayed = strayed_events(view, root)
+    elsewhere = {f.uid for f in strayed if isinstance(f, MemberTerminated)}
+    short_lived = _short_lived(view, root, now)
+    events = [
+        *short_lived,
+        *_elsewhere(root, short_lived),
+        *_relabelled(view, root),
+        *_settled(view, root),
+        *strayed,
+    ]
+    bound_here = {f.uid: f.node for f in events if isinstance(f, PodBound)}
+    lost = [
+        m
+        for m in root.bound.values()
+        if m.uid not in elsewhere and m.uid not in now.awaited and _is_lost(view, m.uid, m.node)
+    ]
+    runs = bool(bound_here) or len(root.bound) > len(lost)
+    ended: list[AnyEventData] = [_lost(view, member, now) for member in short_lived]
+    for member in lost:
+        alive = runs or leaf_of(root, member.group) in shared.recreated
+        replaced_in = tree if alive else None
+        events.append(
+            _held_on(view, _lost(view, member, now), member, replaced_in, shared.victims, now)
+        )
+    events += _ended_holds(view, root, tree, shared, now, runs=runs)
+    broken = tree is not None and bool(tree.problems)
+    events += _released(view, state, root, shared.overtaken, bound_here, now, broken=broken)
+    counts = _counts(view, root, (*events, *ended), now)
+    if root.phase not in ("scheduled", "invalid") and satisfied(_minima(root, tree), counts):
+        # before the ends: an admission without bound members and reservations is undone
+        ended = [*filter(_succeeded, events), *ended]
+        events = [data for data in events if not _succeeded(data)]
+        events.append(GangScheduled(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
+    elif root.phase == "scheduled" and tree is not None and not broken:
+        events += _regrouped(root, tree)
+    return [now.draft(root.uid, root.gang, data) for data in (*events, *ended)]
+
+
+def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[AnyEventData]:
+    """Return the events of a root whose group is gone: members that were bound and have ended, and what was not used.
+
+    The end of the root comes last, when it is known how all its members ended.
+    """
+    short_lived = _short_lived(view, root, now)
+    events: list[AnyEventData] = [
+        *short_lived,
+        *_elsewhere(root, short_lived),
+        *_settled(view, root),
+    ]
+    bound_here = [data for data in events if isinstance(data, PodBound)]
+    unresolved = {uid for uid in now.binding if unassigned(view, uid)} | now.awaited
+    members: list[BoundMember | PodBound] = [*root.bound.values(), *bound_here]
+    events += [
+        _lost(view, member, now)
+        for member in members
+        if member.uid not in now.awaited and _is_lost(view, member.uid, member.node)
+    ]
+    settled = unresolved | {data.uid for data in bound_here}
+    unused = [r for uid, r in root.reservations.items() if uid not in settled]
+    text = f"{group_key_of(root)} was deleted"
+    for words, reservations in (
+        (text, [r for r in unused if r.uid not in now.unwatched]),
+        (f"{text}; {UNWATCHED}", [r for r in unused if r.uid in now.unwatched]),
+    ):
+        if reservations:
+            events.append(_release(reservations, "deleted", words))
+    if unresolved.isdisjoint((*root.reservations, *root.bound)):
+        events.append(GangRemoved(reason="the root group was deleted"))
+    return events
+
+
+def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
+    """Return the groups as admitted; the current groups of a tree that runs without an admission.
+
+    The latter happens when a group was created again while its pods ran, and when part of the log was lost.
+    """
+    if (
+        root.groups
+        or root.reservations
+        or tree is None
+        or tree.root.uid != root.uid
+        or tree.problems
+    ):
+        return root.groups
+    return group_records(tree, None)
+
+
+def _regrouped(root: GangState, tree: Tree) -> Iterable[GangGroupsChanged]:
+    """Yield the event for a scheduled root whose groups have other minima than recorded, or were not recorded.
+
+    Groups that come or go are not in it: the next admission records them, and members of a leaf that is gone still count.
+    """
+    if tree.root.uid != root.uid:
+        return
+    now = {(group.kind, group.name): group for group in group_records(tree, None)}
+    groups = tuple(
+        msgspec.structs.replace(
+            record,
+            minimum=now[record.kind, record.name].minimum,
+            required=now[record.kind, record.name].required,
+        )
+        if (record.kind, record.name) in now
+        else record
+        for record in root.groups
+    )
+    groups = groups or tuple(now.values())
+    if groups != root.groups:
+        yield GangGroupsChanged(groups=groups)
+
+
+def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[PodBound]:
+    """Return the events of members that were bound and ended before the view showed them on a node.
+
+    The API server accepted their Binding, or the cluster has the node on which they ended: this is also how members
+    are recorded that a leader bound and that ended before it, or the next one, had recorded them.
+    """
+    events: list[PodBound] = []
+    # sorted: the same order in each process
+    for r in sorted(root.reservations.values(), key=lambda r: r.pod):
+        if r.uid in view.pods or r.uid in now.awaited:
+            continue
+        end = _end_of(view, r.uid, now)
+        node = NodeName(end.node) if end is not None and end.node else r.node
+        if r.uid in now.posted or (end is not None and end.node):
+            events.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group))
+    return events
+
+
+def _elsewhere(root: GangState, short_lived: Iterable[PodBound]) -> list[DriftDetected]:
+    """Return the drift of those that ended on another node than the reserved one."""
+    return [
+        drift
+        for bound in short_lived
+        for drift in elsewhere_events(root.reservations[bound.uid], bound.node)
+    ]
+
+
+def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:
+    """Return the events for nodes of this tree whose topology labels differ from those of the admission (D11, D14)."""
+    events: list[AnyEventData] = []
+    used = {r.node for r in root.reservations.values()} | {m.node for m in root.bound.values()}
+    for name in sorted(used & set(root.topology)) if root.topology else ():
+        node, before = view.nodes.get(name), root.topology[name]
+        if node is None:
+            continue
+        after = {key: node.labels.get(key, "") for key in before}
+        if after != before:
+            events.append(
+                NodeTopologyChanged(
+                    node=name,
+                    before={key: value for key, value in before.items() if value},
+                    after={key: value for key, value in after.items() if value},
+                )
+            )
+    return events
+
+
+def changed_group_texts(view: ClusterView, root: GangState) -> Mapping[str, str]:
+    """Return by leaf a text about a group below the root that was deleted or recreated since the admission (B5)."""
+    namespace = group_key_of(root).namespace
+    changed: dict[tuple[str, str], str] = {}
+    for record in root.groups[1:]:
+        group = view.groups.get(GroupKey(namespace, record.name, kind_of(record.kind)))
+        if record.uid and (group is None or group.uid != record.uid):
+            how = "was deleted" if group is None else "was deleted and made again"
+            changed[record.kind, record.name] = f"{record.kind} {namespace}/{record.name} {how}"
+    if not changed:
+        return {}
+    texts = {}
+    for leaf, path in paths_to_leaves(root.groups).items():
+        on_path = [changed[g.kind, g.name] for g in path if (g.kind, g.name) in changed]
+        if on_path:
+            texts[leaf] = on_path[0]
+    return texts
+
+
+def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, str]:
+    """Return by leaf with reservations a text, if the leaf or the root is being deleted.
+
+    A finalizer may keep a deleted group for long. Leaves without reservations are left out, because they would
+    otherwise cause the release of every new plan of their siblings.
+    """
+    top = group_key_of(root)
+    texts = {}
+    for leaf in {reservation.group for reservation in root.reservations.values()}:
+        for key in (top, GroupKey(top.namespace, leaf, "PodGroup")):
+            group = view.groups.get(key)
+            if group is not None and group.deleting:
+                texts[leaf] = f"{key.kind} {key.path} is being deleted"
+                break
+    return texts
+
+
+def _settled(view: ClusterView, root: GangState) -> list[AnyEventData]:
+    events: list[AnyEventData] = []
+    for reservation in root.reservations.values():
+        pod = view.pods.get(reservation.uid)
+        if pod is None or pod.node is None:
+            continue
+        events += bound_events(reservation, pod)
+    return events
+
+
+def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
+    pod = view.pods.get(uid)
+    return pod is None or pod.deleting or node not in view.nodes
+
+
+def losses_without_cause(view: ClusterView, drafts: Iterable[NewEvent]) -> list[MemberTerminated]:
+    """Return the losses without a known cause, because the pod is not in the view any more."""
+    return [
+        draft.data
+        for draft in drafts
+        if isinstance(draft.data, MemberTerminated)
+        and draft.data.cause == "unknown"
+        and draft.data.uid not in view.pods
+    ]
+
+
+def _lost(
+    view: ClusterView, member: BoundMember | PodBound, now: ReconcileContext
+) -> MemberTerminated:
+    """Return the event of a loss, with the cause as far as the cluster reports it.
+
+    A pod on a node that does not answer is deleted because of the taints of that node.
+    """
+    pod, node = view.pods.get(member.uid), view.nodes.get(member.node)
+    if pod is not None:
+        end: PodEnd | None = PodEnd(
+            ENDED_BY.get(pod.disruption_target, "deleted"), pod.disruption_target
+        )
+    else:
+        end = _end_of(view, member.uid, now)
+    cause: MemberTerminationCause = "unknown" if end is None else end.cause
+    text = "" if end is None else end.message
+    if node is None or (text == TAINTED and _is_silent(node)):
+        cause = "node-lost"
+    return MemberTerminated(
+        pod=member.pod, uid=member.uid, node=member.node, cause=cause, message=text
+    )
+
+
+def _end_of(view: ClusterView, uid: PodUid, now: ReconcileContext) -> PodEnd | None:
+    """Return how a pod ended that the view does not have, as far as the cluster reports it."""
+    return view.ends.get(uid) or now.ends.get(uid)
+
+
+def _succeeded(data: AnyEventData) -> bool:
+    return isinstance(data, MemberTerminated) and (data.cause, data.message) == ("ended", SUCCEEDED)
+
+
+def _held_on(
+    view: ClusterView,
+    lost: MemberTerminated,
+    member: BoundMember,
+    tree: Tree | None,
+    victims: Collection[PodUid],
+    now: ReconcileContext,
+) -> MemberTerminated:
+    """Return the loss with the end of its replacement hold; `tree` is None if its members are not replaced."""
+    until_us = replacement_hold_end(
+        view, tree, member, lost, victims, now_us=now.now_us, held_us=now.replacement_hold_us
+    )
+    return msgspec.structs.replace(lost, held_until_us=until_us)
+
+
+def _ended_holds(
+    view: ClusterView,
+    root: GangState,
+    tree: Tree | None,
+    shared: Shared,
+    now: ReconcileContext,
+    *,
+    runs: bool,
+) -> list[AnyEventData]:
+    """Return the events for replacement holds that end now."""
+    if not root.replacement_holds:
+        return []
+    ended = ended_holds(
+        view, root, tree, shared.taken, now.over, runs=runs, recreated=shared.recreated
+    )
+    return [
+        ReservationReleased(
+            plan=holds[0].plan,
+            reason=reason,
+            pods=tuple(ReleasedPod(pod=v.pod, uid=v.uid, node=v.node) for v in holds),
+            message=f"{HELD_CAPACITY}: {words}",
+        )
+        for reason, (words, holds) in sorted(ended.items())
+    ]
+
+
+def _is_silent(node: Node) -> bool:
+    return any(t.key in SILENT and t.effect == "NoExecute" for t in node.taints)
+
+
+def _counts(
+    view: ClusterView, root: GangState, events: Iterable[AnyEventData], now: ReconcileContext
+) -> Mapping[str, int]:
+    """Return the number of members per leaf that are bound after `events`, or end with success by them."""
+    counts: dict[str, int] = {}
+    leaves = {uid: member.group for uid, member in root.bound.items()}
+    for member in root.bound.values():
+        if member.uid not in now.awaited:
+            counts[member.group] = counts.get(member.group, 0) + 1
+    for data in events:
+        if isinstance(data, PodBound):
+            leaves[data.uid] = data.group
+            if not _is_lost(view, data.uid, data.node):
+                counts[data.group] = counts.get(data.group, 0) + 1
+        elif isinstance(data, MemberTerminated):
+            group = leaves[data.uid]
+            counts[group] = counts.get(group, 0) + _succeeded(data) - (data.uid in root.bound)
+    return counts
+
+
+def _release(
+    reservations: Iterable[Reservation],
+    reason: ReleaseReason,
+    text: str,
+    taken_by: tuple[ReservedCapacityUser, ...] = (),
+) -> ReservationReleased:
+    held = sorted(reservations, key=lambda r: r.pod)
+    readers = Visibility.of((namespace_of(held[0].pod),))
+    by, reduced = (
+        reserved_capacity_users_text(taken_by),
+        reserved_capacity_users_text(taken_by, readers),
+    )
+    return ReservationReleased(
+        plan=held[0].plan,
+        reason=reason,
+        pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
+        message=f"{text}; {by}" if by else text,
+        message_reduced=f"{text}; {reduced}" if reduced != by else "",
+        taken_by=taken_by,
+    )
+
+
+def _released(
+    view: ClusterView,
+    state: ReservationState,
+    root: GangState,
+    overtaken: Collection[PodUid],
+    bound_here: Mapping[PodUid, NodeName],
+    now: ReconcileContext,
+    *,
+    broken: bool,
+) -> list[AnyEventData]:
+    """Return the events for reservations that cannot be used any more; a whole tree is released by one event."""
+    in_flight = {uid for uid in now.binding if unassigned(view, uid)}
+    settled = in_flight | bound_here.keys() | now.awaited
+    open_ones = {uid: r for uid, r in root.reservations.items() if uid not in settled}
+    if not open_ones:
+        return []
+    running = [*((u, m.node) for u, m in root.bound.items()), *bound_here.items()]
+    started = root.uid in now.started or any(not _is_lost(view, u, n) for u, n in running)
+    if root.uid in now.expired and not started:
+        return _expired(view, open_ones.values(), now)
+    if broken and not started:
+        return [_release(open_ones.values(), "invalid", "the tree breaks a rule now")]
+    changed = {**_leaves_being_deleted(view, root), **changed_group_texts(view, root)}
+    if changed and not started:
+        text = "; ".join(sorted(set(changed.values())))
+        return [_release(open_ones.values(), "deleted", f"{text}: the tree begins anew")]
+    unusable = _gone(view, root, open_ones, overtaken, changed, now)
+    if not unusable:
+        return []
+    names = {r.uid for causes in unusable.values() for r, _ in causes}
+    rest = [r for uid, r in open_ones.items() if uid not in names]
+    counts: dict[str, int] = {}
+    for reservation in rest:
+        counts[reservation.group] = counts.get(reservation.group, 0) + 1
+    taken_by = reserved_capacity_users(view, state, [r for r, _ in unusable.get("superseded", ())])
+    if started or not rest or satisfied(root.groups, counts):
+        return [
+            _release(
+                [r for r, _ in causes],
+                reason,
+                _release_text(causes),
+                taken_by if reason == "superseded" else (),
+            )
+            for reason, causes in sorted(unusable.items())
+        ]
+    whys = sorted(unusable)
+    words = "; ".join(_release_text(unusable[reason]) for reason in whys)
+    text = f"the minimum of the tree no longer holds: {words}"
+    return [_release(open_ones.values(), whys[0], text, taken_by)]
+
+
+def _expired(
+    view: ClusterView, unused: Iterable[Reservation], now: ReconcileContext
+) -> list[AnyEventData]:
+    """Return the events for reservations whose lifetime is over; that of a pod that is gone was not left unused."""
+    waiting: list[Reservation] = []
+    deleted: list[tuple[Reservation, str]] = []
+    for reservation in unused:
+        if reservation.uid in view.pods:
+            waiting.append(reservation)
+        else:
+            deleted.append((reservation, _gone_words(view, reservation, now)))
+    events: list[AnyEventData] = []
+    if waiting:
+        events.append(_release(waiting, "expired", "the reservation was not used in time"))
+    if deleted:
+        events.append(_release([r for r, _ in deleted], "deleted", _release_text(deleted)))
+    return events
+
+
+def _gone(
+    view: ClusterView,
+    root: GangState,
+    open_ones: Mapping[PodUid, Reservation],
+    overtaken: Collection[PodUid],
+    changed: Mapping[str, str],
+    now: ReconcileContext,
+) -> Mapping[ReleaseReason, list[tuple[Reservation, str]]]:
+    """Return the reservations that cannot be used any more, with the text of the cause."""
+    unfit = unfit_pods(view, root, open_ones)
+    unusable: dict[ReleaseReason, list[tuple[Reservation, str]]] = {}
+    for uid, reservation in open_ones.items():
+        reason = _missing_reason(view, reservation, overtaken, now)
+        if reason is None and reservation.group in changed:
+            reason = ("deleted", f"{changed[reservation.group]}:")
+        if reason is None and uid in unfit:
+            reason = ("node-lost", unfit[uid])
+        if reason is not None:
+            unusable.setdefault(reason[0], []).append((reservation, reason[1]))
+    return unusable
+
+
+def _missing_reason(
+    view: ClusterView,
+    reservation: Reservation,
+    overtaken: Collection[PodUid],
+    now: ReconcileContext,
+) -> tuple[ReleaseReason, str] | None:
+    pod = view.pods.get(reservation.uid)
+    if pod is None:
+        return "deleted", _gone_words(view, reservation, now)
+    if pod.deleting:
+        return "deleted", DELETED_UNBOUND
+    node = view.nodes.get(reservation.node)
+    if node is None or node.deleting:
+        return "node-lost", f"node {reservation.node} is gone:"
+    if reservation.uid not in overtaken:
+        return None
+    if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
+        return "node-lost", f"node {node.name} offers less than was reserved on it:"
+    return "superseded", "other pods took the capacity of"
+
+
+def _gone_words(view: ClusterView, reservation: Reservation, now: ReconcileContext) -> str:
+    """Return the words for a member with a reservation that is gone, where there is no evidence that it was bound."""
+    end = _end_of(view, reservation.uid, now)
+    if end is not None and end.cause == "ended":
+        return "ended before it was bound:"
+    return f"{UNWATCHED}:" if reservation.uid in now.unwatched else DELETED_UNBOUND
+
+
+def _release_text(released: list[tuple[Reservation, str]]) -> str:
+    """Return a text that names some of the pods by cause."""
+    by_words: dict[str, list[str]] = {}
+    for reservation, words in sorted(released, key=lambda f: f[0].pod)[:NAMED_MAX]:
+        by_words.setdefault(words, []).append(reservation.pod)
+    text = "; ".join(f"{words} {', '.join(pods)}" for words, pods in by_words.items())
+    return text + (" and more" if len(released) > NAMED_MAX else "")

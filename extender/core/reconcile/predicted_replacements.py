@@ -1,0 +1,114 @@
+"""Replacement holds for losses that are not recorded yet.
+
+A loss is recorded by the next pass, after the API server has answered how the pod ended. But kube-scheduler and the
+planner see the capacity as free as soon as the pod is gone; without these holds they would use it before that.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from extender.core.admit.plan_request import group_key_of
+from extender.core.capacity.replacement_holds import NO_REPLACEMENT_HOLDS
+from extender.core.log.each_gang import EachGang
+from extender.core.log.reservation_state import ReplacementHold, ReservationState
+from extender.core.model.cluster_view import ClusterView, changed_pods
+from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.object_identity import IdentityMemo
+from extender.core.model.pod_groups import Forest
+from extender.core.reconcile.cluster_reconciliation import losses_with_hold
+from extender.core.reconcile.drift import ReconcileContext
+
+NO_PODS: frozenset[PodUid] = frozenset()
+
+
+class PredictedLosses:
+    """Cache of the holds; valid as long as members, state and awaited answers are the same."""
+
+    def __init__(self) -> None:
+        self._gone: IdentityMemo[frozenset[PodUid]] = IdentityMemo()
+        self._found: IdentityMemo[tuple[ReplacementHold, ...]] = IdentityMemo()
+        self._given: IdentityMemo[ReservationState] = IdentityMemo()
+
+    def of(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        before: ClusterView,
+        now: ReconcileContext,
+        gangs: EachGang | None = None,
+    ) -> ReservationState:
+        """Return the state with a replacement hold for each loss that it does not contain yet.
+
+        Args:
+            view: The current view.
+            state: The committed state.
+            forest: The trees, perhaps of a slightly older view.
+            before: The view of the last pass.
+            now: The context of the next pass; pods with an awaited answer count as answered.
+            gangs: How each gang is predicted; None: exceptions are raised.
+        """
+        each = gangs or EachGang()
+        lost = self._gone.get(
+            lambda: frozenset((*now.awaited, *vanished(before, view))),
+            same=(view.members, before.members, now.awaited),
+        )
+        if not lost:
+            return state
+        holds = self._found.get(
+            lambda: tuple(_holds(view, state, forest, lost, now, each)),
+            same=(lost, view.nodes, view.groups, view.ends, state.gangs, state.trees, now.ends),
+        )
+        if not holds:
+            return state
+        return self._given.get(lambda: _with(state, holds), same=(state, holds))
+
+
+def vanished(before: ClusterView, view: ClusterView) -> Iterator[PodUid]:
+    """Yield the members that had a node and are not in the view any more."""
+    if view.members is before.members:
+        return
+    for uid in changed_pods(before, view):
+        pod = before.pods.get(uid)
+        if (
+            uid not in view.pods
+            and pod is not None
+            and pod.group is not None
+            and pod.node is not None
+        ):
+            yield uid
+
+
+def _holds(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    lost_pods: Collection[PodUid],
+    now: ReconcileContext,
+    gangs: EachGang,
+) -> Iterator[ReplacementHold]:
+    answered = msgspec.structs.replace(now, awaited=NO_PODS)
+    for gang_uid in sorted({state.gang_of[uid] for uid in lost_pods if uid in state.gang_of}):
+        root = state.gangs[gang_uid]
+        tree = forest.trees.get(group_key_of(root))
+        losses = functools.partial(losses_with_hold, view, state, root, tree, answered)
+        for lost in gangs.result(gang_uid, f"losses of {root.gang}", losses) or ():
+            member = root.bound[lost.uid]
+            yield ReplacementHold(
+                plan=member.plan, gang_uid=gang_uid, pod=member.pod, uid=member.uid, group=member.group,
+                node=member.node, requests=member.requests, priority=root.priority, at_us=now.now_us,
+                until_us=lost.held_until_us,
+            )  # fmt: skip
+
+
+def _with(state: ReservationState, holds: Collection[ReplacementHold]) -> ReservationState:
+    replacement_holds_on = state.replacement_holds_on
+    for hold in holds:
+        node = NodeName(hold.node)
+        on_node = replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).set(hold.uid, hold)
+        replacement_holds_on = replacement_holds_on.set(node, on_node)
+    return msgspec.structs.replace(state, replacement_holds_on=replacement_holds_on)

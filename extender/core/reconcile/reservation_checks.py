@@ -1,0 +1,137 @@
+"""Reservations that kube-scheduler would reject now: the node does not suit the pod, or has too little capacity.
+
+The checks are the static filters of the planner, and sums. The caller decides about the consequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from extender.core.capacity.capacity_claims import held_by_preemptor, preemptions_on
+from extender.core.capacity.free_capacity import NO_HOLDS
+from extender.core.capacity.oversubscription import HeldClaim, oversubscribed_pods
+from extender.core.log.events import GroupRecord
+from extender.core.log.reservation_state import (
+    CapacityHold,
+    GangState,
+    HeldPod,
+    Reservation,
+    ReservationState,
+)
+from extender.core.model.cluster_view import NOTHING, ClusterView
+from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.nodes import Node
+from extender.core.model.pods import Pod, PodShape
+from extender.core.planner.model.node_filters import may_run, selected
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.plan_types import PlanNode
+
+
+def unfit_pods(
+    view: ClusterView,
+    root: GangState | CapacityHold,
+    reservations: Mapping[PodUid, Reservation | HeldPod],
+) -> Mapping[PodUid, str]:
+    """Return the reservations whose node does not suit the pod any more, apart from capacity, with the reason.
+
+    Checked are the static filters of the planner, and the domains of the admission.
+    """
+    domains = {
+        leaf: {key: value for group in path for key, value in group.domain.items()}
+        for leaf, path in paths_to_leaves(root.groups).items()
+    }
+    unfit: dict[PodUid, str] = {}
+    to_check: dict[PodShape, dict[NodeName, list[PodUid]]] = {}
+    for uid, reservation in reservations.items():
+        pod, node = view.pods.get(uid), view.nodes.get(reservation.node)
+        if pod is None or node is None:
+            continue
+        for key, value in domains.get(reservation.group, {}).items():
+            if node.labels.get(key) != value:
+                unfit[uid] = f"node {node.name} is not in {key}={value} any more:"
+        shape = pod.shape
+        if node.unschedulable or node.taints or shape.node_selector or shape.selectors:
+            to_check.setdefault(shape, {}).setdefault(node.name, []).append(uid)
+    for shape, uids_on in to_check.items():
+        nodes = [view.nodes[name] for name in uids_on]  # each node once
+        fleet = NodeTable(tuple(_bare_row(node) for node in nodes))
+        passes, chosen = may_run(fleet, shape), selected(fleet, shape)
+        for i, node in enumerate(nodes):
+            if not passes[i]:
+                words = f"node {node.name} {_unfit_words(node, chosen=bool(chosen[i]))}:"
+                unfit |= dict.fromkeys(uids_on[node.name], words)
+    return unfit
+
+
+def _bare_row(node: Node) -> PlanNode:
+    return PlanNode(
+        name=node.name,
+        labels=node.labels,
+        taints=node.taints,
+        unschedulable=node.unschedulable,
+        allocatable=node.allocatable,
+    )
+
+
+def _unfit_words(node: Node, *, chosen: bool) -> str:
+    if not chosen:
+        return "is not one that the pod selects any more"
+    if node.unschedulable:
+        return "was cordoned"
+    return "has a taint that the pod does not tolerate"
+
+
+def oversubscribed_reservations(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
+    """Return the reservations that do not fit any more: assigned pods, reservations and claims exceed the node.
+
+    Reservations of the lowest priority are returned first, then the newest, until the rest fits. Claims of preemptors
+    count by their priority too: a pod that takes the capacity of a reservation leaves the claim of a higher priority.
+    """
+    return frozenset(
+        uid for name in state.reservations_on for uid in oversubscribed_on(view, state, name)
+    )
+
+
+def oversubscribed_on(
+    view: ClusterView, state: ReservationState, name: NodeName
+) -> Iterator[PodUid]:
+    """Yield those on one node; see `oversubscribed_reservations`."""
+    node = view.nodes.get(name)
+    if node is None:
+        return
+    pod_of = view.pods.get
+    # as `unassigned`, without a call for each reservation: this runs for every member that is bound
+    waiting: list[Reservation | HeldClaim] = [
+        reservation
+        for uid, reservation in state.reservations_on.get(name, NO_HOLDS).items()
+        if (pod := pod_of(uid)) is not None and pod.node is None and not pod.deleting
+    ]
+    if waiting and name in state.claimed_on:
+        waiting += (
+            HeldClaim(held, preemption.priority, preemption.at_us)
+            for preemption, held in held_by_preemptor(view, preemptions_on(state, name), name)
+        )
+    yield from oversubscribed_pods(node, (view.usage.get(name, NOTHING).requests,), waiting)
+
+
+def unassigned(view: ClusterView, uid: PodUid) -> bool:
+    """Return whether a pod still needs its reservation; see `is_unassigned`."""
+    return is_unassigned(view.pods.get(uid))
+
+
+def is_unassigned(pod: Pod | None) -> bool:
+    """Return whether a pod exists, is not assigned, and is not terminating."""
+    return pod is not None and pod.node is None and not pod.deleting
+
+
+def paths_to_leaves(groups: tuple[GroupRecord, ...]) -> Mapping[str, tuple[GroupRecord, ...]]:
+    """Return the groups from the root down to each leaf, by the name of the leaf."""
+    composites = {g.name: g for g in groups if g.kind == "CompositePodGroup"}
+    paths = {}
+    for leaf in groups:
+        if leaf.kind == "PodGroup":
+            path = [leaf]
+            while path[0].parent in composites:
+                path.insert(0, composites[path[0].parent])
+            paths[leaf.name] = tuple(path)
+    return paths

@@ -1,0 +1,383 @@
+"""The answers to filter and prioritize. This module neither plans nor changes state.
+
+Refusal texts are a function of state only: a text that changes without a change of state makes kube-scheduler
+retry without end (K25). Counts are therefore in the conditions of the groups, never in these texts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from extender.core.admit.plan_request import foreign_gates
+from extender.core.capacity.capacity_claims import (
+    blocking_preemptions,
+    held_beyond_victims,
+    is_preempting,
+    nodes_of_preemptors,
+)
+from extender.core.capacity.capacity_holds import held_requests_against
+from extender.core.capacity.free_capacity import NO_HOLDS
+from extender.core.capacity.replacement_holds import hold_requests_against
+from extender.core.log.gang_phase import PREEMPTING, TAKEN, capacity_was_taken
+from extender.core.log.reservation_state import (
+    GangState,
+    Reservation,
+    ReservationState,
+    reservation_of,
+)
+from extender.core.model.cluster_view import NOTHING, ClusterView
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.pods import Pod
+from extender.core.planner.plan_types import COMPLETE, EVICTING, GIVEN, TERMINATES
+
+FilterOutcome = Literal["redeemed", "not-offered", "held-back", "refused", "passed", "protected"]
+COMMITTED_LAST = "volumes and claims are committed when the rest of the gang has reached its nodes"
+SCORE_MAX = 10  # MaxExtenderPriority of kube-scheduler
+NAMED_MAX = 64  # nodes in an answer to prioritize; each costs kube-scheduler some microseconds
+
+
+class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the offered nodes pass, and the reason for the others."""
+
+    outcome: FilterOutcome
+    passed: tuple[NodeName, ...]
+    # Those with a reason; kube-scheduler takes a node that is in neither as refused.
+    refused: tuple[NodeName, ...] = ()
+    reason: str = ""  # for every refused node
+    node: NodeName | None = None  # of the reservation, if there is one
+
+
+def decide_filter(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    pod: Pod,
+    offered: Sequence[NodeName],
+    *,
+    held_back: bool = False,
+) -> FilterDecision:
+    """Answer /filter.
+
+    A member gets its reserved node or no node. Any other pod gets all nodes except those whose capacity is reserved
+    for trees of equal or higher priority, and, if it can run elsewhere, those where it would use capacity for which a
+    preemptor of lower priority evicts pods.
+
+    Args:
+        view: The cluster.
+        state: The committed state.
+        forest: The trees of `view`.
+        pod: The pod of the call.
+        offered: The nodes of the call.
+        held_back: Its volumes and claims must not be committed yet.
+    """
+    reservation = reservation_of(state, pod.uid)
+    if reservation is not None:
+        decision = _redeem(reservation, state, offered)
+        if held_back and decision.outcome == "redeemed":
+            reason = f"gang {state.gangs[reservation.gang_uid].gang}: {COMMITTED_LAST}"
+            return FilterDecision(
+                outcome="held-back",
+                passed=(),
+                refused=tuple(offered),
+                reason=reason,
+                node=decision.node,
+            )
+        return decision
+    if pod.group is not None:
+        reason = pending_reason(state, forest, view, pod.group)
+        return FilterDecision(outcome="refused", passed=(), refused=tuple(offered), reason=reason)
+    return _protect(view, state, pod, offered)
+
+
+def _redeem(
+    reservation: Reservation, state: ReservationState, offered: Sequence[NodeName]
+) -> FilterDecision:
+    root = state.gangs[reservation.gang_uid].gang
+    node = reservation.node
+    others = tuple(name for name in offered if name != node)
+    if len(others) == len(offered):
+        reason = (
+            f"gang {root}: capacity is reserved on node {node}, which kube-scheduler did not offer"
+        )
+        return FilterDecision(
+            outcome="not-offered", passed=(), refused=others, reason=reason, node=node
+        )
+    # kube-scheduler takes a node that is not named as refused; reasons are shown only for a pod that gets no node.
+    return FilterDecision(outcome="redeemed", passed=(node,), node=node)
+
+
+def pending_reason(
+    state: ReservationState, forest: Forest, view: ClusterView, leaf: GroupKey
+) -> str:
+    """Return the reason why a member has no node; the text changes only with the kind of reason."""
+    if leaf not in view.groups:
+        return f"gang {leaf.path}: waiting for {leaf}, which does not exist"
+    orphan = forest.orphans.get(leaf)
+    if orphan is not None:
+        return f"gang {leaf.path}: {orphan.problem.message}"
+    root_key = forest.root_of.get(leaf)
+    tree = forest.trees.get(root_key) if root_key is not None else None
+    if tree is None:
+        return f"gang {leaf.path}: not planned yet"
+    if view.groups[leaf].deleting and not (tree.problems or tree.root.deleting):
+        return f"gang {tree.root.key.path}: {leaf} is being deleted"
+    return tree_reason(state, tree)
+
+
+def tree_reason(state: ReservationState, tree: Tree) -> str:
+    """Return the reason why a tree, or the rest of it, is pending."""
+    name = tree.root.key.path
+    if tree.problems:
+        return f"gang {name}: invalid: {tree.problems[0].message}"
+    if tree.root.deleting:
+        return f"gang {name}: its root group is being deleted"
+    root = state.gangs.get(tree.root.uid)
+    if root is not None and capacity_was_taken(root):
+        return f"gang {name}: {TAKEN}"
+    if root is None or root.last_decision is None:
+        return f"gang {name}: not planned yet"
+    gates = foreign_gates(tree)
+    if root.last_decision.outcome == "waiting" and gates:
+        return f"gang {name}: waiting for members that scheduling gates hold: {', '.join(gates)}"
+    return f"gang {name}: {_answer_words(root, tree)}"
+
+
+def possible_pod_rules(root: GangState, tree: Tree) -> tuple[str, ...]:
+    """Return the rules between pods that may be why kube-scheduler rejects nodes with free capacity (H10)."""
+    if not _refused_by_scheduler(root):
+        return ()
+    waiting = (pod for pod in tree.pods if pod.node is None)
+    return tuple(sorted({text for pod in waiting for text in pod.shape.pod_rules}))
+
+
+def _refused_by_scheduler(root: GangState) -> bool:
+    answer = root.last_decision
+    return (
+        answer is not None
+        and answer.outcome == "unknown"
+        and any(GIVEN in text for text in answer.reasons)
+    )
+
+
+def _answer_words(root: GangState, tree: Tree) -> str:
+    assert root.last_decision is not None
+    if root.last_decision.outcome == "waiting":
+        first = next(iter(root.last_decision.reasons), "")
+        if first == COMPLETE:
+            return COMPLETE
+        return "waiting for pods that terminate" if TERMINATES in first else "waiting for members"
+    if root.last_decision.outcome == PREEMPTING:
+        return "waits for its preemption to finish"
+    if root.last_decision.outcome == "invalid":
+        return "not planned yet"  # it is valid again, and the next pass plans it
+    beyond = root.phase in ("admitted", "scheduled")
+    if root.last_decision.outcome == "unknown":
+        members = "more members" if beyond else "its minimum"
+        if _refused_by_scheduler(root):
+            text = f"kube-scheduler refuses every node with capacity for {members}"
+            rules = possible_pod_rules(root, tree)
+            return (
+                f"{text}; rules between pods may be the cause: {', '.join(rules)}"
+                if rules
+                else text
+            )
+        return f"no capacity for {members} was found within the search budget"
+    if root.last_decision.when_empty == "never":
+        return "no capacity for its minimum, not even when no other pod runs"
+    text = "no capacity for more members" if beyond else "no capacity for its minimum"
+    if any(reason.startswith(EVICTING) for reason in root.last_decision.reasons):
+        text += ", not even when every unit of lower priority is evicted"
+    return text
+
+
+def _protect(
+    view: ClusterView, state: ReservationState, pod: Pod, offered: Sequence[NodeName]
+) -> FilterDecision:
+    held = (
+        state.reservations_on,
+        state.claimed_on,
+        state.replacement_holds_on,
+        state.capacity_held_on,
+    )
+    if pod.pinned is not None or not any(held):
+        return FilterDecision(outcome="passed", passed=tuple(offered))
+    refused = {
+        name
+        for name in offered
+        if any(name in nodes for nodes in held) and not fits_beside_held(view, state, name, pod)
+    }
+    reason = "capacity is reserved for a gang of equal or higher priority"
+    freed = nodes_of_preemptors(state)
+    costly = {
+        name
+        for name in offered
+        if name in freed
+        and name not in refused
+        and not fits_beside_held(view, state, name, pod, lower=True)
+    }
+    if costly and len(refused) + len(costly) < len(offered):
+        refused |= costly
+        reason = "capacity is reserved for a gang, or freed for one while other nodes have capacity"
+    if not refused:
+        return FilterDecision(outcome="passed", passed=tuple(offered))
+    return FilterDecision(
+        outcome="protected",
+        passed=tuple(name for name in offered if name not in refused),
+        refused=tuple(name for name in offered if name in refused),
+        reason=reason,
+    )
+
+
+def fits_beside_held(
+    view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool = False
+) -> bool:
+    """Return whether a pod fits on a node beside what is held there against it; see `free_beside_held`."""
+    left = free_beside_held(view, state, name, pod, lower=lower)
+    asks = dict(pod.shape.requests)
+    return left is None or all(amount >= asks[resource] for resource, amount in left.items())
+
+
+def free_beside_held(
+    view: ClusterView,
+    state: ReservationState,
+    name: NodeName,
+    pod: Pod,
+    without: Collection[PodUid] = (),
+    *,
+    lower: bool = False,
+) -> dict[str, int] | None:
+    """Return what a node has left for a pod beside what is held there against it, for each resource that it requests.
+
+    Args:
+        view: The cluster.
+        state: The committed state.
+        name: The node.
+        pod: An unmanaged pod.
+        without: Pods to be counted as gone, so that filter and preempt give the same answer.
+        lower: Also count what preemptors of lower priority hold.
+
+    Returns:
+        None where nothing is held: kube-scheduler alone decides about such a node. Resources that the node does not
+        have are left out.
+    """
+    node = view.nodes.get(name)
+    if node is None:
+        return None
+    taken = dict(view.usage.get(name, NOTHING).requests)
+    for uid in without:
+        leaver = view.pods.get(uid)
+        if leaver is not None and leaver.node == name:
+            for resource, amount in leaver.shape.requests:
+                taken[resource] = taken.get(resource, 0) - amount
+    held = list(_held_against(view, state, name, pod, lower=lower))
+    if not held:
+        return None
+    for requests in held:
+        for resource, amount in requests.items():
+            taken[resource] = taken.get(resource, 0) + amount
+    return {
+        resource: node.allocatable[resource] - taken.get(resource, 0)
+        for resource, _ in pod.shape.requests
+        if resource in node.allocatable
+    }
+
+
+def _held_against(
+    view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool
+) -> Iterator[Mapping[str, int]]:
+    """Yield what is held on a node against a pod, one mapping or more; `lower` as in `blocking_preemptions`."""
+    for reservation in state.reservations_on.get(name, NO_HOLDS).values():
+        member = view.pods.get(reservation.uid)
+        below = reservation.priority < pod.priority
+        if below and not (lower and is_preempting(state, reservation.gang_uid)):
+            continue
+        if member is None or member.node is None:
+            yield reservation.requests
+    blocking = tuple(
+        blocking_preemptions(state, name, priority=pod.priority, gang_uid=pod.uid, lower=lower)
+    )
+    if blocking:
+        yield held_beyond_victims(view, blocking, name)
+    if name in state.capacity_held_on:
+        held = held_requests_against(view, state, name, priority=pod.priority, gang_uid=pod.uid)
+        if held:
+            yield held
+    yield from hold_requests_against(view, state, name, priority=pod.priority, gang_uid=pod.uid)
+
+
+def decide_prioritize(
+    state: ReservationState,
+    pod: Pod,
+    offered: Sequence[NodeName],
+    scores: Callable[[], Mapping[NodeName, int]],
+) -> tuple[tuple[NodeName, int], ...]:
+    """Return the best of the offered nodes, with the amount by which they score above the others, at most 10.
+
+    A member gets its reserved node. For any other pod the score of a node is higher, the fewer nodes of its domains
+    are empty, so that the largest free domains stay whole. kube-scheduler adds these scores to its own: an equal
+    score for all nodes has no effect, and each entry costs time. So the answer has at most `NAMED_MAX` nodes, from
+    the best score down, all nodes of one score or none; their scores are the difference to the best score that is
+    left out. It is empty where more nodes than that share the best score.
+
+    Args:
+        state: The committed state.
+        pod: The pod of the call.
+        offered: The nodes of the call.
+        scores: Returns `domain_scores`, perhaps from an earlier call; called only where it is needed.
+    """
+    reservation = reservation_of(state, pod.uid)
+    if reservation is not None:
+        return ((reservation.node, SCORE_MAX),) if reservation.node in offered else ()
+    by_node = scores()
+    if not by_node or not offered:
+        return ()
+    of_offered = [by_node.get(name, SCORE_MAX) for name in offered]
+    named, left_out = 0, min(of_offered)
+    for score, nodes in sorted(Counter(of_offered).items(), reverse=True):
+        named += nodes
+        if named > NAMED_MAX:
+            left_out = score
+            break
+    return tuple(
+        (name, score - left_out)
+        for name, score in zip(offered, of_offered, strict=True)
+        if score > left_out
+    )
+
+
+def domain_scores(
+    view: ClusterView, state: ReservationState, keys: Sequence[str]
+) -> Mapping[NodeName, int]:
+    """Return scores by the share of empty nodes in the domains of a node, averaged over the topology keys: 10 for none.
+
+    Nodes without any of the keys have no score. An empty node has no reservations and no pods with requests other than
+    `pods`. The function reads every node.
+    """
+    if not keys:
+        return {}
+    totals: dict[tuple[str, str], int] = {}
+    empties: dict[tuple[str, str], int] = {}
+    for name, node in view.nodes.items():
+        busy = (
+            name in state.reservations_on
+            or name in state.claimed_on
+            or name in state.replacement_holds_on
+            or any(resource != "pods" for resource in view.usage.get(name, NOTHING).requests)
+        )
+        for key in keys:
+            value = node.labels.get(key)
+            if value is not None:
+                totals[key, value] = totals.get((key, value), 0) + 1
+                empties[key, value] = empties.get((key, value), 0) + (not busy)
+    scores: dict[NodeName, int] = {}
+    for name, node in view.nodes.items():
+        domains = [(key, node.labels[key]) for key in keys if key in node.labels]
+        if domains:
+            share = sum(empties[d] / totals[d] for d in domains) / len(domains)
+            scores[name] = round(SCORE_MAX * (1 - share))
+    return scores

@@ -1,0 +1,252 @@
+"""The TLS contexts of the listeners and of forwarded calls, made from files and replaced when the files change.
+
+A listener has one context for as long as it listens. At each handshake that one puts the context of the newest files
+in its place (`sni_callback`, which OpenSSL also calls for clients that send no name). So open connections go on, no
+listener is closed, and a CA that was removed is no longer trusted, which adding to one context could not do.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from extender.core.model.errors import BadInput
+from extender.http.listener.client_certificate import ClientCertificate
+from extender.http.listener.failed_handshakes import FailedHandshakes
+from extender.http.listener.reloaded_files import ReloadedFiles
+from extender.listener_settings import HTTP1_SERVER_NAME, ListenerSettings
+from extender.ports.log_ports import Clock
+from extender.runtime.periodic import PeriodicTask
+from extender.telemetry import METRICS
+
+LOOK_S = 1.0
+HTTP1, HTTP2 = "http/1.1", "h2"  # as ALPN names them
+
+
+class ServerContexts(msgspec.Struct, frozen=True):
+    """What was made from the files of the server."""
+
+    verbs: ssl.SSLContext  # asks for a client certificate
+    verbs_http1: ssl.SSLContext  # the same, for callers of `HTTP1_SERVER_NAME`
+    api: ssl.SSLContext  # asks for none
+    client_cas: tuple[x509.Certificate, ...]
+
+
+class TlsContexts:
+    """All contexts of one replica.
+
+    Args:
+        settings: Which files.
+        clock: Decides whether a certificate has ended.
+
+    Raises:
+        BadInput: A file cannot be read or used; the message names setting and file.
+    """
+
+    def __init__(self, settings: ListenerSettings, clock: Clock) -> None:
+        self._clock = clock
+        server = (
+            settings.tls_cert_file,
+            settings.tls_private_key_file,
+            settings.client_ca_file,
+        )
+        client = (
+            settings.tls_client_cert_file or settings.tls_cert_file,
+            settings.tls_client_private_key_file or settings.tls_private_key_file,
+            settings.server_ca_file or settings.client_ca_file,
+        )
+        self._server = ReloadedFiles("server", server, lambda: self._server_contexts(*server))
+        self._client = ReloadedFiles("client", client, lambda: self._client_context(*client))
+        self.verbs = _front(self._verbs_for, asks=True)
+        self.api = _front(lambda _: self._server.current.api, asks=False)
+        for listener, context in (("verbs", self.verbs), ("api", self.api)):
+            FailedHandshakes(listener, clock).observe(context)
+
+    @property
+    def forwarding(self) -> ssl.SSLContext:
+        """Return the context of calls to the leader, from the newest files."""
+        return self._client.current
+
+    def trusts(self, caller: ClientCertificate) -> bool:
+        """Return whether the CAs of now have signed a certificate; a handshake with the context of now has verified that.
+
+        Of an older connection only signatures of these CAs themselves count, not those of an intermediate CA.
+        """
+        current = self._server.current
+        if caller.verified_with in (current.verbs, current.verbs_http1):
+            return True
+        certificate = x509.load_der_x509_certificate(caller.encoded)
+        if not any(_signed(certificate, ca) for ca in current.client_cas):
+            return False
+        caller.verified_with, caller.outdated = current.verbs, True
+        return True
+
+    def look(self) -> None:
+        """Read files that have changed."""
+        self._server.look()
+        self._client.look()
+
+    async def run(self) -> None:
+        """Look at the files again and again, until cancelled."""
+
+        async def work() -> None:
+            self.look()
+
+        await PeriodicTask(name="certificate-files", work=work, every_s=LOOK_S).run()
+
+    def now_s(self) -> float:
+        """Return the Unix time."""
+        return self._clock.now_us() / 1e6
+
+    def _server_contexts(self, certificate: str, key: str, client_ca: str) -> ServerContexts:
+        ends = self._last_second("--tls-cert-file", certificate)
+        authorities = read_certificates("--client-ca-file", client_ca)
+        if all(
+            authority.not_valid_after_utc.timestamp() < self.now_s() for authority in authorities
+        ):
+            raise BadInput(f"--client-ca-file: all CAs in {client_ca} have ended; renew them")
+
+        def new_context(*protocols: str, asks: bool) -> ssl.SSLContext:
+            context = _server_context(protocols, asks=asks)
+            _load_pair(context, certificate, key, "--tls-cert-file", "--tls-private-key-file")
+            if asks:
+                _load_authorities(context, client_ca, "--client-ca-file")
+            return context
+
+        self._show_end("server", ends)
+        self._show_end(
+            "client-ca", max(authority.not_valid_after_utc for authority in authorities).timestamp()
+        )
+        return ServerContexts(
+            verbs=new_context(HTTP2, HTTP1, asks=True),
+            verbs_http1=new_context(HTTP1, asks=True),
+            # browsers and commands need no second version
+            api=new_context(HTTP1, asks=False),
+            client_cas=authorities,
+        )
+
+    def _verbs_for(self, server_name: str | None) -> ssl.SSLContext:
+        current = self._server.current
+        return current.verbs_http1 if server_name == HTTP1_SERVER_NAME else current.verbs
+
+    def _client_context(self, certificate: str, key: str, server_ca: str) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        ends = self._last_second("--tls-client-cert-file", certificate)
+        _load_pair(
+            context, certificate, key, "--tls-client-cert-file", "--tls-client-private-key-file"
+        )
+        _load_authorities(context, server_ca, "--server-ca-file")
+        self._show_end("client", ends)
+        return context
+
+    def _last_second(self, setting: str, path: str) -> float:
+        """Return when the first certificate of a file ends, as Unix time.
+
+        Raises:
+            BadInput: It has ended already, or the file cannot be read.
+        """
+        ends = read_certificates(setting, path)[0].not_valid_after_utc
+        if ends.timestamp() < self.now_s():
+            raise BadInput(f"{setting}: the certificate in {path} ended at {ends:%Y-%m-%dT%H:%M:%SZ}; renew it (gang-extender certs --renew)")  # fmt: skip
+        return ends.timestamp()
+
+    def _show_end(self, certificate: str, ends_s: float) -> None:
+        METRICS.tls_certificate_expires_in_seconds.labels(certificate).set_function(
+            lambda: ends_s - self.now_s()
+        )
+
+
+def _signed(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _server_context(protocols: Sequence[str], *, asks: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # no resumption: a resumed session would not verify the client again
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    context.set_alpn_protocols(protocols)
+    if asks:
+        context.verify_mode = ssl.CERT_REQUIRED
+        # as in Go: each certificate of the file is trusted by itself
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def _front(current: Callable[[str | None], ssl.SSLContext], *, asks: bool) -> ssl.SSLContext:
+    """Return a context without certificates that uses the current one at each handshake.
+
+    Args:
+        current: Returns it for the name of the server that a client sends.
+        asks: As in the current one; OpenSSL keeps the verify mode of the context of the listener.
+    """
+
+    def swap(connection: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = current(name)
+
+    context = _server_context((HTTP1,), asks=asks)
+    context.sni_callback = swap
+    return context
+
+
+def _load_pair(
+    context: ssl.SSLContext, certificate: str, key: str, setting: str, key_setting: str
+) -> None:
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password(key_setting, key))
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            msg = f"{key_setting}: {key} is not the key of {certificate} ({setting})"
+        else:
+            msg = f"{key_setting}: {key} is not a private key in PEM, or {certificate} ({setting}) is not usable: {_text(error)}"
+        raise BadInput(msg) from error
+    except OSError as error:
+        raise BadInput(f"{key_setting}: cannot read {key}: {error.strerror or error}") from error
+
+
+def _no_password(setting: str, key: str) -> Callable[[], str]:
+    """Return what OpenSSL calls for a key with a password; without it, it would ask on the terminal."""
+
+    def refuse() -> str:
+        raise BadInput(f"{setting}: {key} has a password; use a key without one")
+
+    return refuse
+
+
+def _load_authorities(context: ssl.SSLContext, path: str, setting: str) -> None:
+    try:
+        context.load_verify_locations(cafile=path)
+    except ssl.SSLError as error:
+        raise BadInput(f"{setting}: {path} has no usable CA: {_text(error)}") from error
+    except OSError as error:
+        raise BadInput(f"{setting}: cannot read {path}: {error.strerror or error}") from error
+
+
+def read_certificates(setting: str, path: str) -> tuple[x509.Certificate, ...]:
+    """Return the certificates of a PEM file, one or more.
+
+    Raises:
+        BadInput: The file cannot be read, or has none.
+    """
+    try:
+        return tuple(x509.load_pem_x509_certificates(Path(path).read_bytes()))
+    except OSError as error:
+        raise BadInput(f"{setting}: cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise BadInput(f"{setting}: {path} has no certificate in PEM: {error}") from error
+
+
+def _text(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()

@@ -1,0 +1,320 @@
+"""The planner's input: free capacity to the last unit, members, pins, gates, and rows that are never stale."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.admit.node_rejections import NodeRejections
+from extender.core.admit.plan_request import (
+    GATE,
+    TreeParts,
+    foreign_gates,
+    is_candidate,
+    is_running,
+    members_without_reservation,
+    plan_request,
+)
+from extender.core.capacity.free_capacity import NodeRowCache, UsedCapacity, used_capacity
+from extender.core.log.events import (
+    AssignmentRecord,
+    GangAdmitted,
+    GangObserved,
+    GroupRecord,
+    NewEvent,
+    NodeRejected,
+)
+from extender.core.log.reservation_state import EMPTY, Reservation
+from extender.core.model.cluster_view import (
+    ClusterView,
+    with_node,
+    with_pod,
+    without_node,
+    without_pod,
+)
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
+from extender.core.model.nodes import Node, Taint
+from extender.core.model.pods import HostPort, Pod, PodShape
+from tests.support.hypothesis_profile import examples
+from tests.support.service.fakes import FakeCluster, forest_of
+from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
+from tests.unit.core.support import folded
+
+
+def _request(view, state, name, now_ms=0, rows=None):
+    tree = next(t for t in forest_of(view).trees.values() if t.root.key.name == name)
+    holding = NodeRejections().holding(view, state, now_ms)
+    part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
+    return plan_request(
+        view, state, part, rows=rows or NodeRowCache(), budget=1000, rejections=holding
+    )
+
+
+def _free(request, node="n0"):
+    return next(row.free for row in request.nodes if row.name == node)[GPU]
+
+
+def _holding(cluster, root, pods, node="n0", priority=0):
+    """Return the state in which `root` holds capacity for `pods` on a node."""
+    group = cluster.group(root)
+    record = GroupRecord(kind="PodGroup", name=root, minimum=len(pods))
+    assignments = tuple(
+        AssignmentRecord(
+            pod=f"default/{name}", uid=cluster.pod(name).uid, group=root, node=NodeName(node)
+        )
+        for name in pods
+    )
+    event = GangAdmitted(
+        plan=PlanId("plan"), kind="PodGroup", priority=priority, groups=(record,),
+        shapes=({GPU: 1, "pods": 1, "cpu": 0},), assignments=assignments,
+    )  # fmt: skip
+    return folded(EMPTY, (group.uid, f"default/{root}", GangObserved(kind="PodGroup")),
+                  (group.uid, f"default/{root}", event))  # fmt: skip
+
+
+def test_terminating_pods_still_take_capacity():
+    """Free capacity is allocatable less every assigned pod, one with a deletionTimestamp included."""
+    cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=2))
+    cluster.add(
+        a_pod("old", node="n0", requests={GPU: 3}), a_pod("going", node="n0", requests={GPU: 2})
+    )
+    cluster.change_pod("going", deleting=True)
+    assert _free(_request(cluster.seen, EMPTY, "g")) == 3
+
+
+def test_reservations_take_capacity_until_their_pod_is_assigned():
+    """A reservation of another tree counts once: as reservation while its pod is pending, as pod afterwards."""
+    cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=2), *a_gang("other", pods=3))
+    state = _holding(cluster, "other", ["other-0", "other-1", "other-2"])
+    request = _request(cluster.seen, state, "g")
+    assert _free(request) == 5
+    assert request.nodes[0].reserved
+    cluster.change_pod("other-0", node=NodeName("n0"))
+    assert _free(_request(cluster.seen, state, "g")) == 5
+
+
+@pytest.mark.parametrize(("priority", "free"), [(9, 8), (10, 6), (11, 6)])
+def test_nominations_of_equal_or_higher_priority_take_capacity(priority, free):
+    """A pod nominated on a node counts as kube-scheduler counts it: from its own priority downwards."""
+    cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=2))
+    cluster.change_group("g", priority=10)
+    cluster.add(a_pod("preemptor", requests={GPU: 2}))
+    cluster.change_pod("preemptor", priority=priority, nominated=NodeName("n0"))
+    assert _free(_request(cluster.seen, EMPTY, "g")) == free
+
+
+@pytest.mark.parametrize(
+    ("priority", "asks", "changes", "free"),
+    [
+        (5, 2, {}, 2),
+        (6, 2, {}, 2),
+        (4, 2, {}, 4),  # waits for the tree, as kube-scheduler has it
+        (5, 5, {}, 4),  # does not fit there now: not about to come
+        (5, 2, {"gates": ("example.com/hold",)}, 4),
+        (5, 2, {"node": NodeName("n1")}, 4),
+        (5, 2, {"shape": PodShape(requests=((GPU, 2),), node_selector=(("pool", "b"),))}, 4),
+    ],
+)
+def test_pods_that_are_about_to_come_to_their_only_node_take_capacity(
+    priority, asks, changes, free
+):
+    """A DaemonSet's pod is known before it runs; it counts like a nominated one."""
+    cluster = FakeCluster(a_node("n0", gpu=4), a_node("n1", gpu=4), *a_gang("g", pods=1))
+    cluster.change_group("g", priority=5)
+    cluster.add(a_pod("d", requests={GPU: asks}))
+    cluster.change_pod("d", priority=priority, pinned=NodeName("n0"), **changes)
+    assert _free(_request(cluster.seen, EMPTY, "g")) == free
+
+
+def test_of_several_that_come_the_first_have_their_capacity():
+    """The higher priority first, then the older; who is left over holds nothing up."""
+    pods = (a_pod(f"d{n}", requests={GPU: 3}) for n in range(2))
+    cluster = FakeCluster(a_node("n0", gpu=4), *a_gang("g", pods=1), *pods)
+    for n in range(2):
+        cluster.change_pod(f"d{n}", pinned=NodeName("n0"))
+    assert _free(_request(cluster.seen, EMPTY, "g")) == 1
+
+
+def test_old_nominations_of_a_tree_do_not_stand_in_its_own_way():
+    """Members whose reservations were given back are still nominated; their nominations do not count against them."""
+    cluster = FakeCluster(a_node("n0", gpu=2), *a_gang("g", pods=2))
+    for name in ("g-0", "g-1"):
+        cluster.change_pod(name, nominated=NodeName("n0"))
+    request = _request(cluster.seen, EMPTY, "g")
+    assert _free(request) == 2
+    assert [m.prefer for m in request.root.members] == ["n0", "n0"]
+
+
+def test_a_nominated_pod_with_a_reservation_counts_once():
+    """The nomination that follows a reservation is the same capacity."""
+    cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=2), *a_gang("other", pods=1))
+    state = _holding(cluster, "other", ["other-0"])
+    cluster.change_pod("other-0", nominated=NodeName("n0"))
+    assert _free(_request(cluster.seen, state, "g")) == 7
+
+
+def test_own_reservations_and_bound_members_pin():
+    """What the tree holds already is given as bound; only the rest is to be placed."""
+    cluster = FakeCluster(a_node("n0", gpu=8), a_node("n1", gpu=8), *a_gang("g", pods=4))
+    state = _holding(cluster, "g", ["g-0"])
+    cluster.change_pod("g-1", node=NodeName("n1"))
+    cluster.change_pod("g-2", deleting=True)
+    request = _request(cluster.seen, state, "g")
+    assert {(b.pod, b.node) for b in request.root.bound} == {
+        ("default/g-0", "n0"),
+        ("default/g-1", "n1"),
+    }
+    assert [m.pod for m in request.root.members] == ["default/g-3"]
+    assert _free(request) == 7
+    assert not request.nodes[0].reserved
+
+
+def test_pods_behind_foreign_gates_are_no_members_yet():
+    """Our gate means present; any other gate keeps a pod out and is named."""
+    cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=3))
+    cluster.change_pod("g-0", gates=(GATE,))
+    cluster.change_pod("g-1", gates=(GATE, "kueue/admission"))
+    tree = next(iter(forest_of(cluster.seen).trees.values()))
+    assert [p.name for p in members_without_reservation(tree, None)] == ["g-0", "g-2"]
+    assert foreign_gates(tree) == ("kueue/admission",)
+    assert [m.pod for m in _request(cluster.seen, EMPTY, "g").root.members] == [
+        "default/g-0",
+        "default/g-2",
+    ]
+
+
+def test_a_pod_is_a_candidate_or_running_or_neither():
+    """A deletionTimestamp ends membership both for pending and for running pods (A.5)."""
+    pod = Pod(uid=PodUid("u"), namespace="a", name="p", shape=PodShape())
+    on_node = msgspec.structs.replace(pod, node=NodeName("n0"))
+    going = msgspec.structs.replace(pod, deleting=True)
+    judged = [(is_candidate(p), is_running(p)) for p in (pod, on_node, going)]
+    assert judged == [(True, False), (False, True), (False, False)]
+    assert not is_running(msgspec.structs.replace(on_node, deleting=True))
+
+
+def test_a_leaf_that_is_being_deleted_gets_no_new_members():
+    """Its running pods stay bound, its pending pods are not planned."""
+    cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=2))
+    cluster.change_pod("g-0", node=NodeName("n0"))
+    cluster.change_group("g", deleting=True)
+    request = _request(cluster.seen, EMPTY, "g")
+    assert (len(request.root.members), len(request.root.bound)) == (0, 1)
+
+
+def test_rejections_hold_for_their_time_their_tree_and_their_nodes():
+    """A rejection by shape reaches equal pods, one by pod that pod; both end in time and with their node."""
+    cluster = FakeCluster(
+        a_node("n0", gpu=8), a_node("n1", gpu=8), *a_gang("g", pods=2), *a_gang("h", pods=1)
+    )
+    uid, pod = cluster.group("g").uid, cluster.pod("g-0").uid
+    rejections = [
+        NodeRejected(pod="default/g-0", uid=pod, node=NodeName("n0"), by_shape=True, until_ms=100),
+        NodeRejected(pod="default/g-0", uid=pod, node=NodeName("n1"), by_shape=False, until_ms=100),
+    ]
+    state = folded(EMPTY, (uid, "default/g", GangObserved(kind="PodGroup")),
+                   *((uid, "default/g", rejection) for rejection in rejections))  # fmt: skip
+    found = _request(cluster.seen, state, "g", now_ms=99).rejected_nodes
+    assert [(v.node, v.uid, v.shape) for v in found] == [("n0", None, 0), ("n1", pod, None)]
+    assert not _request(cluster.seen, state, "g", now_ms=100).rejected_nodes
+    assert not _request(cluster.seen, state, "h", now_ms=99).rejected_nodes
+    cluster.delete_node("n1")
+    assert [v.node for v in _request(cluster.seen, state, "g", now_ms=99).rejected_nodes] == ["n0"]
+
+
+def test_nested_groups_keep_their_order_and_policy():
+    """The request mirrors the tree: stored order, policies, minima, one index per shape."""
+    cluster = FakeCluster(
+        a_node("n0", gpu=8), a_group("root", gang=2, composite=True),
+        a_group("b", gang=1, parent="root"), a_group("a", parent="root"),
+        a_pod("b-0", "b", requests={GPU: 1}), a_pod("a-0", "a", requests={GPU: 1}),
+        a_pod("a-1", "a", requests={GPU: 2}),
+    )  # fmt: skip
+    request = _request(cluster.seen, EMPTY, "root")
+    assert [(g.key.name, g.basic, g.minimum) for g in request.root.groups] == [
+        ("b", False, 1),
+        ("a", True, 1),
+    ]
+    assert [m.shape for g in request.root.groups for m in g.members] == [0, 0, 1]
+    assert len(request.shapes) == 2
+
+
+# --- the cache of rows
+
+NODES = [NodeName(f"n{i}") for i in range(3)]
+RESERVATIONS = [
+    Reservation(
+        plan=PlanId("p"),
+        gang_uid=GangUid("r"),
+        pod=f"a/h{i}",
+        uid=PodUid(f"h{i}"),
+        group="g",
+        node=NODES[0],
+        requests={"gpu": i % 2},
+        priority=0,
+        extra=False,
+        at_us=0,
+    )
+    for i in range(3)
+]
+_changes = st.one_of(
+    st.builds(
+        Node,
+        name=st.sampled_from(NODES),
+        labels=st.sampled_from([{}, {"rack": "r0"}]),
+        taints=st.sampled_from([(), (Taint("k"),)]),
+        unschedulable=st.booleans(),
+        allocatable=st.sampled_from([{"gpu": 8}, {"gpu": 4, "cpu": 10}]),
+    ),
+    st.sampled_from(NODES),
+    st.builds(
+        Pod,
+        uid=st.sampled_from([PodUid(f"u{i}") for i in range(5)]),
+        namespace=st.just("a"),
+        name=st.just("p"),
+        shape=st.builds(PodShape, requests=st.sampled_from([(), (("gpu", 1),), (("gpu", 3),)])),
+        node=st.none() | st.sampled_from(NODES),
+        nominated=st.none() | st.sampled_from(NODES),
+        pinned=st.none() | st.sampled_from(NODES),
+    ),
+    st.sampled_from([PodUid(f"u{i}") for i in range(5)]),
+)
+
+
+_holds = st.builds(
+    UsedCapacity,
+    held=st.lists(st.sampled_from(RESERVATIONS), max_size=2, unique_by=id).map(tuple),
+    ports=st.sampled_from([(), (HostPort(protocol="TCP", port=80, ip="0.0.0.0"),)]),
+    reserved=st.booleans(),
+)
+
+
+@examples(300)
+@given(st.lists(st.tuples(_changes, st.dictionaries(st.sampled_from(NODES), _holds)), max_size=30))
+def test_a_remembered_row_is_never_stale(changes):
+    """After any sequence of changes a cache in use gives the very rows that a fresh one makes."""
+    view, rows = ClusterView(), NodeRowCache()
+    for change, holds in changes:
+        if isinstance(change, Node):
+            view = with_node(view, change)
+        elif isinstance(change, Pod):
+            view = with_pod(view, change)
+        elif change in NODES:
+            view = without_node(view, NodeName(change))
+        else:
+            view = without_pod(view, PodUid(change))
+        taken = {**used_capacity(view, EMPTY, priority=0), **holds}
+        given = rows.rows(view, taken)
+        assert given == NodeRowCache().rows(view, taken)
+        assert rows.rows(view, taken) is given, "nothing changed, so neither may the rows"
+
+
+def test_the_nil_stream_reserves_nothing():
+    """Events without a root leave the planner's input as it is."""
+    cluster = FakeCluster(*a_fleet("2 nodes"), *a_gang("g", pods=1))
+    before = _request(cluster.seen, EMPTY, "g")
+    drafts = NewEvent(gang_uid=NIL_GANG, gang="", data=GangObserved(kind="PodGroup"), actor="t")
+    state = folded(EMPTY, (GangUid(drafts.gang_uid), "", drafts.data))
+    assert _request(cluster.seen, state, "g") == before

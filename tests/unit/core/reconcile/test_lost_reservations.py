@@ -1,0 +1,304 @@
+"""Reservations that can no longer be redeemed are released with the reason; relabelled nodes are recorded."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from extender.core.log.events import (
+    AssignmentRecord,
+    GangAdmitted,
+    GangObserved,
+    GroupRecord,
+    NodeTopologyChanged,
+    ReservationReleased,
+)
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import GangUid, NodeName, PlanId
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import PodShape, Toleration
+from extender.core.reconcile.cluster_reconciliation import decide_reconcile
+from extender.core.reconcile.drift import ReconcileContext
+from extender.core.reconcile.reservation_checks import unfit_pods
+from extender.snapshots.state_loader import decode_state, encode_state
+from tests.support.service.fakes import FakeCluster, forest_of
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
+from tests.unit.core.support import ME, check_prefixes, folded
+
+NODES = ("n0", "n1")
+
+
+class Scene:
+    """A tree of two leaves with two pods each, one leaf per node, all in rack a, admitted."""
+
+    def __init__(self, minimum=2, **spec):
+        self.cluster = FakeCluster(
+            *(a_node(n, {RACK: "a", "pool": "p"}, gpu=4) for n in NODES),
+            a_group("root", gang=2, composite=True, topo=RACK),
+            *(a_group(leaf, gang=minimum, parent="root") for leaf in ("x", "y")),
+            *(
+                a_pod(f"{leaf}-{n}", leaf, requests={GPU: 1}, **spec)
+                for leaf in ("x", "y")
+                for n in range(2)
+            ),
+        )
+        root = self.cluster.group("root")
+        self.uid = root.uid
+        leaves = tuple(
+            GroupRecord(
+                kind="PodGroup", name=leaf, parent="root", minimum=minimum,
+                uid=self.cluster.group(leaf).uid,
+            )
+            for leaf in ("x", "y")
+        )  # fmt: skip
+        event = GangAdmitted(
+            plan=PlanId("plan"),
+            kind="CompositePodGroup",
+            priority=0,
+            groups=(
+                GroupRecord(
+                    kind="CompositePodGroup", name="root", minimum=2, domain={RACK: "a"},
+                    uid=root.uid,
+                ),
+                *leaves,
+            ),
+            shapes=({GPU: 1, "pods": 1},),
+            assignments=tuple(
+                AssignmentRecord(
+                    pod=f"default/{leaf}-{n}",
+                    uid=self.cluster.pod(f"{leaf}-{n}").uid,
+                    group=leaf,
+                    node=NodeName(node),
+                    extra=n >= minimum,
+                )
+                for leaf, node in zip(("x", "y"), NODES, strict=True)
+                for n in range(2)
+            ),
+            topology={n: {RACK: "a"} for n in NODES},
+        )  # fmt: skip
+        where = (root.uid, "default/root")
+        self.state = folded(
+            EMPTY, (*where, GangObserved(kind="CompositePodGroup")), (*where, event)
+        )
+
+    def decide(self, now=ME):
+        """Return the events and fold them, after checking that every prefix of them is sound."""
+
+        def once(state):
+            return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
+
+        events = [draft.data for draft in once(self.state)]
+        self.state = check_prefixes(self.state, once)
+        return events
+
+    def relabel(self, node, **labels):
+        old = self.cluster.seen.nodes[NodeName(node)].labels
+        new = {**old, **{{"rack": RACK}.get(k, k): v for k, v in labels.items()}}
+        self.cluster.change_node(node, labels={k: v for k, v in new.items() if v is not None})
+
+    def bind(self, *names):
+        for name in names:
+            uid = self.cluster.pod(name).uid
+            self.cluster.change_pod(name, node=self.state.gangs[self.uid].reservations[uid].node)
+        self.decide()
+
+
+def released(events):
+    return [f for f in events if isinstance(f, ReservationReleased)]
+
+
+def pods_of(event):
+    return [p.pod.partition("/")[2] for p in event.pods]
+
+
+WAYS = {
+    "was cordoned": lambda s: s.cluster.change_node("n0", unschedulable=True),
+    "has a taint that the pod does not tolerate": lambda s: s.cluster.change_node(
+        "n0", taints=(Taint(key="broken"),)
+    ),
+    "is not one that the pod selects any more": lambda s: s.relabel("n0", pool=None),
+    "is not in topology.example.com/rack=a any more": lambda s: s.relabel("n0", rack="b"),
+    "offers less than was reserved on it": lambda s: s.cluster.change_node(
+        "n0", allocatable={GPU: 0, "pods": 9}
+    ),
+    "is gone": lambda s: s.cluster.delete_node("n0"),
+}
+
+
+@pytest.mark.parametrize("words", WAYS)
+def test_a_node_that_would_not_take_its_pods_releases_the_tree(words):
+    """Nothing is bound, the minimum is broken: the whole tree goes, in one event with the reason."""
+    scene = Scene(nodeSelector={"pool": "p"})
+    WAYS[words](scene)
+    (event,) = released(scene.decide())
+    assert (event.reason, pods_of(event)) == ("node-lost", ["x-0", "x-1", "y-0", "y-1"])
+    assert event.message == (
+        f"the minimum of the tree no longer holds: node n0 {words}: default/x-0, default/x-1"
+    )
+    assert not scene.state.reservations_on
+    assert scene.decide() == []
+
+
+@pytest.mark.parametrize("words", WAYS)
+@pytest.mark.parametrize("how", ["bound", "barrier"])
+def test_a_started_tree_loses_only_the_affected_pods(words, how):
+    """What is bound, or about to be, runs on; only who cannot get onto the node is planned again."""
+    scene, now = Scene(nodeSelector={"pool": "p"}), ME
+    if how == "bound":
+        scene.bind("y-0")
+    else:
+        now = ReconcileContext(actor="t", cause="t", started=frozenset({scene.uid}))
+    WAYS[words](scene)
+    (event,) = released(scene.decide(now))
+    assert (event.reason, pods_of(event)) == ("node-lost", ["x-0", "x-1"])
+
+
+def test_an_extra_on_a_lost_node_is_released_alone():
+    """As long as the rest meets the minimum the tree keeps it."""
+    scene = Scene(minimum=1)
+    scene.cluster.change_pod("x-1", shape=shape_of(scene, "x-1", node_selector=(("pool", "q"),)))
+    (event,) = released(scene.decide())
+    assert pods_of(event) == ["x-1"]
+
+
+def shape_of(scene, name, **changes) -> PodShape:
+    return msgspec.structs.replace(scene.cluster.pod(name).shape, **changes)
+
+
+@pytest.mark.parametrize("kind", ["cordon", "taint", "prefer"])
+def test_what_is_tolerated_changes_nothing(kind):
+    """Tolerated taints and cordons, and PreferNoSchedule, are no reason."""
+    scene = Scene()
+    everything = (Toleration(operator="Exists"),)
+    if kind != "prefer":
+        for name in ("x-0", "x-1", "y-0", "y-1"):
+            scene.cluster.change_pod(name, shape=shape_of(scene, name, tolerations=everything))
+    if kind == "cordon":
+        scene.cluster.change_node("n0", unschedulable=True)
+    else:
+        effect = "PreferNoSchedule" if kind == "prefer" else "NoSchedule"
+        scene.cluster.change_node("n0", taints=(Taint(key="t", effect=effect),))
+    assert scene.decide() == []
+
+
+def test_a_bound_member_on_such_a_node_stays():
+    """Only promises are taken back, never pods."""
+    scene = Scene()
+    scene.bind("x-0", "x-1", "y-0", "y-1")
+    scene.cluster.change_node("n0", unschedulable=True, taints=(Taint(key="broken"),))
+    assert scene.decide() == []
+
+
+def test_many_pods_are_named_in_short():
+    """The text names five and counts the rest; the event lists all."""
+    cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=7, requests={GPU: 1}))
+    uid = cluster.group("g").uid
+    event = GangAdmitted(
+        plan=PlanId("p"), kind="PodGroup", priority=0,
+        groups=(GroupRecord(kind="PodGroup", name="g", minimum=7),), shapes=({GPU: 1},),
+        assignments=tuple(
+            AssignmentRecord(
+                pod=f"default/g-{n}", uid=cluster.pod(f"g-{n}").uid, group="g", node=NodeName("n0")
+            )
+            for n in range(7)
+        ),
+    )  # fmt: skip
+    root = (uid, "default/g")
+    state = folded(EMPTY, (*root, GangObserved(kind="PodGroup")), (*root, event))
+    cluster.change_node("n0", unschedulable=True)
+    (draft,) = decide_reconcile(cluster.seen, state, forest_of(cluster.seen), ME)
+    assert len(draft.data.pods) == 7
+    assert draft.data.message.endswith("default/g-3, default/g-4 and more")
+
+
+@pytest.mark.parametrize("how", ["deleted", "made again"])
+@pytest.mark.parametrize("started", [False, True])
+def test_a_group_that_is_not_the_admitted_one(how, started):
+    """Deleted or recreated below the root (B5): the tree begins anew; what started keeps the rest."""
+    scene = Scene()
+    if started:
+        scene.bind("y-0")
+    if how == "deleted":
+        scene.cluster.delete_group("x")
+    else:
+        scene.cluster.change_group("x", uid=GangUid("another"))
+    (event,) = released(scene.decide())
+    assert event.reason == "deleted"
+    assert (
+        f"PodGroup default/x was deleted{' and made again' * (how != 'deleted')}" in event.message
+    )
+    assert pods_of(event) == (["x-0", "x-1"] if started else ["x-0", "x-1", "y-0", "y-1"])
+
+
+def test_relabelled_nodes_are_recorded_once_per_change():
+    """NodeTopologyChanged with before and after, for nodes that hold members; also away and back again."""
+    scene = Scene()
+    scene.bind("x-0", "x-1", "y-0", "y-1")
+    for rack, before in (("b", "a"), (None, "b"), ("a", None)):
+        scene.relabel("n0", rack=rack)
+        (event,) = scene.decide()
+        assert event == NodeTopologyChanged(
+            node=NodeName("n0"),
+            before={RACK: before} if before else {},
+            after={RACK: rack} if rack else {},
+        )
+        assert scene.decide() == []
+    scene.relabel("n0", pool="other")
+    assert scene.decide() == []
+
+
+def test_relabelled_before_the_bind_is_recorded_before_the_release():
+    """Cause before effect."""
+    scene = Scene()
+    scene.relabel("n1", rack="b")
+    assert [type(f) for f in scene.decide()] == [NodeTopologyChanged, ReservationReleased]
+
+
+def test_the_recorded_topology_survives_a_checkpoint():
+    """What a checkpoint brings back knows the labels of the nodes in use."""
+    scene = Scene()
+    scene.relabel("n0", rack=None)
+    scene.bind("x-0", "y-0")
+    again = decode_state(encode_state(scene.state))
+    assert again == scene.state
+
+
+def test_unknown_pods_and_nodes_are_not_judged():
+    """Pods and nodes that the view does not show are judged elsewhere."""
+    scene = Scene()
+    held = scene.state.gangs[scene.uid].reservations
+    scene.cluster.delete_pod("x-0")
+    scene.cluster.delete_node("n1")
+    assert unfit_pods(scene.cluster.seen, scene.state.gangs[scene.uid], held) == {}
+
+
+@pytest.mark.parametrize("name", ["root", "x"])
+def test_a_group_that_is_being_deleted_gives_its_capacity_back_once(name):
+    """Its finalizer may keep it for long: it is not planned any more, and its siblings' new plan stands."""
+    scene = Scene()
+    scene.cluster.change_group(name, deleting=True)
+    (event,) = released(scene.decide())
+    assert event.reason == "deleted"
+    assert pods_of(event) == ["x-0", "x-1", "y-0", "y-1"]
+    kind = "CompositePodGroup" if name == "root" else "PodGroup"
+    assert event.message == f"{kind} default/{name} is being deleted: the tree begins anew"
+    assert scene.decide() == []
+
+
+def test_a_started_tree_gives_back_only_the_leaf_that_is_being_deleted():
+    """A sibling whose members are on their way is completed, not stopped."""
+    scene = Scene()
+    scene.bind("y-0")
+    scene.cluster.change_group("x", deleting=True)
+    (event,) = released(scene.decide())
+    assert pods_of(event) == ["x-0", "x-1"]
+    assert "PodGroup default/x is being deleted: default/x-0" in event.message
+    assert scene.decide() == []
+
+
+def test_a_leaf_being_deleted_that_holds_nothing_releases_nothing():
+    """Its siblings were planned without it."""
+    scene = Scene()
+    scene.bind("x-0", "x-1")
+    scene.cluster.change_group("x", deleting=True)
+    assert released(scene.decide()) == []
