@@ -10,7 +10,7 @@ import extender.control
 CONTROL = Path(extender.control.__file__).parent
 # Where "now" is asked for, by function. In the control loop: where a moment begins, or where only a change is waited for.
 BEGINS = {
-    "loop/cluster_observer.py": {"approach", "observe", "_moment"},
+    "admission/cluster_observer.py": {"approach", "observe", "_moment"},
     "loop/control_loop.py": {
         "_run_pass", "search",  # a moment begins
         "_actuate", "_end_recovery",  # the committed state, once
@@ -43,7 +43,8 @@ def asked_in(path):
 
 def test_only_the_begin_of_a_step_asks_for_now():
     """A step that asked again after an await would have a view and trees that do not belong together."""
-    paths = [*(CONTROL / "loop").rglob("*.py"), *(CONTROL / "actuators").glob("*.py")]
+    folders = ("loop", "admission", "actuators")
+    paths = [path for folder in folders for path in (CONTROL / folder).glob("*.py")]
     asked = {
         (str(path.relative_to(CONTROL)), function, name)
         for path in paths
@@ -51,18 +52,22 @@ def test_only_the_begin_of_a_step_asks_for_now():
     }
     wrong = {one for one in asked if one[1] not in BEGINS.get(one[0], ())}
     assert not wrong
-    assert {path for path, _, _ in asked} >= {"loop/cluster_observer.py", "loop/control_loop.py"}
+    assert {path for path, _, _ in asked} >= {
+        "admission/cluster_observer.py",
+        "loop/control_loop.py",
+    }
 
 
 def test_the_steps_of_a_pass_have_no_cluster_to_ask():
     """What is planned and reconciled gets a moment; only the observer and the loop itself hold the cluster."""
     holders = {
         str(path.relative_to(CONTROL))
-        for path in (CONTROL / "loop").rglob("*.py")
+        for folder in ("loop", "admission")
+        for path in (CONTROL / folder).glob("*.py")
         if "self._cluster = " in path.read_text()
     }
     assert holders == {
-        "loop/cluster_observer.py",
+        "admission/cluster_observer.py",
         "loop/control_loop.py",
-        "loop/termination_reasons.py",  # asks the API server how pods ended
+        "admission/termination_reasons.py",  # asks the API server how pods ended
     }
