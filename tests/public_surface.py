@@ -33,7 +33,7 @@ from prometheus_client import Histogram
 from extender import settings
 from extender.cluster.connection.api_client import USER_AGENT
 from extender.cluster.manifests.served.journal import Record
-from extender.cluster.read.dropped_group_fields import WRITTEN
+from extender.cluster.read.object_decoding import WRITTEN
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.core.admit.plan_request import GATE
 from extender.core.log.anchors import PublishedData as LogEnd
@@ -44,7 +44,7 @@ from extender.http.scheduler import wire
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.openapi import document
 from extender.http.web.health import Health, Probes
-from extender.http.web.openapi_route import OPERATIONS, OpenApiRoute
+from extender.http.web.server import OPERATIONS, OpenApiRoute
 from extender.http.web.ui import StaticPages
 from extender.ports.cluster_ports import Condition, K8sEvent
 from extender.ports.written_names import (

@@ -19,7 +19,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from extender import settings
 from extender.cli.main import COMMANDS, imported_command
 from extender.http.v1.openapi import document
-from extender.http.web.openapi_route import OPERATIONS
+from extender.http.web.server import OPERATIONS
 from extender.queries.log.reports import catalogue
 from extender.store.log.event_codec import TYPES, VERSIONS
 from extender.telemetry import Metrics

@@ -19,9 +19,9 @@ from extender.cluster.connection.api_client import (
     ApiResponse,
     ApiServer,
     Request,
+    kubernetes_config,
     load_configuration,
 )
-from extender.cluster.connection.kubernetes_client import kubernetes_config
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane

@@ -1,4 +1,4 @@
-"""`history`, `events`, `decision replay`: read the log from the database."""
+"""`history`, `events`, `decision replay`: read the log from the database, or follow it as it grows."""
 
 from __future__ import annotations
 
@@ -62,6 +62,118 @@ from extender.queries.log.parameter_validation import (
 if TYPE_CHECKING:
     from extender.composition import Store
     from extender.queries.log.decision_replay import ReplayResult
+
+import signal
+import sys
+from contextlib import aclosing
+
+from extender.cli.output.list_table import clock_text
+from extender.queries.log.event_stream import EventStream
+
+
+class _EventFields(msgspec.Struct):
+    """The fields of an event that are printed."""
+
+    position: int
+    time: str
+    type: str
+    gang: str
+    summary: str
+
+
+_DECODER = msgspec.json.Decoder(_EventFields)
+
+
+async def follow_events(
+    database_url: str | None,
+    data_dir: str | None,
+    event_filter: EventFilter,
+    output: ListForm,
+    *,
+    from_now: bool,
+    count: int | None,
+) -> None:
+    """Print one line per event of the database, until Ctrl-C; waits while the database does not answer.
+
+    Args:
+        database_url: The database; None: the embedded one.
+        data_dir: Folder of the embedded database.
+        event_filter: Which events; `gang` may be a name alone.
+        output: Form of the lines.
+        from_now: Begin at the end of the log instead of `event_filter.after`.
+        count: End after so many events; None: never.
+    """
+    from extender.composition import store
+
+    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+    async with store(settings, migrates=False) as opened:
+        feed = EventStream(opened.log, opened.audit)
+        gang = await gang_of_name(opened.audit, event_filter.gang, expected=True)
+        event_filter = msgspec.structs.replace(event_filter, gang=gang)
+        _until_interrupted(feed.stop)
+        if from_now:
+            event_filter = msgspec.structs.replace(event_filter, after=await feed.head())
+        async with aclosing(feed.follow(event_filter)) as batches:
+            printed = 0
+            async for batch in batches:
+                left = None if count is None else count - printed
+                for _, body in batch.events[:left]:
+                    sys.stdout.write(line_of_body(body, output))
+                    printed += 1
+                sys.stdout.flush()
+                if printed == count:
+                    return
+
+
+async def follow_services(
+    servers: Sequence[str],
+    query: Sequence[tuple[str, str]],
+    output: ListForm,
+    count: int | None,
+) -> None:
+    """Print one line per event of a service, until Ctrl-C; when it is lost, continue at the next one.
+
+    Args:
+        servers: URLs of replicas, or of a load balancer; none: the service in the cluster of --context.
+        query: Parameters of GET /v1/events.
+        output: Form of the lines.
+        count: End after so many events; None: never.
+
+    Raises:
+        BadInput: None of them answers at the beginning, or one rejects the query.
+        PositionGone: The log ends before the position of the stream.
+    """
+    from extender.cli.connection.sse_client import Stream
+
+    stream = Stream(servers or (None,), query, finder(), complain=complain)
+    _until_interrupted(stream.stop)
+    async with aclosing(stream.events()) as events:
+        printed = 0
+        async for body in events:
+            sys.stdout.write(line_of_body(body, output))
+            sys.stdout.flush()
+            printed += 1
+            if printed == count:
+                return
+
+
+def _until_interrupted(stop: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+
+
+def line_of_body(body: bytes, output: ListForm) -> str:
+    """Return the printed form of an event; `body` is its JSON (`EventLine`)."""
+    if output is ListForm.json:
+        return body.decode() + "\n"
+    if output is ListForm.yaml:
+        return "---\n" + msgspec.yaml.encode(msgspec.json.decode(body)).decode()
+    line = _DECODER.decode(body)
+    if output is ListForm.name:
+        return f"{line.position}\n"
+    return f"{line.position}  {clock_text(line.time)}  {line.gang or '-'}  {line.type}  {line.summary}\n"
+
 
 T = TypeVar("T")
 Url = Annotated[str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")]
@@ -359,7 +471,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     if server and len(server) > 1 and not follow:
         raise BadInput(f"--server {server[1]}: a second service only with --follow")
     if follow:
-        from extender.cli.commands.events_follow import follow_events, follow_services
+        from extender.cli.commands.history_commands import follow_events, follow_services
 
         if until or sort_by:
             option = "until" if until else "sort-by"

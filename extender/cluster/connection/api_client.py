@@ -1,7 +1,7 @@
 """Send requests to one API server with bounded connections, timeouts and retries.
 
 kubernetes-asyncio finds the configuration (kubeconfig or in-cluster), the credentials and the TLS
-settings; requests are sent on its sessions and decoded elsewhere with msgspec. Owns timeouts, retries
+settings; `make_client` checks them. Requests are sent on its sessions and decoded elsewhere with msgspec. Owns timeouts, retries
 and the mapping of errors to our exceptions. It must not interpret bodies.
 
 Note: there are two sessions, because watches stay open for minutes and would occupy the connections of
@@ -11,15 +11,19 @@ the calls. Calls have only 24 connections: of 1,000 concurrent patches 632 got s
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import random
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from http import HTTPStatus
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -28,13 +32,61 @@ import msgspec
 from aiohttp.abc import AbstractStreamWriter
 
 from extender.cluster.connection.kept_connections import KeptConnections
-from extender.cluster.connection.kubernetes_client import (
-    ApiClient,
-    Configuration,
-    kubernetes_config,
-)
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.settings import API_REQUESTS_MAX
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio import config as kubernetes_config
+    from kubernetes_asyncio.client import ApiClient, Configuration
+
+
+__all__ = ["ApiClient", "Configuration", "kubernetes_config"]
+
+PACKAGE = "kubernetes_asyncio"
+CLIENT = f"{PACKAGE}.client"
+MODELS = f"{CLIENT}.models"  # named by the client, for the objects that it would make of answers
+
+
+def _import_parts() -> None:
+    """Set the names of this module, from the whole package if it is imported already."""
+    names = globals()
+    if PACKAGE in sys.modules:
+        client = sys.modules[CLIENT]
+        names["Configuration"], names["ApiClient"] = client.Configuration, client.ApiClient
+        names["kubernetes_config"] = importlib.import_module(f"{PACKAGE}.config")
+        return
+    packages = [_empty_package(name) for name in (PACKAGE, CLIENT, MODELS)]
+    try:
+        configuration = importlib.import_module(f"{CLIENT}.configuration").Configuration
+        client = importlib.import_module(f"{CLIENT}.api_client").ApiClient
+        # its config imports both from the package, and only these
+        packages[1].__dict__.update(Configuration=configuration, ApiClient=client)
+        names["Configuration"], names["ApiClient"] = configuration, client
+        names["kubernetes_config"] = importlib.import_module(f"{PACKAGE}.config")
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+            del sys.modules[name]
+
+
+def _empty_package(name: str) -> ModuleType:
+    """Register a package that has the modules of the installed one but runs no `__init__`."""
+    parent, _, last = name.rpartition(".")
+    above = sys.modules.get(parent)
+    spec = PathFinder.find_spec(name, above.__path__ if above is not None else None)
+    if spec is None or spec.submodule_search_locations is None:
+        msg = f"{name} is not installed"
+        raise ImportError(msg, name=name)
+    package = ModuleType(name)
+    package.__path__ = list(spec.submodule_search_locations)
+    package.__package__ = name
+    sys.modules[name] = package
+    if above is not None:
+        setattr(above, last, package)
+    return package
+
+
+_import_parts()
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Decode bytes, or the dicts of a YAML reader, to the Structs of `extender.cluster.types`, and convert them to the core.
 
 Owns decoding, its error messages, and the conversion of nodes and groups; pods are converted in
-`pod_conversion`. The module has no state.
+`pod_conversion`. It also finds the fields of a built-in group that the API server dropped. The module has no state.
 
 Note: objects are decoded directly first; only if that fails, nulls are dropped and the wrong field is
 searched. So a list of 5,000 nodes takes milliseconds, and an error still names its field.
@@ -17,7 +17,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.read.dropped_group_fields import dropped_fields_of
 from extender.cluster.read.field_problems import field_problems, shown
 from extender.cluster.read.priority_classes import Priorities
 from extender.cluster.read.unknown_fields import fields_not_read
@@ -29,6 +28,64 @@ from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, compo
 from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
 from extender.core.model.quantities import amounts
 from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
+
+WRITTEN: Final = "gang-extender.dev/written"  # fields of the spec, separated by commas
+APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+# preemptionPolicy is not listed: that of the pods takes precedence (B9).
+FIELDS: Final = (
+    "disruptionMode",
+    "parentCompositePodGroupName",
+    "priorityClassName",
+    "resourceClaims",
+    "schedulingConstraints",
+)
+
+
+class _Applied(msgspec.Struct):
+    spec: dict[str, Any] = {}
+
+
+def dropped_fields_of(group: api.Group, parent: str) -> tuple[str, ...]:
+    """Return the fields of its spec that a built-in group was written with and does not have, sorted.
+
+    Args:
+        group: The group.
+        parent: Its parent, by the field or by an annotation; empty for none.
+    """
+    annotations = group.metadata.annotations
+    written = {name.strip() for name in annotations.get(WRITTEN, "").split(",")}
+    if APPLIED in annotations:
+        written |= requested_fields(_spec_of(annotations[APPLIED]))
+    return tuple(name for name in FIELDS if name in written and not _has(group, parent, name))
+
+
+def requested_fields(spec: Mapping[str, Any]) -> set[str]:
+    """Return the fields of a spec whose loss would change its meaning."""
+    mode = spec.get("disruptionMode")
+    whole = mode == "PodGroup" or (isinstance(mode, Mapping) and "all" in mode)
+    fields_set = {name for name in FIELDS if spec.get(name)}
+    return fields_set if whole else fields_set - {"disruptionMode"}
+
+
+def _spec_of(text: str) -> Mapping[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=_Applied).spec
+    except msgspec.MsgspecError:  # any client may write the annotation; an invalid one is ignored
+        return {}
+
+
+def _has(group: api.Group, parent: str, name: str) -> bool:
+    spec = group.spec
+    constraints = spec.scheduling_constraints
+    values: dict[str, object] = {
+        "disruptionMode": spec.disruption_mode,
+        "parentCompositePodGroupName": parent,
+        "priorityClassName": spec.priority_class_name,
+        "resourceClaims": spec.resource_claims,
+        "schedulingConstraints": constraints.topology or constraints.topology_constraints,
+    }
+    return bool(values[name])
+
 
 BUILTIN_GROUP: Final = "scheduling.k8s.io"
 OUR_GROUP: Final = "gang-extender.dev"

@@ -8,6 +8,8 @@ Calls wait as long as further members arrive, up to the time that their Bindings
 after the other, so a large gang takes longer than a small one. After the deadline every waiting call gets an error and
 none is bound. Unless the gang has started, its reservations are released and the tree is planned again.
 
+The members between filter and bind, whose volumes and claims kube-scheduler commits now, are tracked here as well.
+
 Nothing here survives a restart: kube-scheduler calls again, and the informers show which pods are bound.
 """
 
@@ -22,7 +24,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from extender.control.binding.prebind_tracker import PreBindTracker
 from extender.control.log.leader import Leader
 from extender.core.admit.gate_removal_order import unit_key
 from extender.core.log.events import (
@@ -47,7 +48,7 @@ from extender.core.model.errors import (
     RequestRejected,
     StoreUnavailable,
 )
-from extender.core.model.ids import GangUid, NodeName, PodUid
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import Pod
 from extender.core.reconcile.oversubscription_tracker import OversubscriptionTracker
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
@@ -55,6 +56,67 @@ from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import Wakeup
 from extender.settings import API_REQUESTS_MAX, Settings
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    plan: PlanId
+    since_ms: int  # monotonic
+    message: str  # the PodScheduled message before the mark
+
+
+class PreBindTracker:
+    """The members with volumes or claims between filter and bind."""
+
+    def __init__(self, clock: Clock, counts_s: float) -> None:
+        """Prepare.
+
+        Args:
+            clock: For the age of marks.
+            counts_s: How long a marked member counts as arrived.
+        """
+        self._clock = clock
+        self._counts_ms = counts_s * 1000
+        self._marks: dict[PodUid, _Mark] = {}
+
+    def mark(self, reservation: Reservation, pod: Pod) -> bool:
+        """Mark a member; return False if it counted as arrived already."""
+        before, had_arrived = self._marks.get(pod.uid), self.has_arrived(reservation)
+        message = before.message if before is not None and had_arrived else pod.unschedulable
+        self._marks[pod.uid] = _Mark(reservation.plan, self._clock.monotonic_ms(), message)
+        return not had_arrived
+
+    def unmark(self, uid: PodUid) -> None:
+        """Remove the mark of a member."""
+        self._marks.pop(uid, None)
+
+    def clear(self) -> None:
+        """Remove all marks."""
+        self._marks.clear()
+
+    def retain_reserved(self, state: ReservationState) -> None:
+        """Remove the marks of members without the reservation of their mark."""
+        for uid, mark in list(self._marks.items()):
+            held = reservation_of(state, uid)
+            if held is None or held.plan != mark.plan:
+                del self._marks[uid]
+
+    def has_arrived(self, reservation: Reservation) -> bool:
+        """Return whether a member counts as arrived by its mark."""
+        mark = self._marks.get(reservation.uid)
+        if mark is None or mark.plan != reservation.plan:
+            return False
+        return self._clock.monotonic_ms() - mark.since_ms < self._counts_ms
+
+    def arrived_of(self, root: GangState) -> tuple[Reservation, ...]:
+        """Return the reservations of a root whose members count as arrived."""
+        held = (root.reservations.get(uid) for uid in self._marks)
+        return tuple(r for r in held if r is not None and self.has_arrived(r))
+
+    def in_progress(self, pod: Pod) -> bool:
+        """Return whether kube-scheduler has not changed the message of a pod since its mark, of any age."""
+        mark = self._marks.get(pod.uid)
+        return mark is not None and mark.message == pod.unschedulable
+
 
 log = logging.getLogger(__name__)
 

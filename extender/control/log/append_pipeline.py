@@ -1,4 +1,4 @@
-"""The append pipeline: stamp, fold into the pending state, send in order, fold into the committed state.
+"""The append pipeline: add the metadata of each event, fold into the pending state, send in order, fold into the committed state.
 
 It keeps two states. `committed`, the committed state, is durable, and all answers are given from it. `pending`, the
 pending state, includes appends in flight, and new decisions are made on it. When an append fails, the pending state is
@@ -17,13 +17,44 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 
 import msgspec
 
-from extender.control.log.event_metadata import stamp_events
 from extender.core.log.events import NewEvent, RecordedEvent
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.log.state_projector import fold
 from extender.core.model.errors import CorruptLog, ExtenderError, StoreUnavailable
+from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import Clock, EventLog, LeaseGrant
 from extender.runtime.periodic import ObjectFaults
+
+
+def stamp_events(
+    drafts: Sequence[NewEvent], state: ReservationState, epoch: Epoch, clock: Clock
+) -> tuple[RecordedEvent, ...]:
+    """Return the events that continue `state`; their times never decrease."""
+    position, at_us = state.position, state.at_us
+    versions: dict[str, int] = {}
+    events = []
+    for draft in drafts:
+        position = Position(position + 1)
+        at_us = max(at_us, clock.recording_us())
+        version = versions.get(draft.gang_uid, state.stream_versions.get(draft.gang_uid, 0)) + 1
+        versions[draft.gang_uid] = version
+        events.append(
+            RecordedEvent(
+                position=position,
+                event_id=clock.new_id(),
+                epoch=epoch,
+                at_us=at_us,
+                gang_uid=draft.gang_uid,
+                stream_version=version,
+                gang=draft.gang,
+                actor=draft.actor,
+                cause=draft.cause,
+                cause_position=draft.cause_position,
+                data=draft.data,
+            )
+        )
+    return tuple(events)
+
 
 log = logging.getLogger(__name__)
 

@@ -1,21 +1,31 @@
-"""Reconcile: compare the cluster with the log, and append the differences as events, before anything is planned."""
+"""Reconcile: compare the cluster with the log, and append the differences as events, before anything is planned.
+
+Warns the operator of reserved capacity that other pods took, and of trees that are released and admitted again without a change.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
+from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
-from extender.control.loop.overcommit_warnings import warn_overcommit
-from extender.control.loop.readmission_alarm import report_loops
 from extender.core.admit.node_rejections import decide_rejections
+from extender.core.admit.readmission_backoff import ROUNDS_FREE, ReadmissionLoop
 from extender.core.capacity.replacement_holds import expired_holds
 from extender.core.holds.capacity_hold_ends import decide_hold_ends
 from extender.core.log.each_gang import EachGang
-from extender.core.log.events import MemberTerminated, NewEvent
+from extender.core.log.events import (
+    CapacityUseReason,
+    MemberTerminated,
+    NewEvent,
+    ReservationReleased,
+)
 from extender.core.log.reservation_state import (
     GangState,
     Reservation,
@@ -24,6 +34,7 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, PlanId, PodUid
+from extender.core.model.pod_groups import Forest
 from extender.core.preempt.preemption_lifecycle import decide_evictions
 from extender.core.preempt.preemption_takeover import takeovers_by_pods
 from extender.core.reconcile.cluster_reconciliation import (
@@ -33,6 +44,89 @@ from extender.core.reconcile.drift import NominationDrift, ReconcileContext
 from extender.core.reconcile.incremental_reconciliation import IncrementalReconciliation
 from extender.runtime.idle_times import IdleTimes
 from extender.runtime.periodic import ObjectFaults
+from extender.telemetry import METRICS
+
+REASON = "ReadmissionLoopBackOff"
+
+
+def report_loops(
+    loops: Iterable[ReadmissionLoop],
+    forest: Forest,
+    reporter: StatusReporter,
+    *,
+    show_names: bool,
+) -> None:
+    """Report loops: an ERROR log line and a Kubernetes Event on the root each time, and one count per loop.
+
+    Args:
+        loops: The loops.
+        forest: Has the root groups.
+        reporter: Writes the Events.
+        show_names: Whether an Event may have names of other namespaces.
+    """
+    found = tuple(loops)
+    roots = {tree.root.uid: tree.root for tree in forest.trees.values()} if found else {}
+    for loop in found:
+        if loop.rounds == ROUNDS_FREE + 1:
+            METRICS.readmission_loops.inc()
+        log.error(
+            "a tree is released and admitted again although nothing changed",
+            extra={
+                "gang": loop.gang,
+                "rounds": loop.rounds,
+                "pause_ms": loop.pause_ms,
+                "reason": loop.reason,
+                "detail": loop.message,
+                "advice": _advice(loop),
+            },
+        )
+        if (root := roots.get(loop.gang_uid)) is not None:
+            text = loop.message if show_names else loop.message_reduced or loop.message
+            reporter.warn(root, REASON, _message(loop, text))
+
+
+def _message(loop: ReadmissionLoop, release: str) -> str:
+    """Return the text of the Kubernetes Event; the part that may be truncated is last."""
+    return (
+        f"Back-off {loop.pause_ms // 1000} s: reservations were released {loop.rounds} times in a row although "
+        "neither the pods and groups nor their nodes had changed. This is a defect of gang-extender. A change of "
+        f"the pods, the groups or a node ends the back-off. {_advice(loop)}. Last release ({loop.reason}): {release}"
+    )
+
+
+def _advice(loop: ReadmissionLoop) -> str:
+    return f"Report the output of `gang-extender history {loop.gang} --decisions`"
+
+
+log = logging.getLogger(__name__)
+
+ADVICE: Final[dict[CapacityUseReason, str]] = {
+    "unaware": "its scheduler does not see reservations: taint the nodes of gangs against it, or give it a "
+    "scope in which this extender is called (deploy/README.md, Other schedulers)",
+    "higher-priority": "as it may; give gangs a priority above it to keep it out",
+    "pinned": "as DaemonSets may; leave capacity for them, or give gangs a higher priority",
+}
+
+
+def warn_overcommit(drafts: Iterable[NewEvent]) -> None:
+    """Log and count each pod that took reserved capacity, by events that have been appended."""
+    for draft in drafts:
+        if not isinstance(draft.data, ReservationReleased):
+            continue
+        for taking_pod in draft.data.taken_by:
+            METRICS.reserved_capacity_used_by_others.labels(taking_pod.via).inc()
+            log.warning(
+                "reserved capacity was used",
+                extra={
+                    "gang": draft.gang,
+                    "node": taking_pod.node,
+                    "pod": taking_pod.pod,
+                    "scheduler": taking_pod.scheduler,
+                    "priority": taking_pod.priority,
+                    "via": taking_pod.via,
+                    "advice": ADVICE[taking_pod.via],
+                },
+            )
 
 
 class Reconciler:

@@ -1,14 +1,149 @@
-"""Capacity that pending preemptions claim on nodes, beside the usage of assigned pods."""
+"""Capacity that is not free for others, beside the usage of assigned pods: claims of preemptions, and capacity holds.
+
+Also which reservations and replacement holds do not fit on an oversubscribed node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import (
+    CapacityHold,
+    HeldOnNode,
+    ReplacementHold,
+    Reservation,
+    ReservationState,
+)
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, NodeName, PodUid
-from extender.core.model.pods import Pod
+from extender.core.model.nodes import Node
+from extender.core.model.pods import EXEMPT_NAMESPACES, Pod
+
+
+class HeldClaim(NamedTuple):
+    """Free capacity of a node that is held for a preemptor, and that takes its turn among reservations."""
+
+    requests: Mapping[str, int]
+    priority: int
+    at_us: int
+    pod: str = ""
+
+
+def oversubscribed_pods(
+    node: Node,
+    taken: Sequence[Mapping[str, int]],
+    holders: Sequence[Reservation | ReplacementHold | HeldClaim],
+) -> Iterator[PodUid]:
+    """Yield the pods that do not fit on a node; those of the lowest priority first, then the newest.
+
+    Args:
+        node: The node.
+        taken: Requests that are subtracted before all others.
+        holders: Reservations, holds and claims on the node; a claim that does not fit is left out.
+    """
+    if _fit_together(node, taken, holders):
+        return
+    free = dict(node.allocatable)
+    for requests in taken:
+        for resource, amount in requests.items():
+            free[resource] = free.get(resource, 0) - amount
+    for holder in sorted(holders, key=lambda r: (-r.priority, r.at_us, r.pod)):
+        if all(free.get(k, 0) >= v for k, v in holder.requests.items()):
+            for resource, amount in holder.requests.items():
+                free[resource] = free.get(resource, 0) - amount
+        elif not isinstance(holder, HeldClaim):
+            yield holder.uid
+
+
+def _fit_together(
+    node: Node,
+    taken: Sequence[Mapping[str, int]],
+    holders: Iterable[Reservation | ReplacementHold | HeldClaim],
+) -> bool:
+    """Return whether all fit, as nearly always: their sum is compared, in no order."""
+    shapes = [holder.requests for holder in holders]  # members of one shape share the object
+    counts = Counter(map(id, shapes))
+    needed: dict[str, int] = {}
+    for shape in {id(shape): shape for shape in shapes}.values():
+        count = counts[id(shape)]
+        for resource, amount in shape.items():
+            needed[resource] = needed.get(resource, 0) + amount * count
+    for resource, amount in needed.items():
+        free = node.allocatable.get(resource, 0)
+        for requests in taken:
+            free -= requests.get(resource, 0)
+        if free < amount:
+            return False
+    return True
+
+
+def parts_against(
+    state: ReservationState, node: NodeName, *, priority: int, gang_uid: GangUid | str
+) -> Iterator[HeldOnNode]:
+    """Yield the parts of capacity holds on a node that a tree or pod must leave free.
+
+    Args:
+        state: The reservation state.
+        node: The node.
+        priority: Of the tree or pod; holds of lower priority are left out.
+        gang_uid: Of the tree or pod; its own hold is left out.
+    """
+    for part in state.capacity_held_on.get(node, ()):
+        if part.gang_uid != gang_uid and part.priority >= priority:
+            yield part
+
+
+def held_requests_against(
+    view: ClusterView,
+    state: ReservationState,
+    node: NodeName,
+    *,
+    priority: int,
+    gang_uid: GangUid | str,
+) -> dict[str, int]:
+    """Return the amounts of capacity holds that a tree or pod must leave free on a node, by resource; empty: none.
+
+    A gang that lost a member there may replace it: what is held for the replacement is subtracted.
+
+    Args:
+        view: The cluster; a pod of a hold that is assigned already is left out, because the usage includes it.
+        state: The reservation state.
+        node: The node.
+        priority: As in `parts_against`.
+        gang_uid: As in `parts_against`.
+    """
+    amounts: dict[str, int] = {}
+    for part in parts_against(state, node, priority=priority, gang_uid=gang_uid):
+        for held in part.pods:
+            pod = view.pods.get(held.uid)
+            if pod is not None and pod.node is not None:
+                continue
+            for name, amount in held.requests.items():
+                amounts[name] = amounts.get(name, 0) + amount
+    if amounts:
+        for hold in state.replacement_holds_on.get(node, {}).values():
+            if hold.gang_uid == gang_uid:
+                for name, amount in hold.requests.items():
+                    if name in amounts:
+                        amounts[name] -= amount
+    return {name: amount for name, amount in amounts.items() if amount > 0}
+
+
+def may_leave(pod: Pod) -> bool:
+    """Return whether the capacity of an assigned pod counts as capacity that frees some time.
+
+    Pods of the node itself and of Kubernetes stay: static pods, those that may run on this node only (DaemonSets), and
+    those of namespaces that the service leaves alone.
+    """
+    return not (pod.static or pod.pinned is not None or pod.namespace in EXEMPT_NAMESPACES)
+
+
+def nodes_of(hold: CapacityHold) -> tuple[NodeName, ...]:
+    """Return the nodes of a hold, sorted."""
+    return tuple(sorted({pod.node for pod in hold.pods}))
 
 
 def blocking_preemptions(

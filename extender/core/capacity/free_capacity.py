@@ -21,8 +21,8 @@ from immutables import Map
 from extender.core.capacity.capacity_claims import (
     blocking_preemptions,
     held_beyond_victims,
+    held_requests_against,
 )
-from extender.core.capacity.capacity_holds import held_requests_against
 from extender.core.capacity.replacement_holds import holds_against
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage

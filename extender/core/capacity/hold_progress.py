@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.capacity.capacity_holds import (
+from extender.core.capacity.capacity_claims import (
     held_requests_against,
     may_leave,
     nodes_of,

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from immutables import Map
 
-from extender.core.capacity.oversubscription import oversubscribed_pods
+from extender.core.capacity.capacity_claims import oversubscribed_pods
 from extender.core.log.events import MemberTerminated, MemberTerminationCause, ReleaseReason
 from extender.core.log.reservation_state import (
     BoundMember,

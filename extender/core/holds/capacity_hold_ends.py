@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import group_records
-from extender.core.capacity.capacity_holds import held_requests_against, may_leave
+from extender.core.capacity.capacity_claims import held_requests_against, may_leave
 from extender.core.capacity.hold_progress import is_blocked_by_own_pods
 from extender.core.log.each_gang import EachGang
 from extender.core.log.events import CapacityHoldReleased, GroupRecord, HoldEndReason, NewEvent

@@ -21,7 +21,7 @@ import numpy as np
 
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.admit.verdict_events import EventContext, draft_for, group_records
-from extender.core.capacity.capacity_holds import may_leave
+from extender.core.capacity.capacity_claims import may_leave
 from extender.core.capacity.hold_progress import fitting_pods
 from extender.core.holds.hold_turns import HoldRefusal, displaced_holds
 from extender.core.log.events import (

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from extender.core.capacity.capacity_claims import held_by_preemptor, preemptions_on
+from extender.core.capacity.capacity_claims import (
+    HeldClaim,
+    held_by_preemptor,
+    oversubscribed_pods,
+    preemptions_on,
+)
 from extender.core.capacity.free_capacity import NO_HOLDS
-from extender.core.capacity.oversubscription import HeldClaim, oversubscribed_pods
 from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import (
     CapacityHold,

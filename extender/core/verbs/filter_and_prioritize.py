@@ -16,10 +16,10 @@ from extender.core.admit.plan_request import foreign_gates
 from extender.core.capacity.capacity_claims import (
     blocking_preemptions,
     held_beyond_victims,
+    held_requests_against,
     is_preempting,
     nodes_of_preemptors,
 )
-from extender.core.capacity.capacity_holds import held_requests_against
 from extender.core.capacity.free_capacity import NO_HOLDS
 from extender.core.capacity.replacement_holds import hold_requests_against
 from extender.core.log.gang_phase import PREEMPTING, TAKEN, capacity_was_taken

@@ -1,7 +1,7 @@
 """Compile a workload into the groups of its trees: the same input always gives the same groups.
 
 The table entry of the kind describes the parts. Here the policy is applied to them, and what holds for all kinds is
-checked: names, counts, priorities, and that the minimum of a running group is never raised above its pods.
+checked: names, counts, priorities, the minima of the annotation `gang-extender.dev/min`, and that the minimum of a running group is never raised above its pods.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
+from extender.core.model.wording import counted
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
 from extender.core.workloads.name_rules import NAME_MAX
 from extender.core.workloads.native.native_groups import (
@@ -25,7 +26,6 @@ from extender.core.workloads.native.native_groups import (
     native_notices,
     native_roots,
 )
-from extender.core.workloads.tree_minima import with_minima
 from extender.core.workloads.tree_parts import (
     BASIC,
     Composite,
@@ -49,10 +49,78 @@ from extender.core.workloads.tree_policy import (
 )
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
+    MIN_ANNOTATION,
     PARENT_ANNOTATION,
     WorkloadObject,
     pod_templates,
 )
+
+
+def with_minima(
+    workload: WorkloadObject, roots: tuple[Part, ...], policy: TreePolicy
+) -> tuple[Part, ...]:
+    """Return the parts with the minima of the annotation.
+
+    Raises:
+        InvalidPolicy: A minimum is for a role that does not exist, or is more than there can be.
+    """
+    if not policy.minima or not roots:
+        return roots
+    known = dict.fromkeys(part.role for root in roots for part in _counted(root))
+    minima = dict(policy.minima)
+    if "" in minima:
+        if len(known) > 1:
+            text = f"{minima['']} is for one role, but there are several; write one of {', '.join(f'{r}=N' for r in known)}"
+            raise _invalid_min(workload, text)
+        minima = dict.fromkeys(known, minima[""])
+    for role in minima:
+        if role not in known:
+            text = f"no role {role!r}; there are {', '.join(known) or 'none'}"
+            raise _invalid_min(workload, text)
+    return tuple(_with_minimum(workload, root, minima) for root in roots)
+
+
+def _counted(part: Part) -> Iterable[Part]:
+    """Yield the parts that an annotation may give a minimum: the topmost ones of each role."""
+    if part.role:
+        yield part
+    elif isinstance(part, Composite):
+        for child in part.children:
+            yield from _counted(child)
+
+
+def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int]) -> Part:
+    if part.role:
+        wanted = minima.get(part.role)
+        if wanted is None:
+            return part
+        if isinstance(part, Leaf):
+            most, limit, unit = part.pods, part.most, "pod"
+        else:
+            limit = max(part.most, len(part.children))
+            most, unit = limit, "group"
+        if wanted > limit:
+            text = (
+                f"{part.role}={wanted} is more than the {counted(limit, unit)} that {part.role} has"
+            )
+            raise _invalid_min(workload, text)
+        return msgspec.structs.replace(part, minimum=max(1, min(wanted, most)))
+    if isinstance(part, Composite):
+        children = tuple(_with_minimum(workload, child, minima) for child in part.children)
+        pairs = zip(part.children, children, strict=True)
+        gangs = tuple(new.name for old, new in pairs if old.minimum == BASIC != new.minimum)
+        part = msgspec.structs.replace(part, children=children)
+        if part.required and gangs:  # what has a minimum now is required as the others are
+            required = (*part.required, *gangs)
+            part = msgspec.structs.replace(part, minimum=len(required), required=required)
+        return part
+    return part
+
+
+def _invalid_min(workload: WorkloadObject, text: str) -> InvalidPolicy:
+    field = f"metadata.annotations[{MIN_ANNOTATION}]"
+    return InvalidPolicy(refusal_of(workload, "InvalidAnnotation", field, text))
+
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
 TABLE_VERSION = 5

@@ -1,5 +1,7 @@
 """Answers of `AccessReviews`, kept for seconds; one review of a token or a right is open at a time.
 
+Of a caller whose right is in some of many namespaces, only some are reviewed again at a time.
+
 Owns how old an answer may be. An answer that is too old is never used: when the API server does not answer, neither
 does the cache. Tokens are kept as their SHA-256 only.
 """
@@ -8,13 +10,65 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Hashable, Iterable
-from typing import Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from extender.core.model.errors import AccessUnknown, ClusterUnavailable, Forbidden
-from extender.http.access.namespace_sweeps import AT_ONCE, Sweep, Sweeps, names_due
 from extender.ports.access_ports import AccessReviews, AccessRight, Caller
 from extender.telemetry import METRICS
+
+AT_ONCE: Final = 2_000  # reviewed in a second or two
+SWEEP_KEPT_S: Final = 60.0  # a caller that was away for longer gets a whole sweep again
+SWEEPS_MAX: Final = 256
+
+
+class Sweep(NamedTuple):
+    """The result of one sweep."""
+
+    begun_s: float
+    allowed: frozenset[str]
+    turn: str = ""  # the last name of those that had their turn; the next one begins after it
+
+
+def names_due(last: Sweep | None, names: Sequence[str]) -> tuple[list[str], str]:
+    """Return the names to review now, and the last of them that had its turn.
+
+    Args:
+        last: The sweep before; None: there was none, so all are reviewed.
+        names: All names, in order.
+
+    >>> names = [f"n{number:04}" for number in range(3 * AT_ONCE)]
+    >>> due, turn = names_due(Sweep(0.0, frozenset(["n0001"]), "n4999"), names)
+    >>> due[:3], due[-1], turn, len(due)
+    (['n0001', 'n5000', 'n5001'], 'n1000', 'n1000', 2001)
+    """
+    if last is None or len(names) <= AT_ONCE:
+        return list(names), ""
+    held = [name for name in names if name in last.allowed]
+    others = [name for name in names if name not in last.allowed]
+    begin = next((i for i, name in enumerate(others) if name > last.turn), 0)
+    by_turn = [*others[begin:], *others[:begin]][:AT_ONCE]
+    return [*held, *by_turn], by_turn[-1] if by_turn else ""
+
+
+class Sweeps:
+    """The last sweep of each caller and verb in a large cluster; the oldest are dropped."""
+
+    def __init__(self) -> None:
+        self._last: dict[object, Sweep] = {}
+
+    def last(self, key: object, now_s: float) -> Sweep | None:
+        """Return the last sweep, or None if there is none that is young enough."""
+        sweep = self._last.get(key)
+        return sweep if sweep is not None and now_s - sweep.begun_s <= SWEEP_KEPT_S else None
+
+    def keep(self, key: object, sweep: Sweep) -> None:
+        """Keep a sweep in place of the one before."""
+        self._last.pop(key, None)
+        while len(self._last) >= SWEEPS_MAX:
+            del self._last[next(iter(self._last))]
+        self._last[key] = sweep
+
 
 POSITIVE_S: Final = 10.0  # how long a right that was taken away still counts, at most
 # how long a right that was just given is missing, at most; in lists with those of other namespaces `POSITIVE_S`
@@ -111,7 +165,7 @@ class ReviewCache:
     ) -> frozenset[str]:
         """Return the namespaces in which a caller has a right on our groups, of those that `existing` returns.
 
-        In a large cluster a right that was just given is missing for longer than in a small one; see `namespace_sweeps`.
+        In a large cluster a right that was just given is missing for longer than in a small one; see `Sweeps`.
 
         Raises:
             AccessUnknown: The API server does not answer, or too many reviews wait.

@@ -1,4 +1,4 @@
-"""The TLS contexts of the listeners and of forwarded calls, made from files and replaced when the files change.
+"""The TLS contexts of the listeners and of forwarded calls, made from files and replaced when the files change; failed handshakes by cause.
 
 A listener has one context for as long as it listens. At each handshake that one puts the context of the newest files
 in its place (`sni_callback`, which OpenSSL also calls for clients that send no name). So open connections go on, no
@@ -7,9 +7,11 @@ listener is closed, and a CA that was removed is no longer trusted, which adding
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 from cryptography import x509
@@ -17,12 +19,142 @@ from cryptography.exceptions import InvalidSignature
 
 from extender.core.model.errors import BadInput
 from extender.http.listener.client_certificate import ClientCertificate
-from extender.http.listener.failed_handshakes import FailedHandshakes
-from extender.http.listener.reloaded_files import ReloadedFiles
 from extender.listener_settings import HTTP1_SERVER_NAME, ListenerSettings
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import PeriodicTask
-from extender.telemetry import METRICS
+from extender.telemetry import METRICS, LimitedLines
+
+T = TypeVar("T")
+Stamp = tuple[tuple[int, ...], ...]  # one entry per file; empty for a file that is not there
+
+
+class ReloadedFiles(Generic[T]):
+    """What a function makes from files.
+
+    Args:
+        name: Label of the metric.
+        paths: The files.
+        load: Reads them.
+
+    Raises:
+        BadInput: The files cannot be used. Later failures keep the last value and are logged.
+    """
+
+    def __init__(self, name: str, paths: Sequence[str], load: Callable[[], T]) -> None:
+        self._name = name
+        self._paths = tuple(paths)
+        self._load = load
+        self._used = self._last_stamp = self._stamp()
+        self._refused: Stamp | None = None
+        self.current = load()
+
+    def look(self) -> None:
+        """Compare the files with those in use, and use new ones if they are usable and have come to rest."""
+        stamp = self._stamp()
+        came_to_rest, self._last_stamp = stamp == self._last_stamp, stamp
+        if not came_to_rest or stamp in (self._used, self._refused):
+            return
+        try:
+            loaded = self._load()
+        except BadInput as error:
+            if self._stamp() == stamp:
+                self._refused = stamp
+                METRICS.tls_reloads.labels(self._name, "failed").inc()
+                log.error(  # noqa: TRY400 -- the text has all of it
+                    "new certificates are not usable; the old ones stay in use",
+                    extra={"files": self._paths, "error": str(error)},
+                )
+            return
+        if self._stamp() == stamp:
+            self.current, self._used, self._refused = loaded, stamp, None
+            METRICS.tls_reloads.labels(self._name, "loaded").inc()
+            log.info("new certificates are in use", extra={"files": self._paths})
+
+    def _stamp(self) -> Stamp:
+        return tuple(map(_stamp, self._paths))
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return ()
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+log = logging.getLogger(__name__)
+
+NO_CERTIFICATE = "no-certificate"
+UNKNOWN_CA = "unknown-ca"
+ENDED = "ended"
+REFUSED_BY_CALLER = "refused-by-caller"
+PLAIN_HTTP = "plain-http"
+OTHER = "other"
+# Codes of OpenSSL, X509_V_ERR_*.
+_ENDED_CODES = (9, 10)
+_UNKNOWN_CODES = (2, 18, 19, 20, 21)
+_REASONS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": NO_CERTIFICATE,
+    "HTTP_REQUEST": PLAIN_HTTP,
+}
+ABOUT = {
+    NO_CERTIFICATE: "the caller has presented no certificate",
+    UNKNOWN_CA: "no CA in --client-ca-file has signed the certificate of the caller",
+    ENDED: "the certificate of the caller has ended, or is not valid yet",
+    REFUSED_BY_CALLER: "the caller does not accept the certificate of this service: its CA file or the name by which it calls",
+    PLAIN_HTTP: "the caller sends HTTP without TLS",
+    OTHER: "the error has the cause",
+}
+
+
+class FailedHandshakes:
+    """Counts and logs the failed handshakes of one listener.
+
+    Args:
+        listener: Its name, for the log.
+        clock: For the time between two log lines.
+    """
+
+    def __init__(self, listener: str, clock: Clock) -> None:
+        self._listener = listener
+        self._lines = LimitedLines(log, "a TLS handshake failed", clock.monotonic_ms)
+
+    def observe(self, context: ssl.SSLContext) -> None:
+        """Have the connections of a context report to this object."""
+        failed = self.failed
+
+        class ObservedConnection(ssl.SSLObject):
+            def do_handshake(self) -> None:
+                try:
+                    super().do_handshake()
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    raise
+                except ssl.SSLError as error:
+                    failed(error)
+                    raise
+
+        context.sslobject_class = ObservedConnection
+
+    def failed(self, error: ssl.SSLError) -> None:
+        """Count a handshake that ended with an error; log it unless its cause was logged a moment ago."""
+        cause = cause_of(error)
+        METRICS.tls_handshakes_failed.labels(cause).inc()
+        self._lines.warn(
+            cause, listener=self._listener, cause=cause, about=ABOUT[cause], error=str(error)
+        )
+
+
+def cause_of(error: ssl.SSLError) -> str:
+    """Return the cause of a failed handshake of a server, as the label of the metric has it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _ENDED_CODES:
+            return ENDED
+        return UNKNOWN_CA if error.verify_code in _UNKNOWN_CODES else OTHER
+    reason = error.reason or ""
+    if "_ALERT_" in reason:  # sent by the caller
+        return REFUSED_BY_CALLER
+    return _REASONS.get(reason, OTHER)
+
 
 LOOK_S = 1.0
 HTTP1, HTTP2 = "http/1.1", "h2"  # as ALPN names them

@@ -1,7 +1,7 @@
 """Build the OpenAPI 3.1 document of /v1 from the operations of the handler modules.
 
 Each module with routes under /v1 has a tuple `OPERATIONS` with one entry per method and path, and
-`http/web/openapi_route.py` lists the modules. Schemas come from the structs that are encoded, so they cannot differ
+`http/web/server.py` lists the modules. Schemas come from the structs that are encoded, so they cannot differ
 from the answers; a test compares the operations with the routes.
 """
 

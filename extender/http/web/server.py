@@ -1,4 +1,4 @@
-"""The aiohttp applications and their listeners.
+"""The aiohttp applications and their listeners, and the document of all operations under /v1.
 
 Idle connections are kept longer than the 90 s for which Go keeps them: if the server closes first, a request can
 fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (K03).
@@ -24,17 +24,59 @@ from extender.http.listener.tls_contexts import TlsContexts
 from extender.http.responses.error_responses import problems
 from extender.http.responses.unsent_answers import BytesInFlight
 from extender.http.scheduler.verb_handlers import VerbHandlers
+from extender.http.v1 import (
+    event_api,
+    explain_api,
+    gang_api,
+    history_api,
+    node_api,
+    plan_api,
+    report_api,
+    state_api,
+    tree_api,
+)
+from extender.http.v1.openapi import Operation, document
+from extender.http.web import health
 from extender.http.web.access_control import AccessControl
 from extender.http.web.caller_checks import check_of, close_outdated, direct_check_of
 from extender.http.web.direct_calls import DirectCalls
 from extender.http.web.health import Probes
-from extender.http.web.openapi_route import OpenApiRoute
 from extender.http.web.request_limits import ClusterSize, RequestLimits
 from extender.http.web.ui import StaticPages
 from extender.listener_settings import Listener, http_url, listeners
 from extender.ports.access_ports import AccessReviews
 from extender.settings import Settings
 from extender.telemetry import METRICS, LimitedLines
+
+# Each module with routes under /v1 has a tuple OPERATIONS.
+OPERATIONS: tuple[Operation, ...] = (
+    *gang_api.OPERATIONS,
+    *history_api.OPERATIONS,
+    *event_api.OPERATIONS,
+    *explain_api.OPERATIONS,
+    *plan_api.OPERATIONS,
+    *state_api.OPERATIONS,
+    *report_api.OPERATIONS,
+    *node_api.OPERATIONS,
+    *tree_api.OPERATIONS,
+    *health.OPERATIONS,
+)
+
+
+class OpenApiRoute:
+    """Handler of /v1/openapi.json."""
+
+    def __init__(self) -> None:
+        self._body = msgspec.json.encode(document(OPERATIONS))
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.get("/v1/openapi.json", self.document)]
+
+    async def document(self, _: web.Request) -> web.Response:
+        """Return the OpenAPI document."""
+        return web.Response(body=self._body, content_type="application/json")
+
 
 log = logging.getLogger(__name__)
 

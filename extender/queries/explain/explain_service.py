@@ -52,7 +52,7 @@ from extender.queries.explain.name_lookup import (
     similar_names,
 )
 from extender.queries.explain.name_search import NameSearch, search_names
-from extender.queries.explain.recorded_checks import turn_finding
+from extender.queries.explain.past_explanation import turn_finding
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.node_groups import NodeGroupSpec
 from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanReply

@@ -1,4 +1,4 @@
-"""Explain any object by its name as it was at a time of the past, from the log alone.
+"""Explain any object by its name as it was at a time of the past, from the log alone: its checks, and the names in its answer.
 
 The log has gangs, their groups, members that were reserved or bound, workloads, preemptions and the nodes of these. It
 does not have ordinary pods, members that only waited, or free capacity; `limitations` has that in words.
@@ -6,25 +6,62 @@ does not have ordinary pods, members that only waited, or free capacity; `limita
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
-from extender.core.admit.gang_sentences import victims_text
+from extender.core.admit.gang_sentences import (
+    about_it,
+    victims_text,
+    waiting_answer,
+)
+from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.log.events import GangAdmitted, GangObserved, GangRemoved, TreeRetired
-from extender.core.log.reservation_state import GangState, MemberLoss, ReservationState
+from extender.core.log.gang_phase import (
+    CAPACITY_TAKEN,
+    PREEMPTING,
+    TAKEN,
+    UNDECIDED,
+    capacity_was_taken,
+)
+from extender.core.log.preemption_state import PendingPreemption
+from extender.core.log.reservation_state import (
+    GangState,
+    LastDecision,
+    MemberLoss,
+    ReservationState,
+)
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import NodeName
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden
 from extender.core.model.wording import counted, spaced
+from extender.core.planner.plan_types import COMPLETE
 from extender.ports.query_ports import (
     EventFilter,
     EventQueries,
     GangIncarnation,
     PodPlacement,
 )
-from extender.queries.explain.explanation import Explanation, Related
-from extender.queries.explain.gang_checks import checks_until, which, with_unheld
+from extender.queries.explain.explanation import (
+    CHECKS,
+    Check,
+    CheckName,
+    Explanation,
+    Outcome,
+    Related,
+)
+from extender.queries.explain.gang_checks import (
+    Finding,
+    bound_text,
+    checks_until,
+    lost_text,
+    not_examined,
+    waits_at,
+    which,
+    with_outcome,
+    with_unheld,
+)
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
@@ -33,21 +70,232 @@ from extender.queries.explain.name_lookup import (
     matches,
     similar_names,
 )
-from extender.queries.explain.recorded_checks import recorded_finding
-from extender.queries.explain.recorded_names import (
-    RecordedPod,
-    pods_on,
-    recorded_names,
-    recorded_pod,
-)
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import loss_reason
 from extender.queries.log.visible_queries import visible_queries
-from extender.queries.state.gang_status import gang_status
+from extender.queries.state.gang_status import GangStatus, gang_status
 from extender.queries.state.historical_state import HistoricalState, PointInTime
 from extender.queries.state.state_report import ORDINARY, gang_at
 from extender.queries.state.workload_trees import RootKey, root_groups, workloads_of_roots
 from extender.runtime.cooperative_yield import Yielder
+
+# What only the cluster of that time could show, unless the gang was bound.
+_BEFORE_BIND: Final[tuple[CheckName, ...]] = ("gates removed", "accepted by kube-scheduler")
+
+
+def recorded_finding(
+    gang: GangState, status: GangStatus, preemption: PendingPreemption | None
+) -> Finding:
+    """Return the finding about a gang in a state of the past.
+
+    Args:
+        gang: The gang in that state.
+        status: As it was shown.
+        preemption: Its pending preemption in that state; None: there was none.
+    """
+    who = f"{gang.kind} {gang.gang}"
+    if status.state in ("scheduled", "completed"):
+        done = "had ended: its members had succeeded" if status.state == "completed" else "ran"
+        text = bound_text(gang, status)
+        return Finding(
+            answer=f"{who} {done}: {text}",
+            checks=checks_until("bound", "yes", text),
+            reasons=status.reasons,
+        )
+    if status.state == "admitted":
+        text = f"{len(gang.bound)} bound, {len(gang.reservations)} reserved"
+        checks = checks_until("accepted by kube-scheduler", "not recorded", text)
+        return Finding(
+            answer=f"{who} had its capacity reserved: {text}",
+            checks=_not_recorded(checks, *_BEFORE_BIND),
+            reasons=status.reasons,
+        )
+    if status.state == PREEMPTING and preemption is not None:
+        text = victims_text(preemption)
+        outcome: Outcome = "no" if preemption.victims else "yes"
+        checks = with_outcome(checks_until("victims gone", outcome, text), outcome, "fits now")
+        return Finding(
+            answer=f"{who} waited for victims of its preemption: {text}",
+            checks=_not_recorded(checks, *_BEFORE_BIND) if not preemption.victims else checks,
+        )
+    if status.state in ("degraded", "preempted", "suspended"):
+        return _lost(who, gang.last_decision, status)
+    if gang.last_decision is None:
+        reason = CAPACITY_TAKEN if capacity_was_taken(gang) else UNDECIDED
+        return Finding(
+            answer=f"{who} was pending: {reason}",
+            checks=_only_known(),
+        )
+    return _refused(who, gang.last_decision)
+
+
+def turn_finding(
+    who: str, turn: WaitReason, gang: GangState | None, status: GangStatus | None
+) -> Finding:
+    """Return the finding about a complete tree that waits to be recorded, to be searched, or for the end of a back-off.
+
+    Its last refusal comes first; that it is planned again comes after it.
+
+    Args:
+        who: The root, as sentences begin.
+        turn: Why it waits.
+        gang: Its state, with the answer before; None: the log does not have it yet.
+        status: As it is shown; None likewise.
+    """
+    checks = checks_until("fits now", "unknown", turn.sentence())
+    help_: tuple[str, ...] = ()
+    if isinstance(turn, ReadmissionPause):  # it has fitted
+        help_ = (turn.help(),)
+    else:
+        checks = not_examined(checks)
+    decision = gang.last_decision if gang is not None else None
+    if decision is not None and decision.outcome in ("impossible", "unknown"):
+        refused = _refused(who, decision)
+        return Finding(
+            answer=waiting_answer(f"{refused.answer}; it", turn.sentence()),
+            checks=checks,
+            reasons=refused.reasons,
+            help=(*help_, *refused.help),
+        )
+    if gang is not None and capacity_was_taken(gang):
+        answer = waiting_answer(f"{waiting_answer(who, TAKEN)}; it", turn.sentence())
+        return Finding(answer=answer, checks=checks, help=help_)
+    return Finding(
+        answer=waiting_answer(who, turn.sentence(), lost_text(status)),
+        checks=checks,
+        # that members are missing is not so any more
+        reasons=decision.reasons if decision is not None and decision.outcome != "waiting" else (),
+        help=help_,
+    )
+
+
+def _lost(who: str, decision: LastDecision | None, status: GangStatus) -> Finding:
+    """Return the finding about a gang whose minimum was not bound any more."""
+    first, *others = status.reasons or ("its last loss is not known",)
+    counts = f"{status.present} of {counted(status.needed, 'pod')} of the minimum"
+    checks = _refused(who, decision).checks if decision is not None else _only_known()
+    last = Check(check="bound", outcome="no", text=counts)
+    return Finding(
+        answer=f"{who} was {status.state}: {first.removeprefix('preempted: ')}",
+        checks=(*checks[:-1], last),
+        reasons=tuple(others),
+    )
+
+
+def _refused(who: str, decision: LastDecision) -> Finding:
+    """Return the finding about a gang with a refusal that held."""
+    first, *others = decision.reasons or ("no reason was recorded",)
+    problem = about_it(who, first)
+    since = f" (refused at {rfc3339(decision.at_us)}, position {decision.position})"
+    if decision.outcome == "invalid":
+        answer = f"{who} was not valid and was not scheduled: {problem}{since}"
+        checks = checks_until("tree valid", "no", first)
+    elif decision.outcome == "waiting":
+        waited = f": {first}" if first == COMPLETE else f" for {first.removeprefix('waiting for ')}"
+        answer = f"{who} waited{waited}{since}"
+        outcome: Outcome = "unknown" if first == COMPLETE else "no"  # not looked at
+        checks = checks_until(waits_at(first), outcome, first)
+    elif decision.when_empty == "never":
+        first, *others = decision.reasons_when_empty or (first,)
+        problem = about_it(who, first)
+        answer = f"{who} could never be placed on the nodes of that time, also when no other pod ran: {problem}{since}"
+        checks = checks_until("fits an empty cluster", "no", first)
+    elif decision.outcome == "unknown":
+        answer = f"{who} may have fitted or not: {problem}{since}"
+        checks = checks_until("fits now", "unknown", first)
+    else:
+        empty = "; it fitted when no other pod ran" if decision.when_empty == "fits" else ""
+        answer = f"{who} did not fit: {problem}{empty}{since}"
+        checks = checks_until("fits now", "no", first)
+    if decision.when_empty == "unknown":
+        checks = not_examined(checks)
+    elif not decision.when_empty:
+        checks = _not_recorded(checks, "fits an empty cluster")
+    return Finding(answer=answer, checks=checks, reasons=tuple(others), help=decision.help)
+
+
+def _not_recorded(checks: tuple[Check, ...], *names: CheckName) -> tuple[Check, ...]:
+    return with_outcome(checks, "not recorded", *names)
+
+
+def _only_known() -> tuple[Check, ...]:
+    """Return the checks of a gang about which nothing but its existence is recorded."""
+    known: tuple[CheckName, ...] = ("group named", "group exists")
+    return tuple(
+        Check(check=name, outcome="yes" if name in known else "not recorded") for name in CHECKS
+    )
+
+
+# What the log has of a pod, the most important first.
+_ROLES: Final = ("bound", "reserved", "victim", "preemptor", "lost")
+
+
+class RecordedPod(NamedTuple):
+    """A pod in a state of the log."""
+
+    role: str  # bound | reserved | victim | preemptor | lost
+    node: str  # empty: the preemptor has none yet
+    group: str  # of a member: the name of its PodGroup
+    gang: GangState | None  # of a member
+    preemption: PendingPreemption | None  # of a victim or preemptor
+
+
+def recorded_names(state: ReservationState) -> Iterator[ObjectName]:
+    """Yield every object that a state of the log names, some of them more than once."""
+    for root in state.gangs.values():
+        yield ObjectName(root.kind, root.gang)
+        namespace = root.gang.partition("/")[0]
+        yield from (ObjectName(group.kind, f"{namespace}/{group.name}") for group in root.groups)
+    for tree in state.trees.values():
+        yield ObjectName(tree.kind, tree.workload)
+    for pod, one in _pods(state):
+        if not is_hidden(pod):
+            yield ObjectName("Pod", pod)
+        if one.node:
+            yield ObjectName("Node", one.node)
+
+
+def recorded_pod(state: ReservationState, path: str) -> RecordedPod | None:
+    """Return what a state has of a pod, or None; of a member that is a victim also the preemption.
+
+    Args:
+        state: The state.
+        path: namespace/name of the pod.
+    """
+    found = [one for pod, one in _pods(state) if pod == path]
+    if not found:
+        return None
+    first = min(found, key=lambda one: _ROLES.index(one.role))
+    if first.role == "bound":
+        victim = next((one for one in found if one.role == "victim"), first)
+        return first._replace(preemption=victim.preemption)
+    return first
+
+
+def pods_on(state: ReservationState, node: str) -> list[RecordedPod]:
+    """Return the members and victims that a state has on a node, one for each role of a pod."""
+    return [one for _, one in _pods(state) if one.node == node]
+
+
+def _pods(state: ReservationState) -> Iterator[tuple[str, RecordedPod]]:
+    for root in state.gangs.values():
+        for bound in root.bound.values():
+            yield bound.pod, RecordedPod("bound", bound.node, bound.group, root, None)
+        for held in root.reservations.values():
+            yield held.pod, RecordedPod("reserved", held.node, held.group, root, None)
+        for left in root.replacement_holds.values():
+            yield left.pod, RecordedPod("lost", left.node, left.group, root, None)
+        for gone in root.lost_with_node.values():
+            yield gone.pod, RecordedPod("lost", gone.node, gone.group, root, None)
+        if root.last_loss is not None:
+            loss = root.last_loss
+            yield loss.pod, RecordedPod("lost", loss.node, "", root, None)
+    for preemption in state.preemptions.values():
+        for victim in preemption.victims.values():
+            yield victim.pod, RecordedPod("victim", victim.node, victim.group, None, preemption)
+        if preemption.kind == "Pod":
+            yield preemption.gang, RecordedPod("preemptor", "", "", None, preemption)
+
 
 GANGS_MAX = 20  # gangs of a node that are named
 RETIRED_MAX = 1_000  # ends of workloads that are searched

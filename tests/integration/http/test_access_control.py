@@ -20,7 +20,7 @@ from extender.http.responses.error_responses import problems
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.web import access_control
 from extender.http.web.access_control import AccessControl, refusal
-from extender.http.web.openapi_route import OPERATIONS
+from extender.http.web.server import OPERATIONS
 from extender.ports.access_ports import AccessRight, Caller
 from extender.queries.plan.plan_service import PlanResult
 from tests.integration.http.test_scheduler_verbs import Served

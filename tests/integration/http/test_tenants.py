@@ -30,7 +30,7 @@ from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.v1.tree_api import TreeApi
 from extender.http.web.health import Probes
-from extender.http.web.openapi_route import OPERATIONS, OpenApiRoute
+from extender.http.web.server import OPERATIONS, OpenApiRoute
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.event_stream import EventStream
 from extender.queries.log.reports import REPORTS

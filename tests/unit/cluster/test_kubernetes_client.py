@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-PARTS = "from extender.cluster.connection import kubernetes_client as parts"
+PARTS = "from extender.cluster.connection import api_client as parts"
 WHOLE = "import kubernetes_asyncio as whole"
 IS_WHOLE = """
 import sys

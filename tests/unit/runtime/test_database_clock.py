@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.control.log.event_metadata import stamp_events
+from extender.control.log.append_pipeline import stamp_events
 from extender.core.log.events import DriftDetected, NewEvent
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold

@@ -5,7 +5,7 @@ nominations, removed gates, conditions, groups of workloads, Kubernetes Events) 
 `cluster.jsonl`, whose lines `journal` describes; so they survive a SIGKILL. This is for trying the
 service out, not an API server: there is no admission (pods have the gates and markers of their
 manifests) and no kubelet, and a bound pod counts as running until it is removed from the manifests or
-its manifest has a phase that means it ended.
+its manifest has a phase that means it ended. Anchors of the log are published in a file beside the journal.
 
 A program that simulates users and controllers writes manifests (best under another name, then renamed)
 and reads `cluster.jsonl`. A pod that is removed from the manifests is deleted; one of the same name that
@@ -47,15 +47,14 @@ from extender.cluster.manifests.served.journal import (
     Record,
 )
 from extender.cluster.manifests.served.journal_overlay import JournalOverlay, with_writes
-from extender.cluster.manifests.served.log_head_file import LogHeadFile
-from extender.cluster.manifests.served.manifest_paths import absolute_paths, check_same_manifests
 from extender.cluster.manifests.served.manifest_workloads import ManifestWorkloads
 from extender.cluster.manifests.workload_sources import owner_uid
 from extender.cluster.manifests.yaml_reader import STDIN
 from extender.cluster.read.object_decoding import source_of
 from extender.cluster.read.object_store import ObjectStore
+from extender.cluster.write.log_head_configmap import read_anchors
 from extender.core.admit.plan_request import GATE
-from extender.core.log.anchors import Anchor
+from extender.core.log.anchors import Anchor, encode_anchors
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
@@ -68,6 +67,68 @@ from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectChanges, ObjectFaults
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
+
+
+def absolute_paths(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths without symbolic links, sorted, each once."""
+    return tuple(sorted({str(Path(path).resolve()) for path in paths}))
+
+
+def check_same_manifests(recorded: Sequence[str], given: Sequence[str], journal: Path) -> None:
+    """Check that the objects of a journal can be in the given paths.
+
+    They can if nothing is recorded, if paths were added, or if the other recorded paths do not exist any more (they
+    were moved).
+
+    Args:
+        recorded: Paths that the journal was written for, see `absolute_paths`; may be empty.
+        given: Paths of this service.
+        journal: For the message.
+
+    Raises:
+        BadInput: A recorded path exists and is not given.
+    """
+    others = [path for path in recorded if path not in given and Path(path).exists()]
+    if others:
+        raise BadInput(
+            f"--cluster {' '.join(given)}: {journal} belongs to other manifests, {' '.join(others)}, whose objects would be "
+            f"recorded as deleted; give these paths too, or another --data-dir than {journal.parent}"
+        )
+
+
+class LogHeadFile:
+    """The file with the published anchors."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def published(self) -> tuple[Anchor, ...]:
+        """Return the published anchors; empty if none was published.
+
+        Raises:
+            ClusterUnavailable: The file exists but cannot be read.
+        """
+        try:
+            body = await asyncio.to_thread(self._path.read_bytes)
+        except FileNotFoundError:
+            return ()
+        except OSError as fault:
+            raise ClusterUnavailable(f"{self._path}: {fault}") from fault
+        return read_anchors(body, str(self._path))
+
+    async def publish(self, anchors: Sequence[Anchor]) -> None:
+        """Publish anchors; the file is replaced atomically.
+
+        Raises:
+            ClusterUnavailable: The file cannot be written.
+        """
+        new = self._path.with_suffix(".new")
+        try:
+            await asyncio.to_thread(new.write_bytes, msgspec.json.encode(encode_anchors(anchors)))
+            new.replace(self._path)
+        except OSError as fault:
+            raise ClusterUnavailable(f"{self._path}: {fault}") from fault
+
 
 logger = logging.getLogger(__name__)
 

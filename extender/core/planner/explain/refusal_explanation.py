@@ -2,21 +2,22 @@
 
 Every statement is checked by a solve: a requirement is in the conflict only if dropping it (and those
 dropped before) could make the rest satisfiable, and a relaxation is listed only after a solve found a
-placement with it. Bounded by a number of solves and by a part of the search budget of the request.
+placement with it. Where bound members are in no common domain, it is the constraint that they contradict. Bounded by a number of solves and by a part of the search budget of the request.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extender.core.planner.explain.bound_members import (
-    contradicted_topology,
-    without_contradicted_topology,
+from extender.core.planner.explain.minimal_conflict import (
+    minimal_conflict,
+    requirements_of,
+    topology_text,
 )
-from extender.core.planner.explain.minimal_conflict import minimal_conflict, requirements_of
-from extender.core.planner.explain.relaxations import relaxations
+from extender.core.planner.explain.relaxations import relaxations, without_topology
 from extender.core.planner.explain.requirement_solver import RequirementSolver
 from extender.core.planner.explain.shortfalls import diagnose
+from extender.core.planner.explain.tree_forms import walk
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.plan_types import (
@@ -26,6 +27,28 @@ from extender.core.planner.plan_types import (
     Relaxation,
 )
 from extender.core.planner.solve.solver_pipeline import Solved
+
+NOTHING_NEW = "; nothing new is placed"  # end of the reason, which the conflict does not repeat
+
+
+def contradicted_topology(problem: PlacementProblem) -> Conflict:
+    """Return the topology constraint of the first group whose bound members contradict it, with these members and their domains."""
+    text, key = problem.violations[0], problem.violated[0]
+    group = next(g.source for g in problem.groups if g.source.key == key)
+    bound = text.removeprefix(f"{key.kind} {key.path}: ").removesuffix(NOTHING_NEW)
+    return Conflict(
+        kind="topology", object=str(key), message=f"{topology_text(group)}, but {bound}"
+    )
+
+
+def without_contradicted_topology(
+    request: PlanRequest, fleet: NodeTable, problem: PlacementProblem
+) -> tuple[Relaxation, ...]:
+    """Return that the contradicted constraints are dropped, if the tree fits then."""
+    dropped = set(problem.violated)
+    groups = [group for group in walk(request.root) if group.key in dropped]
+    found = without_topology(RequirementSolver(request, fleet), groups)
+    return (found,) if found is not None else ()
 
 
 @dataclass(slots=True)

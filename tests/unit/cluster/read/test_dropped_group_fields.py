@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from extender.cluster.read.dropped_group_fields import APPLIED, WRITTEN, requested_fields
+from extender.cluster.read.object_decoding import APPLIED, WRITTEN, requested_fields
 from extender.core.model.cluster_view import forest_of
 from extender.core.model.pod_groups import composite_key, leaf_key
 from tests.support.service.manifest_builders import OURS, RACK, a_group, a_pod, a_world

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from extender.control.loop.readmission_alarm import REASON
+from extender.control.loop.reconciler import REASON
 from extender.core.log.events import GangAdmitted, GangExtended, ReservationReleased
 from extender.core.model.nodes import Taint
 from extender.core.reconcile import (

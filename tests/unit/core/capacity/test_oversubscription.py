@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.capacity.oversubscription import oversubscribed_pods
+from extender.core.capacity.capacity_claims import oversubscribed_pods
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.admit.verdict_events import EventContext, decide_verdict
-from extender.core.capacity.capacity_holds import held_requests_against
+from extender.core.capacity.capacity_claims import held_requests_against
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.holds.capacity_hold_ends import decide_hold_ends
 from extender.core.holds.hold_planning import HoldRequests, decide_hold

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from extender.core.model.errors import AccessUnknown, Forbidden
-from extender.http.access import namespace_sweeps, review_cache
+from extender.http.access import review_cache
 from extender.http.access.review_cache import NAMESPACES_MAX, NEGATIVE_S, POSITIVE_S, ReviewCache
 from extender.ports.access_ports import AccessRight, Caller
 from tests.support.service.fake_access import FakeAccessReviews
@@ -152,7 +152,7 @@ async def test_the_namespaces_of_a_caller(timed):
 
 async def test_many_namespaces_are_reviewed_by_turns(timed, monkeypatch):
     """First all; then those with the right each time, and some others: each has its turn, and no sweep reviews all again."""
-    monkeypatch.setattr(namespace_sweeps, "AT_ONCE", 3)
+    monkeypatch.setattr(review_cache, "AT_ONCE", 3)
     monkeypatch.setattr(review_cache, "AT_ONCE", 3)
     names = [f"n{number}" for number in range(10)]
     timed.reviews.rights.add(("ann", AccessRight("list", "n4")))
@@ -170,5 +170,5 @@ async def test_many_namespaces_are_reviewed_by_turns(timed, monkeypatch):
     assert await sweep() == ({"n4", "n8"}, ["n4", "n7", "n8", "n9"])
     timed.reviews.rights.remove(("ann", AccessRight("list", "n4")))
     assert await sweep() == ({"n8"}, ["n4", "n8", "n0", "n1", "n2"])
-    timed.now_s += namespace_sweeps.SWEEP_KEPT_S
+    timed.now_s += review_cache.SWEEP_KEPT_S
     assert (await sweep())[1][:10] == names

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from extender.cli.certificates.certificate_folder import CertificateFolder
-from extender.http.listener.failed_handshakes import ABOUT, FailedHandshakes, cause_of
+from extender.http.listener.tls_contexts import ABOUT, FailedHandshakes, cause_of
 from extender.telemetry import METRICS
 from tests.support.certificates import (  # fmt: skip
     certificate_folder,

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from extender.core.model.errors import BadInput
-from extender.http.listener.reloaded_files import ReloadedFiles
+from extender.http.listener.tls_contexts import ReloadedFiles
 from extender.telemetry import METRICS
 
 

@@ -13,7 +13,7 @@ from extender.http.v1.openapi import EVENT_TYPES, document
 from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import PastNodesApi, StateApi
-from extender.http.web.openapi_route import OPERATIONS
+from extender.http.web.server import OPERATIONS
 from extender.queries.log.decision_details import Decision
 from extender.queries.log.event_dto import EventLine
 from extender.queries.log.gang_history import HistoryLine

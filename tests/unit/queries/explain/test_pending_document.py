@@ -17,8 +17,8 @@ from deploy.demo.ports import free_port
 from extender.cli.commands.explain_command import print_explanation
 from extender.cli.commands.history_commands import event_columns
 from extender.cli.output.list_table import ListFormat, ListTable
-from extender.cluster.read.dropped_group_fields import WRITTEN
-from extender.control.loop.readmission_alarm import REASON
+from extender.cluster.read.object_decoding import WRITTEN
+from extender.control.loop.reconciler import REASON
 from extender.control.verbs.extender_service import ExtenderService
 from extender.core.admit import gang_sentences
 from extender.core.admit.plan_request import GATE
