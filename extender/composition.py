@@ -316,8 +316,8 @@ class Service:
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.monitors.capacity_sampler import CapacitySampler
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
-        from extender.control.trees.adoption_hold import AdoptionHold
         from extender.control.trees.tree_controller import TreeController
+        from extender.control.trees.unadopted_groups import AdoptionHold
         from extender.control.verbs.extender_service import ExtenderService
         from extender.http.listener.tls_contexts import TlsContexts
         from extender.http.scheduler.leader_proxy import LeaderProxy

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from extender.core.log.interval_rows import IntervalRow
+from extender.core.log.interval_row_projection import IntervalRow
 from extender.core.log.tampering import LogFinding
 from extender.core.model.ids import Epoch, Position
 

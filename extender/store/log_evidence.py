@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 import msgspec
 
-from extender.core.log.interval_rows import (
+from extender.core.log.interval_row_projection import (
     GangRow,
     IntervalRow,
     PlacementRow,

@@ -1,6 +1,6 @@
 """Fill the interval tables again from the whole log, several times faster than `gx.project` does event by event.
 
-The rows are those of `core/log/interval_rows`, which a test compares with the projection of the database; they are copied in bulk.
+The rows are those of `core/log/interval_row_projection`, which a test compares with the projection of the database; they are copied in bulk.
 Owns the only code beside `gx.project` that writes these tables: as a member of gx_owner, in one transaction. Until it
 is committed, readers see the old rows and `gx.project` waits; a process that is killed before that leaves the old rows.
 """
@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import asyncpg
 import msgspec
 
-from extender.core.log.interval_rows import (
+from extender.core.log.interval_row_projection import (
     GangRow,
     IntervalRow,
     IntervalRows,

@@ -16,7 +16,7 @@ from extender.cli.output.gang_columns import minimum_text
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.queries.explain.explanation import Check, Explanation
-from extender.queries.log.preemption_line import PreemptionLine
+from extender.queries.log.preemption_dto import PreemptionLine
 from extender.queries.state.state_dto import GangAt
 
 WITHIN_S = 90.0  # a plan may be needed, and others may wait before it

@@ -44,7 +44,7 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
     Raises:
         BadInput: It is no name, or one of a node, or of a workload that has no group or several.
     """
-    from extender.core.model.wording import join_names
+    from extender.core.model.message_formatting import join_names
     from extender.queries.explain.name_lookup import WORKLOAD_KINDS, parse_name
     from extender.queries.state.workload_trees import TreeAt
 

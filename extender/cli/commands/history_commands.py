@@ -40,7 +40,7 @@ from extender.cli.output.list_table import (
 from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
-from extender.core.model.wording import counted
+from extender.core.model.message_formatting import counted
 from extender.ports.query_ports import EventFilter, EventPage
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.gang_history import (

@@ -43,9 +43,9 @@ from extender.cli.output.list_table import (
     time_column,
 )
 from extender.cli.output.printing import complain, console, print_table
-from extender.core.model.wording import duration_text, spaced
+from extender.core.model.message_formatting import duration_text, spaced
 from extender.queries.log.gang_history import gang_of_name
-from extender.queries.log.preemption_line import OUTCOMES, PreemptionLine, UnitLine
+from extender.queries.log.preemption_dto import OUTCOMES, PreemptionLine, UnitLine
 from extender.queries.log.preemption_report import PreemptionQuery, Preemptions, victim_of_name
 from extender.queries.log.preemption_report import preemptions as read
 from extender.runtime.system_clock import SystemClock

@@ -36,7 +36,7 @@ from extender.cli.output.list_table import (
 )
 from extender.cli.output.printing import console
 from extender.cli.output.usage_errors import options_named
-from extender.core.model.wording import duration_text
+from extender.core.model.message_formatting import duration_text
 from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.reports import (
     LIMIT,

@@ -30,7 +30,7 @@ from extender.cli.output.list_table import ListForm, ListFormat, ListTable, enco
 from extender.cli.output.printing import console, print_table
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput
-from extender.core.model.wording import amounts_text, counted
+from extender.core.model.message_formatting import amounts_text, counted
 from extender.queries.state.gang_selection import GANG_STATES
 from extender.queries.state.historical_state import PointInTime, StateAt, StateDiff
 from extender.queries.state.state_dto import (

@@ -10,7 +10,7 @@ from extender.cli.output.list_table import (
     number_column,
     time_column,
 )
-from extender.core.model.wording import spaced
+from extender.core.model.message_formatting import spaced
 from extender.queries.log.event_dto import parse_time
 from extender.queries.state.state_dto import GangAt
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from extender.core.model.wording import counted
+from extender.core.model.message_formatting import counted
 from extender.queries.log.decision_details import Decision
 from extender.queries.log.gang_history import HistoryLine, ServedEvent
 

@@ -12,7 +12,7 @@ import msgspec
 
 from extender.cli.output.table_rows import column_widths, one_line, print_rows
 from extender.core.model.errors import BadInput
-from extender.core.model.wording import duration_text
+from extender.core.model.message_formatting import duration_text
 
 T = TypeVar("T")
 

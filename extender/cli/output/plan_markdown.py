@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import UnsetType
 
 from extender.cli.output.plan_text import WHEN_EMPTY, shortened, tree_name
-from extender.core.model.wording import counted
+from extender.core.model.message_formatting import counted
 from extender.queries.plan.plan_query import BEST_TO_WORST, GangVerdict, PlanAnswer
 
 ROWS_MAX = 40  # of a table or list

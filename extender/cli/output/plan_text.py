@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import UnsetType
 
 from extender.cli.output.printing import console, print_table
-from extender.core.model.wording import counted
+from extender.core.model.message_formatting import counted
 from extender.queries.plan.plan_query import BEST_TO_WORST, CopiesLine, GangVerdict, PlanAnswer
 
 NODES_SHOWN = 8  # of a leaf; all of them are in -o json

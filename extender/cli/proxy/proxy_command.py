@@ -17,7 +17,7 @@ from extender.cli.connection.service_client import Server, ServiceFinder, finder
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
 from extender.http.responses.error_responses import Handler, problem
-from extender.http.web.caller_checks import PlainCallers
+from extender.http.web.listener_access import PlainCallers
 from extender.http.web.request_limits import RequestRefused
 from extender.listener_settings import Listener
 from extender.settings import Settings

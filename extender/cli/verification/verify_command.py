@@ -13,7 +13,7 @@ from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
 from extender.core.model.errors import CorruptLog, SchemaOutdated
 from extender.core.model.ids import Position
-from extender.core.model.wording import counted
+from extender.core.model.message_formatting import counted
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_dto import event_line
 

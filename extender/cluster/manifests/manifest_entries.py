@@ -34,7 +34,7 @@ from extender.cluster.read.unknown_fields import CHECKED, fields_not_read, unkno
 from extender.cluster.types.namespace_types import Namespace
 from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.core.model.errors import BadInput, several, texts_of
-from extender.core.model.wording import did_you_mean
+from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.fields.field_check import field_notes
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP

@@ -6,7 +6,7 @@ value of a priority class, `allocatable` from `capacity`. What an API server wou
 `BadInput`, with file, document, object, field and value. Gates, markers and a scheduler name are not
 added to pods of the files: on a real cluster the MutatingAdmissionPolicy in `deploy/` does that. Workloads
 (Job, JobSet, ...) of -f are replaced by the groups and pods that they become, see `workload_expansion`; those of
-a service are kept, with the pods that their controllers would make, see `workload_player`.
+a service are kept, with the pods that their controllers would make, see `controller_simulation`.
 
 Note: a node without `pods` in its capacity gets 110, the kubelet's default, and a warning.
 """
@@ -21,8 +21,8 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
+from extender.cluster.manifests.controller_simulation import ServedWorkloads, served_workloads
 from extender.cluster.manifests.large_lists import Progress, no_progress
-from extender.cluster.manifests.made_objects import with_limit_ranges, with_runtime_class
 from extender.cluster.manifests.manifest_entries import (
     AnyEntry,
     Entry,
@@ -37,7 +37,7 @@ from extender.cluster.manifests.manifest_entries import (
 )
 from extender.cluster.manifests.manifest_validation import admission_warnings
 from extender.cluster.manifests.workload_expansion import NO_LIVE_SOURCES, Expansion, expand
-from extender.cluster.manifests.workload_player import ServedWorkloads, served_workloads
+from extender.cluster.manifests.workload_objects import with_limit_ranges, with_runtime_class
 from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.read.disruption_budget_conversion import with_status
 from extender.cluster.read.object_decoding import key_of
@@ -46,8 +46,8 @@ from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.model.wording import counted, did_you_mean
-from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
+from extender.core.model.message_formatting import counted, did_you_mean
+from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
 _QUOTA: Final = "ResourceQuota"  # admission reads it for each pod

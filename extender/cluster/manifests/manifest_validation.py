@@ -15,8 +15,8 @@ from extender.cluster import types as api
 from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
 from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.errors import BadQuantity, several
+from extender.core.model.message_formatting import did_you_mean
 from extender.core.model.quantities import NANO, nanos
-from extender.core.model.wording import did_you_mean
 
 TEMPLATES_MAX: Final = 8
 TOPOLOGY_MAX: Final = 1

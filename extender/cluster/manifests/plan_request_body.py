@@ -9,11 +9,11 @@ from typing import TypeVar, cast
 import msgspec
 from msgspec import UNSET
 
-from extender.cluster.manifests.made_objects import PodLabels
 from extender.cluster.manifests.manifest_entries import FAULTS_MAX, AnyEntry, Role, entries_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.node_group_file import node_groups
 from extender.cluster.manifests.tree_copies import Taken, TreeCopies
+from extender.cluster.manifests.workload_objects import PodLabels
 from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.manifests.yaml_reader import Document, Value, json_message, read_bytes
 from extender.cluster.read.field_problems import field_problems
@@ -34,7 +34,6 @@ from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
-from extender.queries.plan.live_snapshot import LiveSnapshot, restored
 from extender.queries.plan.plan_query import (
     PlanInput,
     PlanQuestion,
@@ -42,6 +41,7 @@ from extender.queries.plan.plan_query import (
     plan_warnings,
 )
 from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput
+from extender.queries.plan.plan_worker_input import LiveSnapshot, restored
 
 T = TypeVar("T", Group, Pod)
 # per question about the cluster of the service, where thousands may be pending; also the most copies

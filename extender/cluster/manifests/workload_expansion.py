@@ -15,12 +15,6 @@ from typing import Any, Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.made_objects import (
-    check_number_of_pods,
-    controller_labels,
-    group_from,
-    pods_of_leaf,
-)
 from extender.cluster.manifests.manifest_entries import (
     AnyEntry,
     Entry,
@@ -30,6 +24,12 @@ from extender.cluster.manifests.manifest_entries import (
     entries_in,
     filled_in_uid,
     with_metadata,
+)
+from extender.cluster.manifests.workload_objects import (
+    check_number_of_pods,
+    controller_labels,
+    group_from,
+    pods_of_leaf,
 )
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources, owner_uid
 from extender.cluster.manifests.yaml_reader import Document
@@ -59,7 +59,7 @@ from extender.core.workloads.workload_object import (
     WORKLOAD_ANNOTATION,
     WorkloadObject,
 )
-from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
+from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
 _TREE_FIELD = f"metadata.labels[{TREE_LABEL}]"
 _ENDED = "is finished or being deleted: it needs no pods any more"

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.made_objects import PodLabels, leaf_uses
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role
+from extender.cluster.manifests.workload_objects import PodLabels, leaf_uses
 from extender.cluster.read.object_decoding import BUILTIN_GROUP, key_of, source_of, without_nulls
 from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.tree_profile_conversion import profile_of
@@ -18,7 +18,7 @@ from extender.cluster.types.namespace_types import Namespace
 from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
-from extender.core.trees.leaf_uses import with_finished_pods
+from extender.core.trees.leaves_in_use import with_finished_pods
 from extender.core.workloads.kinds.trainjob_jobset import RuntimeName
 from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import inspect
 
-from extender.core.model.wording import did_you_mean
+from extender.core.model.message_formatting import did_you_mean
 
 VALUE_SHOWN_MAX: Final = 120  # characters of a wrong value in a message
 FIELDS_SHOWN_MAX: Final = 12  # names in one message

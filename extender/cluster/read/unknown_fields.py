@@ -12,7 +12,7 @@ from typing import Any, Final
 from extender.cluster import types as api
 from extender.cluster.read.field_problems import FieldProblem
 from extender.cluster.types import group_types, node_types, tree_profile_types, volume_types
-from extender.core.model.wording import did_you_mean
+from extender.core.model.message_formatting import did_you_mean
 
 PREFIX: Final = "gang-extender.dev/"
 # of users and of the service, by the field of metadata

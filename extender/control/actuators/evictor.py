@@ -45,8 +45,8 @@ from extender.core.preempt.preemption_lifecycle import (
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import DISRUPTION_TARGET, PREEMPTED
-from extender.runtime.idle_times import IdleTimes
 from extender.runtime.periodic import ObjectFaults
+from extender.runtime.stall_timer import IdleTimes
 from extender.settings import Settings
 from extender.telemetry import METRICS
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from extender.control.actuators.placement_priority import PlacementPriority
+from extender.control.actuators.write_priority import PlacementPriority
 from extender.control.log.leader import Leader
 from extender.core.model.cluster_view import ClusterView, Guard, changed_guards
 from extender.core.model.errors import ClusterUnavailable, RequestRejected

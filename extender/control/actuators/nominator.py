@@ -23,7 +23,7 @@ from immutables import Map, MapMutation
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
-from extender.control.published.held_back_members import HeldBackMembers
+from extender.control.published.members_to_retry import HeldBackMembers
 from extender.core.admit.gate_removal_order import (
     GateRemovalStages,
     next_to_release,

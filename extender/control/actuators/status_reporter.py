@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from immutables import Map
 
-from extender.control.actuators.placement_priority import PlacementPriority
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
+from extender.control.actuators.write_priority import PlacementPriority
 from extender.control.log.leader import Leader
 from extender.core.admit.gang_sentences import (
     Sentences,
@@ -41,11 +41,11 @@ from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView, changed_groups, pods_by_leaf
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, PodUid
+from extender.core.model.message_formatting import counted, spaced
 from extender.core.model.object_identity import changed_keys, same_objects
 from extender.core.model.pod_groups import INVALID_CHAINS, PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import Visibility, readers_of
-from extender.core.model.wording import counted, spaced
 from extender.core.verbs.filter_and_prioritize import (
     pending_reason,
     possible_pod_rules,

@@ -19,10 +19,10 @@ from extender.control.admission.termination_reasons import TerminationReasons
 from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.append_batch import AppendBatch
 from extender.control.log.leader import Leader
-from extender.control.published.held_back_members import HeldBackMembers
-from extender.control.published.loop_exchange import LoopExchange
 from extender.control.published.loss_predictor import LossPredictor
+from extender.control.published.members_to_retry import HeldBackMembers
 from extender.control.published.pass_result import PublishedPass
+from extender.control.published.shared_state import LoopExchange
 from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.admit.readmission_backoff import Readmissions
 from extender.core.admit.unschedulable_cache import UnschedulableCache

@@ -1,7 +1,7 @@
 """The leader: the only writer of the log, made of the lease loop, the append pipeline and the settlement.
 
 The lease loop acquires, keeps and loses the lease (`lease_loop`). Under a lease, events go through the append pipeline
-(`append_pipeline`). An append whose outcome is unknown is settled before anything else is written (`settlement`).
+(`append_pipeline`). An append whose outcome is unknown is settled before anything else is written (`in_doubt_appends`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from extender.control.log.append_pipeline import AppendPipeline
 from extender.control.log.follower import Follower
 from extender.control.log.history_guard import HistoryGuard
+from extender.control.log.in_doubt_appends import Settlement
 from extender.control.log.leader_role import LeaderRole
 from extender.control.log.lease import Lease, LeaseIdentity, keep_clock
 from extender.control.log.lease_loop import LeaseLoop
-from extender.control.log.settlement import Settlement
 from extender.core.log.events import (
     AnyEventData,
     GangAdmitted,

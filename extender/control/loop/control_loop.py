@@ -23,7 +23,7 @@ from typing import NamedTuple
 from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.pending_trees import PendingTrees
-from extender.control.loop.expected_changes import ChildGroups, are_expected
+from extender.control.loop.deferrable_changes import ChildGroups, are_expected
 from extender.control.loop.reconciler import Reconciler
 from extender.control.published.pass_result import Observation
 from extender.core.admit.native_gang_scheduling import gates_to_remove
@@ -58,7 +58,7 @@ REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between pa
 REST_LATER_MS = 40
 # Loading the solver takes a second of CPU time; a service that starts has other work.
 SOLVER_AFTER_MS = 10_000
-# So long after the first of them, changes are handled after which nothing can be admitted; see `expected_changes`. What a
+# So long after the first of them, changes are handled after which nothing can be admitted; see `deferrable_changes`. What a
 # small tree has done is handled before the next tree comes, which would wait for it. A pass over a large gang takes
 # longer, so it waits for more changes: so many times as long as the last pass.
 EXPECTED_CHANGES_MS = 100

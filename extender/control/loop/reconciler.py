@@ -42,8 +42,8 @@ from extender.core.reconcile.cluster_reconciliation import (
 )
 from extender.core.reconcile.drift import NominationDrift, ReconcileContext
 from extender.core.reconcile.incremental_reconciliation import IncrementalReconciliation
-from extender.runtime.idle_times import IdleTimes
 from extender.runtime.periodic import ObjectFaults
+from extender.runtime.stall_timer import IdleTimes
 from extender.telemetry import METRICS
 
 REASON = "ReadmissionLoopBackOff"

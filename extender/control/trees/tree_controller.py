@@ -24,7 +24,7 @@ from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnav
 from extender.core.model.ids import NIL_GANG
 from extender.core.model.object_identity import same_objects
 from extender.core.planner.codec.request_codec import digest_of
-from extender.core.trees.leaf_uses import LeafUses, WorkloadName, with_finished_pods
+from extender.core.trees.leaves_in_use import LeafUses, WorkloadName, with_finished_pods
 from extender.core.trees.native_owners import NativeOwners, native_groups_of
 from extender.core.trees.tree_events import (
     TreeEvent,

@@ -17,11 +17,11 @@ from extender.core.log.events import NoticeRecord
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
+from extender.core.model.message_formatting import counted
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import Pod
-from extender.core.model.wording import counted
-from extender.core.trees.leaf_uses import WorkloadName
+from extender.core.trees.leaves_in_use import WorkloadName
 from extender.core.trees.unused_labels import unused_label
 from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse

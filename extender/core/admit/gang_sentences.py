@@ -21,9 +21,9 @@ from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import GangState, LastDecision
 from extender.core.log.visible_state import reduced_decision
 from extender.core.model.ids import GroupKey
+from extender.core.model.message_formatting import counted, spaced
 from extender.core.model.pod_groups import Tree
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for
-from extender.core.model.wording import counted, spaced
 
 MESSAGE_MAX: Final = 800  # characters of a condition or Event; Kubernetes takes 1,024 of an Event
 UNITS_MAX: Final = 3  # named in a text

@@ -11,6 +11,7 @@ from immutables import Map
 
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.message_formatting import did_you_mean, join_names
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import (
     PROBLEMS_NAMED_MAX,
@@ -19,7 +20,6 @@ from extender.core.model.pod_groups import (
     Tree,
     composite_key,
 )
-from extender.core.model.wording import did_you_mean, join_names
 from extender.core.workloads.workload_object import MANAGED_BY
 
 # last words of topology keys, the widest first; words in one row are of one width

@@ -19,9 +19,9 @@ from extender.core.capacity.free_capacity import make_row, used_capacity_on
 from extender.core.log.reservation_state import CapacityHold, HeldPod, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, NodeName
+from extender.core.model.message_formatting import counted
 from extender.core.model.pods import PodShape
 from extender.core.model.visibility import namespace_of
-from extender.core.model.wording import counted
 from extender.core.planner.plan_types import PlanNode
 
 HELD: Final = "free capacity is held for trees of equal or higher priority that have waited longer"

@@ -15,8 +15,8 @@ from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import CapacityHold, HeldPod, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName
+from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import Forest, Tree
-from extender.core.model.wording import counted
 from extender.core.reconcile.drift import ReconcileContext
 from extender.core.reconcile.reservation_checks import unassigned, unfit_pods
 

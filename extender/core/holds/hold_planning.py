@@ -33,10 +33,10 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import CapacityHold, GangState, HeldPod, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.message_formatting import amounts_text, join_names
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.visibility import namespace_of
-from extender.core.model.wording import amounts_text, join_names
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PLANNER_VERSION, Plan, PlanGroup, PlanNode, PlanRequest

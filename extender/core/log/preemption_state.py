@@ -27,8 +27,8 @@ from extender.core.log.events import (
     VictimGone,
 )
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.model.message_formatting import counted
 from extender.core.model.visibility import is_hidden
-from extender.core.model.wording import counted
 
 # For this time a preemptor does not evict a unit of the same name again, and a victim that is gone is remembered.
 EVICTION_MEMORY_US: Final = 600_000_000

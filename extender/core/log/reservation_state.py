@@ -26,7 +26,7 @@ from extender.core.log.events import (
 )
 from extender.core.log.preemption_state import EvictedPod, PendingPreemption
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
-from extender.core.model.wording import counted
+from extender.core.model.message_formatting import counted
 from extender.core.workloads.native.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 

@@ -17,8 +17,8 @@ from immutables import Map
 
 from extender.core.model.dropped_fields import dropped_field_text
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, PodUid
+from extender.core.model.message_formatting import counted
 from extender.core.model.pods import Pod
-from extender.core.model.wording import counted
 
 DEPTH_MAX = 4  # levels counting the leaf (B7)
 CHILDREN_MAX = (

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from extender.core.model.wording import counted
+from extender.core.model.message_formatting import counted
 from extender.core.planner.explain.plan_builder import given, make_plan
 from extender.core.planner.explain.refusal_explanation import (
     RefusalExplanation,

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
-from extender.core.model.wording import counted
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
 from extender.core.workloads.name_rules import NAME_MAX
 from extender.core.workloads.native.native_groups import (

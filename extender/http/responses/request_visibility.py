@@ -1,6 +1,6 @@
 """What the caller of a request may see, as authorization has found it.
 
-`access_control` sets `request[VISIBILITY]` and `request[CALLER]` before the handler is called. Handlers ask only `visibility_of`.
+`access_middleware` sets `request[VISIBILITY]` and `request[CALLER]` before the handler is called. Handlers ask only `visibility_of`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.gang_history import HistoryLine, HistoryQuery, gang_of_name, history
 from extender.queries.log.parameter_validation import checked_text
-from extender.queries.log.preemption_line import OUTCOMES, PreemptionLine
+from extender.queries.log.preemption_dto import OUTCOMES, PreemptionLine
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions, victim_of_name
 from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.gang_selection import checked_states

@@ -37,10 +37,10 @@ from extender.http.v1 import (
 )
 from extender.http.v1.openapi import Operation, document
 from extender.http.web import health
-from extender.http.web.access_control import AccessControl
-from extender.http.web.caller_checks import check_of, close_outdated, direct_check_of
-from extender.http.web.direct_calls import DirectCalls
+from extender.http.web.access_middleware import AccessControl
+from extender.http.web.fast_path_calls import DirectCalls
 from extender.http.web.health import Probes
+from extender.http.web.listener_access import check_of, close_outdated, direct_check_of
 from extender.http.web.request_limits import ClusterSize, RequestLimits
 from extender.http.web.ui import StaticPages
 from extender.listener_settings import Listener, http_url, listeners

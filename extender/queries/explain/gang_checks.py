@@ -28,9 +28,9 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, PodUid, Position
+from extender.core.model.message_formatting import counted, duration_text, join_names, spaced
 from extender.core.model.pod_groups import Orphan, Tree
 from extender.core.model.visibility import namespace_of
-from extender.core.model.wording import counted, duration_text, join_names, spaced
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.plan_types import COMPLETE, GIVEN, TERMINATES, PlanGroup
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome

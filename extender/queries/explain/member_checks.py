@@ -12,9 +12,9 @@ from extender.core.admit.plan_request import GATE, is_candidate
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.ids import GroupKey, PodUid
+from extender.core.model.message_formatting import counted, spaced
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod
-from extender.core.model.wording import counted, spaced
 from extender.queries.explain.explanation import Check, Outcome
 from extender.queries.explain.gang_checks import (
     Finding,

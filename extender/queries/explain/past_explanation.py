@@ -34,8 +34,8 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import NodeName
+from extender.core.model.message_formatting import counted, spaced
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden
-from extender.core.model.wording import counted, spaced
 from extender.core.planner.plan_types import COMPLETE
 from extender.ports.query_ports import (
     EventFilter,

@@ -17,7 +17,7 @@ from extender.core.planner.codec import request_codec
 from extender.core.planner.codec.request_codec import InputSummary
 from extender.core.verbs import preempt_verb_input
 from extender.ports.log_ports import DecisionInput, DecisionInputs
-from extender.queries.log.preemption_line import AlternativeLine
+from extender.queries.log.preemption_dto import AlternativeLine
 from extender.runtime.cooperative_yield import Yielder
 
 DecisionEventData = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned

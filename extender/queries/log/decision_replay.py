@@ -18,7 +18,7 @@ from extender.core.log.events import (
     TreeRefused,
 )
 from extender.core.model.errors import CorruptLog
-from extender.core.model.wording import counted
+from extender.core.model.message_formatting import counted
 from extender.core.planner.codec.request_codec import decode, digest_of
 from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Verdict
 from extender.core.planner.planning import plan

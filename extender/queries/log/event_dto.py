@@ -45,7 +45,7 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import STILL_ARRIVING
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
-from extender.core.model.wording import counted
+from extender.core.model.message_formatting import counted
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC; a naive value is faster to add to
 _TWO = tuple(f"{number:02}" for number in range(60))

@@ -27,7 +27,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, Position
-from extender.core.model.wording import did_you_mean, join_names
+from extender.core.model.message_formatting import did_you_mean, join_names
 from extender.ports.log_ports import START, DecisionInputs
 from extender.ports.query_ports import EventFilter, EventPage, EventQueries, GangIncarnation
 from extender.queries.log.decision_details import Decision, decision_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from extender.core.model.message_formatting import amounts_text, counted, spaced
 from extender.core.model.visibility import is_hidden
-from extender.core.model.wording import amounts_text, counted, spaced
-from extender.queries.log.preemption_line import PreemptionLine, UnitLine
+from extender.queries.log.preemption_dto import PreemptionLine, UnitLine
 
 OTHERS_MAX = 3  # alternatives, and other units, that are named
 

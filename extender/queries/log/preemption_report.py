@@ -21,7 +21,7 @@ from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import PAGE, rfc3339
 from extender.queries.log.gang_history import check_names, chosen_path
-from extender.queries.log.preemption_line import (
+from extender.queries.log.preemption_dto import (
     AlternativeLine,
     EvictedPodLine,
     PreemptionLine,

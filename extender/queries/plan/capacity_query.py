@@ -36,7 +36,7 @@ from extender.queries.plan.plan_query import (
     plan_in_order,
     worst_verdict,
 )
-from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
+from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
 COPIES_MAX: Final = 1_000  # of one query
 

@@ -26,9 +26,9 @@ from extender.core.model.cluster_view import (
 )
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.message_formatting import counted, did_you_mean
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod
-from extender.core.model.wording import counted, did_you_mean
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 STATE_TAINTS: Final = "node.kubernetes.io/"  # set by controllers: not ready, under pressure

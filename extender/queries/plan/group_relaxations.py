@@ -10,9 +10,9 @@ import msgspec
 
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
+from extender.core.model.message_formatting import did_you_mean, spaced
 from extender.core.model.pod_groups import Group
-from extender.core.model.wording import did_you_mean, spaced
-from extender.queries.plan.workload_outcomes import GroupOrigin
+from extender.queries.plan.workload_summaries import GroupOrigin
 
 FIELDS: Final = ("topology", "minCount", "minGroupCount")
 GROUPS_SHOWN_MAX: Final = 20

@@ -13,8 +13,8 @@ import msgspec
 
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName
+from extender.core.model.message_formatting import counted
 from extender.core.model.nodes import Node
-from extender.core.model.wording import counted
 from extender.core.planner.plan_types import Plan, PlanGroup, PlanNode, PlanRequest
 from extender.core.planner.preempt.judgement import judge
 from extender.core.planner.preempt.victim_search import PreemptionPlan

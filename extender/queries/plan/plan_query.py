@@ -26,6 +26,7 @@ from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
+from extender.core.model.message_formatting import counted, did_you_mean, join_names
 from extender.core.model.pod_groups import (
     Forest,
     Group,
@@ -36,7 +37,6 @@ from extender.core.model.pod_groups import (
 )
 from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
-from extender.core.model.wording import counted, did_you_mean, join_names
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     Conflict,
@@ -73,7 +73,7 @@ from extender.queries.plan.plan_steps import (
     without_pods,
 )
 from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hints
-from extender.queries.plan.workload_outcomes import GroupOrigin, RefusedWorkload
+from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
 AnswerWord = VerdictWord | Literal["nothing"]  # nothing: no tree and no pod was planned

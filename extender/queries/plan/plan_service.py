@@ -21,7 +21,7 @@ from extender.ports.cluster_ports import ReleasingGangs
 from extender.ports.log_ports import Clock, StateSource
 from extender.ports.workload_ports import Workloads
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.plan.live_snapshot import LiveSnapshot, snapshot
+from extender.queries.plan.plan_worker_input import LiveSnapshot, snapshot
 
 NOW_BODY_MAX = 1 << 20  # bytes of a request for the live cluster; it is parsed on the event loop
 

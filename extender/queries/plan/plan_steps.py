@@ -16,7 +16,7 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Group, Tree
 from extender.core.model.pods import Pod
 from extender.core.workloads.tree_parts import PartStep
-from extender.queries.plan.workload_outcomes import GroupOrigin
+from extender.queries.plan.workload_summaries import GroupOrigin
 
 Steps = Mapping[
     GroupKey, tuple[PartStep, ...]

@@ -11,7 +11,7 @@ from extender.core.model.pod_groups import Tree
 from extender.core.planner.explain.relaxations import evicting
 from extender.core.planner.plan_types import Relaxation
 from extender.core.workloads.workload_object import MIN_ANNOTATION
-from extender.queries.plan.workload_outcomes import GroupOrigin
+from extender.queries.plan.workload_summaries import GroupOrigin
 
 
 class GroupLine(msgspec.Struct, frozen=True, kw_only=True):

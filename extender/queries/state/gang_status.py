@@ -15,7 +15,7 @@ from extender.core.log.gang_phase import (
     undecided_reason,
 )
 from extender.core.log.reservation_state import GangState, MemberLoss
-from extender.core.model.wording import counted, spaced
+from extender.core.model.message_formatting import counted, spaced
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import loss_reason
 

@@ -14,7 +14,7 @@ import msgspec
 
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import HistoryTruncated, RecordedEvent
-from extender.core.log.interval_rows import (
+from extender.core.log.interval_row_projection import (
     GangRow,
     IntervalRow,
     IntervalRows,
@@ -27,7 +27,7 @@ from extender.core.log.state_projector import fold
 from extender.core.log.tampering import Findings, LogFinding
 from extender.core.model.errors import AlteredEvent, CorruptLog, MissingEvent
 from extender.core.model.ids import Epoch, Position
-from extender.core.model.wording import counted
+from extender.core.model.message_formatting import counted
 from extender.ports.log_ports import EventLog, LogMark, LogPage
 from extender.ports.verification_ports import (
     Definition,

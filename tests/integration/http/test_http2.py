@@ -25,7 +25,7 @@ from extender.http.listener import connection_limits, http2_connection
 from extender.http.responses import unsent_answers
 from extender.listener_settings import HTTP1_SERVER_NAME
 from extender.telemetry import METRICS
-from tests.integration.http.test_direct_calls import bodies
+from tests.integration.http.test_fast_path_calls import bodies
 from tests.support.certificates import certificate_folder, client_context
 from tests.support.service.http2_client import Http2Client, http2_client
 from tests.support.service.tls_listeners import BIND, FILTER, client, listening

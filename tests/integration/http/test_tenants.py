@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from extender.core.log.events import GangUnschedulable, PreemptionPlanned
 from extender.core.model.ids import Position
 from extender.core.model.visibility import Visibility
-from extender.http.access.route_rights import RIGHTS, RouteRight
+from extender.http.access.route_permissions import RIGHTS, RouteRight
 from extender.http.responses.error_responses import problems
 from extender.http.responses.request_body import BODY
 from extender.http.responses.request_visibility import VISIBILITY

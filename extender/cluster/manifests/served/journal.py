@@ -1,6 +1,6 @@
 """The writes to a manifest cluster: one append-only file of JSON lines, `cluster.jsonl`.
 
-Owns the format of the lines, and reads and durably writes them; `journal_overlay` folds
+Owns the format of the lines, and reads and durably writes them; `journal_replay` folds
 them. Manifests are never written; a binding exists only here.
 
 Each line is an object with `type` and `at_us` (microseconds since the epoch):

@@ -46,7 +46,7 @@ from extender.cluster.manifests.served.journal import (
     Nominated,
     Record,
 )
-from extender.cluster.manifests.served.journal_overlay import JournalOverlay, with_writes
+from extender.cluster.manifests.served.journal_replay import JournalOverlay, with_writes
 from extender.cluster.manifests.served.manifest_workloads import ManifestWorkloads
 from extender.cluster.manifests.workload_sources import owner_uid
 from extender.cluster.manifests.yaml_reader import STDIN

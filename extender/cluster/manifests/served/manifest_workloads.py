@@ -13,6 +13,7 @@ import msgspec
 from immutables import Map
 
 from extender.cluster import types as api
+from extender.cluster.manifests.controller_simulation import ServedWorkloads
 from extender.cluster.manifests.manifest_entries import filled_in_uid, ident_of, with_metadata
 from extender.cluster.manifests.served.journal import (
     CompositeWritten,
@@ -20,8 +21,7 @@ from extender.cluster.manifests.served.journal import (
     PodGroupWritten,
     Record,
 )
-from extender.cluster.manifests.served.journal_overlay import JournalOverlay
-from extender.cluster.manifests.workload_player import ServedWorkloads
+from extender.cluster.manifests.served.journal_replay import JournalOverlay
 from extender.cluster.read.object_decoding import convert, group_of
 from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.read.workload_conversion import workload_of

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from extender.core.model.ids import NodeName
+from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pods import PodRule, PodShape
-from extender.core.model.wording import counted, join_names
 from extender.core.planner.explain.refusal_causes import volume_text
-from extender.core.planner.explain.requirement_solver import (
+from extender.core.planner.explain.relaxation_solver import (
     PlacementRequirement,
     RequirementSolver,
 )
-from extender.core.planner.explain.tree_forms import walk
+from extender.core.planner.explain.tree_variants import walk
 from extender.core.planner.model.feasibility import (
     admissible,
     is_leaf,

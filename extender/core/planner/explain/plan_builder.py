@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from extender.core.model.wording import join_names
+from extender.core.model.message_formatting import join_names
 from extender.core.planner.model.feasibility import waiting_reasons
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import (

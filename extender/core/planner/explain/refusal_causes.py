@@ -15,10 +15,10 @@ import numpy as np
 from msgspec import UNSET
 
 from extender.core.model.ids import NodeName
+from extender.core.model.message_formatting import join_names
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import NodeSelector, PodShape, Toleration
-from extender.core.model.wording import join_names
-from extender.core.planner.explain.tree_forms import map_groups
+from extender.core.planner.explain.tree_variants import map_groups
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_filters import (
     CORDON,

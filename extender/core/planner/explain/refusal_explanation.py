@@ -14,10 +14,10 @@ from extender.core.planner.explain.minimal_conflict import (
     requirements_of,
     topology_text,
 )
+from extender.core.planner.explain.relaxation_solver import RequirementSolver
 from extender.core.planner.explain.relaxations import relaxations, without_topology
-from extender.core.planner.explain.requirement_solver import RequirementSolver
 from extender.core.planner.explain.shortfalls import diagnose
-from extender.core.planner.explain.tree_forms import walk
+from extender.core.planner.explain.tree_variants import walk
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.plan_types import (

@@ -8,19 +8,19 @@ from typing import TypeVar
 
 import msgspec
 
-from extender.core.model.wording import join_names
+from extender.core.model.message_formatting import join_names
+from extender.core.planner.explain.additional_nodes import more_nodes, with_added
 from extender.core.planner.explain.minimal_conflict import (
     cordoned_nodes,
     hard_taints,
     rule_texts,
 )
-from extender.core.planner.explain.more_nodes import more_nodes, with_added
 from extender.core.planner.explain.refusal_causes import volume_text
-from extender.core.planner.explain.requirement_solver import (
+from extender.core.planner.explain.relaxation_solver import (
     PlacementRequirement,
     RequirementSolver,
 )
-from extender.core.planner.explain.tree_forms import RequirementChange, changed_tree, walk
+from extender.core.planner.explain.tree_variants import RequirementChange, changed_tree, walk
 from extender.core.planner.model.feasibility import threshold
 from extender.core.planner.model.node_filters import without_selectors, without_volumes
 from extender.core.planner.model.problem import Options

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.core.model.wording import counted, join_names
+from extender.core.model.message_formatting import counted, join_names
 from extender.core.planner.explain.refusal_causes import (
     NOT_SEARCHED,
     ROOT_KEEPS,

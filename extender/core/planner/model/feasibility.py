@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import UnsetType
 
+from extender.core.model.message_formatting import did_you_mean, join_names
 from extender.core.model.pods import PodShape
-from extender.core.model.wording import did_you_mean, join_names
 from extender.core.planner.plan_types import Feasibility, PlanGroup
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.upper_bounds import bound_all
-from extender.core.planner.preempt.emptied_nodes import EmptiedNodes
+from extender.core.planner.preempt.eviction_order import EmptiedNodes
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import CostModel
 

@@ -19,8 +19,8 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.visibility import Visibility, name_for
-from extender.core.model.wording import counted, join_names
 from extender.core.planner.explain.best_partial_placement import best_partial
 from extender.core.planner.explain.plan_builder import make_plan
 from extender.core.planner.explain.shortfalls import diagnose

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from extender.core.model.wording import did_you_mean
+from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.fields.api_fields import TABLE, VERSIONS
 
 Fields = Mapping[str, str]  # names of fields, each with the name of its type or nothing

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from extender.core.workloads.kind_rules import never, number, only_whole, scheduling_block
 from extender.core.workloads.kinds.leader_worker_replicas import (
     LEAF_LABEL_CEL,
     PLANNED,
@@ -33,6 +32,7 @@ from extender.core.workloads.tree_parts import Composite, LeafUse, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
 from extender.core.workloads.workload_fields import LabelFields, LeaderWorkerSetFields, ReadFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_kind_common import never, number, only_whole, scheduling_block
 from extender.core.workloads.workload_object import WorkloadObject
 
 PREFIX = "disaggregatedset.x-k8s.io"

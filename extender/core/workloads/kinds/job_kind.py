@@ -9,16 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from extender.core.workloads.kind_rules import (
-    UID_PIECE,
-    has_condition,
-    managed_by_other,
-    number,
-    only_whole,
-    required,
-    scheduling_block,
-    template_kept_out,
-)
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
@@ -28,6 +18,16 @@ from extender.core.workloads.workload_kind import (
     Notice,
     WorkloadKind,
     WorkloadParts,
+)
+from extender.core.workloads.workload_kind_common import (
+    UID_PIECE,
+    has_condition,
+    managed_by_other,
+    number,
+    only_whole,
+    required,
+    scheduling_block,
+    template_kept_out,
 )
 from extender.core.workloads.workload_object import TREE_LABEL, WorkloadObject
 

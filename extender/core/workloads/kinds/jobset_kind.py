@@ -13,15 +13,6 @@ from typing import Any
 import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX
-from extender.core.workloads.kind_rules import (
-    UID_PIECE,
-    has_condition,
-    managed_by_other,
-    number,
-    scheduling_block,
-    template_kept_out,
-    template_label,
-)
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as POD_INDEX_LABEL
 from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME_LABEL
 from extender.core.workloads.kinds.job_kind import (
@@ -49,14 +40,23 @@ from extender.core.workloads.kinds.jobset_steps import (
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, TreeRefusal, refusal_of
-from extender.core.workloads.user_templates import TemplateUser, templated_roots
 from extender.core.workloads.workload_fields import PODS_MAX, JobSetFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_kind_common import (
+    UID_PIECE,
+    has_condition,
+    managed_by_other,
+    number,
+    scheduling_block,
+    template_kept_out,
+    template_label,
+)
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
     TOPOLOGY_ANNOTATION,
     WorkloadObject,
 )
+from extender.core.workloads.workload_templates import TemplateUser, templated_roots
 
 PREFIX = "jobset.sigs.k8s.io"
 NAME_LABEL = f"{PREFIX}/jobset-name"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from extender.core.workloads.kind_rules import number
 from extender.core.workloads.kinds.job_kind import pods_at_once
 from extender.core.workloads.kinds.jobset_steps import (
     ReplicatedJob,
@@ -22,6 +21,7 @@ from extender.core.workloads.kinds.jobset_steps import (
 )
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Part
 from extender.core.workloads.tree_policy import TreePolicy
+from extender.core.workloads.workload_kind_common import number
 from extender.core.workloads.workload_object import WorkloadObject
 
 Settings = Mapping[str, Any]  # schedulingPolicy, disruptionMode and others of one level

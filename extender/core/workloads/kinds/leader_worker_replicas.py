@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import CHILDREN_MAX
-from extender.core.model.wording import counted
-from extender.core.workloads.kind_rules import number, template_kept_out, template_label
 from extender.core.workloads.name_rules import (
     LabelCondition,
     LabelValue,
@@ -27,6 +26,7 @@ from extender.core.workloads.name_rules import (
 )
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part, PartStep
 from extender.core.workloads.tree_policy import InvalidPolicy, TreeRefusal, refusal_of
+from extender.core.workloads.workload_kind_common import number, template_kept_out, template_label
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
     TOPOLOGY_ANNOTATION,

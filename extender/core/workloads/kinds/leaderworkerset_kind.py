@@ -9,13 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from extender.core.workloads.kind_rules import (
-    UID_PIECE,
-    never,
-    number,
-    only_whole,
-    scheduling_block,
-)
 from extender.core.workloads.kinds.leader_worker_replicas import (
     LEAF_LABEL_CEL,
     NAME_LABEL,
@@ -39,6 +32,13 @@ from extender.core.workloads.tree_parts import BASIC, Composite, LeafUse, Observ
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
 from extender.core.workloads.workload_fields import LeaderWorkerSetFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_kind_common import (
+    UID_PIECE,
+    never,
+    number,
+    only_whole,
+    scheduling_block,
+)
 from extender.core.workloads.workload_object import GANG_ANNOTATION, WorkloadObject
 
 _TAIL = re.compile(TAIL)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from extender.core.workloads.kind_rules import never, number, only_whole
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
 from extender.core.workloads.tree_policy import (
@@ -20,6 +19,7 @@ from extender.core.workloads.tree_policy import (
     refusal_of,
 )
 from extender.core.workloads.workload_kind import Notice, ObjectKind, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_kind_common import never, number, only_whole
 from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "grove.io/podgang"

@@ -14,14 +14,6 @@ from typing import Any
 import msgspec
 
 from extender.core.model.errors import BadInput
-from extender.core.workloads.kind_rules import (
-    managed_by_other,
-    never,
-    number,
-    only_whole,
-    required,
-    template_kept_out,
-)
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name, split_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
@@ -33,6 +25,14 @@ from extender.core.workloads.workload_fields import (
     TemplateFields,
 )
 from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_kind_common import (
+    managed_by_other,
+    never,
+    number,
+    only_whole,
+    required,
+    template_kept_out,
+)
 from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "ray.io/cluster"

@@ -7,9 +7,9 @@ name rules nor templates of its own. Trainer copies no label of a TrainJob to it
 
 from __future__ import annotations
 
-from extender.core.workloads.kind_rules import has_condition, managed_by_other
 from extender.core.workloads.workload_fields import TrainJobFields
 from extender.core.workloads.workload_kind import RuntimePatch, WorkloadKind
+from extender.core.workloads.workload_kind_common import has_condition, managed_by_other
 
 MANAGER = "trainer.kubeflow.org/trainjob-controller"
 

@@ -13,8 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from extender.core.model.wording import counted
-from extender.core.workloads.kind_rules import scheduling_block
+from extender.core.model.message_formatting import counted
 from extender.core.workloads.tree_parts import Part, leaves_of
 from extender.core.workloads.tree_policy import (
     InvalidPolicy,
@@ -24,6 +23,7 @@ from extender.core.workloads.tree_policy import (
     refusal_of,
 )
 from extender.core.workloads.workload_kind import Notice, WorkloadKind
+from extender.core.workloads.workload_kind_common import scheduling_block
 from extender.core.workloads.workload_object import (
     MIN_ANNOTATION,
     TOPOLOGY_ANNOTATION,

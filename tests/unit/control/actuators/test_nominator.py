@@ -10,7 +10,7 @@ import pytest
 
 from extender.control.actuators import nominator
 from extender.control.actuators.nominator import Nominator, Step, next_step
-from extender.control.published.held_back_members import HeldBackMembers
+from extender.control.published.members_to_retry import HeldBackMembers
 from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST

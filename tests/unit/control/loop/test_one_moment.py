@@ -23,7 +23,7 @@ BEGINS = {
     "actuators/evictor.py": {"_still_due", "_wait_and_recheck", "_mark_groups"},
     "actuators/status_reporter.py": {"_process"},
     "actuators/finalizer_controller.py": {"run", "_work_for_a_round", "_held", "_write"},
-    "actuators/placement_priority.py": {"_are_being_placed"},
+    "actuators/write_priority.py": {"_are_being_placed"},
 }  # fmt: skip
 ASKS = {"view", "observe", "pending_state", "committed"}  # of a cluster, an observer, a leader
 

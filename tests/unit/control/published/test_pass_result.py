@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.control.published.held_back_members import HeldBackMembers
+from extender.control.published.members_to_retry import HeldBackMembers
 from extender.control.published.pass_result import Observation, PassResult, PublishedPass
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import forest_of

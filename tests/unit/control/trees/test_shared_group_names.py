@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.trees.leaf_uses import LeafUses, WorkloadName
+from extender.core.trees.leaves_in_use import LeafUses, WorkloadName
 from extender.core.workloads.workload_object import MANAGED_BY
 from tests.support.service.fakes import FakeCluster, Stage, idle
 from tests.support.service.manifest_builders import a_pod

@@ -10,7 +10,7 @@ import pytest
 
 from extender.core.model.errors import NotFound
 from extender.queries.log import preemption_paragraph as paragraph
-from extender.queries.log.preemption_line import (
+from extender.queries.log.preemption_dto import (
     AlternativeLine,
     EvictedPodLine,
     PreemptionLine,

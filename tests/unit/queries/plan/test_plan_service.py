@@ -15,8 +15,8 @@ from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.queries.plan import plan_service
-from extender.queries.plan.live_snapshot import restored, snapshot
 from extender.queries.plan.plan_query_worker import PlanQueryWorker
+from extender.queries.plan.plan_worker_input import restored, snapshot
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans

@@ -11,7 +11,7 @@ from extender.cluster.manifests.manifest_loader import build, complete
 from extender.cluster.manifests.yaml_reader import Document
 from extender.cluster.read.workload_conversion import workload_of
 from extender.core.model.errors import BadInput
-from extender.core.trees.leaf_uses import LeafUses, WorkloadName
+from extender.core.trees.leaves_in_use import LeafUses, WorkloadName
 from extender.core.trees.tree_events import compile_request, profile_name
 from extender.core.workloads.kind_table import BY_KIND, leaf_of_pod
 from extender.core.workloads.tree_compiler import compile_tree

@@ -18,7 +18,7 @@ from extender.http.listener.client_certificate import ClientCertificate
 from extender.http.listener.connection_limits import ConnectionLimits, close_after
 from extender.http.listener.tls_contexts import TlsContexts
 from extender.http.scheduler.leader_proxy import FROM_REPLICA
-from extender.http.web.direct_calls import DirectCaller, DirectCheck
+from extender.http.web.fast_path_calls import DirectCaller, DirectCheck
 from extender.http.web.request_limits import PROBES, RequestRefused
 from extender.listener_settings import Listener
 from extender.settings import LOOPBACK, Settings

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from extender.control.published.held_back_members import HeldBackMembers
 from extender.control.published.loss_predictor import LossPredictor
+from extender.control.published.members_to_retry import HeldBackMembers
 from extender.control.published.pass_result import PublishedPass
 from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.log.reservation_state import ReservationState

@@ -15,11 +15,11 @@ from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 from extender.composition import Service, Store
 from extender.core.model.visibility import Visibility
 from extender.http.access.review_cache import NAMESPACES_MAX, ReviewCache
-from extender.http.access.route_rights import RIGHTS, RouteRight
+from extender.http.access.route_permissions import RIGHTS, RouteRight
 from extender.http.responses.error_responses import problems
 from extender.http.responses.request_visibility import visibility_of
-from extender.http.web import access_control
-from extender.http.web.access_control import AccessControl, refusal
+from extender.http.web import access_middleware
+from extender.http.web.access_middleware import AccessControl, refusal
 from extender.http.web.server import OPERATIONS
 from extender.ports.access_ports import AccessRight, Caller
 from extender.queries.plan.plan_service import PlanResult
@@ -67,7 +67,7 @@ async def test_every_route_has_a_right():
     assert routes == set(RIGHTS)
     paths = {one.path for one in OPERATIONS} | {"/v1/openapi.json"}
     assert paths == {path for path in RIGHTS if path.startswith("/v1/")}
-    free = {path for path, need in RIGHTS.items() if need in access_control.FREE}
+    free = {path for path, need in RIGHTS.items() if need in access_middleware.FREE}
     assert not any(path.startswith(("/v1", "/metrics")) for path in free)
 
 
@@ -76,7 +76,7 @@ async def test_without_a_token_there_is_no_data(served):
     for path, need in RIGHTS.items():
         url = path.replace("{", "").replace("}", "")
         method = "POST" if need in (RouteRight.PLAN, RouteRight.CERTIFICATE) else "GET"
-        if need in access_control.FREE or not _is_served(served, path):
+        if need in access_middleware.FREE or not _is_served(served, path):
             continue
         for headers in ({}, {"Authorization": "Basic YTpi"}, bearer(""), bearer("invented")):
             async with served.client.request(method, url, headers=headers) as reply:
@@ -316,7 +316,7 @@ async def test_a_stream_lives_through_a_short_outage(reviews, client_of, monkeyp
         asked = len(reviews.asked)
         await eventually(lambda: len(reviews.asked) > asked + 3, "rights are checked again")
         assert not plain.ended.is_set()
-        monkeypatch.setattr(access_control, "STREAM_UNKNOWN_S", 0.0)
+        monkeypatch.setattr(access_middleware, "STREAM_UNKNOWN_S", 0.0)
         await plain.ended.wait()
 
 

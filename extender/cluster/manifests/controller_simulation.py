@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.made_objects import (
+from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, SourceEntry
+from extender.cluster.manifests.workload_expansion import roots_of
+from extender.cluster.manifests.workload_objects import (
     check_number_of_pods,
     controller_labels,
     pods_of_leaf,
 )
-from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, SourceEntry
-from extender.cluster.manifests.workload_expansion import roots_of
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources
 from extender.cluster.read.workload_conversion import workload_of
 from extender.core.model.errors import BadInput

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from extender.core.model.ids import NodeName
-from extender.core.planner.explain.requirement_solver import PlacementRequirement
+from extender.core.planner.explain.relaxation_solver import PlacementRequirement
 from extender.core.planner.explain.shortfalls import failing, held_in, placeable
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
+from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import DEPTH_MAX
-from extender.core.model.wording import counted
-from extender.core.workloads.kind_rules import number
 from extender.core.workloads.tree_parts import BASIC, Composite, Given, Leaf, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, refusal_of
+from extender.core.workloads.workload_kind_common import number
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
     WORKLOAD_ANNOTATION,

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from extender.control.actuators import placement_priority
+from extender.control.actuators import write_priority
 from extender.control.actuators.finalizer_controller import FinalizerController
-from extender.control.actuators.placement_priority import (
+from extender.control.actuators.write_priority import (
     FRESH_MS,
     PlacementPriority,
     reserved_since,
@@ -41,7 +41,7 @@ async def test_a_reservation_is_fresh_for_a_moment():
 
 async def test_a_finalizer_waits_until_the_members_are_bound(monkeypatch):
     """It is written at once when they are."""
-    monkeypatch.setattr(placement_priority, "GIVE_WAY_S", 3600.0)
+    monkeypatch.setattr(write_priority, "GIVE_WAY_S", 3600.0)
     async with await admitted_stage() as stage:
         guard(stage)
         stage.start(FinalizerController(stage.cluster, stage.leader, stage.clock).run())
@@ -58,7 +58,7 @@ async def test_a_finalizer_waits_until_the_members_are_bound(monkeypatch):
 
 async def test_one_that_is_removed_does_not_wait(monkeypatch):
     """The user waits for the end of the group."""
-    monkeypatch.setattr(placement_priority, "GIVE_WAY_S", 3600.0)
+    monkeypatch.setattr(write_priority, "GIVE_WAY_S", 3600.0)
     async with await admitted_stage() as stage:
         stage.cluster.add(a_group("h", gang=1))
         guard(stage, name="h", deleting=True, finalizers=(FINALIZER,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.runtime.idle_times import IdleTimes
+from extender.runtime.stall_timer import IdleTimes
 from tests.support.service.fakes import FakeClock
 
 

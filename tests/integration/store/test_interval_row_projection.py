@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given
 
-from extender.core.log.interval_rows import (
+from extender.core.log.interval_row_projection import (
     GangRow,
     IntervalRows,
     PlacementRow,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import msgspec
 
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.planner.explain.tree_forms import (
+from extender.core.planner.explain.tree_variants import (
     Changes,
     RequirementChange,
     TreeForms,

@@ -7,7 +7,7 @@ import pytest
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
-from extender.core.planner.explain.more_nodes import HOSTNAME, _copy
+from extender.core.planner.explain.additional_nodes import HOSTNAME, _copy
 from extender.core.planner.plan_types import (
     Plan,
     PlanGroup,

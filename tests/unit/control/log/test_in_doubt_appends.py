@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from extender.control.log import settlement as settlement_module
+from extender.control.log import in_doubt_appends as settlement_module
 from extender.control.log.append_pipeline import AppendPipeline
 from extender.control.log.history_guard import OLDER_COPY, HistoryGuard
+from extender.control.log.in_doubt_appends import Settlement
 from extender.control.log.leader_role import LeaderRole
 from extender.control.log.lease import Lease, LeaseIdentity
-from extender.control.log.settlement import Settlement
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.errors import NotLeading, StoreUnavailable
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, Script

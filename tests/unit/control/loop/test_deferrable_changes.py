@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from extender.control.loop import control_loop
-from extender.control.loop.expected_changes import ChildGroups, are_expected
+from extender.control.loop.deferrable_changes import ChildGroups, are_expected
 from extender.core.admit.plan_request import GATE
 from extender.core.log.events import GangAdmitted, GangObserved, GangScheduled, PodBound
 from extender.core.log.reservation_state import EMPTY

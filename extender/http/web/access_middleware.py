@@ -18,7 +18,7 @@ from aiohttp.typedefs import Middleware
 from extender.core.model.errors import AccessUnknown, ExtenderError, Forbidden, Unauthenticated
 from extender.core.model.visibility import Visibility
 from extender.http.access.review_cache import ReviewCache
-from extender.http.access.route_rights import RIGHTS, RouteRight
+from extender.http.access.route_permissions import RIGHTS, RouteRight
 from extender.http.listener.connection_limits import ConnectionLimits
 from extender.http.responses.error_responses import Handler
 from extender.http.responses.request_body import body_of
