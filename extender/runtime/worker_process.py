@@ -14,7 +14,6 @@ from multiprocessing.context import ForkContext, ForkProcess, SpawnContext, Spaw
 from typing import Any, TypeVar
 
 from extender.runtime.child_process import PR_SET_PDEATHSIG
-from extender.runtime.cpu_slice import request_default_slices
 
 PR_SET_NAME = 15
 NICE = 10  # of processes that answer queries: kube-scheduler and the service have priority
@@ -135,4 +134,3 @@ def initialize_worker(service: int) -> None:
     if os.getppid() != service:  # it was killed before prctl
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
-    request_default_slices()  # it computes for long and serves no call of kube-scheduler
