@@ -18,9 +18,14 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.large_lists import Progress, documents, no_progress
 from extender.cluster.manifests.manifest_validation import check, is_namespace
-from extender.cluster.manifests.yaml_reader import Document, files_of
+from extender.cluster.manifests.yaml_reader import (
+    Document,
+    Progress,
+    documents,
+    files_of,
+    no_progress,
+)
 from extender.cluster.read.field_problems import field_problems, shown
 from extender.cluster.read.object_decoding import (
     BUILTIN_GROUP,
@@ -215,7 +220,7 @@ def read_all(
 
     Args:
         groups: The paths of each role.
-        progress: Called while a large file is read.
+        progress: Called while a large list in YAML is read.
 
     Raises:
         BadInput: Objects cannot be read, or an API server would refuse them; names all of them.

@@ -22,7 +22,6 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.controller_simulation import ServedWorkloads, served_workloads
-from extender.cluster.manifests.large_lists import Progress, no_progress
 from extender.cluster.manifests.manifest_entries import (
     AnyEntry,
     Entry,
@@ -39,6 +38,7 @@ from extender.cluster.manifests.manifest_validation import admission_warnings
 from extender.cluster.manifests.workload_expansion import NO_LIVE_SOURCES, Expansion, expand
 from extender.cluster.manifests.workload_objects import with_limit_ranges, with_runtime_class
 from extender.cluster.manifests.workload_sources import LiveSources
+from extender.cluster.manifests.yaml_reader import Progress, no_progress
 from extender.cluster.read.disruption_budget_conversion import with_status
 from extender.cluster.read.object_decoding import key_of
 from extender.cluster.read.object_store import ObjectStore

@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.large_lists import documents
 from extender.cluster.manifests.manifest_entries import AnyEntry, Ident, Role, entries_in
 from extender.cluster.manifests.manifest_loader import (
     CompleteManifest,
@@ -27,7 +26,7 @@ from extender.cluster.manifests.manifest_loader import (
     complete,
     in_feed_order,
 )
-from extender.cluster.manifests.yaml_reader import files_of
+from extender.cluster.manifests.yaml_reader import documents, files_of
 from extender.core.model.errors import BadInput
 from extender.telemetry import METRICS
 
