@@ -223,10 +223,10 @@ def _message_of(fault: yaml.YAMLError) -> str:
 
 def json_message(body: bytes, fault: msgspec.DecodeError) -> str:
     """Return where a text is no JSON; msgspec names the byte."""
-    found = _BYTE.search(str(fault))
-    if found is None:
+    match = _BYTE.search(str(fault))
+    if match is None:
         return "not valid JSON: it ends too early"
-    before = body[: int(found[1])]
+    before = body[: int(match[1])]
     line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
     several = "trailing characters" in str(fault)
     hint = "; a file has one JSON value: several objects are the items of a List" if several else ""
@@ -310,18 +310,18 @@ class _Reader:
             return self._alias(event)
         if event.tag is not None and event.tag not in _TAGS:
             self._fail(event, f"tag {event.tag} is not allowed")
-        found: _Sized
+        sized: _Sized
         if isinstance(event, yaml.ScalarEvent):
-            found = (_scalar(event), 1)
+            sized = (_scalar(event), 1)
         elif depth >= DEPTH_MAX:
             self._fail(event, f"nested deeper than {DEPTH_MAX} levels")
         elif isinstance(event, yaml.SequenceStartEvent):
-            found = self._sequence(depth)
+            sized = self._sequence(depth)
         else:
-            found = self._mapping(depth)
+            sized = self._mapping(depth)
         if event.anchor is not None:
-            self._anchors[event.anchor] = found
-        return found
+            self._anchors[event.anchor] = sized
+        return sized
 
     def _sequence(self, depth: int) -> _Sized:
         value: list[Value] = []
@@ -364,11 +364,11 @@ class _Reader:
     def _alias(self, event: yaml.AliasEvent) -> _Sized:
         if event.anchor not in self._anchors:
             self._fail(event, f'alias "{event.anchor}" is not defined before')
-        found = self._anchors[event.anchor]
-        self._expanded += found[1]
+        sized = self._anchors[event.anchor]
+        self._expanded += sized[1]
         if self._expanded > EXPANDED_MAX:
             self._fail(event, f"aliases stand for more than {EXPANDED_MAX} values")
-        return found
+        return sized
 
     def _fail(self, event: yaml.Event, text: str) -> NoReturn:
         line = event.start_mark.line + 1 if event.start_mark is not None else "?"

@@ -369,7 +369,7 @@ async def test_root_does_not_move_into_a_directory_of_another_user(tmp_path, fol
 
 
 @as_root
-def test_root_is_told_what_to_do_where_nothing_can_be_entered(tmp_path, monkeypatch):
+def test_root_without_a_reachable_folder_gets_advice(tmp_path, monkeypatch):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     monkeypatch.setattr(os_account, "ELSEWHERE", closed)
