@@ -134,7 +134,7 @@ class Findings:
             self._kept.setdefault(key, []).append(finding)
 
     def __contains__(self, kind: TamperKind) -> bool:
-        return any(found == kind for found, _ in self._positions)
+        return any(reported == kind for reported, _ in self._positions)
 
     def explained(self) -> tuple[LogFinding, ...]:
         """Return what is to be reported: of the log itself first, with the numbers of those that follow from it.
@@ -144,8 +144,8 @@ class Findings:
         has the number of the others.
         """
         causes = sorted(
-            (one for kind in OF_THE_LOG for one in self._kept.get((kind, ""), ())),
-            key=lambda one: one.position,
+            (finding for kind in OF_THE_LOG for finding in self._kept.get((kind, ""), ())),
+            key=lambda finding: finding.position,
         )
         begin = causes[0].position if causes else None
         weaker: dict[TamperKind, int] = {}
@@ -159,8 +159,8 @@ class Findings:
                 after = sum(_after(position, begin) for position in positions)
                 if after:
                     weaker[kind] = weaker.get(kind, 0) + after
-                kept = [one for one in kept if not _after(one.position, begin)]
-                positions = [one for one in positions if not _after(one, begin)]
+                kept = [finding for finding in kept if not _after(finding.position, begin)]
+                positions = [position for position in positions if not _after(position, begin)]
             kept = kept[:1] if common else kept
             others += _with_rest(kept, len(positions) - len(kept), common)
         if causes and weaker:

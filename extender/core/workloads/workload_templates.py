@@ -124,7 +124,11 @@ def _composite(template: Template, reading: _Reading) -> Iterable[Part]:
         role="",
         children=children,
         minimum=min(max(minimum, len(required)), len(children)),
-        required=tuple(one for one in required if any(one == child.name for child in children)),
+        required=tuple(
+            child_name
+            for child_name in required
+            if any(child_name == child.name for child in children)
+        ),
         given=_given(template, reading),
     )
 
@@ -135,8 +139,8 @@ def _required(gang: Mapping[str, Any], template: Template, reading: _Reading) ->
     Raises:
         InvalidPolicy: There is no such template below it.
     """
-    inner = [str(one.get("name")) for one in template.get("compositePodGroupTemplates") or ()]
-    leaves = [str(one.get("name")) for one in template.get("podGroupTemplates") or ()]
+    inner = [str(child.get("name")) for child in template.get("compositePodGroupTemplates") or ()]
+    leaves = [str(child.get("name")) for child in template.get("podGroupTemplates") or ()]
     for name in gang.get("requiredGroups") or ():
         if name in inner:
             yield reading.name_of(name)
@@ -186,7 +190,12 @@ def _leaf(template: Template, part: Part, reading: _Reading) -> Leaf:
 
 
 def _minimum(
-    gang: Mapping[str, Any] | None, field: str, most: int, what: str, unit: str, reading: _Reading
+    gang: Mapping[str, Any] | None,
+    field: str,
+    most: int,
+    subject: str,
+    unit: str,
+    reading: _Reading,
 ) -> int:
     """Return the minimum of a gang; BASIC where it is none.
 
@@ -197,7 +206,7 @@ def _minimum(
         return BASIC
     minimum = number(gang, field, most)
     if minimum > most:
-        text = f"{what} has {field} {minimum}, but there are only {most} {unit}; lower it"
+        text = f"{subject} has {field} {minimum}, but there are only {most} {unit}; lower it"
         raise reading.refusal("WorkloadDiffers", text)
     return max(1, minimum)
 

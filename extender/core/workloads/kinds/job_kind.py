@@ -146,7 +146,9 @@ def job_problems(
         )
         yield "podReplacementPolicy", text
     of_indexes = [
-        one for one in ("backoffLimitPerIndex", "successPolicy") if spec.get(one) is not None
+        field_name
+        for field_name in ("backoffLimitPerIndex", "successPolicy")
+        if spec.get(field_name) is not None
     ]
     for field in () if indexed else of_indexes:
         yield (

@@ -121,7 +121,7 @@ def _name(workload: WorkloadObject, part: str) -> str:
 def _names_in_use(workload: WorkloadObject, observed: Observed) -> frozenset[str]:
     """Return what follows the name of the cluster in the leaves that have pods."""
     matches = (split_name(_REPLICA, workload.name, use.name) for use in observed.uses if use.pods)
-    return frozenset(found["replica"] for found in matches if found is not None)
+    return frozenset(match["replica"] for match in matches if match is not None)
 
 
 def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[str]) -> Part | None:
