@@ -149,12 +149,12 @@ def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
 
 def _among_members(rule: PlanRule) -> PlanRule:
     """Return a rule that counts no placed pod; an affinity to other pods is left out."""
-    there: tuple[tuple[tuple[str, int], ...], ...] = tuple(() for _ in rule.there)
+    counts: tuple[tuple[tuple[str, int], ...], ...] = tuple(() for _ in rule.there)
     keepers = rule.shapes
     if rule.kind == "near" and not set(rule.about) & set(rule.shapes):
         keepers = ()
     return msgspec.structs.replace(
-        rule, shapes=keepers, about=rule.about if keepers else (), there=there
+        rule, shapes=keepers, about=rule.about if keepers else (), there=counts
     )
 
 
@@ -209,10 +209,10 @@ def compared_with_empty(refusal: Refusal, request: PlanRequest) -> Refusal:
     """
     if not request.explain or has_bound(request.root):
         return refusal
-    found = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
+    fit = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
     words: dict[bool | None, WhenEmpty] = {True: "fits", False: "never", None: "unknown"}
     return msgspec.structs.replace(
-        refusal, when_empty=words[found.fits], reasons_when_empty=found.reasons
+        refusal, when_empty=words[fit.fits], reasons_when_empty=fit.reasons
     )
 
 

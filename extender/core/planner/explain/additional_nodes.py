@@ -154,15 +154,15 @@ class _NodeSearch:
     def _offers_together(self, group: CompiledGroup) -> Iterator[Counts]:
         """Yield nodes for what a group lacks of its resources, in the domains where that takes the fewest."""
         kinds = sorted({k for leaf in self._leaves_below(group) for k in leaf.members})
-        found: list[tuple[int, NodeName]] = []
+        offers: list[tuple[int, NodeName]] = []
         for domain in range(group.level.count):
             nodes = group.level.members(domain).tolist()
             models = (self._model_node(kind, nodes) for kind in kinds)
             counts = [
                 (self._at_least(group, domain, node), node.name) for node, _ in filter(None, models)
             ]
-            found += [min(counts)] if counts else []
-        for count, name in sorted(found)[:DOMAINS_MAX]:
+            offers += [min(counts)] if counts else []
+        for count, name in sorted(offers)[:DOMAINS_MAX]:
             yield {name: max(count, 1)}
 
     def _leaves_below(self, group: CompiledGroup) -> Iterator[CompiledGroup]:
@@ -210,13 +210,13 @@ class _NodeSearch:
         """Yield nodes for the shortfall of a leaf, in the domains where it comes closest to its minimum."""
         if not leaf.level.count or not leaf.members:
             return
-        here = placeable(self.problem, leaf)
-        holds = held_in(leaf, here)
+        by_kind = placeable(self.problem, leaf)
+        holds = held_in(leaf, by_kind)
         yielded = 0
         for domain in np.argsort(-holds, kind="stable").tolist():
             if leaf.pinned >= 0 and domain != leaf.pinned:
                 continue
-            lacking = {k: len(m) - int(here[k][domain]) for k, m in leaf.members.items()}
+            lacking = {k: len(m) - int(by_kind[k][domain]) for k, m in leaf.members.items()}
             missing = max(leaf.minimum - int(holds[domain]), 1)
             nodes = leaf.level.members(domain).tolist()
             # as many pods as are missing, of the most frequent kinds; then all that have no place
@@ -234,14 +234,14 @@ class _NodeSearch:
     def _models(self, lacking: dict[int, int], nodes: list[int], most: int) -> Counts:
         """Return nodes for so many more pods: of each kind those that lack a place, the most frequent kind first."""
         counts: Counts = {}
-        for kind, lacks in sorted(lacking.items(), key=lambda one: (-one[1], one[0])):
-            found = self._model_node(kind, nodes)
-            wanted = min(lacks, most)
-            if found is None or (wanted <= 0 and counts):
+        for kind, lacks in sorted(lacking.items(), key=lambda item: (-item[1], item[0])):
+            model = self._model_node(kind, nodes)
+            needed = min(lacks, most)
+            if model is None or (needed <= 0 and counts):
                 continue
-            node, each = found
-            counts[node.name] = counts.get(node.name, 0) + max(1, -(-wanted // each))
-            most -= max(wanted, 0)
+            node, each = model
+            counts[node.name] = counts.get(node.name, 0) + max(1, -(-needed // each))
+            most -= max(needed, 0)
         return counts
 
     def _model_node(self, kind: int, nodes: list[int]) -> tuple[PlanNode, int] | None:
@@ -298,7 +298,7 @@ class _NodeSearch:
 
     def _different_nodes(self) -> list[NodeName]:
         """Return one node of each kind that can run a pod of the tree, those that hold most first."""
-        found: dict[object, tuple[int, NodeName]] = {}
+        by_kind: dict[object, tuple[int, NodeName]] = {}
         levels = [self.fleet.label(key)[0] for key in sorted(self.keys) if key not in self.own]
         may = np.array(self.may).T.tolist() if self.may else []
         rows = np.array(levels).T.tolist() if levels else [()] * self.fleet.size
@@ -308,10 +308,10 @@ class _NodeSearch:
                 continue
             offer = tuple(node.allocatable.get(r, 0) for r in axes)
             key = (tuple(allowed), tuple(row), offer, node.taints, node.unschedulable)
-            if key not in found:
+            if key not in by_kind:
                 holds = sum(self._each(k, node) for k, yes in enumerate(allowed) if yes)
-                found[key] = (-holds, node.name)
-        return [name for holds, name in sorted(found.values()) if holds][:MODELS_MAX]
+                by_kind[key] = (-holds, node.name)
+        return [name for holds, name in sorted(by_kind.values()) if holds][:MODELS_MAX]
 
     def _packed(self, name: NodeName, most: int) -> int:
         """Return how many nodes hold what all leaves need if there is no other capacity and no constraint but that of resources."""

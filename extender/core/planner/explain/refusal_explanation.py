@@ -47,8 +47,8 @@ def without_contradicted_topology(
     """Return that the contradicted constraints are dropped, if the tree fits then."""
     dropped = set(problem.violated)
     groups = [group for group in walk(request.root) if group.key in dropped]
-    found = without_topology(RequirementSolver(request, fleet), groups)
-    return (found,) if found is not None else ()
+    relaxation = without_topology(RequirementSolver(request, fleet), groups)
+    return (relaxation,) if relaxation is not None else ()
 
 
 @dataclass(slots=True)

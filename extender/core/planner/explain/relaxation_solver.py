@@ -94,8 +94,8 @@ class RequirementSolver:
             return True
         request = msgspec.structs.replace(request, budget=min(request.budget, self.nodes))
         end = solve(request, fleet, options=options, maximise=False, problem=problem)
-        made = 0 if fleet is self.fleet else fleet.size // NODES_PER_STEP
-        self.nodes -= end.nodes + len(problem.groups) // GROUPS_PER_STEP + made + 1
+        table_cost = 0 if fleet is self.fleet else fleet.size // NODES_PER_STEP
+        self.nodes -= end.nodes + len(problem.groups) // GROUPS_PER_STEP + table_cost + 1
         return True if end.solution is not None else (False if end.proved else None)
 
     def fits_with(self, changes: Changes, options: Options | None = None) -> bool | None:

@@ -69,8 +69,8 @@ def relaxations(
     with solver.limited_to(OTHERS_PART):
         others = [*itertools.islice(_others(solver, conflict), RELAXATIONS_MAX)]
     lower = _lower_minimum(solver, conflict)  # last: this takes the most solves
-    found = [*lower[: RELAXATIONS_MAX - len(nodes)], *nodes, *others]
-    return tuple(found[:RELAXATIONS_MAX])
+    candidates = [*lower[: RELAXATIONS_MAX - len(nodes)], *nodes, *others]
+    return tuple(candidates[:RELAXATIONS_MAX])
 
 
 def evicting(text: str, names: Sequence[str]) -> str:
@@ -115,11 +115,11 @@ def _lower_minimum(
     solver: RequirementSolver, conflict: list[PlacementRequirement]
 ) -> list[Relaxation]:
     """Find, for one group at a time, the largest minimum with which the tree fits; of interchangeable groups for the first."""
-    found: list[tuple[int, Relaxation]] = []
+    lowered: list[tuple[int, Relaxation]] = []
     tried: set[int] = set()
     groups = {group.key: group for group in walk(solver.request.root)}
     for r in sorted(conflict, key=lambda r: threshold(groups[r.object])):  # few solves first
-        if r.kind not in {"minCount", "minGroupCount"} or len(found) >= RELAXATIONS_MAX:
+        if r.kind not in {"minCount", "minGroupCount"} or len(lowered) >= RELAXATIONS_MAX:
             continue
         form = solver.form({r.object: RequirementChange(minimum=0)})
         if form in tried:
@@ -137,8 +137,8 @@ def _lower_minimum(
                 high = middle - 1
         text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
         change = Relaxation(kind=r.kind, text=text, groups=(r.object,), minimum=best)
-        found.append((now - best, change))
-    return [change for _, change in sorted(found, key=lambda one: (one[0], one[1].text))]
+        lowered.append((now - best, change))
+    return [change for _, change in sorted(lowered, key=lambda pair: (pair[0], pair[1].text))]
 
 
 def _others(

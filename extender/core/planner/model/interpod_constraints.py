@@ -93,21 +93,21 @@ def compile_rules(
         strict: False leaves out rules that evicting other pods could satisfy (C.2): of `near` remain those that
             need a pod which no eviction makes.
     """
-    made = InterpodConstraints()
+    constraints = InterpodConstraints()
     if not request.rules:
-        return made
+        return constraints
     waiting = frozenset(m.shape for leaf in _leaves(request.root) for m in leaf.members)
     for index, rule in enumerate(request.rules):
-        left_out = len(made.unseen)
+        left_out = len(constraints.unseen)
         if rule.kind == "near" and (strict or not _evictions_may_satisfy(rule, waiting)):
-            _near(made, request, fleet, rule, waiting)
+            _near(constraints, request, fleet, rule, waiting)
         elif strict and rule.kind == "apart":
-            _apart(made, request, fleet, rule, waiting)
+            _apart(constraints, request, fleet, rule, waiting)
         elif strict and rule.kind == "spread":
-            _spread(made, request, fleet, rule, index, waiting)
-        if len(made.unseen) > left_out:
-            made.unjudged[index] = rule_text(rule)
-    return made
+            _spread(constraints, request, fleet, rule, index, waiting)
+        if len(constraints.unseen) > left_out:
+            constraints.unjudged[index] = rule_text(rule)
+    return constraints
 
 
 def _evictions_may_satisfy(rule: PlanRule, waiting: Shapes) -> bool:
@@ -138,7 +138,7 @@ def rule_text(rule: PlanRule) -> str:
 
 
 def _near(
-    made: InterpodConstraints,
+    constraints: InterpodConstraints,
     request: PlanRequest,
     fleet: NodeTable,
     rule: PlanRule,
@@ -150,19 +150,19 @@ def _near(
         Plugin InterPodAffinity: a pod that matches its own terms may be the first one anywhere.
     """
     keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
-    made.exclude(keepers, ~_has(fleet, rule.keys))
+    constraints.exclude(keepers, ~_has(fleet, rule.keys))
     if any(rule.there) and about <= keepers:
-        for key, there in zip(rule.keys, rule.there, strict=True):
-            made.exclude(keepers, ~_where(fleet, key, dict(there)))
+        for key, counts in zip(rule.keys, rule.there, strict=True):
+            constraints.exclude(keepers, ~_where(fleet, key, dict(counts)))
     elif not any(rule.there) and not about:
-        made.exclude(keepers, np.ones(fleet.size, dtype=np.bool_))
+        constraints.exclude(keepers, np.ones(fleet.size, dtype=np.bool_))
     elif (
         not any(rule.there) and about == keepers and (group := _lowest_group(request.root, keepers))
     ):
-        kept = made.keys.get(group.key, ())
-        made.keys[group.key] = (*kept, *(k for k in rule.keys if k not in kept))
+        kept = constraints.keys.get(group.key, ())
+        constraints.keys[group.key] = (*kept, *(k for k in rule.keys if k not in kept))
     else:
-        made.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
+        constraints.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
 
 
 def _leaves(group: PlanGroup) -> list[PlanGroup]:
@@ -196,7 +196,7 @@ def _lowest_group(root: PlanGroup, shapes: Shapes) -> PlanGroup | None:
 
 
 def _apart(
-    made: InterpodConstraints,
+    constraints: InterpodConstraints,
     request: PlanRequest,
     fleet: NodeTable,
     rule: PlanRule,
@@ -204,20 +204,20 @@ def _apart(
 ) -> None:
     """Compile pod anti-affinity: a node without the key is in no domain."""
     keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
-    there = _where(fleet, rule.keys[0], dict(rule.there[0]))
+    occupied = _where(fleet, rule.keys[0], dict(rule.there[0]))
     if not rule.shapes:
-        made.exclude(about, there)
+        constraints.exclude(about, occupied)
         return
-    made.exclude(keepers, there)
+    constraints.exclude(keepers, occupied)
     alone, plain = keepers & about, keepers - about
     if alone:
-        made_axis = _axis(request, fleet, rule, alone, about - alone)
-        if made_axis is not None:
-            made.axes.append(made_axis)
+        axis = _axis(request, fleet, rule, alone, about - alone)
+        if axis is not None:
+            constraints.axes.append(axis)
         else:
-            made.dynamic.append(_moving(fleet, rule, alone, about - alone, alone=True))
+            constraints.dynamic.append(_moving(fleet, rule, alone, about - alone, alone=True))
     if plain and about:
-        made.dynamic.append(_moving(fleet, rule, plain, about, alone=False))
+        constraints.dynamic.append(_moving(fleet, rule, plain, about, alone=False))
 
 
 def _axis(
@@ -246,7 +246,7 @@ def _moving(
 
 
 def _spread(
-    made: InterpodConstraints,
+    constraints: InterpodConstraints,
     request: PlanRequest,
     fleet: NodeTable,
     rule: PlanRule,
@@ -268,7 +268,7 @@ def _spread(
     counts = [_eligible(request, fleet, rule, shape, keys) for shape in sorted(keepers)]
     alike = all((c == counts[0]).all() for c in counts)
     if keepers != about or not alike:
-        made.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
+        constraints.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
         return
     if not counts:
         return
@@ -283,12 +283,12 @@ def _spread(
         node = fleet.index.get(name)  # type: ignore[call-overload]
         if node is not None and domain[node] >= 0:
             start[domain[node]] += pods
-    made.dynamic.append(
+    constraints.dynamic.append(
         SpreadDomains(
             index, domain, start, keepers, rule.skew, floor=len(used) < rule.least_domains
         )
     )
-    made.exclude(keepers, domain < 0)
+    constraints.exclude(keepers, domain < 0)
 
 
 def _eligible(

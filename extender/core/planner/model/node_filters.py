@@ -66,8 +66,8 @@ def tolerated(
     """Return per node whether its taints and its cordon are tolerated; each can be left out."""
     codes, lists = fleet.taints() if taints else (np.zeros(0, dtype=np.int64), [])
     good = [
-        all(t.effect == "PreferNoSchedule" or _tolerates(shape.tolerations, t) for t in found)
-        for found in lists
+        all(t.effect == "PreferNoSchedule" or _tolerates(shape.tolerations, t) for t in node_taints)
+        for node_taints in lists
     ]
     mask = np.array(good, dtype=np.bool_)[codes] if lists else np.ones(fleet.size, dtype=np.bool_)
     if cordons and not _tolerates(shape.tolerations, CORDON):
@@ -123,13 +123,13 @@ def _requirement(fleet: NodeTable, requirement: NodeSelectorRequirement) -> Bool
 
 def _matches(requirement: NodeSelectorRequirement, values: list[str]) -> tuple[list[bool], bool]:
     """Return for each value, and for a node without the label, whether the requirement matches."""
-    wanted = set(requirement.values)
+    listed = set(requirement.values)
     match requirement.operator:
         case "In":
-            return [v in wanted for v in values], False
+            return [v in listed for v in values], False
         case "NotIn":
             # without values the expression is invalid and its term matches nothing
-            return [bool(wanted) and v not in wanted for v in values], bool(wanted)
+            return [bool(listed) and v not in listed for v in values], bool(listed)
         case "Exists":
             return [True] * len(values), False
         case "DoesNotExist":

@@ -44,16 +44,20 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """Return why preemption does not help; nothing where it was not considered, or the verdict has it already."""
-        made = self.preemption
-        if not isinstance(made, NoPreemption) or made.cause == "not-triggered":
+        preemption = self.preemption
+        if not isinstance(preemption, NoPreemption) or preemption.cause == "not-triggered":
             return ()
-        return () if self.verdict.reasons[: len(made.reasons)] == made.reasons else made.reasons
+        return (
+            ()
+            if self.verdict.reasons[: len(preemption.reasons)] == preemption.reasons
+            else preemption.reasons
+        )
 
     @property
     def notes_reduced(self) -> tuple[str, ...]:
         """Return the notes without names of other namespaces; empty: there are none in them."""
-        made = self.preemption
-        return made.reduced if isinstance(made, NoPreemption) and self.notes else ()
+        preemption = self.preemption
+        return preemption.reduced if isinstance(preemption, NoPreemption) and self.notes else ()
 
 
 def judge(
@@ -77,33 +81,33 @@ def judge(
         if bare.explain and isinstance(verdict, Refusal):
             verdict = plan(bare, fleet=fleet)
         return Judgement(verdict=verdict)
-    made = preempt(request, fleet=fleet, verdict=verdict)
-    if isinstance(made, PreemptionPlan) or isinstance(verdict, Plan):
-        return Judgement(verdict=verdict, preemption=made)
-    refusal = refused(verdict, made)
+    preemption = preempt(request, fleet=fleet, verdict=verdict)
+    if isinstance(preemption, PreemptionPlan) or isinstance(verdict, Plan):
+        return Judgement(verdict=verdict, preemption=preemption)
+    refusal = refused(verdict, preemption)
     if bare.explain and refusal.outcome != "waiting":
-        refusal = _explained(request, fleet, refusal, made)
-    return Judgement(verdict=refusal, preemption=made)
+        refusal = _explained(request, fleet, refusal, preemption)
+    return Judgement(verdict=refusal, preemption=preemption)
 
 
-def refused(verdict: Refusal, made: NoPreemption) -> Refusal:
+def refused(verdict: Refusal, preemption: NoPreemption) -> Refusal:
     """Return a refusal after the search for victims: it proves nothing if that does not."""
-    if made.cause == "comes-free":
-        return awaiting(verdict, made)
+    if preemption.cause == "comes-free":
+        return awaiting(verdict, preemption)
     search = msgspec.structs.replace(
-        verdict.search, exhausted=verdict.search.exhausted and made.cause != "unknown"
+        verdict.search, exhausted=verdict.search.exhausted and preemption.cause != "unknown"
     )
-    outcome = "unknown" if made.cause == "unknown" else verdict.outcome
+    outcome = "unknown" if preemption.cause == "unknown" else verdict.outcome
     return msgspec.structs.replace(verdict, outcome=outcome, search=search)
 
 
-def awaiting(verdict: Refusal, made: NoPreemption) -> Refusal:
+def awaiting(verdict: Refusal, preemption: NoPreemption) -> Refusal:
     """Return that a tree waits for terminating pods; nothing else is needed."""
     return msgspec.structs.replace(
         verdict,
         outcome="waiting",
         status="Wait",
-        reasons=(*made.reasons, *verdict.reasons),
+        reasons=(*preemption.reasons, *verdict.reasons),
         conflict=(),
         changes=(),
         when_empty="",
@@ -115,10 +119,10 @@ def awaiting(verdict: Refusal, made: NoPreemption) -> Refusal:
 
 
 def _explained(
-    request: PlanRequest, fleet: NodeTable, refusal: Refusal, made: NoPreemption
+    request: PlanRequest, fleet: NodeTable, refusal: Refusal, preemption: NoPreemption
 ) -> Refusal:
     """Return a refusal with its conflict, and with what would help."""
-    pods = list(_may_go(request)) if made.cause != "never" else []
+    pods = list(_may_go(request)) if preemption.cause != "never" else []
     roomier = without(request, pods)
     roomier = msgspec.structs.replace(roomier, evictable=None, rejected_nodes=())
     table = fleet.renewed(roomier.nodes)
@@ -136,7 +140,7 @@ def _explained(
         )
     refusal = compared_with_empty(refusal, request)
     explanation = explain(roomier, table, solved, request.rejected_nodes)
-    usable = FREE if made.cause == "not-triggered" else FREE_OR_LOWER
+    usable = FREE if preemption.cause == "not-triggered" else FREE_OR_LOWER
     conflict = (
         msgspec.structs.replace(c, message=c.message.replace(FREE, usable))
         for c in explanation.conflict
@@ -171,17 +175,17 @@ def _planned(request: PlanRequest, fleet: NodeTable, change: Relaxation) -> Rela
     verdict = plan(msgspec.structs.replace(changed, evictable=None), fleet=table)
     if isinstance(verdict, Plan):
         return change
-    made = preempt(changed, fleet=table, verdict=verdict)
-    if isinstance(made, PreemptionPlan):
+    preemption = preempt(changed, fleet=table, verdict=verdict)
+    if isinstance(preemption, PreemptionPlan):
         readers = Visibility.of((request.root.key.namespace,))
         names = tuple(
             name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
-            for unit in (*made.victims, *made.superseded)
+            for unit in (*preemption.victims, *preemption.superseded)
         )
         return _evicting(change, names) if names else change
-    if made.cause == "comes-free":
+    if preemption.cause == "comes-free":
         return change
-    return _evicting(change, (SOME_UNITS,)) if made.cause == "unknown" else None
+    return _evicting(change, (SOME_UNITS,)) if preemption.cause == "unknown" else None
 
 
 def _evicting(change: Relaxation, names: tuple[str, ...]) -> Relaxation:

@@ -84,17 +84,17 @@ class CostModel:
                 counts[budget] = counts.get(budget, 0) + 1
         return counts
 
-    def cost(self, gone: list[int]) -> VictimCost:
+    def cost(self, evicted: list[int]) -> VictimCost:
         """Return the cost of a set, given as positions in `units`."""
-        chosen = [self.units[i] for i in gone]
-        running = [i for i in gone if self.units[i].has_cost]
+        chosen = [self.units[i] for i in evicted]
+        running = [i for i in evicted if self.units[i].has_cost]
         victims = [self.units[i] for i in running]
         free = [u for u in chosen if not u.has_cost]
         return VictimCost(
             violations=self._violations(victims),
             highest=max((u.priority for u in victims), default=NO_PRIORITY),
             broken=sum(u.is_whole_group for u in victims) + self._fallen(running),
-            cascades=sum(self.cascades[i] for i in gone),
+            cascades=sum(self.cascades[i] for i in evicted),
             weight=sum(u.priority + PRIORITY_OFFSET for u in victims),
             units=len(victims),
             pods=sum(len(u.pods) for u in victims),
@@ -139,11 +139,11 @@ class CostModel:
                 lost[leaf] = lost.get(leaf, 0) + members
         if not lost:
             return 0
-        gone = [leaf for leaf, n in lost.items() if self._have[leaf] - n < gangs[leaf].minimum]
-        if not gone:
+        broken = [leaf for leaf, n in lost.items() if self._have[leaf] - n < gangs[leaf].minimum]
+        if not broken:
             return 0
         fallen = 0
-        waiting = [-i for i in gone]  # the last first: groups come before those below them
+        waiting = [-i for i in broken]  # the last first: groups come before those below them
         heapq.heapify(waiting)
         while waiting:
             gang = gangs[at := -heapq.heappop(waiting)]
@@ -209,12 +209,12 @@ def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTabl
         axes = requests[shape] > 0
         return bool(((free[:, axes] >= requests[shape][axes]).all(axis=1) & may[shape]).any())
 
-    known: dict[tuple[int, int], bool] = {}
+    cached: dict[tuple[int, int], bool] = {}
 
     def again(shape: int, own: int) -> bool:
-        if (shape, own) not in known:
-            known[shape, own] = not fits(shape, NO_PRIORITY) and fits(shape, own)
-        return known[shape, own]
+        if (shape, own) not in cached:
+            cached[shape, own] = not fits(shape, NO_PRIORITY) and fits(shape, own)
+        return cached[shape, own]
 
     return [
         u.has_cost

@@ -312,7 +312,7 @@ class PlacementModel:
 
     def _rules(self) -> None:
         """Add the dynamic rules between pods."""
-        all_gone = sum(g.size for g in self.problem.groups)
+        all_members = sum(g.size for g in self.problem.groups)
         for rule in self.problem.rules.dynamic:
             keepers, others = self._users(rule)
             if isinstance(rule, SpreadDomains):
@@ -320,10 +320,12 @@ class PlacementModel:
                 continue
             for domain in keepers.keys() & others.keys() if not rule.alone else keepers.keys():
                 first, second = keepers[domain], others.get(domain, [])
-                here = self.model.new_bool_var("")
-                most = 1 if rule.alone else all_gone
-                self.model.add(self.cp.LinearExpr.sum(first) <= most * here)
-                self.model.add(self.cp.LinearExpr.sum(second) <= all_gone * (1 - here))
+                keepers_allowed = self.model.new_bool_var("")
+                most = 1 if rule.alone else all_members
+                self.model.add(self.cp.LinearExpr.sum(first) <= most * keepers_allowed)
+                self.model.add(
+                    self.cp.LinearExpr.sum(second) <= all_members * (1 - keepers_allowed)
+                )
 
     def _spread(self, rule: SpreadDomains, keepers: dict[int, list[cp_model.IntVar]]) -> None:
         """Limit every domain that gets a pod to the smallest count plus the skew."""
@@ -335,9 +337,9 @@ class PlacementModel:
             total = self.cp.LinearExpr.sum(pods) + start
             if not rule.floor:
                 self.model.add(fewest <= total)
-            here = self.model.new_bool_var("")
-            self.model.add(self.cp.LinearExpr.sum(pods) <= most * here)
-            self.model.add(total <= fewest + rule.skew + most * (1 - here))
+            pods_allowed = self.model.new_bool_var("")
+            self.model.add(self.cp.LinearExpr.sum(pods) <= most * pods_allowed)
+            self.model.add(total <= fewest + rule.skew + most * (1 - pods_allowed))
 
     def _starts(self, rule: SpreadDomains) -> tuple[Sequence[cp_model.LinearExprT], int]:
         """Return the pods per domain before any member is placed, and their sum at most."""
@@ -437,8 +439,8 @@ class PlacementModel:
                         continue
                     for _ in range(solver.value(variable)):
                         node = _next(seats[cell][kind])
-                        there = solution.setdefault(twins[turn].index, {}).setdefault(kind, {})
-                        there[node] = there.get(node, 0) + 1
+                        by_node = solution.setdefault(twins[turn].index, {}).setdefault(kind, {})
+                        by_node[node] = by_node.get(node, 0) + 1
                         turn = (turn + 1) % len(twins)
         return solution
 

@@ -66,8 +66,8 @@ def solve(
         )
         nodes += first.steps
         if first.outcome in {"none", "unknown"} or not maximise:
-            found = first.solution if first.outcome == "found" else None
-            return Solved(problem, bounds, found, proved=first.outcome != "unknown", nodes=nodes)
+            solution = first.solution if first.outcome == "found" else None
+            return Solved(problem, bounds, solution, proved=first.outcome != "unknown", nodes=nodes)
         hint = first.solution
     if size(hint) >= bounds.root:
         return Solved(problem, bounds, hint, proved=True, nodes=nodes)
