@@ -85,16 +85,16 @@ class NodeLabels:
             nodes: All nodes of a view.
         """
         self.nodes = nodes
-        self._known: dict[str, bool] = {}
+        self._present: dict[str, bool] = {}
         self._absent: dict[str, str] = {}
         self._nested: dict[tuple[str, str], str] = {}
         self._repeated: dict[str, tuple[str, str]] = {}
 
     def has(self, key: str) -> bool:
         """Return whether some node has the label `key`."""
-        if key not in self._known:
-            self._known[key] = any(key in node.labels for node in self.nodes.values())
-        return self._known[key]
+        if key not in self._present:
+            self._present[key] = any(key in node.labels for node in self.nodes.values())
+        return self._present[key]
 
     def absent(self, key: str) -> str:
         """Return a text about a key that no node has, with the nearest key that nodes have."""
