@@ -1,11 +1,10 @@
 """Execute preemptions from the log: mark victims with DisruptionTarget, then delete them, a bounded number at a time.
 
-The plan is durable before the first request. Before each request it is looked up again, in the committed and in
-the pending state, so that the append of its end already stops the next unit. The control loop records the
-results (`preemption_lifecycle`); this module provides what it has seen.
+The plan is durable before the first request. The control loop records the results (`preemption_lifecycle`) from what
+`Evictor.eviction_context` returns.
 
-Note: its memory need not survive. After a restart, victims that do not terminate are deleted again, by UID, which
-changes nothing for those whose deletion was requested before.
+Nothing here must survive a restart. Victims that do not terminate are then deleted again, by UID, which changes nothing
+for those whose deletion was requested before.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class Evictor:
     def eviction_context(
         self, actor: str, cause: str, view: ClusterView, state: ReservationState
     ) -> EvictionContext:
-        """Return what is known of the victims in a state beside the view, after an update from the view."""
+        """Return what the evictor has observed and requested, beside what the view shows, after an update from the view."""
         self._observe(view, state)
         self._idle.begin_round(self._leader.terms)
         pending = state.preemptions.values()
@@ -257,6 +256,7 @@ class Evictor:
     async def _wait_and_recheck(self, job: _EvictionJob) -> PendingPreemption | None:
         """Wait until this process may act; return the preemption if the deletion is still due, or None."""
         await self._leader.until_may_act()
+        # also in the pending state: the append of the end of a preemption stops the next unit before it is durable
         durable = self._still_due(self._leader.committed, job)
         return durable if durable and self._still_due(self._leader.pending_state, job) else None
 

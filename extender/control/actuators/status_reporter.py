@@ -2,7 +2,7 @@
 
 A gated member never reaches kube-scheduler, so its user sees no refusal from there; for one without gate
 kube-scheduler does not ask again when the reason changes. A Kubernetes Event on the pod reaches both users
-(`kubectl describe pod`). Pod conditions are not written here, which would wake the pod (K25). One worker writes, and only changes.
+(`kubectl describe pod`). No conditions of pods are written: kube-scheduler would try the pod again (K25).
 """
 
 from __future__ import annotations

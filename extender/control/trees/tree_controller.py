@@ -2,7 +2,7 @@
 
 The leader compiles each workload again when the workload, its profile, its owner, or what its pods and Jobs use has
 changed. A result that differs from the recorded one is appended to the log with its input; the groups are written
-afterwards, from the committed state (`group_writer`). So a restart at any moment ends in the same groups.
+afterwards, from the committed state (`group_controller`). So a restart at any moment ends in the same groups.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Rules between pods for plan requests: which members have them, which pods they select, and where such pods are.
 
 Counted are assigned pods (including terminating ones, except for spread), and pods with a reservation or a
-nomination on a node, because kube-scheduler will count them there. For required affinity only pods count that are
-certain to be there: assigned, or with a reservation of the same tree, which is bound as one.
-
-Counts per node are cached as long as the pods of that node are the same objects.
+nomination on a node, because kube-scheduler will count them there.
 """
 
 from __future__ import annotations
@@ -128,6 +125,8 @@ class InterpodRules:
         counts = self._counts_by_node(view, rule)
         root = state.gangs.get(cached.tree.root.uid)
         for node, pod in _expected(view, taken):
+            # required affinity counts only pods that are certain to run there: besides assigned pods those
+            # with a reservation of the same tree, because a tree is bound as one
             sure = root is not None and pod.uid in root.reservations
             if (rule.kind != "near" or sure) and rule.match(pod.namespace, pod.labels):
                 counts[node] += 1
@@ -151,6 +150,7 @@ class InterpodRules:
         counts: Counter[NodeName] = Counter()
         for node, pods in view.on_node.items():
             node_count = by_node.get(node)
+            # a count holds as long as the map of the pods of its node is the same object
             if node_count is None or node_count.pods is not pods:
                 selected = [p for p in pods.values() if rule.match(p.namespace, p.labels)]
                 node_count = _NodeCount(

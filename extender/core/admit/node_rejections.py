@@ -11,13 +11,6 @@ node; a repeated one lasts longer, so that changes cannot cause an endless loop.
 A message has no time of its own: kube-scheduler writes it only when it changes, and a new attempt may wait for
 its back-off. So a message that is older than the observed nomination proves nothing about this node until
 `RESTLESS_MS` have passed; a message that is newer counts like a filter call.
-
-With its own group scheduling on, kube-scheduler tries a group with topology in one domain after the other, and calls
-filter in each. A call for another domain than the planned one is no evidence about a member that it let through before,
-and about another one not before `RESTLESS_MS`: until then the call for the planned domain may come.
-
-The nodes of such a filter call are a hint for the next plan: without it a gang whose devices are on a few of many
-nodes would get a rejection for each of the others.
 """
 
 from __future__ import annotations
@@ -162,9 +155,13 @@ class RejectionEvidence:
         """
         plan, at_ms = self._accepted.get(reservation.uid, (None, 0))
         accepted = plan == reservation.plan and now_ms - at_ms < RESTLESS_MS
+        # With its own group scheduling on, kube-scheduler tries a group with topology in one domain after the other, and
+        # calls filter in each. A call for another domain than the planned one is no evidence about a member that it let
+        # through before, and about another one not before `RESTLESS_MS`: the call for the planned domain may come later.
         elsewhere = (accepted or native) and _of_other_domain(view, reservation, offered)
         if accepted and elsewhere:
             return
+        # a hint for the next plan: a gang whose devices are on a few of many nodes would get a rejection for each other one
         if offered:
             names = tuple(sorted(offered))
             if names != self._last_offered:

@@ -1,7 +1,4 @@
-"""Construction of plan requests from view, state and a tree.
-
-Members with a reservation are passed as bound members: they keep their node and their capacity.
-"""
+"""Construction of plan requests from view, state and a tree."""
 
 from __future__ import annotations
 
@@ -270,6 +267,7 @@ def _plan_group(
         elif not is_candidate(pod):
             continue
         elif (reservation := held.get(pod.uid)) is not None:
+            # as a bound member it keeps its node and its capacity
             bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=reservation.node))
         elif not group.deleting:
             number = shapes.number(pod.shape)

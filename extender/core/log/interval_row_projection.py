@@ -3,9 +3,6 @@
 `gx.project_event` in migrations/sql does the same in the database. Reports are answered from its tables, which the owner of
 the database can change; so they are compared with these rows (`queries/verification`). There is a branch here for each
 branch there, and a test compares both for random logs.
-
-Memory: rows that cannot change any more are handed out and forgotten, except the newest one of each pod of a gang that
-exists, and the last state of each gang.
 """
 
 from __future__ import annotations
@@ -137,6 +134,8 @@ class IntervalRows:
         self._pending: dict[str, PreemptionRow] = {}  # by gang
         self._victims: dict[str, list[tuple[PreemptionRow, VictimStatusRow]]] = {}  # by pod
         self.begun = {"placement": 0, "gang_state": 0, "preemption": 0, "victim": 0}
+        # The caller takes these rows and clears the list. Besides open rows only the newest row of each pod of an existing
+        # gang and the last state of each gang stay in memory, so memory does not grow with the log.
         self.completed: list[IntervalRow] = []
 
     def open_rows(self) -> Iterator[IntervalRow]:

@@ -11,8 +11,6 @@ one node of the answer (K40 to K42). It has no data about groups and reservation
   node is cheaper (in the order of E-9) than every other node: then the unit is evicted by a preemption of
   the extender, recorded before the answer, and the answer names the pods of the unit on that node.
 
-Members get an empty answer: the extender plans one preemption for their whole tree.
-
 The choice depends on a `PreemptVerbInput` alone, which is stored with the preemption.
 """
 
@@ -94,7 +92,7 @@ def answer_without_choice(
         state: The committed state.
         pod: The preemptor.
     """
-    if pod.group is not None:
+    if pod.group is not None:  # a member: the extender plans one preemption for its whole tree
         return VictimChoice(candidates=())
     pending = state.preemptions.get(pod.uid)  # type: ignore[call-overload]  # a lone pod is its own root
     if pending is None:

@@ -1,9 +1,8 @@
 """Rules that compute the name of a pod's leaf from its labels, in Python and as CEL.
 
 A pod gets its leaf when it is created, from a MutatingAdmissionPolicy; the service computes the same names for the
-groups that it creates. So a rule is data, and both forms are made from it: they cannot differ. A name is the value of
-a label, so it has at most 63 characters; only the first part of a name, which no two workloads need to differ in, is
-shortened. CEL has no hash function: names are made unique by pieces of UIDs and by revisions.
+groups that it creates. So a rule is data, and both forms are made from it: they cannot differ. CEL has no hash
+function, so names are made unique by pieces of UIDs and by revisions.
 """
 
 from __future__ import annotations
@@ -54,7 +53,8 @@ class NameRule(msgspec.Struct, frozen=True, kw_only=True):
 def joined_name(head: str, rest: str) -> str:
     """Return `head` and `rest` as one name of at most NAME_MAX characters.
 
-    `head` is shortened first. A `rest` that fills the name loses its beginning, behind an `x`.
+    `head` is shortened first, because no two names need to differ in it. A `rest` that fills the name loses its
+    beginning, behind an `x`.
     """
     head, rest = head.replace(".", "-"), rest.replace(".", "-")
     if len(head) + len(rest) <= NAME_MAX:

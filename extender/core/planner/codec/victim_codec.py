@@ -4,8 +4,6 @@ Pods are sorted by the priority of their unit, its name and their own, and cut b
 pod more or less changes one part, and a preemptor of higher priority shares all parts of one of lower priority. A
 part is self-contained: it has the shapes of its own pods, and refers to gangs and budgets by name. Indexes are
 assigned when the parts are decoded, always the same ones.
-
-A new format of a part gets a tag of its own, and the old one stays readable.
 """
 
 from __future__ import annotations
@@ -54,6 +52,7 @@ class UnitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     disruption_target: bool = False
 
 
+# a new format of a part gets a new tag, and the old one stays readable: stored decisions have it
 class UnitTable(msgspec.Struct, frozen=True, array_like=True, tag="units"):
     """Units of one priority."""
 

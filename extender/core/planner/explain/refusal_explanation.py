@@ -2,7 +2,8 @@
 
 Every statement is checked by a solve: a requirement is in the conflict only if dropping it (and those
 dropped before) could make the rest satisfiable, and a relaxation is listed only after a solve found a
-placement with it. Where bound members are in no common domain, it is the constraint that they contradict. Bounded by a number of solves and by a part of the search budget of the request.
+placement with it. Where bound members are in no common domain, the conflict is the constraint that they contradict.
+The search is bounded by a number of solves and by a part of the search budget of the request.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class CandidateDomain:
     where: str  # key=value; empty: anywhere
     nodes: Bools | None  # None: everywhere
     units: list[int]  # that free something there, the cheapest first
+    # lower bound of (violations, highest priority) of the cost of a set in this domain; None: evicting all is not enough
     least: tuple[int, int] | None = None
-    """Lower bound of violations and highest priority of any set here; None: no set is enough."""
 
 
 class CandidateDomains:
@@ -59,9 +59,11 @@ class CandidateDomains:
         return (self.prices[unit].violations, self.prices[unit].highest)
 
     def _bound(self, min_pods: int) -> None:
-        """Find per domain the cheapest class of units that must be evicted according to the upper bounds.
+        """Set `least` of each domain.
 
-        A sufficient set has a unit of that class or of a more expensive one, so it costs no less.
+        A class is all units of equal violations and priority. The classes are evicted step by step from the cheapest on,
+        until the upper bounds allow the tree in the domain. Every sufficient set needs a unit of the last step or a more
+        expensive one, so it costs at least as much as the first class of that step.
         """
         root = self.eviction_view.full.groups[0]
         classes = sorted({self._cost_class(i) for i in range(len(self.prices))})

@@ -1,9 +1,9 @@
 """An order of units to evict: nodes are emptied one after the other, for one leaf of the tree after the other.
 
 Each next node is the one that costs least when the units before it are evicted: a group that runs on several nodes is
-evicted once for all of them, and the pods of a gang that breaks anyway cost no further gang. A leaf that must be in one domain takes the domain in which all its nodes together
-cost least. Rules between pods and the topology of composites below the root are not regarded; whether the tree fits
-is found afterwards.
+evicted once for all of them, and the pods of a gang that breaks anyway cost no further gang. A leaf that must be in one
+domain takes the domain in which all its nodes together cost least. Rules between pods and the topology of composites
+below the root are not considered: the caller checks afterwards whether the tree fits.
 """
 
 from __future__ import annotations

@@ -2,11 +2,7 @@
 
 The model of `solve.cp_sat_placement` with a boolean per unit (evicted or not), and with the capacity that evicted
 units free on their nodes. The parts of the cost are minimised one after the other; each is then a constraint.
-Only units that a cheaper set than the one found first can have are in the model (`cost_bounds`); if there are none,
-nothing is solved.
-
-A pod affinity that selects its own pods holds anywhere once no placed pod is counted, and else only beside counted
-ones. These are different problems, so there is one model for each choice of such rules (`_regimes`).
+Only units that a cheaper set than the one found first can have are in the model (`cost_bounds`).
 """
 
 from __future__ import annotations
@@ -96,7 +92,7 @@ def find_cheapest(
         min_pods: Smallest number of pods to place; 0: the minimum of the tree.
         hint: A set and a placement to start from.
     """
-    if promising.proved:
+    if promising.proved:  # no unit that a cheaper set could have: there is nothing to solve
         return CheapestVictims(None, {}, proved=True, steps=0)
     best = CheapestVictims(None, {}, proved=True, steps=0)
 
@@ -177,7 +173,11 @@ def _models(
 
 
 def _regimes(eviction_view: PostEvictionView, units: Bools) -> list[frozenset[int]]:
-    """Return the choices of near rules that count no pod any more; those that count some come first."""
+    """Return the sets of near rules for each of which there is a model; the smallest sets come first.
+
+    A pod affinity that selects its own pods holds anywhere once no placed pod is counted, and else only beside counted
+    pods. These are different problems. The rules of a set count no pod any more, all others count some.
+    """
     if not len(eviction_view.counting):
         return [frozenset()]
     clearable = eviction_view.clearable(units)

@@ -6,9 +6,6 @@ the search, which tries hundreds of sets.
 Evicting more never takes a place from a member, with two exceptions: a pod affinity may need the pods that go, and a
 topology spread measures every domain against the one with the fewest pods. Where such a rule counts units, each set
 of units is judged with the counts that remain (`base`), and `full`, which leaves these rules out, is an upper bound.
-
-Note: `PlanNode.host_ports` lists a port once, however many pods use it. A port is therefore free when the last
-of the evictable or terminating pods that use it is gone.
 """
 
 from __future__ import annotations
@@ -138,7 +135,11 @@ class PostEvictionCapacity:
         self._count_twice(request)
 
     def _count_twice(self, request: PlanRequest) -> None:
-        """Subtract a port for every pod that uses it, not only for the first one on a node."""
+        """Subtract a port for every pod that uses it, not only for the first one on a node.
+
+        `PlanNode.host_ports` lists a port once, however many pods use it. So the port is free when the last of the
+        evictable or terminating pods that use it is evicted.
+        """
         source = request.evictable or Evictable(priority=0)
         place = {node.name: i for i, node in enumerate(request.nodes)}
         used: set[tuple[NodeName, HostPort]] = set()

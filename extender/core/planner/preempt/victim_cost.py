@@ -2,16 +2,7 @@
 
 Every part of the cost only grows with the set, so a cheapest set is also minimal: no unit of it could stay.
 
-The order is E-9 (docs/reference/groups.md). Two parts of it need a definition:
-
-- `broken`: running gangs that lose all their work: those that fall below their minimum, and groups that are evicted
-  as a whole (disruption mode `all`). So of pods with equal priority single pods and extra members are evicted first,
-  even if these are more, and of two gangs the one with fewer pods. It comes after the highest priority, because the
-  priority of a gang is its only importance.
-- `cascades`: units that would evict others when they are created again (L33). Only this one step is
-  considered, and each unit by the cluster before any eviction: its policy lets it preempt, some pod of it
-  fits nowhere in the free capacity, but would fit on a node that its static filters accept if every evictable
-  pod of strictly lower priority were gone from there.
+The order is E-9 (docs/reference/groups.md).
 """
 
 from __future__ import annotations
@@ -40,8 +31,11 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     violations: int = 0  # evictions beyond what PodDisruptionBudgets allow, summed over the budgets
     highest: int = NO_PRIORITY  # priority of the most important victim
-    broken: int = 0  # groups evicted as a whole, and running gangs that fall below their minimum
-    cascades: int = 0  # units that would evict others when created again
+    # Running gangs that lose all their work: groups that are evicted as a whole (disruption mode `all`), and gangs that fall
+    # below their minimum. So of pods with equal priority single pods and extra members are evicted first, even if these are
+    # more, and of two gangs the one with fewer pods. It comes after `highest`: only its priority makes a gang important.
+    broken: int = 0
+    cascades: int = 0  # units that would evict others when they are created again, see `_cascades`
     weight: int = 0  # sum over units of priority + 2^31
     units: int = 0
     pods: int = 0
@@ -191,7 +185,12 @@ def _members_lost(unit: PlanUnit) -> dict[int, int]:
 
 
 def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTable) -> list[bool]:
-    """Return per unit whether it would evict others when it is created again."""
+    """Return per unit whether it would evict others when it is created again (L33).
+
+    Only this one step is considered, and each unit by the cluster before any eviction: its policy lets it preempt, and some
+    pod of it fits nowhere in the free capacity, but would fit on a node that its static filters accept if every evictable
+    pod of strictly lower priority were evicted there.
+    """
     shapes = (request.evictable or Evictable(priority=0)).shapes
     mine = [u for u in units if u.kind != "reservation"]
     if not mine or len({u.priority for u in mine}) == 1:

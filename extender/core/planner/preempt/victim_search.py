@@ -6,8 +6,7 @@ in search nodes. The request must carry `evictable`; everything that the decisio
 The rules are E-1 to E-15 of docs/reference/groups.md. Only a tree that is refused as Unschedulable preempts; a tree whose minimum is
 bound preempts for its extra members. Only units of strictly lower priority are evicted, as a whole, and no unit
 that could keep its place. A verdict *unknown* evicts no pod. Reservations of lower-priority trees cost less than
-any running pod (E-10). Terminating pods count as gone; if that is enough, no pod is evicted. Members whose
-claims or volumes do not exist are left out: kube-scheduler rejects them on every node, whatever is evicted.
+any running pod (E-10). Terminating pods count as evicted; if their capacity is enough, no pod is evicted.
 """
 
 from __future__ import annotations
@@ -124,6 +123,7 @@ def preempt(
     )
     lacking = next((t for s in request.shapes for t in s.lacking), "")
     if lacking:
+        # kube-scheduler rejects a member whose claim or volume does not exist on every node, whatever is evicted
         root = without_lacking_members(request.root, request.shapes)
         if root != request.root:
             request, verdict = msgspec.structs.replace(request, root=root), None

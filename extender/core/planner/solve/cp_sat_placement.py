@@ -1,9 +1,6 @@
 """The complete search: the whole tree as one integer program, solved by CP-SAT.
 
-Used when the greedy search found no placement, or fewer pods than the upper bounds allow. One worker, a
-fixed seed, and limits counted in steps of the solver, so that a replay gives the same result. Identical
-leaves under one parent share their variables: n leaves together have n*m to n*k pods, and assigning these
-to the leaves in turn gives each leaf at least its minimum m.
+Used when the greedy search found no placement, or fewer pods than the upper bounds allow.
 """
 
 from __future__ import annotations
@@ -43,7 +40,11 @@ class CpSatResult:
 
 @dataclass(slots=True)
 class _Leaves:
-    """Identical leaves under one parent and their variables."""
+    """Identical leaves under one parent, with the variables that they share.
+
+    n leaves with the minimum m and k members each have n*m to n*k pods together. Assigning these to the leaves in turn
+    gives each leaf at least its minimum.
+    """
 
     like: CompiledGroup
     twins: list[CompiledGroup]
@@ -391,6 +392,7 @@ class PlacementModel:
         if hint is not None:
             self._hint(hint)
         solver = self.cp.CpSolver()
+        # one worker, a fixed seed, and a limit counted in steps of the solver: a replay gives the same result
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
         solver.parameters.linearization_level = (

@@ -3,7 +3,7 @@
 A node on which all allowed pods have equal requests is a number of equal slots, and slots of nodes in the
 same domains can be added. On other nodes the *patterns* are listed if they are few: the maximal numbers of
 pods of each kind that fit together. Nodes in the same domains with the same patterns are merged. Every other
-node is a class of its own; of identical nodes only as many are kept as there are pods.
+node is a class of its own.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ def _singles(
                 cell.nodes.append(node)
             continue
         key = (atom, *row)
+        # each node that is used has a pod, so of identical nodes as many are enough as there are pods
         row_counts[key] = row_counts.get(key, 0) + 1
         if row_counts[key] <= pods:
             cells.append(NodeClass(kinds, [node], None, row))
