@@ -89,7 +89,7 @@ class Evictor:
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._requested: dict[PodUid, EvictionRequest] = {}
         self._idle: IdleTimes[PlanId] = IdleTimes(clock)  # of pending preemptions
-        self._seen: set[PodUid] = set()
+        self._observed: set[PodUid] = set()
         # pods on the claimed nodes when it was first seen
         self._present: dict[PlanId, frozenset[PodUid]] = {}
         self._refusals: dict[PodUid, str] = {}  # errors of the last requests
@@ -111,8 +111,8 @@ class Evictor:
             epoch=self._leader.epoch,
             now_us=self._clock.now_us(),
             requested=self._requested,
-            seen=frozenset(self._seen),
-            there=self._present,
+            observed=frozenset(self._observed),
+            present=self._present,
             idle_us={
                 p.id: self._idle.idle_ms(p.id, p.progress_us, len(p.victims)) * 1000
                 for p in pending
@@ -137,7 +137,7 @@ class Evictor:
                         via=EVICTION_BY_REASON[pod.disruption_target], at_us=0
                     )
                 else:
-                    self._seen.add(uid)
+                    self._observed.add(uid)
 
     def sync(self, view: ClusterView, state: ReservationState) -> None:
         """Queue the deletions that are due by the committed state, and forget ended preemptions."""
@@ -169,7 +169,7 @@ class Evictor:
         }
         self._refusals = {uid: reason for uid, reason in self._refusals.items() if uid in victims}
         self._queue.retain_only(victims)
-        self._seen &= victims
+        self._observed &= victims
         self._idle.retain(ids)
         self._present = {id_: pods for id_, pods in self._present.items() if id_ in ids}
         self._marked = {key for key in self._marked if key[0] in ids}

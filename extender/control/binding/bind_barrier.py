@@ -268,7 +268,9 @@ class BindBarriers:
             if (root is None or not root.reservations) and not barrier.arrivals:
                 self._stop_timer(barrier)
                 del self._barriers[key]
-        if not self._barriers:  # what is known of the nodes has a view, and so all pods of its time
+        if (
+            not self._barriers
+        ):  # the tracker keeps its last view, and with it all pods of that time, in memory
             self._oversubscription = OversubscriptionTracker()
         self.prebinding.retain_reserved(state)
         self._progress_us = {

@@ -58,7 +58,7 @@ _ANCHORS = msgspec.json.Decoder(list[_Published])
 
 
 def signed_bytes(anchor: Anchor) -> bytes:
-    """Return what the signature of an anchor is of: all its other fields."""
+    """Return the bytes that the signature of an anchor covers: all its other fields."""
     lines = (
         "gang-extender anchor 1",
         f"position {anchor.position}",

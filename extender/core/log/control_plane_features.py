@@ -164,7 +164,7 @@ def features_of(
     """Return the detected features.
 
     Args:
-        trials: Answers of kube-apiserver.
+        dry_runs: Answers of kube-apiserver to the samples.
         scheduler: Feature gates of kube-scheduler.
         gate: Our scheduling gate, which the admission policy adds to members.
         before: The last record: its `native` is kept while kube-scheduler does not answer.

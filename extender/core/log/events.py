@@ -332,7 +332,9 @@ class PreemptionPlanned(EventData, frozen=True, kw_only=True):
     kind: str  # of the preemptor: CompositePodGroup | PodGroup | Pod
     priority: int
     victims: tuple[VictimUnit, ...]
-    cost: dict[str, int]  # of the whole set, by name (`planner/preempt/victim_cost` has their order)
+    cost: dict[
+        str, int
+    ]  # of the whole set, by name (`planner/preempt/victim_cost` has their order)
     alternatives: tuple[AlternativeRecord, ...]
     shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
     assignments: tuple[AssignmentRecord, ...]

@@ -47,7 +47,7 @@ ADVICE: Final[Mapping[TamperKind, str]] = {
     "forged-epoch": f"{_KEEP}; find out who wrote gx.lease or gx.event: the service takes an epoch above all that it knows",
     "forged-anchor": "find out who may write ConfigMap gang-extender-log; compare with a saved copy of it (--anchors FILE)",
 }
-# The log itself is not what it was. What is compared with the log, and differs from it, follows.
+# Findings about the log itself. Differences between the log and what is compared with it follow from them.
 OF_THE_LOG: Final[frozenset[TamperKind]] = frozenset(
     (
         "tail-deleted",
@@ -71,7 +71,7 @@ COMPARED_WITH_THE_LOG: Final[frozenset[TamperKind]] = frozenset(
 
 
 class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One place where the log, or what is stored beside it, is not what it was."""
+    """One place where the log, or what is stored beside it, was changed."""
 
     kind: TamperKind
     position: int  # the first position that it is about; 0: the whole log

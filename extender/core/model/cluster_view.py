@@ -467,7 +467,7 @@ def forest_steps(
                 groups[key] = group
             elif key in groups:
                 del groups[key]
-        # the log is that of `before`: what changed since then is all that may differ
+        # `before` keeps its own log of changes: only what changed since then may differ in the next forest
         before = msgspec.structs.replace(before, groups=groups.finish())
         forest = forest_with_moves(
             forest, before.groups, part, pods_of, max_children=view.max_children

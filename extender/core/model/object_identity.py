@@ -16,7 +16,7 @@ def same_objects(before: Sequence[object], now: Sequence[object]) -> bool:
 
 
 def changed_keys(before: Mapping[K, T], now: Mapping[K, T]) -> set[K]:
-    """Return the keys that have not the same object in two mappings, or are in one of them only."""
+    """Return the keys whose values are not the same object in two mappings, and those that only one of them has."""
     if before is now:
         return set()
     old_value = before.get

@@ -652,7 +652,7 @@ def _with_surplus_moves(
         left = removed.get(parent, set())
         orders = [order for order in surplus[parent] if order not in left]
         orders += map(_stored_order, come.get(parent, ()))
-        if not orders:  # the parent has too many children no more
+        if not orders:  # the parent does not have too many children any more
             return forest, moved
         problem = surplus_problem(parent, max_children)
         orders.sort()
@@ -691,10 +691,9 @@ def _with_trees_anew(
     *,
     whole: bool = False,
 ) -> Forest | None:
-    """Return the forest with the affected trees built again.
+    """Return the forest with the affected trees built again; None: call it again with `whole`.
 
-    Of the surplus children of a parent only so many are looked at as can come into the tree, if not `whole`.
-    None where that is not enough.
+    Without `whole` only as many surplus children of a parent are examined as can come into its tree.
     """
     loose = {key for key in moved if key not in forest.root_of}
     loose |= _hanging(forest.waiting, moved)

@@ -565,7 +565,7 @@ def _released(
 def _expired(
     view: ClusterView, unused: Iterable[Reservation], now: ReconcileContext
 ) -> list[AnyEventData]:
-    """Return the events for reservations whose lifetime is over; that of a pod that is gone was not left unused."""
+    """Return the events for reservations whose lifetime is over: expired, or deleted where the pod does not exist any more."""
     waiting: list[Reservation] = []
     deleted: list[tuple[Reservation, str]] = []
     for reservation in unused:

@@ -29,7 +29,7 @@ _Use = tuple[WorkloadName, LeafUse]
 
 
 class LeafUses:
-    """The leaves that pods with a tree label name, by workload; leaves without a change are not looked at again."""
+    """The leaves that pods with a tree label name, by workload; leaves without a change are not examined again."""
 
     def __init__(self) -> None:
         self._members: Map[GroupKey, Members] | None = None

@@ -12,7 +12,7 @@ from extender.core.workloads.native.native_groups import NativeGroup
 
 
 class NativeOwners:
-    """The built-in PodGroups by their controlling owner; nothing is looked at again while the groups are the same."""
+    """The built-in PodGroups by their controlling owner; computed again only when the groups have changed."""
 
     def __init__(self) -> None:
         self._groups: Map[GroupKey, Group] | None = None

@@ -65,7 +65,7 @@ def joined_name(head: str, rest: str) -> str:
 
 
 def split_name(pattern: re.Pattern[str], head: str, name: str) -> re.Match[str] | None:
-    """Return the match of `pattern` with what `joined_name` put behind `head`, or None: the name is another one's."""
+    """Return the match of `pattern` with what `joined_name` put behind `head`; None: the name belongs to another workload."""
     head = head.replace(".", "-")
     if name.startswith(head) and (match := pattern.fullmatch(name, len(head))):
         return match
@@ -90,7 +90,7 @@ def leaf_name(rules: Iterable[NameRule], labels: Mapping[str, str]) -> str:
 def labels_of_leaf(
     rules: Iterable[NameRule], labels: Mapping[str, str], name: str
 ) -> Mapping[str, str]:
-    """Return labels with which a pod has this leaf, for who makes pods as a controller does: the inverse of `leaf_name`.
+    """Return labels with which a pod has this leaf, for callers that make pods as a controller does; inverse of `leaf_name`.
 
     Args:
         rules: Of the kind of the workload.

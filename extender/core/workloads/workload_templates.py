@@ -30,7 +30,7 @@ class TemplateUser(msgspec.Struct, frozen=True, kw_only=True):
     """A workload that names a Workload."""
 
     workload: WorkloadObject
-    wanted: str  # the name in its annotation
+    name: str  # of the Workload, in its annotation
     templates: WorkloadObject | None  # the Workload, if it exists
 
 
@@ -43,7 +43,7 @@ class _Reading(msgspec.Struct, frozen=True, kw_only=True):
     def refusal(self, reason: str, text: str) -> InvalidPolicy:
         """Return the refusal of the workload with this reason."""
         field = f"metadata.annotations[{WORKLOAD_ANNOTATION}]"
-        text = f"Workload {self.user.wanted}: {text}"
+        text = f"Workload {self.user.name}: {text}"
         return InvalidPolicy(refusal_of(self.user.workload, reason, field, text))
 
 
@@ -65,7 +65,7 @@ def templated_roots(
         InvalidPolicy: The Workload does not exist, or does not fit the parts.
     """
     reading = _Reading(user=user, parts=parts, step_of=step_of, name_of=name_of)
-    if user.templates is None or user.templates.name != user.wanted:
+    if user.templates is None or user.templates.name != user.name:
         text = "does not exist in this namespace yet; create it, or remove the annotation"
         raise reading.refusal("WorkloadMissing", text)
     spec = user.templates.spec
@@ -219,7 +219,7 @@ def _given(template: Template, reading: _Reading) -> Given:
             raise reading.refusal("WorkloadDiffers", text)
     topology = (template.get("schedulingConstraints") or {}).get("topology") or ()
     return Given(
-        workload=reading.user.wanted,
+        workload=reading.user.name,
         template=name,
         topology=str(topology[0].get("key", "")) if topology else "",
         disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,

@@ -34,7 +34,9 @@ def more_nodes(
     conflict: list[PlacementRequirement],
     fits_with: FitsWith,
 ) -> list[Relaxation]:
-    """Return additional empty nodes with which the tree fits, and no fewer of any kind as far as the search goes; or nothing.
+    """Return additional empty nodes with which the tree fits; nothing if the search finds none.
+
+    No smaller number of one kind is enough, as far as the search goes.
 
     Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
 

@@ -25,7 +25,7 @@ Sum: TypeAlias = tuple[int, ...]  # the parts of a cost that are sums over its u
 
 @dataclass(slots=True)
 class Promising:
-    """What is left to search after a set of victims was found."""
+    """The sets that may cost less than a set of victims that was found."""
 
     proved: bool  # no set costs less, apart from the order by names
     units: Bools  # no cheaper set has any other unit
@@ -57,7 +57,7 @@ class CostBounds:
         self._breaks = [self._broken_by(unit) for unit in range(len(eviction_view.units))]
 
     def promising(self, best: VictimCost, evicted: Bools) -> Promising:
-        """Return which units a set may have that costs less than a known one.
+        """Return which units a set may have that costs less than a given set.
 
         Args:
             best: Its cost.

@@ -132,7 +132,7 @@ class Reprieve:
         return victim_sets
 
     def promising(self, victim_set: VictimSet) -> Promising:
-        """Return which units a set may have that costs less than a known one."""
+        """Return which units a set may have that costs less than a given set."""
         promising = self._promising_after.get(victim_set.cost)
         if promising is None:
             promising = self._bounds.promising(victim_set.cost, victim_set.evicted)

@@ -75,7 +75,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         named = {job["name"]: parts.get(job["name"]) for job in replicated_jobs(workload)}
         step_of = {job["name"]: at for at, step in enumerate(steps or ()) for job in step}
         roots = templated_roots(
-            TemplateUser(workload=workload, wanted=policy.workload, templates=observed.templates),
+            TemplateUser(workload=workload, name=policy.workload, templates=observed.templates),
             named,
             step_of,
             lambda template: group_name(workload, template),

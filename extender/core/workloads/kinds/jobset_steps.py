@@ -45,7 +45,7 @@ def pod_template(workload: WorkloadObject, job: ReplicatedJob, index: int) -> Ma
     """Return the pod template of one Job of a ReplicatedJob, with what JobSet adds for its placement.
 
     Source: `constructJob` of JobSet v0.12.0: with the annotations for exclusive placement by node selector, a Job runs on
-    nodes that carry its name, and that have a taint against all else.
+    nodes that carry its name, and that have a taint against all other pods.
     """
     template: Mapping[str, Any] = job_spec(job).get("template") or {}
     own = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}

@@ -470,7 +470,7 @@ def impossible_subgroups(
     annotations: Mapping[str, str],
     spec: Mapping[str, Any],
 ) -> Iterable[TreeRefusal]:
-    """Yield a refusal where the webhook of LeaderWorkerSet refuses the subgroups; as a tree they would not be what was asked for.
+    """Yield a refusal where the webhook of LeaderWorkerSet refuses the subgroups: a tree with them would differ from the request.
 
     Args:
         workload: For messages.
