@@ -59,14 +59,14 @@ class _NodeSearch:
     def __init__(self, solved: Solved, request: PlanRequest, fits_with: FitsWith) -> None:
         self.solved = solved
         self.problem = solved.problem
-        self.fleet = solved.problem.fleet
+        self.node_table = solved.problem.node_table
         self.request = request
         self.asked = tuple(dict.fromkeys(k for g in self.problem.groups for k in g.level.keys))
         deciding = _deciding_keys(request)
         self.keys = deciding.union(self.asked)
-        self.own = _own_keys(self.fleet, frozenset(self.asked), deciding)
+        self.own = _own_keys(self.node_table, frozenset(self.asked), deciding)
         self.asks = [_asks(self.problem, kind) for kind in range(len(self.problem.kinds))]
-        self.may = [may_run(self.fleet, shape) for shape in self.problem.shapes]
+        self.may = [may_run(self.node_table, shape) for shape in self.problem.shapes]
         self._fits_with = fits_with
         self._known: dict[frozenset[tuple[NodeName, int]], bool | None] = {}
         # a new node is one more domain over which pods must be spread
@@ -94,9 +94,9 @@ class _NodeSearch:
         )
 
     def _fits(self, counts: Counts) -> bool | None:
-        nodes = self.fleet.nodes
+        nodes = self.node_table.nodes
         new = (
-            _copy(nodes[self.fleet.index[name]], number, self.own)
+            _copy(nodes[self.node_table.index[name]], number, self.own)
             for name, count in counts.items()
             for number in range(count)
         )
@@ -114,7 +114,7 @@ class _NodeSearch:
         return Relaxation(kind="nodes", text=text, added=added)
 
     def _text(self, name: NodeName, count: int) -> str:
-        labels = self.fleet.nodes[self.fleet.index[name]].labels
+        labels = self.node_table.nodes[self.node_table.index[name]].labels
         place = "/".join(labels[k] for k in self.asked if k in labels and k not in self.own)
         apart = sorted(
             k for k in self.own & self.keys if k in labels and labels[k] != name and k != HOSTNAME
@@ -203,10 +203,10 @@ class _NodeSearch:
     def _floor(self, name: NodeName) -> int:
         """Return a number of nodes like one below which the tree does not fit."""
         root = self.problem.groups[0]
-        position = self.fleet.index[name]
+        position = self.node_table.index[name]
         new = self.own.intersection(root.level.keys)
         domain = -1 if new else int(root.level.domain[position])
-        return self._at_least(root, domain, self.fleet.nodes[position])
+        return self._at_least(root, domain, self.node_table.nodes[position])
 
     def _offers(self, leaf: CompiledGroup) -> Iterator[Counts]:
         """Yield nodes for the shortfall of a leaf, in the domains where it comes closest to its minimum."""
@@ -252,9 +252,9 @@ class _NodeSearch:
         for i in nodes:
             if not self.may[kind][i]:
                 continue
-            each = self._each(kind, self.fleet.nodes[i])
+            each = self._each(kind, self.node_table.nodes[i])
             if each and (best is None or each > best[1]):
-                best = (self.fleet.nodes[i], each)
+                best = (self.node_table.nodes[i], each)
         return best
 
     def _each(self, kind: int, node: PlanNode) -> int:
@@ -301,11 +301,11 @@ class _NodeSearch:
     def _different_nodes(self) -> list[NodeName]:
         """Return one node of each kind that can run a pod of the tree, those that hold most first."""
         by_kind: dict[object, tuple[int, NodeName]] = {}
-        levels = [self.fleet.label(key)[0] for key in sorted(self.keys) if key not in self.own]
+        levels = [self.node_table.label(key)[0] for key in sorted(self.keys) if key not in self.own]
         may = np.array(self.may).T.tolist() if self.may else []
-        rows = np.array(levels).T.tolist() if levels else [()] * self.fleet.size
+        rows = np.array(levels).T.tolist() if levels else [()] * self.node_table.size
         axes = sorted({r for asks in self.asks for r, _ in asks})
-        for node, allowed, row in zip(self.fleet.nodes, may, rows, strict=False):
+        for node, allowed, row in zip(self.node_table.nodes, may, rows, strict=False):
             if not any(allowed):
                 continue
             offer = tuple(node.allocatable.get(r, 0) for r in axes)
@@ -317,7 +317,7 @@ class _NodeSearch:
 
     def _packed(self, name: NodeName, most: int) -> int:
         """Return how many nodes hold what all leaves need if there is no other capacity and no constraint but that of resources."""
-        node = self.fleet.nodes[self.fleet.index[name]]
+        node = self.node_table.nodes[self.node_table.index[name]]
         needed = 0.0
         for leaf in self.problem.groups:
             each = [self._each(kind, node) for kind in leaf.members]
@@ -384,7 +384,9 @@ def _deciding_keys(request: PlanRequest) -> frozenset[str]:
     return frozenset(keys | {key for rule in request.rules for key in rule.keys})
 
 
-def _own_keys(fleet: NodeTable, asked: frozenset[str], deciding: frozenset[str]) -> frozenset[str]:
+def _own_keys(
+    node_table: NodeTable, asked: frozenset[str], deciding: frozenset[str]
+) -> frozenset[str]:
     """Return the keys of which a new node has a value of its own.
 
     These are the hostname, keys whose value is the name of the node, and, if no topology constraint names them, keys of
@@ -392,9 +394,11 @@ def _own_keys(fleet: NodeTable, asked: frozenset[str], deciding: frozenset[str])
     """
     own = {HOSTNAME}
     for key in asked | deciding:
-        codes, values = fleet.label(key)
+        codes, values = node_table.label(key)
         different = 1 < len(values) == int((codes >= 0).sum())
-        named = all(node.labels[key] == node.name for node in fleet.nodes if key in node.labels)
+        named = all(
+            node.labels[key] == node.name for node in node_table.nodes if key in node.labels
+        )
         if named or (different and key not in asked):
             own.add(key)
     return frozenset(own)

@@ -43,12 +43,12 @@ def contradicted_topology(problem: PlacementProblem) -> Conflict:
 
 
 def without_contradicted_topology(
-    request: PlanRequest, fleet: NodeTable, problem: PlacementProblem
+    request: PlanRequest, node_table: NodeTable, problem: PlacementProblem
 ) -> tuple[Relaxation, ...]:
     """Return that the contradicted constraints are dropped, if the tree fits then."""
     dropped = set(problem.violated)
     groups = [group for group in walk(request.root) if group.key in dropped]
-    relaxation = without_topology(RequirementSolver(request, fleet), groups)
+    relaxation = without_topology(RequirementSolver(request, node_table), groups)
     return (relaxation,) if relaxation is not None else ()
 
 
@@ -63,7 +63,7 @@ class RefusalExplanation:
 
 def explain(
     request: PlanRequest,
-    fleet: NodeTable,
+    node_table: NodeTable,
     solved: Solved,
     rejected_nodes: tuple[NodeRejection, ...] = (),
 ) -> RefusalExplanation:
@@ -71,12 +71,12 @@ def explain(
 
     Args:
         request: What does not fit, without node rejections.
-        fleet: Made from its nodes.
+        node_table: Made from its nodes.
         solved: The proof.
         rejected_nodes: Node rejections in spite of which a change must make the tree fit.
     """
-    solver = RequirementSolver(request, fleet)
-    rest = minimal_conflict(solver, requirements_of(request, fleet))
+    solver = RequirementSolver(request, node_table)
+    rest = minimal_conflict(solver, requirements_of(request, node_table))
     conflict = tuple(
         Conflict(kind=r.kind, object=str(r.object), message=r.message, part=r.part) for r in rest
     )
@@ -85,11 +85,11 @@ def explain(
 
 
 def explain_contradiction(
-    request: PlanRequest, fleet: NodeTable, problem: PlacementProblem
+    request: PlanRequest, node_table: NodeTable, problem: PlacementProblem
 ) -> RefusalExplanation:
     """Return the explanation of a tree whose bound members are in no common domain."""
     reasons = tuple(problem.violations)
     if not request.explain:
         return RefusalExplanation(reasons)
-    changes = without_contradicted_topology(request, fleet, problem)
+    changes = without_contradicted_topology(request, node_table, problem)
     return RefusalExplanation(reasons, (contradicted_topology(problem),), changes)

@@ -60,9 +60,9 @@ def relaxations(
     def fits_with(new: tuple[PlanNode, ...]) -> bool | None:
         if solver.exhausted:
             return None
-        fleet = solver.fleet.extended(new)
-        request = msgspec.structs.replace(solver.request, nodes=fleet.nodes)
-        return solver.fits(request, fleet, Options())
+        node_table = solver.node_table.extended(new)
+        request = msgspec.structs.replace(solver.request, nodes=node_table.nodes)
+        return solver.fits(request, node_table, Options())
 
     with solver.limited_to(NODES_PART):
         nodes = more_nodes(solved, solver.request, conflict, fits_with)
@@ -206,14 +206,14 @@ def _emptied(node: PlanNode) -> PlanNode:
 def _without_selectors(solver: RequirementSolver) -> Iterator[Relaxation]:
     shapes = tuple(map(without_selectors, solver.request.shapes))
     request = msgspec.structs.replace(solver.request, shapes=shapes)
-    if solver.fits(request, solver.fleet, Options()):
+    if solver.fits(request, solver.node_table, Options()):
         yield Relaxation(kind="selector", text="drop the node selectors and required affinity")
 
 
 def _without_volumes(solver: RequirementSolver) -> Iterator[Relaxation]:
     shapes = tuple(map(without_volumes, solver.request.shapes))
     request = msgspec.structs.replace(solver.request, shapes=shapes)
-    if solver.fits(request, solver.fleet, Options()):
+    if solver.fits(request, solver.node_table, Options()):
         text = f"a volume that other nodes can use, instead of the {volume_text(solver.request.shapes)}"
         yield Relaxation(kind="volumes", text=text)
 
@@ -224,7 +224,7 @@ def _without_rules(solver: RequirementSolver) -> Iterator[Relaxation]:
     def fits_without(dropped: list[int]) -> bool:
         rules = tuple(r for i, r in enumerate(solver.request.rules) if i not in dropped)
         request = msgspec.structs.replace(solver.request, rules=rules)
-        return solver.fits(request, solver.fleet, Options()) is True
+        return solver.fits(request, solver.node_table, Options()) is True
 
     dropped = _needed([*range(len(solver.request.rules))], fits_without)
     if dropped:
@@ -242,7 +242,7 @@ def _without_taints(solver: RequirementSolver, parts: set[str]) -> Iterator[Rela
         solver: Solves the changed requests.
         parts: `""` and `cordons`, those that are in the conflict.
     """
-    taints, nodes = hard_taints(solver.fleet), cordoned_nodes(solver.fleet)
+    taints, nodes = hard_taints(solver.node_table), cordoned_nodes(solver.node_table)
 
     def fits_when(tolerated: Iterable[str], uncordoned: Iterable[str]) -> bool:
         return _fits_on(solver, _more_open(solver.request.nodes, {*tolerated}, {*uncordoned}))
@@ -281,7 +281,7 @@ def _more_open(
 def _fits_on(solver: RequirementSolver, nodes: Iterable[PlanNode]) -> bool:
     """Return whether the tree fits on changed nodes."""
     request = msgspec.structs.replace(solver.request, nodes=tuple(nodes))
-    return solver.fits(request, solver.fleet.renewed(request.nodes), Options()) is True
+    return solver.fits(request, solver.node_table.renewed(request.nodes), Options()) is True
 
 
 def _needed(items: list[Item], fits_with: Callable[[list[Item]], bool]) -> list[Item]:

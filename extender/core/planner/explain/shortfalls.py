@@ -282,17 +282,17 @@ def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     """Return the static filter that rejects all nodes for all pods of a leaf, or an empty string."""
     if not leaf.members or any(problem.allowed[kind].any() for kind in leaf.members):
         return ""
-    if not problem.fleet.size:
+    if not problem.node_table.size:
         return "there are no nodes"
     shape = problem.shapes[min(leaf.members)]
-    matching = selected(problem.fleet, shape)
-    if not matching.any() and selected(problem.fleet, without_volumes(shape)).any():
-        return f"none of the {problem.fleet.size} nodes that it could run on has its {volume_text([shape])}"
+    matching = selected(problem.node_table, shape)
+    if not matching.any() and selected(problem.node_table, without_volumes(shape)).any():
+        return f"none of the {problem.node_table.size} nodes that it could run on has its {volume_text([shape])}"
     if not matching.any():
-        return f"none of {_the_nodes(problem.fleet.size)} matches its node selector"
-    kept = matching & tolerated(problem.fleet, shape)
+        return f"none of {_the_nodes(problem.node_table.size)} matches its node selector"
+    kept = matching & tolerated(problem.node_table, shape)
     if not kept.any():
-        cordoned = int((matching & tolerated(problem.fleet, shape, cordons=False)).sum())
+        cordoned = int((matching & tolerated(problem.node_table, shape, cordons=False)).sum())
         return _kept_out(int(matching.sum()), cordoned)
     mask = problem.rules.masks.get(problem.kinds[min(leaf.members)])
     if mask is not None and not (kept & mask).any():

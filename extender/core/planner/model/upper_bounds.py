@@ -35,12 +35,12 @@ class UpperBounds:
 def pods_per_node(problem: PlacementProblem, kinds: list[int], counts: Ints) -> Ints:
     """Return a bound per node on the pods of any mix of kinds; exact for equal requests."""
     if not kinds:
-        return np.zeros(problem.fleet.size, dtype=np.int64)
+        return np.zeros(problem.node_table.size, dtype=np.int64)
     if len(kinds) == 1:
         only: Ints = counts[kinds[0]]
         return only
     least = problem.requests[kinds].min(axis=0)
-    bound = np.full(problem.fleet.size, FIT_MAX, dtype=np.int64)
+    bound = np.full(problem.node_table.size, FIT_MAX, dtype=np.int64)
     for axis in np.flatnonzero(least):
         bound = np.minimum(bound, problem.free[:, axis] // int(least[axis]))
     bound = np.minimum(bound, counts[kinds].sum(axis=0))
@@ -111,7 +111,7 @@ def best_inside(
         return values
     out = np.full(parent.level.count, NEVER, dtype=np.int64)
     if len(values):
-        np.maximum.at(out, problem.fleet.up(child.level.keys, parent.level.keys), values)
+        np.maximum.at(out, problem.node_table.up(child.level.keys, parent.level.keys), values)
     return out
 
 
@@ -250,5 +250,5 @@ class _Copies:
             return fit
         out = np.zeros(parent.level.count, dtype=np.int64)
         if len(fit):
-            np.add.at(out, self._problem.fleet.up(child.level.keys, parent.level.keys), fit)
+            np.add.at(out, self._problem.node_table.up(child.level.keys, parent.level.keys), fit)
         return np.minimum(out, FIT_MAX)

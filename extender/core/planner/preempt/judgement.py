@@ -61,32 +61,32 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(
-    request: PlanRequest, *, fleet: NodeTable | None = None, verdict: Verdict | None = None
+    request: PlanRequest, *, node_table: NodeTable | None = None, verdict: Verdict | None = None
 ) -> Judgement:
     """Plan a tree, and search units to evict if it is refused.
 
     Args:
         request: Without `evictable` this is `plan`.
-        fleet: The node table of the same `request.nodes` object; it changes only the time taken.
+        node_table: The node table of the same `request.nodes` object; it changes only the time taken.
         verdict: The result of `plan` for the same nodes and tree without an explanation; None computes it.
     """
     bare = msgspec.structs.replace(request, evictable=None)
-    if fleet is None or fleet.nodes is not request.nodes:
-        fleet = NodeTable(request.nodes)
+    if node_table is None or node_table.nodes is not request.nodes:
+        node_table = NodeTable(request.nodes)
     if request.evictable is None:
-        return Judgement(verdict=plan(bare, fleet=fleet))
+        return Judgement(verdict=plan(bare, node_table=node_table))
     if verdict is None:
-        verdict = plan(msgspec.structs.replace(bare, explain=False), fleet=fleet)
+        verdict = plan(msgspec.structs.replace(bare, explain=False), node_table=node_table)
     if not may_trigger_preemption(request, verdict):
         if bare.explain and isinstance(verdict, Refusal):
-            verdict = plan(bare, fleet=fleet)
+            verdict = plan(bare, node_table=node_table)
         return Judgement(verdict=verdict)
-    preemption = preempt(request, fleet=fleet, verdict=verdict)
+    preemption = preempt(request, node_table=node_table, verdict=verdict)
     if isinstance(preemption, PreemptionPlan) or isinstance(verdict, Plan):
         return Judgement(verdict=verdict, preemption=preemption)
     refusal = refused(verdict, preemption)
     if bare.explain and refusal.outcome != "waiting":
-        refusal = _explained(request, fleet, refusal, preemption)
+        refusal = _explained(request, node_table, refusal, preemption)
     return Judgement(verdict=refusal, preemption=preemption)
 
 
@@ -119,17 +119,17 @@ def awaiting(verdict: Refusal, preemption: NoPreemption) -> Refusal:
 
 
 def _explained(
-    request: PlanRequest, fleet: NodeTable, refusal: Refusal, preemption: NoPreemption
+    request: PlanRequest, node_table: NodeTable, refusal: Refusal, preemption: NoPreemption
 ) -> Refusal:
     """Return a refusal with its conflict, and with what would help."""
     pods = list(_may_go(request)) if preemption.cause != "never" else []
     roomier = without(request, pods)
     roomier = msgspec.structs.replace(roomier, evictable=None, rejected_nodes=())
-    table = fleet.renewed(roomier.nodes)
+    table = node_table.renewed(roomier.nodes)
     solved = solve(roomier, table, maximise=False) if pods else None
     if solved is None or solved.solution is not None or not solved.proved:
         # no eviction changes anything, or it is not the capacity of units that decides
-        alone = plan(msgspec.structs.replace(request, evictable=None), fleet=fleet)
+        alone = plan(msgspec.structs.replace(request, evictable=None), node_table=node_table)
         assert isinstance(alone, Refusal)
         return msgspec.structs.replace(
             refusal,
@@ -145,7 +145,7 @@ def _explained(
         msgspec.structs.replace(c, message=c.message.replace(FREE, usable))
         for c in explanation.conflict
     )
-    planned = (_planned(request, fleet, change) for change in explanation.changes)
+    planned = (_planned(request, node_table, change) for change in explanation.changes)
     changes = [change for change in planned if change is not None]
     return msgspec.structs.replace(
         refusal,
@@ -165,17 +165,17 @@ def _may_go(request: PlanRequest) -> Iterator[PlanVictim]:
             yield from unit.pods
 
 
-def _planned(request: PlanRequest, fleet: NodeTable, change: Relaxation) -> Relaxation | None:
+def _planned(request: PlanRequest, node_table: NodeTable, change: Relaxation) -> Relaxation | None:
     """Return a change with the units that must be evicted beside it; None: it does not help after all."""
     budget = max(request.budget // BUDGET_PART, 1)
     changed = with_change(msgspec.structs.replace(request, explain=False, budget=budget), change)
     if change.kind == "reservation":  # what runs on an emptied node is gone already
         changed = _without_units_on(changed, set(change.nodes))
-    table = fleet.renewed(changed.nodes)
-    verdict = plan(msgspec.structs.replace(changed, evictable=None), fleet=table)
+    table = node_table.renewed(changed.nodes)
+    verdict = plan(msgspec.structs.replace(changed, evictable=None), node_table=table)
     if isinstance(verdict, Plan):
         return change
-    preemption = preempt(changed, fleet=table, verdict=verdict)
+    preemption = preempt(changed, node_table=table, verdict=verdict)
     if isinstance(preemption, PreemptionPlan):
         readers = Visibility.of((request.root.key.namespace,))
         names = tuple(

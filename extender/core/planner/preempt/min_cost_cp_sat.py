@@ -217,10 +217,10 @@ class _Model(PlacementModel):
             pods = view.counts_of(index) if rule.kind == "near" and judged else {}
             leaving = [(unit, pod) for unit in pods if self.units[unit] for pod in pods[unit]]
             for table, key in zip(rule.there, rule.keys, strict=True) if leaving else ():
-                codes, values = view.fleet.label(key)
+                codes, values = view.node_table.label(key)
                 by_value: dict[int, dict[int, int]] = {}
                 for unit, pod in leaving:
-                    code = int(codes[view.fleet.index[pod.node]])
+                    code = int(codes[view.node_table.index[pod.node]])
                     counts = by_value.setdefault(code, {})
                     counts[unit] = counts.get(unit, 0) + 1
                 pods_by_value = dict(table)
@@ -318,7 +318,7 @@ class _Model(PlacementModel):
         counted = int(rule.start.sum())
         for unit, pods in self.eviction_view.counts_of(rule.rule).items():
             for pod in pods if unit in self.evicted else ():
-                domain = int(rule.domain[self.eviction_view.fleet.index[pod.node]])
+                domain = int(rule.domain[self.eviction_view.node_table.index[pod.node]])
                 if domain >= 0:
                     starts[domain] += 1 - self.evicted[unit]
                     counted += 1
@@ -499,7 +499,7 @@ def _least_size(view: PostEvictionView, problem: PlacementProblem, units: Bools)
 
 def _cells(problem: PlacementProblem, touched: np.ndarray) -> list[NodeClass]:
     """Return each node with units as a class of its own, and merge the others."""
-    apart = np.zeros(problem.fleet.size, dtype=np.bool_)
+    apart = np.zeros(problem.node_table.size, dtype=np.bool_)
     apart[touched] = True
     merged = make_node_classes(
         dataclasses.replace(problem, counts=np.where(apart, 0, problem.counts))

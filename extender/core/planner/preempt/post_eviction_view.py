@@ -172,7 +172,10 @@ class PostEvictionCapacity:
         return np.array([*amounts, *port_request(shape, self.ports)], dtype=np.int64)
 
     def freed_by(
-        self, units: Sequence[Sequence[PlanVictim]], shapes: Sequence[PodShape], fleet: NodeTable
+        self,
+        units: Sequence[Sequence[PlanVictim]],
+        shapes: Sequence[PodShape],
+        node_table: NodeTable,
     ) -> tuple[Ints, Ints, Ints]:
         """Return the capacity that units free: per row a unit, a node, and the amounts, shape (rows, axes)."""
         rows: dict[tuple[int, int], int] = {}  # by unit and node
@@ -180,7 +183,7 @@ class PostEvictionCapacity:
         shape_of_pod: list[int] = []
         for number, pods in enumerate(units):
             for pod in pods:
-                place = fleet.index.get(pod.node)
+                place = node_table.index.get(pod.node)
                 if place is not None:
                     row_of_pod.append(rows.setdefault((number, place), len(rows)))
                     shape_of_pod.append(pod.shape)
@@ -211,13 +214,15 @@ class EvictionBarrier:
 class PostEvictionView:
     """The compiled problem as a function of the units that are evicted; terminating pods are always gone."""
 
-    def __init__(self, request: PlanRequest, fleet: NodeTable) -> None:
+    def __init__(self, request: PlanRequest, node_table: NodeTable) -> None:
         source = request.evictable or Evictable(priority=0)
         self.source = source
         self.request = without(request, source.going)
         lower = [u for u in source.units if u.priority < source.priority]
         # rules that are not judged even while all units run; what they count stays
-        self.unjudged = compile_rules(self.request, fleet).unjudged if self.request.rules else {}
+        self.unjudged = (
+            compile_rules(self.request, node_table).unjudged if self.request.rules else {}
+        )
         self.withheld = tuple(u for u in lower if self._rules_of(u) & self.unjudged.keys())
         self.units: tuple[PlanUnit, ...] = tuple(u for u in lower if u not in self.withheld)
         counting = [i for i, u in enumerate(self.units) if self._rules_of(u)]
@@ -225,15 +230,15 @@ class PostEvictionView:
             counting, dtype=np.int64
         )  # units that a near or spread rule counts
         self._everything = without(self.request, (p for u in self.units for p in u.pods))
-        self.fleet = fleet.renewed(self._everything.nodes)
+        self.node_table = node_table.renewed(self._everything.nodes)
         self.bound_request = self._bound_request()
-        self.full: PlacementProblem = compile_request(self.bound_request, self.fleet)
+        self.full: PlacementProblem = compile_request(self.bound_request, self.node_table)
         # rules that are not judged without some units, in the problems compiled until now
         self.unjudged_after: dict[int, str] = {}
         self._bases: dict[bytes, PlacementProblem] = {}
         self.capacity = PostEvictionCapacity(self.request, self.full.shapes)
         self.unit, self.node, self.back = self.capacity.freed_by(
-            [u.pods for u in self.units], source.shapes, self.fleet
+            [u.pods for u in self.units], source.shapes, self.node_table
         )
         self.claims = [
             frozenset(c for p in u.pods for c in source.shapes[p.shape].exclusive_claims)
@@ -278,7 +283,7 @@ class PostEvictionView:
         ]
         rules = _without_counts(self.request, counted)
         request = msgspec.structs.replace(self._everything, rules=rules)
-        problem = compile_request(request, self.fleet)
+        problem = compile_request(request, self.node_table)
         for i in problem.rules.unjudged.keys() - self.unjudged.keys():
             # no unit is evicted for a placement that is not judged
             self.unjudged_after[i] = problem.rules.unjudged[i]
@@ -350,12 +355,12 @@ class PostEvictionView:
         node_devices = [shape.node_devices for shape in self.request.shapes]
         for number, unit in enumerate(self.units):
             for pod in unit.pods:
-                node = self.fleet.index.get(pod.node)
+                node = self.node_table.index.get(pod.node)
                 doubts = (
                     self.source.shapes[pod.shape].node_devices if any(node_devices) else frozenset()
                 )
                 for uncounted_resource in sorted(doubts if node is not None else ()):
-                    on_node = np.zeros(self.fleet.size, dtype=np.bool_)
+                    on_node = np.zeros(self.node_table.size, dtype=np.bool_)
                     on_node[node] = True
                     alike = frozenset(
                         i for i, words in enumerate(node_devices) if uncounted_resource in words
@@ -364,7 +369,7 @@ class PostEvictionView:
                         yield EvictionBarrier(number, alike, on_node, uncounted_resource)
                 for i in pod.rules if node is not None else ():
                     rule = self.request.rules[i]
-                    codes, _ = self.fleet.label(rule.keys[0])
+                    codes, _ = self.node_table.label(rule.keys[0])
                     if rule.kind == "apart" and node is not None and codes[node] >= 0:
                         shapes = frozenset(rule.shapes or rule.about)
                         yield EvictionBarrier(number, shapes, codes == codes[node])

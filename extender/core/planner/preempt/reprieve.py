@@ -248,7 +248,7 @@ class Reprieve:
         """
         eviction_view = self.eviction_view
         problem, width = eviction_view.full, eviction_view.capacity.width
-        used = np.zeros((eviction_view.fleet.size, width), dtype=np.int64)
+        used = np.zeros((eviction_view.node_table.size, width), dtype=np.int64)
         claims: set[str] = set()
         for kinds in solution.values():
             for kind, places in kinds.items():

@@ -49,13 +49,15 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
 class CostModel:
     """The costs of the units of one request."""
 
-    def __init__(self, request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTable) -> None:
+    def __init__(
+        self, request: PlanRequest, units: tuple[PlanUnit, ...], node_table: NodeTable
+    ) -> None:
         """Compute what does not depend on the set.
 
         Args:
             request: Without its terminating pods.
             units: Those that may be evicted.
-            fleet: The node table, of nodes with the same labels and taints as those of the request.
+            node_table: The node table, of nodes with the same labels and taints as those of the request.
         """
         self.source = request.evictable or Evictable(priority=0)
         self.units = units
@@ -64,7 +66,7 @@ class CostModel:
         self._ages_s = [self.age_s(u) for u in units]
         self._lost = [_members_lost(u) for u in units]  # by leaf
         self._have = self._satisfied({})
-        self.cascades = _cascades(request, units, fleet)
+        self.cascades = _cascades(request, units, node_table)
 
     def age_s(self, unit: PlanUnit) -> int:
         """Return the age of the pods of a unit beyond that of the youngest evictable pod, summed, in seconds."""
@@ -184,7 +186,9 @@ def _members_lost(unit: PlanUnit) -> dict[int, int]:
     return counts
 
 
-def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTable) -> list[bool]:
+def _cascades(
+    request: PlanRequest, units: tuple[PlanUnit, ...], node_table: NodeTable
+) -> list[bool]:
     """Return per unit whether it would evict others when it is created again (L33).
 
     Only this one step is considered, and each unit by the cluster before any eviction: its policy lets it preempt, and some
@@ -196,10 +200,10 @@ def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTabl
     if not mine or len({u.priority for u in mine}) == 1:
         return [False] * len(units)
     capacity = PostEvictionCapacity(request, shapes)
-    unit, node, back = capacity.freed_by([u.pods for u in mine], shapes, fleet)
+    unit, node, back = capacity.freed_by([u.pods for u in mine], shapes, node_table)
     priority = np.array([u.priority for u in mine], dtype=np.int64)
     requests = [capacity.requests(shape) for shape in shapes]
-    may = [may_run(fleet, shape) for shape in shapes]
+    may = [may_run(node_table, shape) for shape in shapes]
 
     def fits(shape: int, below: int) -> bool:
         free = capacity.free.copy()

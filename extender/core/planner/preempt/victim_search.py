@@ -105,7 +105,7 @@ PreemptionVerdict: TypeAlias = PreemptionPlan | NoPreemption
 
 
 def preempt(
-    request: PlanRequest, *, fleet: NodeTable | None = None, verdict: Verdict | None = None
+    request: PlanRequest, *, node_table: NodeTable | None = None, verdict: Verdict | None = None
 ) -> PreemptionVerdict:
     """Find the cheapest units whose eviction lets the minimum of a tree be placed.
 
@@ -114,12 +114,14 @@ def preempt(
 
     Args:
         request: With `evictable`; without it there is nothing to evict.
-        fleet: The node table of the same `request.nodes` object; it changes only the time taken.
+        node_table: The node table of the same `request.nodes` object; it changes only the time taken.
         verdict: The result of `plan` for the same request; None computes it.
     """
     source = request.evictable or Evictable(priority=0)
-    fleet = (
-        fleet if fleet is not None and fleet.nodes is request.nodes else NodeTable(request.nodes)
+    node_table = (
+        node_table
+        if node_table is not None and node_table.nodes is request.nodes
+        else NodeTable(request.nodes)
     )
     lacking = next((t for s in request.shapes for t in s.lacking), "")
     if lacking:
@@ -128,10 +130,10 @@ def preempt(
         if root != request.root:
             request, verdict = msgspec.structs.replace(request, root=root), None
     bare = msgspec.structs.replace(request, evictable=None, explain=False)
-    verdict = plan(bare, fleet=fleet) if verdict is None else verdict
+    verdict = plan(bare, node_table=node_table) if verdict is None else verdict
     spent = verdict.search.nodes
     if isinstance(verdict, Plan):
-        idle = _not_triggered_reason(bare, verdict, fleet)
+        idle = _not_triggered_reason(bare, verdict, node_table)
     elif verdict.outcome == "waiting" and lacking:
         idle = f"no eviction can help: {lacking}"
     elif verdict.outcome != "impossible":
@@ -146,7 +148,9 @@ def preempt(
         source = msgspec.structs.replace(source, units=())
         request = msgspec.structs.replace(request, evictable=source)
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
-    decision = _Decision(request, fleet, spent).decide(placed, extras=isinstance(verdict, Plan))
+    decision = _Decision(request, node_table, spent).decide(
+        placed, extras=isinstance(verdict, Plan)
+    )
     if isinstance(decision, NoPreemption) and decision.cause == "comes-free":
         return decision
     if source.only_awaits:
@@ -178,12 +182,12 @@ def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
     return verdict.outcome == "impossible" and verdict.status == "Unschedulable"
 
 
-def _not_triggered_reason(request: PlanRequest, verdict: Plan, fleet: NodeTable) -> str:
+def _not_triggered_reason(request: PlanRequest, verdict: Plan, node_table: NodeTable) -> str:
     """Return the reason why a tree that has a plan does not preempt, or an empty string when it does for extra members."""
     name = f"{request.root.key.kind} {request.root.key.path}"
     if not satisfied_by_bound(request.root):
         return f"{name} is placed without evictions; what is beyond its minimum may ask later"
-    groups = compile_request(request, fleet).groups
+    groups = compile_request(request, node_table).groups
     wanting = sum(g.size for g in groups if g.alive)
     if len(verdict.assignments) == wanting:
         return f"{name}: all that waits finds a place"
@@ -218,11 +222,11 @@ class _Reach:
 class _Decision:
     """The state of one `preempt` call."""
 
-    def __init__(self, request: PlanRequest, fleet: NodeTable, spent: int) -> None:
+    def __init__(self, request: PlanRequest, node_table: NodeTable, spent: int) -> None:
         self.request = request
-        self.eviction_view = PostEvictionView(request, fleet)
+        self.eviction_view = PostEvictionView(request, node_table)
         self.cost_model = CostModel(
-            self.eviction_view.request, self.eviction_view.units, self.eviction_view.fleet
+            self.eviction_view.request, self.eviction_view.units, self.eviction_view.node_table
         )
         self.effort = SearchBudget(request.budget * BUDGETS)
         self.spent = spent  # by planning without evictions
@@ -257,7 +261,7 @@ class _Decision:
 
     def _awaited(self, solved: Solved) -> str:
         """Return which terminating pods a placement waits for, or all of them where it needs no node of one."""
-        names = [node.name for node in solved.problem.fleet.nodes]
+        names = [node.name for node in solved.problem.node_table.nodes]
         used = {
             names[node]
             for by_kind in (solved.solution or {}).values()
@@ -309,7 +313,7 @@ class _Decision:
         if not self.request.rejected_nodes:
             return False
         request = msgspec.structs.replace(self.request, rejected_nodes=())
-        view = PostEvictionView(request, self.eviction_view.fleet)
+        view = PostEvictionView(request, self.eviction_view.node_table)
         free = self._solve(~view.none_evicted, maximise=extras, eviction_view=view, base=view.full)
         return free.solution is not None or not free.proved
 
@@ -322,7 +326,7 @@ class _Decision:
         request = without(view.request, (p for u in lower for p in u.pods))
         apart = tuple(rule for rule in request.rules if rule.kind == "apart")
         request = msgspec.structs.replace(request, rules=apart, budget=self._share)
-        solved = solve(request, view.fleet.renewed(request.nodes), maximise=extras)
+        solved = solve(request, view.node_table.renewed(request.nodes), maximise=extras)
         self._charge(solved.nodes)
         return solved.solution is not None or not solved.proved
 
@@ -364,7 +368,7 @@ class _Decision:
         eviction_view = eviction_view or self.eviction_view
         request = msgspec.structs.replace(eviction_view.request, budget=self._share)
         problem = eviction_view.problem(evicted, pessimistic=pessimistic, base=base)
-        solved = solve(request, eviction_view.fleet, problem=problem, maximise=maximise)
+        solved = solve(request, eviction_view.node_table, problem=problem, maximise=maximise)
         self._charge(solved.nodes)
         return solved
 
@@ -445,7 +449,7 @@ class _Decision:
         """Place the tree with another minimum of its root when all units are evicted."""
         root = msgspec.structs.replace(self.request.root, minimum=minimum)
         request = msgspec.structs.replace(self.request, root=root)
-        eviction_view = PostEvictionView(request, self.eviction_view.fleet)
+        eviction_view = PostEvictionView(request, self.eviction_view.node_table)
         return self._solve(
             ~eviction_view.none_evicted,
             maximise=False,
@@ -612,7 +616,7 @@ class _Decision:
     def _nodes_of(self, victim_set: VictimSet) -> str:
         rows = victim_set.evicted[self.eviction_view.unit]
         nodes = np.unique(self.eviction_view.node[rows]).tolist()
-        return "nodes " + join_names([self.eviction_view.fleet.nodes[n].name for n in nodes])
+        return "nodes " + join_names([self.eviction_view.node_table.nodes[n].name for n in nodes])
 
 
 def _name_of(unit: PlanUnit, readers: Visibility) -> str:
@@ -632,7 +636,7 @@ def _minimum(tree_plan: Plan, solved: Solved) -> Solution:
         if assignment.extra:
             continue
         group, kind = kind_of[assignment.uid]
-        node = solved.problem.fleet.index[assignment.node]
+        node = solved.problem.node_table.index[assignment.node]
         by_node = least.setdefault(group, {}).setdefault(kind, {})
         by_node[node] = by_node.get(node, 0) + 1
     return least

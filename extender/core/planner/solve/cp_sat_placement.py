@@ -160,7 +160,7 @@ class PlacementModel:
         if owner < 0:
             return None
         keys = self.problem.groups[owner].level.keys
-        up = self.problem.fleet.up(group.level.keys, keys)
+        up = self.problem.node_table.up(group.level.keys, keys)
         return self.chosen[owner].get(int(up[domain]), self._never())
 
     def _never(self) -> cp_model.IntVar:
@@ -375,7 +375,7 @@ class PlacementModel:
             return
         kinds = list(range(len(self.problem.kinds)))
         per_node = pods_per_node(self.problem, kinds, self.problem.counts)
-        capacities = {keys: self.problem.fleet.level(keys).total(per_node) for keys, _ in sums}
+        capacities = {keys: self.problem.node_table.level(keys).total(per_node) for keys, _ in sums}
         for (keys, domain), terms in sums.items():
             variables, sizes = [v for _, v in terms], [n for n, _ in terms]
             capacity = int(capacities[keys][domain])

@@ -115,7 +115,7 @@ class PartialPlacement:
         keys = parent.level.keys if parent else ()
         if group.level.keys == keys:
             return np.array([outer] if best[outer] >= 0 else [], dtype=np.int64)
-        up = self.problem.fleet.up(group.level.keys, keys)
+        up = self.problem.node_table.up(group.level.keys, keys)
         return np.flatnonzero((up == outer) & (best >= 0))
 
     def candidates(self, group: CompiledGroup, outer: int) -> list[int]:
@@ -300,7 +300,7 @@ def _preferred_nodes(problem: PlacementProblem) -> dict[tuple[int, int], dict[in
         for kind, positions in group.members.items():
             for position in positions:
                 name = group.source.members[position].prefer
-                node = problem.fleet.index.get(name) if name is not None else None
+                node = problem.node_table.index.get(name) if name is not None else None
                 if node is not None:
                     by_node = preferred.setdefault((group.index, kind), {})
                     by_node[node] = by_node.get(node, 0) + 1

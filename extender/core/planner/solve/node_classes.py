@@ -64,7 +64,7 @@ def _atoms(problem: PlacementProblem) -> Ints:
     levels = {g.level.keys: g.level.domain for g in problem.groups if g.alive and g.level.keys}
     domains = [*levels.values(), *(rule.domain for rule in problem.rules.dynamic)]
     if not domains:
-        return np.zeros(problem.fleet.size, dtype=np.int64)
+        return np.zeros(problem.node_table.size, dtype=np.int64)
     _, atoms = np.unique(np.stack(domains, axis=1), axis=0, return_inverse=True)
     return atoms.astype(np.int64).reshape(-1)
 

@@ -34,7 +34,7 @@ class Solved:
 
 def solve(
     request: PlanRequest,
-    fleet: NodeTable,
+    node_table: NodeTable,
     *,
     options: Options | None = None,
     maximise: bool = True,
@@ -44,13 +44,13 @@ def solve(
 
     Args:
         request: What to place.
-        fleet: Made from `request.nodes`.
+        node_table: Made from `request.nodes`.
         options: Requirements to leave out.
         maximise: False: place the minimum only; `proved` then does not cover extra members.
         problem: The request, compiled with these options; None compiles it.
     """
     if problem is None:
-        problem = compile_request(request, fleet, options)
+        problem = compile_request(request, node_table, options)
     bounds = bound_all(problem)
     if bounds.infeasible:
         return Solved(problem, bounds, None, proved=True, nodes=0)

@@ -91,7 +91,7 @@ def test_a_unit_that_frees_too_little_on_a_node_is_not_proved():
 
 def parts_of(request) -> tuple[PostEvictionView, CostModel, CandidateDomains]:
     view = PostEvictionView(request, NodeTable(request.nodes))
-    model = CostModel(view.request, view.units, view.fleet)
+    model = CostModel(view.request, view.units, view.node_table)
     return view, model, CandidateDomains(view, model, min_pods=0)
 
 
