@@ -1,7 +1,7 @@
 """Rules between pods, compiled into node masks, resource axes, domain keys and counts per domain.
 
-A rule about pods of the cluster becomes a mask of nodes. A rule about waiting members becomes one of three
-things. Anti-affinity on domains of one node each becomes a resource axis, as a host port does. Affinity of all
+A rule about pods of the cluster becomes a mask of nodes. A rule about waiting members has one of three
+forms. Anti-affinity on domains of one node each becomes a resource axis, as a host port does. Affinity of all
 members of a group to each other becomes a shared domain, like a topology constraint. Any other rule is counted
 while a placement grows (`ConstraintLedger`) and is part of the CP-SAT model. All of this is exact; a rule that
 could only be approximated is left out and listed in `InterpodConstraints.unseen`.
