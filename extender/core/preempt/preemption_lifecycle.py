@@ -259,8 +259,8 @@ def _cancel_reason(
     if tree is None or tree.problems:
         return "invalid", _problem(tree)
     claimed = [c.uid for claims in preemption.claims.values() for c in claims]
-    waiting = claimed or preemption.extras
-    if waiting and not any(_waits(view, uid) for uid in waiting):
+    claimants = claimed or preemption.extras
+    if claimants and not any(_waits(view, uid) for uid in claimants):
         return "preemptor-deleted", "the members that the capacity was claimed for are gone"
     return "", ""
 
