@@ -73,9 +73,8 @@ class FinalizerController:
         for change in decide_protection(view, self._held, self._may_change):
             if self._written.get(change.group) is change.guard:
                 continue  # the informer has not seen the write yet
-            if (
-                not change.guard.deleting
-            ):  # a new group can wait: no deletion and no member needs its finalizer now
+            # a new group can wait: no deletion and no member needs its finalizer now
+            if not change.guard.deleting:
                 await self._placement.give_way()
             if not self._may_write():
                 return False

@@ -268,9 +268,8 @@ class BindBarriers:
             if (root is None or not root.reservations) and not barrier.arrivals:
                 self._stop_timer(barrier)
                 del self._barriers[key]
-        if (
-            not self._barriers
-        ):  # the tracker keeps its last view, and with it all pods of that time, in memory
+        # the tracker keeps its last view, and with it all pods of that time, in memory
+        if not self._barriers:
             self._oversubscription = OversubscriptionTracker()
         self.prebinding.retain_reserved(state)
         self._progress_us = {
