@@ -1,6 +1,6 @@
 """Sentences about a tree that waits or runs: the first line of `explain`, conditions of groups, and Kubernetes Events.
 
-Each answer begins with the group; `was` is what happened to a tree that was bound before, as the begin of a sentence.
+Each answer begins with the group. `was` is the beginning of a sentence: what happened to a tree that was bound before.
 """
 
 from __future__ import annotations

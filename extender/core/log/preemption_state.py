@@ -125,7 +125,7 @@ def planned(event: RecordedEvent, data: PreemptionPlanned, *, extras: bool) -> P
         units=tuple(unit.name for unit in data.victims),
         priorities=tuple(unit.priority for unit in data.victims),
         victims=Map(victims),
-        claims=Map({node: tuple(found) for node, found in claims.items()}),
+        claims=Map({node: tuple(on_node) for node, on_node in claims.items()}),
         already_terminating=frozenset(pod.uid for pod in data.already_terminating),
         extras=frozenset(a.uid for a in data.assignments) if extras else frozenset(),
         pods=len(data.assignments),
@@ -207,11 +207,11 @@ def cancelled(
 
 def claimed_on(preemptions: Iterable[PendingPreemption]) -> Map[NodeName, tuple[GangUid, ...]]:
     """Return the preemptors that hold claims, by node."""
-    found: dict[NodeName, list[GangUid]] = {}
+    by_node: dict[NodeName, list[GangUid]] = {}
     for preemption in preemptions:
         for node in preemption.claims:
-            found.setdefault(node, []).append(preemption.gang_uid)
-    return Map({node: tuple(roots) for node, roots in found.items()})
+            by_node.setdefault(node, []).append(preemption.gang_uid)
+    return Map({node: tuple(roots) for node, roots in by_node.items()})
 
 
 def preemption_summary(data: PreemptionPlanned) -> str:

@@ -152,8 +152,8 @@ def _plain(opened: MutableMapping[Any, Any]) -> Mapping[Any, Any]:
     return opened
 
 
-def _persistent(known: Mapping[Any, Any]) -> Map[Any, Any]:
-    return known if isinstance(known, Map) else Map(known)
+def _persistent(mapping: Mapping[Any, Any]) -> Map[Any, Any]:
+    return mapping if isinstance(mapping, Map) else Map(mapping)
 
 
 class StateProjector:
@@ -221,16 +221,16 @@ class StateProjector:
 
     def close(self) -> ReservationState:
         """Return the current state."""
-        known = self._known
+        gangs = self._known
         closed = _plain if self._past else _closed
         for uid, root in self._roots.items():
-            known[uid] = root.close(closed)
+            gangs[uid] = root.close(closed)
         reservations_on = self._reservations_before
         if self._open_nodes:
             nodes = reservations_on.mutate()
-            for node, here in self._open_nodes.items():
-                if here:
-                    nodes[node] = _closed(here)
+            for node, reservations in self._open_nodes.items():
+                if reservations:
+                    nodes[node] = _closed(reservations)
                 else:
                     nodes.pop(node, None)
             reservations_on = nodes.finish()
@@ -240,7 +240,7 @@ class StateProjector:
             position=self.position,
             epoch=self._epoch,
             at_us=self._at_us,
-            gangs=_closed(known),
+            gangs=_closed(gangs),
             stream_versions=_closed(self._stream_versions),
             reservations_on=reservations_on,
             gang_of=self._closed_gang_of(),
@@ -354,18 +354,20 @@ class StateProjector:
         uid = event.gang_uid
         root = self._roots.get(uid)
         if root is None:
-            known = self._known.get(uid)
-            if known is None:
-                known = GangState(uid=uid, gang=event.gang, observed_us=event.at_us)
-            root = self._roots[uid] = _opened_gang(known, self._opened)
+            existing = self._known.get(uid)
+            if existing is None:
+                existing = GangState(uid=uid, gang=event.gang, observed_us=event.at_us)
+            root = self._roots[uid] = _opened_gang(existing, self._opened)
         return root
 
     def _reservations_on(self, node: NodeName) -> MutableMapping[PodUid, Reservation]:
         """Return the reservations on a node to change them; not for a state that is only read."""
-        here = self._open_nodes.get(node)
-        if here is None:
-            here = self._open_nodes[node] = self._opened(self._reservations_before.get(node, Map()))
-        return here
+        reservations = self._open_nodes.get(node)
+        if reservations is None:
+            reservations = self._open_nodes[node] = self._opened(
+                self._reservations_before.get(node, Map())
+            )
+        return reservations
 
     def _reserve(self, event: RecordedEvent, data: GangAdmitted | GangExtended) -> None:
         root = self._root(event)
@@ -484,9 +486,9 @@ class StateProjector:
         self, event: RecordedEvent, preemption: PendingPreemption, pods: Iterable[PodUid]
     ) -> None:
         """Record victims that leave the pending preemptions, until their end as members is recorded."""
-        gone = preemption_state.evicted_pod(event, preemption)
+        evicted = preemption_state.evicted_pod(event, preemption)
         for uid in pods:
-            self._evicted_pods = self._evicted_pods.set(uid, gone)
+            self._evicted_pods = self._evicted_pods.set(uid, evicted)
 
     def _remember(self, event: RecordedEvent, preemption: PendingPreemption, unit: str) -> None:
         """Record a unit that a preemptor evicted: for a tree until it is deleted, for a pod while it is recent."""
@@ -494,8 +496,8 @@ class StateProjector:
         if preemption.kind == "Pod":
             oldest_us = event.at_us - preemption_state.EVICTION_MEMORY_US
             for other, taken in self._evicted_units.items():
-                known = other in self._roots or other in self._known
-                if not known and max(taken.values()) < oldest_us:
+                exists = other in self._roots or other in self._known
+                if not exists and max(taken.values()) < oldest_us:
                     self._evicted_units = self._evicted_units.delete(other)
         elif uid not in self._roots and uid not in self._known:
             return
@@ -627,15 +629,15 @@ class StateProjector:
 
     def _preemptor_of(self, event: RecordedEvent, uid: PodUid) -> EvictedPod:
         """Return the preemptor of the newest preemption that a pod is or was a victim of; without a name: there is none."""
-        found = [
+        preemptors = [
             preemption_state.evicted_pod(event, p)
             for p in self._preemptions.values()
             if uid in p.victims
         ]
-        gone = self._evicted_pods.get(uid)
-        if gone is not None:
-            found.append(gone)
-        return max(found, key=lambda one: one.position, default=NO_PREEMPTOR)
+        evicted = self._evicted_pods.get(uid)
+        if evicted is not None:
+            preemptors.append(evicted)
+        return max(preemptors, key=lambda preemptor: preemptor.position, default=NO_PREEMPTOR)
 
     def _add_hold(self, root: _OpenGang, member: BoundMember, at_us: int, until_us: int) -> None:
         """Add the replacement hold of a lost member."""
@@ -644,15 +646,15 @@ class StateProjector:
             node=member.node, requests=member.requests, priority=root.priority, at_us=at_us, until_us=until_us,
         )  # fmt: skip
         root.replacement_holds = root.replacement_holds.set(member.uid, hold)
-        here = self._replacement_holds_on.get(member.node, Map()).set(member.uid, hold)
-        self._replacement_holds_on = self._replacement_holds_on.set(member.node, here)
+        holds = self._replacement_holds_on.get(member.node, Map()).set(member.uid, hold)
+        self._replacement_holds_on = self._replacement_holds_on.set(member.node, holds)
 
     def _drop_hold(self, root: _OpenGang, uid: PodUid) -> None:
         node = root.replacement_holds[uid].node
         root.replacement_holds = root.replacement_holds.delete(uid)
-        here = self._replacement_holds_on[node].delete(uid)
-        if here:
-            self._replacement_holds_on = self._replacement_holds_on.set(node, here)
+        holds = self._replacement_holds_on[node].delete(uid)
+        if holds:
+            self._replacement_holds_on = self._replacement_holds_on.set(node, holds)
         else:
             self._replacement_holds_on = self._replacement_holds_on.delete(node)
 
@@ -745,15 +747,15 @@ def _with_unused(
 
 def capacity_held_on(holds: Iterable[CapacityHold]) -> Map[NodeName, tuple[HeldOnNode, ...]]:
     """Return the parts of capacity holds by node."""
-    found: dict[NodeName, list[HeldOnNode]] = {}
+    parts_on: dict[NodeName, list[HeldOnNode]] = {}
     for hold in holds:
-        here: dict[NodeName, list[HeldPod]] = {}
+        pods_on: dict[NodeName, list[HeldPod]] = {}
         for pod in hold.pods:
-            here.setdefault(pod.node, []).append(pod)
-        for node, pods in here.items():
+            pods_on.setdefault(pod.node, []).append(pod)
+        for node, pods in pods_on.items():
             part = HeldOnNode(gang_uid=hold.gang_uid, priority=hold.priority, pods=tuple(pods))
-            found.setdefault(node, []).append(part)
-    return Map({node: tuple(parts) for node, parts in found.items()})
+            parts_on.setdefault(node, []).append(part)
+    return Map({node: tuple(parts) for node, parts in parts_on.items()})
 
 
 def _hold_age(hold: ReplacementHold) -> tuple[int, str, PodUid]:

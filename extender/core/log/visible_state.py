@@ -188,18 +188,18 @@ def _own(preemption: PendingPreemption, readers: Visibility) -> PendingPreemptio
 def _reservations_on(
     gangs: dict[GangUid, GangState],
 ) -> Map[NodeName, Map[PodUid, Reservation]]:
-    found: dict[NodeName, dict[PodUid, Reservation]] = {}
+    by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
     for root in gangs.values():
         for uid, held in root.reservations.items():
-            found.setdefault(held.node, {})[uid] = held
-    return Map({node: Map(here) for node, here in found.items()})
+            by_node.setdefault(held.node, {})[uid] = held
+    return Map({node: Map(reservations) for node, reservations in by_node.items()})
 
 
 def _holds_on(
     gangs: dict[GangUid, GangState],
 ) -> Map[NodeName, Map[PodUid, ReplacementHold]]:
-    found: dict[NodeName, dict[PodUid, ReplacementHold]] = {}
+    by_node: dict[NodeName, dict[PodUid, ReplacementHold]] = {}
     for root in gangs.values():
         for uid, hold in root.replacement_holds.items():
-            found.setdefault(hold.node, {})[uid] = hold
-    return Map({node: Map(here) for node, here in found.items()})
+            by_node.setdefault(hold.node, {})[uid] = hold
+    return Map({node: Map(holds) for node, holds in by_node.items()})

@@ -4,7 +4,7 @@ The service alone knows what a caller may see, and that is in a header of each q
 machine reaches the socket too: a query without the key of this run (`KEY`) is refused.
 
 `QueryProcess` is the side of the service: it keeps the query process running, forwards each query and returns the
-answer piece by piece. `answering` is the side of the query process (extender/query_main.py): an application whose
+answer piece by piece. The side of the query process is extender/query_main.py: an application whose
 handlers have no state but the database.
 
 Note: the listening socket belongs to the service and exists longer than a query process. A query that comes while

@@ -75,7 +75,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         named = {job["name"]: parts.get(job["name"]) for job in replicated_jobs(workload)}
         step_of = {job["name"]: at for at, step in enumerate(steps or ()) for job in step}
         roots = templated_roots(
-            TemplateUser(workload=workload, wanted=policy.workload, templates=observed.templates),
+            TemplateUser(workload=workload, name=policy.workload, templates=observed.templates),
             named,
             step_of,
             lambda template: group_name(workload, template),
@@ -118,7 +118,7 @@ def _needs_root(name: str, only: Part, policy: TreePolicy, observed: Observed) -
     It is where a tree was made with it before, or where the leaf has a topology of its own besides that of the root.
     """
     was_made = any(
-        one.kind == "CompositePodGroup" and one.name == name for one in observed.existing
+        group.kind == "CompositePodGroup" and group.name == name for group in observed.existing
     )
     both = bool(policy.root_topology and policy.leaf_topology)
     return was_made or (both and isinstance(only, Leaf) and only.most > 1)
@@ -144,7 +144,7 @@ def _part(
         if replicas * most > PODS_MAX:
             raise InvalidPolicy(_too_many_templates(workload, name, replicas * most))
         templates = (pod_template(workload, job, index) for index in range(replicas))
-        of_pods = tuple(one for one in templates for _ in range(most))
+        of_pods = tuple(template for template in templates for _ in range(most))
         return msgspec.structs.replace(leaf, leading=of_pods)
     gang = all_at_once(spec) and not is_initializer(job)
     if replicas > CHILDREN_MAX:
@@ -274,13 +274,13 @@ def _impossible_order(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     before: list[str] = []
     for index, job in enumerate(replicated_jobs(workload)):
         field = f"spec.replicatedJobs[{index}].dependsOn"
-        for one in job.get("dependsOn") or ():
+        for dependency in job.get("dependsOn") or ():
             text = ""
             if in_order:
                 text = "cannot be combined with startupPolicyOrder InOrder; remove one of the two"
-            elif one.get("name") not in before:
+            elif dependency.get("name") not in before:
                 earlier = f", which are {', '.join(before)}" if before else ", and there are none"
-                text = f"{one.get('name')!r} is not one of the ReplicatedJobs listed before {job['name']}{earlier}"
+                text = f"{dependency.get('name')!r} is not one of the ReplicatedJobs listed before {job['name']}{earlier}"
             if text:
                 yield refusal_of(workload, "InvalidField", field, text)
         before.append(job["name"])
@@ -290,11 +290,11 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     """Yield a refusal where the webhook of JobSet rejects all pods but the first of a Job until that one has a node."""
     places = [("metadata", workload.annotations)]
     for index, job in enumerate(replicated_jobs(workload)):
-        found = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
-        places.append((f"spec.replicatedJobs[{index}].template.metadata", found))
-    for place, found in places:
-        key = found.get(EXCLUSIVE)
-        if key and NODE_SELECTOR not in found:
+        annotations = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
+        places.append((f"spec.replicatedJobs[{index}].template.metadata", annotations))
+    for place, annotations in places:
+        key = annotations.get(EXCLUSIVE)
+        if key and NODE_SELECTOR not in annotations:
             field = f"{place}.annotations[{EXCLUSIVE}]"
             text = (
                 f"{key!r}: JobSet makes the other pods of a Job only when its first pod has a "
@@ -324,7 +324,14 @@ def _pod_labels(
     """
     parts = [labels.get(key) for key in (NAME_LABEL, f"{PREFIX}/replicatedjob-name", _INDEX_LABEL)]
     job = {JOB_NAME_LABEL: "-".join(map(str, parts))} if all(parts) else {}
-    spec = next((job_spec(one) for one in replicated_jobs(workload) if one["name"] == parts[1]), {})
+    spec = next(
+        (
+            job_spec(replicated_job)
+            for replicated_job in replicated_jobs(workload)
+            if replicated_job["name"] == parts[1]
+        ),
+        {},
+    )
     at_once = pods_at_once(spec)
     index = {}
     if at_once and _is_indexed(spec) and leaf.pods == leaf.most:
