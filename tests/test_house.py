@@ -116,7 +116,7 @@ def test_public_names_of_classes_are_unique():
 
 # Names that fit any value, with how many functions of extender/ may have one. May only shrink; the goal is 3 %.
 VAGUE_NAMES = {"found", "one", "wanted", "known", "here", "there", "thing", "things", "gone", "seen", "made", "what"}  # fmt: skip
-VAGUE_FUNCTIONS_MAX = 394
+VAGUE_FUNCTIONS_MAX = 147
 
 
 def _local_names(function):
@@ -184,7 +184,6 @@ SATELLITES = {
     "core/reconcile/oversubscription_tracker.py",
     "core/reconcile/predicted_replacements.py",
     "core/trees/unused_labels.py",
-    "core/workloads/kinds/jobset_native_parts.py",
     "core/workloads/kinds/leaderworkerset_kind.py",
     "core/workloads/kinds/trainjob_kind.py",
     "http/access/route_permissions.py",
