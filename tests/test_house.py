@@ -161,7 +161,6 @@ SATELLITES = {
     "cli/connection/port_forward.py",
     "cli/options/command_examples.py",
     "cli/output/history_lines.py",
-    "cli/output/progress_bar.py",
     "cluster/api_server/access_reviews.py",
     "cluster/read/workload_store.py",
     "cluster/write/finalizer_writer.py",
