@@ -60,6 +60,7 @@ log = logging.getLogger(__name__)
 TAKEN_WITHIN_S = 0.6  # another replica, if there is one, acquires a released lease within this time
 DRAIN_S = 3.0  # how long calls may still arrive: a Service removes an endpoint with a delay
 LOOK_S = 0.05
+SWITCH_S = 0.0005  # how long another Python thread may keep the interpreter from the event loop; by default 5 ms
 # With the same search path: in another working directory `-m` could find another package `extender`.
 _START = "import sys; sys.path[:] = {path!r}; from extender.query_main import main; main()"
 ANSWERING = (sys.executable, "-P", "-c", _START.format(path=sys.path), "gang-extender queries")
@@ -630,8 +631,5 @@ async def serve(settings: Settings, on_listening: Callable[[], None], children: 
         writer = leader(settings, opened, clock)
         cluster_adapter = await cluster(settings, clock, writer.may_act)
         service = Service(settings, opened, cluster_adapter, writer, clock, children)
-        from extender.runtime.cpu_slice import request_short_slices, shorten_thread_switches
-
-        shorten_thread_switches()
-        request_short_slices()  # after the start of the embedded database, which would inherit the setting
+        sys.setswitchinterval(SWITCH_S)
         await service.run(stopping, on_listening)

@@ -45,7 +45,7 @@ from extender.http.responses.unsent_answers import SentResponse
 from extender.http.scheduler.leader_proxy import milliseconds
 from extender.http.web.server import KEEPALIVE_S, Routed
 from extender.runtime.cooperative_yield import Yielder
-from extender.runtime.forked_process import ForkedProcess
+from extender.runtime.worker_process import ForkedProcess
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,10 @@
 Source: jobset.x-k8s.io/v1alpha2 of JobSet v0.12.0. With `dependsOn` or the start-up order InOrder the controller makes
 the Jobs of a later step when the earlier one is ready or complete, so a gang over all of them could never start: the
 root is Basic then, and each step is a gang of its own.
+
+The groups that JobSet makes itself from `spec.scheduling` are those of KEP-969 (keps/969-WAS-integration of JobSet, not
+released): one PodGroup for the whole JobSet, or one for the ReplicatedJobs of each entry of `replicatedJobs`, or with
+`job` one for each Job. A JobSet that starts in steps has one for each ReplicatedJob. There is no composite above them.
 """
 
 from __future__ import annotations
@@ -22,7 +26,6 @@ from extender.core.workloads.kinds.job_kind import (
     pods_at_once,
     restart_policy,
 )
-from extender.core.workloads.kinds.jobset_native_parts import native_parts
 from extender.core.workloads.kinds.jobset_steps import (
     EXCLUSIVE,
     NODE_SELECTOR,
@@ -339,6 +342,76 @@ def _pod_labels(
     return {**labels, **job, **index, **old_labels(job)}
 
 
+def _native_parts(workload: WorkloadObject, policy: TreePolicy) -> tuple[Part, ...]:
+    """Return the parts of a JobSet; a leaf is named as the template of its PodGroup. Empty: one group is all of it."""
+    block = workload.spec.get("scheduling") or {}
+    jobs = {job["name"]: job for job in replicated_jobs(workload) if number(job, "replicas", 1) > 0}
+    steps = steps_of(workload, list(jobs.values()))
+    entries = block.get("replicatedJobs") or ()
+    if not entries and steps is None:
+        return ()
+    parts: dict[str, Part | None] = dict.fromkeys(jobs)
+    left = dict(jobs)
+    for entry in entries:
+        targets = [left.pop(n) for n in entry.get("targetReplicatedJobs") or () if n in left]
+        if targets:
+            parts[targets[0]["name"]] = _part_of_entry(workload, entry, targets, policy)
+    for name, job in left.items():
+        parts[name] = _native_leaf(name, name, [job], block)
+    if steps is None:
+        children = tuple(part for part in parts.values() if part is not None)
+        minimum = len(children) if policy.gang == "all" else BASIC
+    else:
+        children, minimum = tuple(step_parts(workload, steps, parts, policy)), BASIC
+    if not children:
+        return ()
+    name = group_name(workload)
+    return (Composite(name=name, role="", children=children, minimum=minimum),)
+
+
+def _part_of_entry(
+    workload: WorkloadObject,
+    entry: Mapping[str, Any],
+    targets: list[ReplicatedJob],
+    policy: TreePolicy,
+) -> Part:
+    first = targets[0]
+    name, of_job = str(first["name"]), entry.get("job")
+    if of_job is None:
+        joined = "-".join(str(job["name"]) for job in targets)
+        return _native_leaf(joined, joined, targets, entry)
+    leaves = tuple(
+        _native_leaf(f"{name}-{index}", "", [first], of_job)
+        for index in range(number(first, "replicas", 1))
+    )
+    if len(leaves) == 1:
+        return leaves[0]
+    minimum = BASIC if policy.gang == "per-job" else len(leaves)
+    return Composite(name=group_name(workload, name), role=name, children=leaves, minimum=minimum)
+
+
+def _native_leaf(
+    template: str, role: str, jobs: list[ReplicatedJob], settings: Mapping[str, Any]
+) -> Leaf:
+    """Return the leaf of a group; its own minimum and topology are its controller's."""
+    specs = [job_spec(job) for job in jobs]
+    templates = [spec.get("template") or {} for spec in specs]
+    pods = sum(
+        number(job, "replicas", 1) * pods_at_once(spec)
+        for job, spec in zip(jobs, specs, strict=True)
+    )
+    return Leaf(
+        name=template,
+        role=role,
+        pods=pods,
+        most=max(pods, len(jobs)),
+        minimum=BASIC if (settings.get("schedulingPolicy") or {}).get("basic") is not None else 1,
+        template=templates[0],
+        leading=tuple(templates[1:]),
+        one_by_one="all" not in (settings.get("disruptionMode") or {}),
+    )
+
+
 JOBSET = WorkloadKind(
     kind="JobSet",
     group="jobset.x-k8s.io",
@@ -374,5 +447,5 @@ JOBSET = WorkloadKind(
     suspended=lambda workload: bool(workload.spec.get("suspend")),
     refusals=_refusals,
     kept_out=_kept_out,
-    native_parts=native_parts,
+    native_parts=_native_parts,
 )
