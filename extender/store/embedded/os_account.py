@@ -138,19 +138,25 @@ def _home(data_dir: Path) -> Path:
     if os.geteuid() == 0 and not home.is_symlink() and not home.exists():
         account = _service_account()
         if not _reachable(data_dir, account):
-            ELSEWHERE.mkdir(mode=0o755, exist_ok=True)
-            if not _reachable(ELSEWHERE, account):
-                raise BadInput(
-                    f"PostgreSQL does not run as root, and account {account.name}, as which it would run, can enter "
-                    f"neither {data_dir} nor {ELSEWHERE}; name a folder that it can enter with --data-dir, "
-                    "or a server in GANG_EXTENDER_DATABASE_URL"
-                )
-            home.symlink_to(tempfile.mkdtemp(prefix="data-", dir=ELSEWHERE))
+            try:
+                ELSEWHERE.mkdir(mode=0o755, exist_ok=True)
+                if not _reachable(ELSEWHERE, account):
+                    raise _without_a_home(data_dir, account)
+                home.symlink_to(tempfile.mkdtemp(prefix="data-", dir=ELSEWHERE))
+            except OSError as error:
+                raise _without_a_home(data_dir, account, f" ({error})") from error
     if home.is_symlink() and not home.exists():
         raise BadInput(
             f"{home} points to {home.readlink()}, which is gone; remove the link to begin with an empty log"
         )
     return home.resolve()
+
+
+def _without_a_home(data_dir: Path, account: Account, reason: str = "") -> BadInput:
+    return BadInput(
+        f"PostgreSQL does not run as root, and account {account.name}, as which it would run, can enter neither {data_dir} "
+        f"nor {ELSEWHERE}{reason}; name a folder that it can enter with --data-dir, or a server in GANG_EXTENDER_DATABASE_URL"
+    )
 
 
 def _account(home: Path) -> Account:

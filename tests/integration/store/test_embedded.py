@@ -375,6 +375,11 @@ def test_root_without_a_reachable_folder_gets_advice(tmp_path, monkeypatch):
     monkeypatch.setattr(os_account, "ELSEWHERE", closed)
     with pytest.raises(BadInput, match=rf"neither {closed}/data nor {closed}; .*--data-dir"):
         os_account.prepare_server_home(closed / "data")
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr(os_account, "ELSEWHERE", file / "folder")
+    with pytest.raises(BadInput, match=r"Not a directory.*--data-dir"):
+        os_account.prepare_server_home(closed / "data")
 
 
 @pytest.mark.full
