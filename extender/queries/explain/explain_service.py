@@ -54,9 +54,9 @@ from extender.queries.explain.name_lookup import (
 from extender.queries.explain.name_search import NameSearch, search_names
 from extender.queries.explain.past_explanation import turn_finding
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.plan.node_groups import NodeGroupSpec
-from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanReply
-from extender.queries.plan.plan_service import ClusterSource, PlanResult
+from extender.queries.plan.node_groups import NodeGroup
+from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanAnswer, PlanInput
+from extender.queries.plan.plan_service import ClusterSource
 from extender.queries.state.gang_status import RootWorkload, gang_status
 from extender.queries.state.live_node import live_node
 from extender.queries.state.node_inventory import groups_below, groups_by_parent
@@ -99,7 +99,7 @@ class ExplainService:
         cluster: The cluster.
         state: The reservation state.
         clock: For the time of the answer.
-        plan: Answers plan queries, outside of the event loop.
+        plan: Answers plan queries about the cluster, outside of the event loop.
         node_groups: Of the cluster autoscaler; empty: not known.
         budget: Search nodes that one of these queries may cost.
         live: What only the leader knows.
@@ -110,8 +110,8 @@ class ExplainService:
         cluster: ClusterSource,
         state: StateSource,
         clock: Clock,
-        plan: Callable[[bytes, Visibility], Awaitable[PlanResult]],
-        node_groups: tuple[NodeGroupSpec, ...] = (),
+        plan: Callable[[PlanInput], Awaitable[PlanAnswer]],
+        node_groups: tuple[NodeGroup, ...] = (),
         budget: int = SEARCH_BUDGET,
         live: LiveProgress = NOT_LEADING,
     ) -> None:
@@ -300,16 +300,17 @@ class ExplainService:
     async def _planned(self, tree: Tree, readers: Visibility) -> GangVerdict:
         """Return the answer of a plan query about a tree, on the cluster as it is now."""
         key = tree.root.key
-        question = {
-            "groups": [f"{key.kind}/{key.path}"],
-            "node_groups": self._node_groups,
-            "budget": self._budget,
-        }
-        result = await self._plan(msgspec.json.encode(question), readers)
-        reply = msgspec.json.decode(result.body, type=PlanReply)
-        if not reply.gangs:
+        answer = await self._plan(
+            PlanInput(
+                groups=frozenset({key}),
+                node_groups=self._node_groups,
+                budget=self._budget,
+                readers=readers,
+            )
+        )
+        if not answer.gangs:
             raise NotFound(f"{spaced(key)}: the group was deleted meanwhile")
-        return reply.gangs[0]
+        return answer.gangs[0]
 
 
 def _with_holds(

@@ -587,10 +587,8 @@ async def small_budget(name: str) -> Explanation:
         await stage.one_pass()
         plans = live_plans(stage)
 
-        async def plan(body, readers):
-            return await plans.plan(
-                msgspec.json.encode(msgspec.json.decode(body) | {"budget": 40}), readers
-            )
+        async def plan(query):
+            return await plans.plan_live(msgspec.structs.replace(query, budget=40))
 
         service = ExplainService(stage.cluster, stage.leader, stage.clock, plan)
         return await service.explain(parse_name(name, "default"))
