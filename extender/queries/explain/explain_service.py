@@ -33,7 +33,6 @@ from extender.queries.explain.gang_checks import (
     missing_group,
     orphan_finding,
     planned_finding,
-    which,
     with_bind_failure,
     with_unheld,
 )
@@ -171,27 +170,20 @@ class ExplainService:
         if subject.kind == "Pod":
             return await self._pod(now, subject)
         if subject.kind in GROUP_KINDS:
-            return await self._group(now, subject, _key(subject))
+            return (await self._group(now, subject, _key(subject)))[1]
         return await self._workload(now, subject)
 
     async def _pod(self, now: _Now, subject: ObjectName) -> Explanation:
         pod = await _pod_named(now.view, subject.path, now.pace)
         if pod.group is None:
             return _lone(pod, subject)
-        about = await self._group(now, subject, pod.group, pod)
-        if about.answer.startswith(f"{subject} "):  # it is about this member, not about its gang
+        finding, about = await self._group(now, subject, pod.group, pod)
+        if finding.subject == str(subject):  # it is about this member, not about its gang
             return about
-        place = f"runs on {pod.node}, " if pod.node else ""
-        root = (
-            about.related[0]
-            if about.related and about.related[0].relation == "root group"
-            else None
-        )
-        of = f"{root.kind} {root.name}" if root is not None else spaced(pod.group)
-        gone = "is being deleted; " if pod.deleting else ""
+        place = f"runs on {pod.node}" if pod.node else "waits"
+        deleted = "is being deleted; " if pod.deleting else ""
         return msgspec.structs.replace(
-            about,
-            answer=f"Pod {pod.path} {gone}{place or 'waits, '}a member of {which(of, about.answer)}",
+            about, answer=f"{subject} {deleted}{place}, a member of {finding.clause}"
         )
 
     async def _workload(self, now: _Now, subject: ObjectName) -> Explanation:
@@ -209,7 +201,7 @@ class ExplainService:
                 state=tree.outcome,
                 help=("correct the workload; docs/workloads.md has the reasons",),
             )
-        about = await self._group(now, subject, roots[0])
+        _, about = await self._group(now, subject, roots[0])
         more = f" (the first of {len(roots)} root groups)" if len(roots) > 1 else ""
         links = tuple(
             Related(kind=root.kind, name=root.path, relation="root group") for root in roots[1:]
@@ -220,14 +212,16 @@ class ExplainService:
 
     async def _group(
         self, now: _Now, subject: ObjectName, key: GroupKey, pod: Pod | None = None
-    ) -> Explanation:
-        """Explain a group of a tree, or a member of it; the answer about a member is mostly that about its gang."""
+    ) -> tuple[Finding, Explanation]:
+        """Explain a group of a tree, or a member of it; the finding about a member is mostly that about its gang."""
         view, state = now.view, now.state
         if key not in view.groups:
-            return await _missing(now, subject, key)
+            finding = await _missing(now, key)
+            return finding, _explanation(subject, finding)
         forest = await _forest_around(view, key, now.pace)
         if key in forest.orphans:
-            return _explanation(subject, orphan_finding(forest.orphans[key]))
+            finding = orphan_finding(forest.orphans[key])
+            return finding, _explanation(subject, finding)
         tree = forest.trees[forest.root_of[key]]
         state = visible_part(state, tree.root.uid, now.readers)
         gang = state.gangs.get(tree.root.uid)
@@ -257,7 +251,7 @@ class ExplainService:
             extra = extra_members(gang, status, tree, key, pod)
         if extra:
             verdict = await self._planned(tree, now.readers)
-            finding = extra_finding(str(subject), key, extra, verdict, finding.answer)
+            finding = extra_finding(pod, key, extra, verdict, finding.answer)
         about = _explanation(subject, finding)
         own = None
         if gang is not None and pod is not None:
@@ -265,13 +259,14 @@ class ExplainService:
         if own is not None:
             about = msgspec.structs.replace(about, checks=own[0], reasons=own[1])
         if key != tree.root.key and subject.kind in GROUP_KINDS and not extra:
-            of = which(spaced(tree.root.key), about.answer)
-            about = msgspec.structs.replace(about, answer=f"{spaced(key)} is a child group of {of}")
+            about = msgspec.structs.replace(
+                about, answer=f"{spaced(key)} is a child group of {finding.clause}"
+            )
         if not tree.problems:
             about = msgspec.structs.replace(
                 about, checks=self._with_warnings(view, tree, about.checks)
             )
-        return msgspec.structs.replace(
+        return finding, msgspec.structs.replace(
             about,
             state=status.state if status is not None else "",
             conflict=conflict,
@@ -320,15 +315,15 @@ def _with_holds(
     hold, gang = state.capacity_holds.get(uid), state.gangs.get(uid)
     if hold is not None:
         text = f"{hold_progress(view, state, hold).sentence()}, at the latest until {rfc3339(hold.until_us)}"
-        return msgspec.structs.replace(finding, answer=f"{finding.answer}; {text}")
+        return msgspec.structs.replace(finding, text=f"{finding.text}; {text}")
     decision = gang.last_decision if gang is not None else None
     if decision is not None and HELD in decision.reasons and HELD not in finding.reasons:
         return msgspec.structs.replace(finding, reasons=(*finding.reasons, HELD))
     return finding
 
 
-async def _missing(now: _Now, subject: ObjectName, key: GroupKey) -> Explanation:
-    """Explain a group that the cluster does not have: pods name it, or the log still has it."""
+async def _missing(now: _Now, key: GroupKey) -> Finding:
+    """Return the finding about a group that the cluster does not have: pods name it, or the log still has it."""
     pods = len(now.view.members.get(key, ()))
     if pods:
         wanted = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
@@ -339,20 +334,18 @@ async def _missing(now: _Now, subject: ObjectName, key: GroupKey) -> Explanation
             )
             if one.kind == "PodGroup" and one.path != key.path
         ]
-        return _explanation(subject, missing_group(key, pods, near))
+        return missing_group(key, pods, near)
     roots = [g for g in now.state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
     if roots:
         gang = max(roots, key=lambda root: root.observed_us)
-        text = f"{spaced(key)} does not exist any more; the log has it as {gang_status(gang).state}"
+        text = f"does not exist any more; the log has it as {gang_status(gang).state}"
     else:
-        text = f"{spaced(key)} does not exist; it is being made for its workload, or was deleted"
-    return _explanation(
-        subject,
-        Finding(
-            answer=text,
-            checks=checks_until("group exists", "no", text),
-            help=(f"`gang-extender history {key.path}` shows what became of it",),
-        ),
+        text = "does not exist; it is being made for its workload, or was deleted"
+    return Finding(
+        subject=spaced(key),
+        text=text,
+        checks=checks_until("group exists", "no", f"{spaced(key)} {text}"),
+        help=(f"`gang-extender history {key.path}` shows what became of it",),
     )
 
 

@@ -9,13 +9,12 @@ import msgspec
 
 from extender.core.admit.gang_sentences import (
     gates_help,
-    invalid_answer,
-    missing_answer,
-    orphan_answer,
-    refused_answer,
-    victims_answer,
+    invalid_text,
+    missing_text,
+    orphan_text,
+    refused_text,
     victims_text,
-    waiting_answer,
+    waiting_text,
 )
 from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.plan_request import GATE, TreeParts
@@ -54,11 +53,22 @@ _NOT_PLANNED: Final[tuple[CheckName, ...]] = (
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The checks of a gang, and the sentence about the one that fails."""
 
-    answer: str
+    subject: str  # what the sentence is about: a group, or one member
+    text: str  # the rest of the sentence
     checks: tuple[Check, ...]
     reasons: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
     plan_needed: bool = False  # only a plan can show whether it fits
+
+    @property
+    def answer(self) -> str:
+        """Return the sentence."""
+        return f"{self.subject} {self.text}"
+
+    @property
+    def clause(self) -> str:
+        """Return the sentence as a part of one about something else."""
+        return f"{self.subject}, which {self.text}"
 
 
 def waits_at(reason: str) -> CheckName:
@@ -81,13 +91,14 @@ def checks_until(name: CheckName, outcome: Outcome, text: str = "") -> tuple[Che
 
 def missing_group(key: GroupKey, pods: int, similar: Iterable[str]) -> Finding:
     """Return the finding about a group that pods name and that does not exist."""
-    text = missing_answer(key, pods)
+    text = missing_text(pods)
     near = tuple(similar)
     create = f"create {spaced(key)}, or correct the name in the pods"
     help_ = (f"did you mean {', '.join(near)}? Then correct the name in the pods", create)
     return Finding(
-        answer=text,
-        checks=checks_until("group exists", "no", text),
+        subject=spaced(key),
+        text=text,
+        checks=checks_until("group exists", "no", f"{spaced(key)} {text}"),
         help=help_ if near else (create,),
     )
 
@@ -96,7 +107,8 @@ def orphan_finding(orphan: Orphan) -> Finding:
     """Return the finding about a group whose parent is missing or wrong."""
     text = orphan.problem.message
     return Finding(
-        answer=orphan_answer(orphan.group.key, text),
+        subject=spaced(orphan.group.key),
+        text=orphan_text(orphan.group.key, text),
         checks=checks_until("tree valid", "no", text),
         help=("create the parent group, or correct spec.parentCompositePodGroupName",),
     )
@@ -123,7 +135,8 @@ def gang_finding(
     if tree.problems:
         texts = tuple(problem.message for problem in tree.problems)
         return Finding(
-            answer=invalid_answer(who, texts[0]),
+            subject=who,
+            text=invalid_text(texts[0]),
             checks=checks_until("tree valid", "no", texts[0]),
             reasons=texts[1:],
             help=("correct the groups or pods that the text names",),
@@ -131,17 +144,20 @@ def gang_finding(
     if gang is not None and status is not None:
         if status.state in ("scheduled", "completed"):
             text = bound_text(gang, status)
-            answer = f"{who} runs: {text}"
-            if status.state == "completed":
-                answer = f"{who} has ended: its members have succeeded"
-            return Finding(answer=answer, checks=checks_until("bound", "yes", text))
+            ended = status.state == "completed"
+            return Finding(
+                subject=who,
+                text="has ended: its members have succeeded" if ended else f"runs: {text}",
+                checks=checks_until("bound", "yes", text),
+            )
         if gang.reservations:
             return _reserved(view, tree, gang, status, at_bind)
     blockers = bind_blockers(tree, state.features) if gang is None or not gang.bound else ()
     if blockers:
         checks = checks_until("accepted by kube-scheduler", "no", blockers[0])
         return Finding(
-            answer=waiting_answer(who, blockers[0]),
+            subject=who,
+            text=waiting_text(blockers[0]),
             checks=with_outcome(checks, "unknown", *_NOT_PLANNED),
             reasons=blockers[1:],
         )
@@ -154,10 +170,11 @@ def gang_finding(
         outcome: Outcome = "no" if preemption.victims else "unknown"
         checks = checks_until("victims gone", outcome, text)
         return Finding(
-            answer=victims_answer(who, preemption),
+            subject=who,
+            text=f"waits for victims of its preemption: {text}",
             checks=with_outcome(checks, outcome, "fits now"),
         )
-    return Finding(answer=who, checks=(), plan_needed=True)
+    return Finding(subject=who, text="", checks=(), plan_needed=True)
 
 
 def bound_text(gang: GangState, status: GangStatus) -> str:
@@ -165,25 +182,15 @@ def bound_text(gang: GangState, status: GangStatus) -> str:
     return f"{status.present} of {counted(status.needed, 'pod')} of the minimum, {len(gang.bound)} bound"
 
 
-def which(who: str, answer: str) -> str:
-    """Return an answer about a group as a part of a sentence that has named the group.
-
-    >>> which("PodGroup ns/g", "PodGroup ns/g runs")
-    'PodGroup ns/g, which runs'
-    """
-    if answer.startswith(f"{who} "):
-        return f"{who}, which {answer.removeprefix(who).lstrip()}"
-    return f"{who}: {answer}"
-
-
 def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Finding:
-    who, reasons = spaced(tree.root.key), waiting_reasons(root)
+    reasons = waiting_reasons(root)
     what = "pods" if root.key.kind == "PodGroup" else "child groups and pods"
     help_ = gates_help(tree) or f"create the missing {what}, or lower the minimum of the group"
     if status is not None and status.state == SUSPENDED:
         help_ = "resume the workload (spec.suspend: false)"
     return Finding(
-        answer=waiting_answer(who, reasons[0], lost_text(status)),
+        subject=spaced(tree.root.key),
+        text=waiting_text(reasons[0], lost_text(status)),
         checks=checks_until("members complete", "no", reasons[0]),
         reasons=tuple(reasons[1:]),
         help=(help_,),
@@ -195,8 +202,7 @@ def lost_text(status: GangStatus | None) -> str:
     if status is None or status.state not in ("degraded", "preempted", "suspended"):
         return ""
     verb = "was" if status.state == "preempted" else "is"
-    reason = status.reasons[0].removeprefix("preempted: ") if status.reasons else ""
-    return f"{verb} {status.state}: {reason}; it "
+    return f"{verb} {status.state}: {status.loss}; it "
 
 
 def _reserved(
@@ -214,13 +220,15 @@ def _reserved(
     if gated:
         text = f"{counted(len(gated), 'pod')} still {'has' if len(gated) == 1 else 'have'} our gate, such as {gated[0]}"
         return Finding(
-            answer=f"{who} has its capacity reserved ({bound}): {text}",
+            subject=who,
+            text=f"has its capacity reserved ({bound}): {text}",
             checks=checks_until("gates removed", "no", text),
         )
     waiting = barrier_text(gang, at_bind)
     text = f"{bound}; {waiting or 'kube-scheduler places the members on their nodes'}"
     return Finding(
-        answer=f"{who} has its capacity reserved: {text}",
+        subject=who,
+        text=f"has its capacity reserved: {text}",
         checks=checks_until("accepted by kube-scheduler", "unknown", text),
         reasons=status.reasons,
         help=(
@@ -303,43 +311,49 @@ def planned_finding(
     if verdict.verdict == "placed" and not verdict.victims:
         text = f"a place for {counted(len(verdict.assignments), 'pod')} was found now"
         return Finding(
-            answer=f"{who} {was}fits now and is about to be admitted",
+            subject=who,
+            text=f"{was}fits now and is about to be admitted",
             checks=checks_until("fits now", "yes", text),
         )
     if verdict.verdict == "placed":
         units = ", ".join(spaced(victim.unit) for victim in verdict.victims)
         text = f"only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
         return Finding(
-            answer=f"{who} {was}does not fit now; it fits {text}",
+            subject=who,
+            text=f"{was}does not fit now; it fits {text}",
             checks=checks_until("fits now", "no", text),
             reasons=verdict.reasons,
         )
     if verdict.verdict == "waiting":
         return Finding(
-            answer=waiting_answer(who, first),
+            subject=who,
+            text=waiting_text(first),
             checks=checks_until(waits_at(first), "no", first),
             reasons=tuple(others),
         )
-    answer = refused_answer(who, _decision(verdict), was)
+    text = refused_text(who, _decision(verdict), was)
     if groups_known and verdict.verdict == "impossible":
-        answer += f"; {_grown(verdict)}"
+        text += f"; {_grown(verdict)}"
     if verdict.when_empty == "never":
         first, *others = verdict.reasons_when_empty or verdict.reasons
         return Finding(
-            answer=answer,
+            subject=who,
+            text=text,
             checks=checks_until("fits an empty cluster", "no", first),
             reasons=tuple(others),
             help=verdict.help,
         )
     if verdict.verdict == "unknown":
         return Finding(
-            answer=answer,
+            subject=who,
+            text=text,
             checks=_examined(checks_until("fits now", "unknown", first), verdict),
             reasons=tuple(others),
             help=(_unknown_help(verdict), *verdict.help),
         )
     return Finding(
-        answer=answer,
+        subject=who,
+        text=text,
         checks=_examined(checks_until("fits now", "no", first), verdict),
         reasons=tuple(others),
         help=verdict.help,

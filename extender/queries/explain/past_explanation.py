@@ -14,7 +14,7 @@ import msgspec
 from extender.core.admit.gang_sentences import (
     about_it,
     victims_text,
-    waiting_answer,
+    waiting_text,
 )
 from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.log.events import GangAdmitted, GangObserved, GangRemoved, TreeRetired
@@ -58,7 +58,6 @@ from extender.queries.explain.gang_checks import (
     lost_text,
     not_examined,
     waits_at,
-    which,
     with_outcome,
     with_unheld,
 )
@@ -98,7 +97,8 @@ def recorded_finding(
         done = "had ended: its members had succeeded" if status.state == "completed" else "ran"
         text = bound_text(gang, status)
         return Finding(
-            answer=f"{who} {done}: {text}",
+            subject=who,
+            text=f"{done}: {text}",
             checks=checks_until("bound", "yes", text),
             reasons=status.reasons,
         )
@@ -106,7 +106,8 @@ def recorded_finding(
         text = f"{len(gang.bound)} bound, {len(gang.reservations)} reserved"
         checks = checks_until("accepted by kube-scheduler", "not recorded", text)
         return Finding(
-            answer=f"{who} had its capacity reserved: {text}",
+            subject=who,
+            text=f"had its capacity reserved: {text}",
             checks=_not_recorded(checks, *_BEFORE_BIND),
             reasons=status.reasons,
         )
@@ -115,7 +116,8 @@ def recorded_finding(
         outcome: Outcome = "no" if preemption.victims else "yes"
         checks = with_outcome(checks_until("victims gone", outcome, text), outcome, "fits now")
         return Finding(
-            answer=f"{who} waited for victims of its preemption: {text}",
+            subject=who,
+            text=f"waited for victims of its preemption: {text}",
             checks=_not_recorded(checks, *_BEFORE_BIND) if not preemption.victims else checks,
         )
     if status.state in ("degraded", "preempted", "suspended"):
@@ -123,7 +125,8 @@ def recorded_finding(
     if gang.last_decision is None:
         reason = CAPACITY_TAKEN if capacity_was_taken(gang) else UNDECIDED
         return Finding(
-            answer=f"{who} was pending: {reason}",
+            subject=who,
+            text=f"was pending: {reason}",
             checks=_only_known(),
         )
     return _refused(who, gang.last_decision)
@@ -152,16 +155,18 @@ def turn_finding(
     if decision is not None and decision.outcome in ("impossible", "unknown"):
         refused = _refused(who, decision)
         return Finding(
-            answer=waiting_answer(f"{refused.answer}; it", turn.sentence()),
+            subject=who,
+            text=f"{refused.text}; it {waiting_text(turn.sentence())}",
             checks=checks,
             reasons=refused.reasons,
             help=(*help_, *refused.help),
         )
     if gang is not None and capacity_was_taken(gang):
-        answer = waiting_answer(f"{waiting_answer(who, TAKEN)}; it", turn.sentence())
-        return Finding(answer=answer, checks=checks, help=help_)
+        text = f"{waiting_text(TAKEN)}; it {waiting_text(turn.sentence())}"
+        return Finding(subject=who, text=text, checks=checks, help=help_)
     return Finding(
-        answer=waiting_answer(who, turn.sentence(), lost_text(status)),
+        subject=who,
+        text=waiting_text(turn.sentence(), lost_text(status)),
         checks=checks,
         # that members are missing is not so any more
         reasons=decision.reasons if decision is not None and decision.outcome != "waiting" else (),
@@ -171,14 +176,14 @@ def turn_finding(
 
 def _lost(who: str, decision: LastDecision | None, status: GangStatus) -> Finding:
     """Return the finding about a gang whose minimum was not bound any more."""
-    first, *others = status.reasons or ("its last loss is not known",)
     counts = f"{status.present} of {counted(status.needed, 'pod')} of the minimum"
     checks = _refused(who, decision).checks if decision is not None else _only_known()
     last = Check(check="bound", outcome="no", text=counts)
     return Finding(
-        answer=f"{who} was {status.state}: {first.removeprefix('preempted: ')}",
+        subject=who,
+        text=f"was {status.state}: {status.loss}",
         checks=(*checks[:-1], last),
-        reasons=tuple(others),
+        reasons=status.reasons[1:],
     )
 
 
@@ -188,30 +193,29 @@ def _refused(who: str, decision: LastDecision) -> Finding:
     problem = about_it(who, first)
     since = f" (refused at {rfc3339(decision.at_us)}, position {decision.position})"
     if decision.outcome == "invalid":
-        answer = f"{who} was not valid and was not scheduled: {problem}{since}"
+        text = f"was not valid and was not scheduled: {problem}{since}"
         checks = checks_until("tree valid", "no", first)
     elif decision.outcome == "waiting":
-        waited = f": {first}" if first == COMPLETE else f" for {first.removeprefix('waiting for ')}"
-        answer = f"{who} waited{waited}{since}"
+        text = f"{waiting_text(first, verb='waited')}{since}"
         outcome: Outcome = "unknown" if first == COMPLETE else "no"  # not looked at
         checks = checks_until(waits_at(first), outcome, first)
     elif decision.when_empty == "never":
         first, *others = decision.reasons_when_empty or (first,)
         problem = about_it(who, first)
-        answer = f"{who} could never be placed on the nodes of that time, also when no other pod ran: {problem}{since}"
+        text = f"could never be placed on the nodes of that time, also when no other pod ran: {problem}{since}"
         checks = checks_until("fits an empty cluster", "no", first)
     elif decision.outcome == "unknown":
-        answer = f"{who} may have fitted or not: {problem}{since}"
+        text = f"may have fitted or not: {problem}{since}"
         checks = checks_until("fits now", "unknown", first)
     else:
         empty = "; it fitted when no other pod ran" if decision.when_empty == "fits" else ""
-        answer = f"{who} did not fit: {problem}{empty}{since}"
+        text = f"did not fit: {problem}{empty}{since}"
         checks = checks_until("fits now", "no", first)
     if decision.when_empty == "unknown":
         checks = not_examined(checks)
     elif not decision.when_empty:
         checks = _not_recorded(checks, "fits an empty cluster")
-    return Finding(answer=answer, checks=checks, reasons=tuple(others), help=decision.help)
+    return Finding(subject=who, text=text, checks=checks, reasons=tuple(others), help=decision.help)
 
 
 def _not_recorded(checks: tuple[Check, ...], *names: CheckName) -> tuple[Check, ...]:
@@ -452,7 +456,7 @@ def _of(state: ReservationState, subject: ObjectName) -> Explanation:
 def _group(state: ReservationState, subject: ObjectName) -> Explanation:
     roots = [g for g in state.gangs.values() if (g.kind, g.gang) == (subject.kind, subject.path)]
     if roots:
-        return _gang(state, subject, max(roots, key=lambda root: root.observed_us))
+        return _gang(state, subject, max(roots, key=lambda root: root.observed_us))[1]
     namespace, _, name = subject.path.partition("/")
     root, group = next(
         (root, group)
@@ -461,18 +465,21 @@ def _group(state: ReservationState, subject: ObjectName) -> Explanation:
         for group in root.groups
         if (group.kind, group.name) == (subject.kind, name)
     )
-    about = _gang(state, subject, root)
+    finding, about = _gang(state, subject, root)
     assert about.gang is not None
     here = next(
         one for one in about.gang.groups if (one.kind, one.name) == (group.kind, group.name)
     )
     domain = "".join(f" in {key}={value}" for key, value in here.domain.items())
     has = f"with {here.bound} bound and {here.reserved} reserved members{domain}"
-    of = which(f"{root.kind} {root.gang}", about.answer)
-    return msgspec.structs.replace(about, answer=f"{subject}, {has}, was a child group of {of}")
+    return msgspec.structs.replace(
+        about, answer=f"{subject}, {has}, was a child group of {finding.clause}"
+    )
 
 
-def _gang(state: ReservationState, subject: ObjectName, gang: GangState) -> Explanation:
+def _gang(
+    state: ReservationState, subject: ObjectName, gang: GangState
+) -> tuple[Finding, Explanation]:
     """Explain an object by the gang that it belongs to."""
     workloads = workloads_of_roots(state.trees.values())
     made_for = workloads.get(RootKey(gang.gang, gang.kind))
@@ -486,7 +493,7 @@ def _gang(state: ReservationState, subject: ObjectName, gang: GangState) -> Expl
     if made_for is not None and made_for.workload != f"{subject.kind}/{subject.path}":
         kind, _, path = made_for.workload.partition("/")
         related.append(Related(kind=kind, name=path, relation="workload"))
-    return Explanation(
+    return finding, Explanation(
         kind=subject.kind,
         name=subject.path,
         answer=finding.answer,
@@ -507,14 +514,13 @@ def _pod(state: ReservationState, subject: ObjectName) -> Explanation:
         by = spaced(one.preemption.preemptor)
     if one.gang is None:
         return _outside(subject, one, by)
-    about = _gang(state, subject, one.gang)
+    finding, about = _gang(state, subject, one.gang)
     place = {
         "bound": f"ran on {one.node}{f' and was to be evicted for {by}' if by else ''}",
         "reserved": f"had capacity reserved on {one.node}",
         "lost": f"was lost on {one.node}{_loss(one.gang.last_loss, subject.path)}",
     }[one.role]
-    of = which(f"{one.gang.kind} {one.gang.gang}", about.answer)
-    return msgspec.structs.replace(about, answer=f"{subject} {place}, a member of {of}")
+    return msgspec.structs.replace(about, answer=f"{subject} {place}, a member of {finding.clause}")
 
 
 def _outside(subject: ObjectName, one: RecordedPod, by: str) -> Explanation:
@@ -560,7 +566,7 @@ def _workload(state: ReservationState, subject: ObjectName) -> Explanation:
             answer=f"{subject} had no groups in the log: {why}",
             state=tree.outcome,
         )
-    about = _gang(state, subject, roots[0])
+    _, about = _gang(state, subject, roots[0])
     more = f" (the first of {len(roots)} root groups)" if len(roots) > 1 else ""
     links = tuple(Related(kind=r.kind, name=r.gang, relation="root group") for r in roots[1:])
     return msgspec.structs.replace(
