@@ -6,7 +6,7 @@ Each answer is the group and a text about it. `was` is what happened to a tree t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,32 @@ MESSAGE_MAX: Final = 800  # characters of a condition or Event; Kubernetes takes
 UNITS_MAX: Final = 3  # named in a text
 _WAITING_FOR: Final = "waiting for "
 _HELP: Final = ". What would help: "
+
+
+class RefusalWords(NamedTuple):
+    """The words of a refusal, for now or for a past moment."""
+
+    never: str
+    unknown: str
+    not_now: str
+    when_empty: str  # it fits if no other pod runs
+    no_reason: str
+
+
+NOW: Final = RefusalWords(
+    "can never be placed on these nodes, also when no other pod runs",
+    "may fit or not",
+    "does not fit now",
+    "it fits when no other pod runs",
+    "no reason is known",
+)
+THEN: Final = RefusalWords(
+    "could never be placed on the nodes of that time, also when no other pod ran",
+    "may have fitted or not",
+    "did not fit",
+    "it fitted when no other pod ran",
+    "no reason was recorded",
+)
 
 
 class Sentences(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,16 +101,16 @@ def waiting_text(reason: str, was: str = "", verb: str = "waits") -> str:
     return f"{was}{verb} for {reason.removeprefix(_WAITING_FOR)}"
 
 
-def refused_text(who: str, decision: LastDecision, was: str = "") -> str:
+def refused_text(who: str, decision: LastDecision, was: str = "", words: RefusalWords = NOW) -> str:
     """Return the text about a complete tree that has no plan: never, or not now."""
     if decision.when_empty == "never":
-        first = _first(decision.reasons_when_empty or decision.reasons)
-        return f"{was}can never be placed on these nodes, also when no other pod runs: {about_it(who, first)}"
-    first = about_it(who, _first(decision.reasons))
+        first = _first(decision.reasons_when_empty or decision.reasons, words)
+        return f"{was}{words.never}: {about_it(who, first)}"
+    first = about_it(who, _first(decision.reasons, words))
     if decision.outcome == "unknown":
-        return f"{was}may fit or not: {first}"
-    empty = "; it fits when no other pod runs" if decision.when_empty == "fits" else ""
-    return f"{was}does not fit now: {first}{empty}"
+        return f"{was}{words.unknown}: {first}"
+    empty = f"; {words.when_empty}" if decision.when_empty == "fits" else ""
+    return f"{was}{words.not_now}: {first}{empty}"
 
 
 def victims_text(preemption: PendingPreemption, readers: Visibility = EVERYTHING) -> str:
@@ -145,8 +171,8 @@ def pending_sentences(
     return Sentences(answer=answer, reasons=rest, help=decision.help)
 
 
-def _first(reasons: Iterable[str]) -> str:
-    return next(iter(reasons), "no reason is known")
+def _first(reasons: Iterable[str], words: RefusalWords = NOW) -> str:
+    return next(iter(reasons), words.no_reason)
 
 
 def about_it(who: str, text: str) -> str:

@@ -8,6 +8,10 @@ from typing import Final
 import msgspec
 
 from extender.core.admit.gang_sentences import (
+    NOW,
+    THEN,
+    RefusalWords,
+    about_it,
     gates_help,
     invalid_text,
     missing_text,
@@ -18,7 +22,9 @@ from extender.core.admit.gang_sentences import (
 )
 from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.plan_request import GATE, TreeParts
+from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.holds.hold_turns import HoldRefusal, no_hold_before_us
+from extender.core.log.gang_phase import TAKEN, capacity_was_taken
 from extender.core.log.reservation_state import (
     BindFailure,
     GangState,
@@ -144,23 +150,19 @@ def gang_finding(
     if gang is not None and status is not None:
         if status.state in ("scheduled", "completed"):
             text = bound_text(gang, status)
-            ended = status.state == "completed"
-            return Finding(
-                subject=who,
-                text="has ended: its members have succeeded" if ended else f"runs: {text}",
-                checks=checks_until("bound", "yes", text),
-            )
+            checks = checks_until("bound", "yes", text)
+            words = f"runs: {text}"
+            if status.state == "completed":
+                words = "has ended: its members have succeeded"
+            return Finding(subject=who, text=words, checks=checks)
         if gang.reservations:
             return _reserved(view, tree, gang, status, at_bind)
     blockers = bind_blockers(tree, state.features) if gang is None or not gang.bound else ()
     if blockers:
         checks = checks_until("accepted by kube-scheduler", "no", blockers[0])
-        return Finding(
-            subject=who,
-            text=waiting_text(blockers[0]),
-            checks=with_outcome(checks, "unknown", *_NOT_PLANNED),
-            reasons=blockers[1:],
-        )
+        checks = with_outcome(checks, "unknown", *_NOT_PLANNED)
+        text = waiting_text(blockers[0])
+        return Finding(subject=who, text=text, checks=checks, reasons=blockers[1:])
     part = TreeParts().of(tree, gang)
     if not admissible(part.root):
         return _incomplete(tree, part.root, status)
@@ -168,12 +170,9 @@ def gang_finding(
     if preemption is not None and not preemption.ended:
         text = victims_text(preemption)
         outcome: Outcome = "no" if preemption.victims else "unknown"
-        checks = checks_until("victims gone", outcome, text)
-        return Finding(
-            subject=who,
-            text=f"waits for victims of its preemption: {text}",
-            checks=with_outcome(checks, outcome, "fits now"),
-        )
+        checks = with_outcome(checks_until("victims gone", outcome, text), outcome, "fits now")
+        words = f"waits for victims of its preemption: {text}"
+        return Finding(subject=who, text=words, checks=checks)
     return Finding(subject=who, text="", checks=(), plan_needed=True)
 
 
@@ -219,11 +218,8 @@ def _reserved(
     bound = f"{len(gang.bound)} bound, {len(gang.reservations)} reserved"
     if gated:
         text = f"{counted(len(gated), 'pod')} still {'has' if len(gated) == 1 else 'have'} our gate, such as {gated[0]}"
-        return Finding(
-            subject=who,
-            text=f"has its capacity reserved ({bound}): {text}",
-            checks=checks_until("gates removed", "no", text),
-        )
+        words = f"has its capacity reserved ({bound}): {text}"
+        return Finding(subject=who, text=words, checks=checks_until("gates removed", "no", text))
     waiting = barrier_text(gang, at_bind)
     text = f"{bound}; {waiting or 'kube-scheduler places the members on their nodes'}"
     return Finding(
@@ -306,63 +302,145 @@ def planned_finding(
         status: As the gang is shown; None: the log does not have it yet.
         groups_known: The query had the node groups of a cluster autoscaler.
     """
-    first, *others = verdict.reasons or ("",)
     was = lost_text(status)
     if verdict.verdict == "placed" and not verdict.victims:
-        text = f"a place for {counted(len(verdict.assignments), 'pod')} was found now"
-        return Finding(
-            subject=who,
-            text=f"{was}fits now and is about to be admitted",
-            checks=checks_until("fits now", "yes", text),
+        checks = checks_until(
+            "fits now",
+            "yes",
+            f"a place for {counted(len(verdict.assignments), 'pod')} was found now",
         )
+        words = f"{was}fits now and is about to be admitted"
+        return Finding(subject=who, text=words, checks=checks)
     if verdict.verdict == "placed":
         units = ", ".join(spaced(victim.unit) for victim in verdict.victims)
         text = f"only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
-        return Finding(
-            subject=who,
-            text=f"{was}does not fit now; it fits {text}",
-            checks=checks_until("fits now", "no", text),
-            reasons=verdict.reasons,
+        checks, words = (
+            checks_until("fits now", "no", text),
+            f"{was}does not fit now; it fits {text}",
         )
+        return Finding(subject=who, text=words, checks=checks, reasons=verdict.reasons)
     if verdict.verdict == "waiting":
-        return Finding(
-            subject=who,
-            text=waiting_text(first),
-            checks=checks_until(waits_at(first), "no", first),
-            reasons=tuple(others),
-        )
-    text = refused_text(who, _decision(verdict), was)
+        first, *others = verdict.reasons or ("",)
+        checks = checks_until(waits_at(first), "no", first)
+        text = waiting_text(first)
+        return Finding(subject=who, text=text, checks=checks, reasons=tuple(others))
+    finding = _refused(who, _decision(verdict), NOW, was, unexamined="unknown")
     if groups_known and verdict.verdict == "impossible":
-        text += f"; {_grown(verdict)}"
-    if verdict.when_empty == "never":
-        first, *others = verdict.reasons_when_empty or verdict.reasons
-        return Finding(
-            subject=who,
-            text=text,
-            checks=checks_until("fits an empty cluster", "no", first),
-            reasons=tuple(others),
-            help=verdict.help,
-        )
-    if verdict.verdict == "unknown":
-        return Finding(
-            subject=who,
-            text=text,
-            checks=_examined(checks_until("fits now", "unknown", first), verdict),
-            reasons=tuple(others),
-            help=(_unknown_help(verdict), *verdict.help),
-        )
+        finding = msgspec.structs.replace(finding, text=f"{finding.text}; {_grown(verdict)}")
+    if verdict.verdict == "unknown" and verdict.when_empty != "never":
+        help_ = (_unknown_help(verdict), *verdict.help)
+        finding = msgspec.structs.replace(finding, help=help_)
+    return finding
+
+
+def _refused(
+    who: str, decision: LastDecision, words: RefusalWords, was: str = "", *, unexamined: Outcome
+) -> Finding:
+    """Return the finding about a complete tree that has no plan.
+
+    Args:
+        who: The root, as sentences begin.
+        decision: The refusal.
+        words: Its words, for now or for a past moment.
+        was: What happened to the tree before, see `lost_text`.
+        unexamined: The outcome of the check of an empty cluster, where no search for it was made.
+    """
+    reasons = decision.reasons
+    name: CheckName = "fits now"
+    outcome: Outcome = "unknown" if decision.outcome == "unknown" else "no"
+    if decision.when_empty == "never":
+        name, outcome = "fits an empty cluster", "no"
+        reasons = decision.reasons_when_empty or reasons
+    first, *others = reasons or (words.no_reason,)
+    checks = checks_until(name, outcome, first)
     return Finding(
         subject=who,
-        text=text,
-        checks=_examined(checks_until("fits now", "no", first), verdict),
+        text=refused_text(who, decision, was, words),
+        checks=_examined(checks, decision, unexamined),
         reasons=tuple(others),
-        help=verdict.help,
+        help=decision.help,
     )
 
 
-def _examined(checks: tuple[Check, ...], verdict: GangVerdict) -> tuple[Check, ...]:
+def _examined(
+    checks: tuple[Check, ...], decision: LastDecision, unexamined: Outcome
+) -> tuple[Check, ...]:
     """Return the checks of a refusal: whether it fits an empty cluster is a search of its own, which may not have ended."""
-    return checks if verdict.when_empty == "fits" else not_examined(checks)
+    if decision.when_empty in ("fits", "never"):
+        return checks
+    outcome: Outcome = "unknown" if decision.when_empty else unexamined
+    return with_outcome(checks, outcome, "fits an empty cluster")
+
+
+def held_refusal(who: str, decision: LastDecision) -> Finding:
+    """Return the finding about a gang with an answer that held, from the log.
+
+    Args:
+        who: The root, as sentences begin.
+        decision: The answer.
+    """
+    first, *others = decision.reasons or (THEN.no_reason,)
+    if decision.outcome == "invalid":
+        text = f"was not valid and was not scheduled: {about_it(who, first)}"
+        checks = checks_until("tree valid", "no", first)
+    elif decision.outcome == "waiting":
+        text = waiting_text(first, verb="waited")
+        outcome: Outcome = "unknown" if first == COMPLETE else "no"  # not looked at
+        checks = checks_until(waits_at(first), outcome, first)
+        checks = _examined(checks, decision, "not recorded")
+    else:
+        finding = _refused(who, decision, THEN, unexamined="not recorded")
+        text, checks, others = finding.text, finding.checks, [*finding.reasons]
+    since = f"refused at {rfc3339(decision.at_us)}, position {decision.position}"
+    return Finding(
+        subject=who,
+        text=f"{text} ({since})",
+        checks=checks,
+        reasons=tuple(others),
+        help=decision.help,
+    )
+
+
+def turn_finding(
+    who: str, turn: WaitReason, gang: GangState | None, status: GangStatus | None
+) -> Finding:
+    """Return the finding about a complete tree that waits to be recorded, to be searched, or for the end of a back-off.
+
+    Its last refusal comes first; that it is planned again comes after it.
+
+    Args:
+        who: The root, as sentences begin.
+        turn: Why it waits.
+        gang: Its state, with the answer before; None: the log does not have it yet.
+        status: As it is shown; None likewise.
+    """
+    checks = checks_until("fits now", "unknown", turn.sentence())
+    help_: tuple[str, ...] = ()
+    if isinstance(turn, ReadmissionPause):  # it has fitted
+        help_ = (turn.help(),)
+    else:
+        checks = not_examined(checks)
+    decision = gang.last_decision if gang is not None else None
+    if decision is not None and decision.outcome in ("impossible", "unknown"):
+        refused = held_refusal(who, decision)
+        return Finding(
+            subject=who,
+            text=f"{refused.text}; it {waiting_text(turn.sentence())}",
+            checks=checks,
+            reasons=refused.reasons,
+            help=(*help_, *refused.help),
+        )
+    if gang is not None and capacity_was_taken(gang):
+        text = f"{waiting_text(TAKEN)}; it {waiting_text(turn.sentence())}"
+        return Finding(subject=who, text=text, checks=checks, help=help_)
+    return Finding(
+        subject=who,
+        text=waiting_text(turn.sentence(), lost_text(status)),
+        checks=checks,
+        # that members are missing is not so any more
+        reasons=decision.reasons if decision is not None and decision.outcome != "waiting" else (),
+        help=help_,
+    )
 
 
 def not_examined(checks: tuple[Check, ...]) -> tuple[Check, ...]:

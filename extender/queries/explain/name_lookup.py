@@ -49,6 +49,15 @@ class WantedName(msgspec.Struct, frozen=True):
     name: str
     given_namespace: bool  # it was part of the name
 
+    @property
+    def path(self) -> str:
+        """Return namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+    def __str__(self) -> str:
+        """Return the name as in messages, with the kind if it has one."""
+        return f"{self.kind} {self.path}" if self.kind else self.path
+
 
 def parse_name(text: str, namespace: str) -> WantedName:
     """Return the parts of NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.
