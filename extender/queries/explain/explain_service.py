@@ -304,17 +304,17 @@ async def _pod_named(view: ClusterView, path: str, pace: Yielder) -> Pod:
 async def _forest_around(view: ClusterView, key: GroupKey, pace: Yielder) -> Forest:
     """Return the forest of the groups above and below one group: a part of `forest_of(view)`."""
     above = {key: view.groups[key]}
-    here = view.groups[key]
-    while here.parent is not None:
-        parent = view.groups.get(composite_key(key.namespace, here.parent))
+    top = view.groups[key]
+    while top.parent is not None:
+        parent = view.groups.get(composite_key(key.namespace, top.parent))
         if (
             parent is None or parent.key in above
         ):  # no root: a parent is missing, or the chain is a cycle
             break
-        above[parent.key] = here = parent
+        above[parent.key] = top = parent
         await pace.yield_if_due()
     children = await groups_by_parent(view, key.namespace, pace)
-    groups = {group.key: group for group in groups_below(here, children)} | above
+    groups = {group.key: group for group in groups_below(top, children)} | above
     members = {k: tuple(view.members[k].values()) for k in groups if k in view.members}
     return build_forest(groups, members, max_children=view.max_children)
 

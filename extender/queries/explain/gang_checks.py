@@ -183,8 +183,8 @@ def bound_text(gang: GangState, status: GangStatus) -> str:
 
 def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Finding:
     reasons = waiting_reasons(root)
-    what = "pods" if root.key.kind == "PodGroup" else "child groups and pods"
-    help_ = gates_help(tree) or f"create the missing {what}, or lower the minimum of the group"
+    missing = "pods" if root.key.kind == "PodGroup" else "child groups and pods"
+    help_ = gates_help(tree) or f"create the missing {missing}, or lower the minimum of the group"
     if status is not None and status.state == SUSPENDED:
         help_ = "resume the workload (spec.suspend: false)"
     return Finding(
@@ -235,12 +235,14 @@ def _reserved(
 
 def barrier_text(gang: GangState, at_bind: Collection[PodUid]) -> str:
     """Return which members kube-scheduler has not accepted while others wait for them at bind; empty: none waits."""
-    others = sorted(one.pod for uid, one in gang.reservations.items() if uid not in at_bind)
-    here = len(gang.reservations) - len(others)
-    if not here or not others:
+    others = sorted(
+        reservation.pod for uid, reservation in gang.reservations.items() if uid not in at_bind
+    )
+    waiting = len(gang.reservations) - len(others)
+    if not waiting or not others:
         return ""
-    waits = "waits" if here == 1 else "wait"
-    return f"{counted(here, 'member')} {waits} at bind for {join_names(others)}, which kube-scheduler has not accepted yet"
+    waits = "waits" if waiting == 1 else "wait"
+    return f"{counted(waiting, 'member')} {waits} at bind for {join_names(others)}, which kube-scheduler has not accepted yet"
 
 
 def with_bind_failure(finding: Finding, gang: GangState | None) -> Finding:
@@ -468,10 +470,10 @@ def with_outcome(
 ) -> tuple[Check, ...]:
     """Return checks of which some have another outcome; those that were not reached stay so."""
     return tuple(
-        msgspec.structs.replace(one, outcome=outcome)
-        if one.check in names and one.outcome != "not reached"
-        else one
-        for one in checks
+        msgspec.structs.replace(check, outcome=outcome)
+        if check.check in names and check.outcome != "not reached"
+        else check
+        for check in checks
     )
 
 

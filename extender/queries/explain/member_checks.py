@@ -84,9 +84,9 @@ def _evidence(
     if pod.nominated != reservation.node:
         yield f"it is not nominated on {reservation.node} yet"
     refused = [
-        f"{key.node} until {rfc3339(one.until_ms * 1000)}"
-        for key, one in state.rejections.items()
-        if key.gang_uid == gang.uid and (key.uid == pod.uid or one.by_shape)
+        f"{key.node} until {rfc3339(rejection.until_ms * 1000)}"
+        for key, rejection in state.rejections.items()
+        if key.gang_uid == gang.uid and (key.uid == pod.uid or rejection.by_shape)
     ]
     if refused:
         yield f"kube-scheduler rejected nodes for it or for pods of its shape: {', '.join(sorted(refused)[:NODES_MAX])}"

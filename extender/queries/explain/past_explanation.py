@@ -416,21 +416,25 @@ def _other_placement(
         placements: All of it, newest first.
         moment: The time that the question is about.
     """
-    places = [one for one in placements if one.kind != "replacement"]
+    places = [place for place in placements if place.kind != "replacement"]
     if not places:
         return None
-    before = [one for one in places if one.from_position <= moment.position]
-    one = before[0] if before else places[-1]
-    verb = "ran" if one.kind == "bound" else "had capacity reserved"
-    leaf = f"PodGroup {pod.partition('/')[0]}/{one.pod_group}"
-    of = f"as a member of {leaf}" if one.pod_group else f"for gang {one.gang}"
-    since = _when(one.from_at_us, one.from_position)
+    before = [place for place in places if place.from_position <= moment.position]
+    place = before[0] if before else places[-1]
+    verb = "ran" if place.kind == "bound" else "had capacity reserved"
+    leaf = f"PodGroup {pod.partition('/')[0]}/{place.pod_group}"
+    of = f"as a member of {leaf}" if place.pod_group else f"for gang {place.gang}"
+    since = _when(place.from_at_us, place.from_position)
     if not before:
-        text = f"Pod {pod} was not in the log yet: it {verb} on {one.node} from {since}, {of}"
+        text = f"Pod {pod} was not in the log yet: it {verb} on {place.node} from {since}, {of}"
         return _absent("Pod", pod, text)
-    end = _when(one.to_at_us or 0, one.to_position or 0)
-    why = f"evicted for {one.by_gang}" if one.by_gang else one.end_reason or one.end_type or ""
-    text = f"Pod {pod} was not there any more: it {verb} on {one.node} until {end}, {of}"
+    end = _when(place.to_at_us or 0, place.to_position or 0)
+    why = (
+        f"evicted for {place.by_gang}"
+        if place.by_gang
+        else place.end_reason or place.end_type or ""
+    )
+    text = f"Pod {pod} was not there any more: it {verb} on {place.node} until {end}, {of}"
     return _absent("Pod", pod, f"{text} ({why})" if why else text)
 
 

@@ -100,12 +100,12 @@ def _parts(state: ReservationState) -> Iterator[ReservationState]:
         yield msgspec.structs.replace(EMPTY, gangs=Map({root.uid: root}))
 
 
-async def _written(things: Iterable[object], pace: Yielder) -> tuple[bytes, ...]:
-    return await _paced(_pieces(iter(things)), pace)
+async def _written(values: Iterable[object], pace: Yielder) -> tuple[bytes, ...]:
+    return await _paced(_pieces(iter(values)), pace)
 
 
-def _pieces(things: Iterator[object]) -> Iterator[bytes]:
-    while piece := list(islice(things, PIECE)):
+def _pieces(values: Iterator[object]) -> Iterator[bytes]:
+    while piece := list(islice(values, PIECE)):
         yield zlib.compress(msgspec.msgpack.encode(piece), 1)
 
 
