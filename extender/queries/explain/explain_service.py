@@ -46,9 +46,8 @@ from extender.queries.explain.member_checks import (
 from extender.queries.explain.name_lookup import ObjectName, WantedName, all_names, similar_names
 from extender.queries.explain.name_search import NameSearch, search_names
 from extender.queries.explain.object_explanation import (
-    NoGroups,
     ObjectDetails,
-    explanation_of,
+    ObjectReader,
     gangs_on_node,
 )
 from extender.queries.log.event_dto import rfc3339
@@ -95,7 +94,7 @@ class ExplainService:
     labels: IdentityMemo[NodeLabels] = field(default_factory=IdentityMemo)
 
     async def explain(self, name: WantedName, readers: Visibility = EVERYTHING) -> Explanation:
-        """Return why an object is in its state, and what would help; see `explanation_of`.
+        """Return why an object is in its state, and what would help; see `ObjectReader`.
 
         Args:
             name: The name.
@@ -107,7 +106,7 @@ class ExplainService:
             TooManyQueries: A plan is needed, and too many plan queries wait already.
         """
         now = _Now(self, readers)
-        explanation = await explanation_of(now, name)
+        explanation = await now.explanation(name)
         as_of = rfc3339(self.clock.now_us())
         return msgspec.structs.replace(explanation, as_of=as_of, position=now.state.position)
 
@@ -118,14 +117,8 @@ class ExplainService:
         )
 
 
-class _Now:
-    """The cluster and the log as one explanation sees them; a `Source`."""
-
-    no_groups = NoGroups(
-        "has no groups",
-        "its tree is not made yet",
-        ("correct the workload; docs/workloads.md has the reasons",),
-    )
+class _Now(ObjectReader):
+    """The cluster and the log as one explanation sees them."""
 
     def __init__(self, service: ExplainService, readers: Visibility) -> None:
         self.state = service.state.committed
@@ -134,12 +127,10 @@ class _Now:
         self._readers = readers
         self._pace = Yielder()
 
-    def names(self) -> Iterator[ObjectName]:
-        """Return the names of the cluster and of the log."""
+    def _names(self) -> Iterator[ObjectName]:
         return all_names(self._view, self.state, self._readers)
 
-    async def details(self, subject: ObjectName, *, extras: bool = True) -> ObjectDetails:
-        """Return what is known of a group or a pod."""
+    async def _details(self, subject: ObjectName, *, extras: bool = True) -> ObjectDetails:
         if subject.kind != "Pod":
             return await self._gang(_key(subject), extras=extras)
         pod = await _pod_named(self._view, subject.path, self._pace)
@@ -150,20 +141,42 @@ class _Now:
         details = await self._gang(pod.group, pod, extras=extras)
         return msgspec.structs.replace(details, link=f" {deleted}{place}, a member of")
 
-    def node(self, subject: ObjectName) -> Explanation:
-        """Return the explanation of a node."""
-        return _node(self._view, self.state, NodeName(subject.path), self._readers)
+    def _node(self, subject: ObjectName) -> Explanation:
+        name, view, state = NodeName(subject.path), self._view, self.state
+        node = live_node(view, name, None)
+        assert node is not None
+        pods: set[PodUid] = set(view.on_node.get(name, ()))
+        reserved: Mapping[PodUid, Reservation] = state.reservations_on.get(name, {})
+        uids = {state.gang_of[uid] for uid in pods | set(reserved) if uid in state.gang_of}
+        gangs = [state.gangs[uid] for uid in uids if uid in state.gangs]
+        words = [f"{counted(node.pods, 'pod')} ({node.ordinary} outside of groups)"]
+        words.append(f"{counted(len(gangs), 'gang')} with members or reservations here")
+        words.append(f"free: {_free_text(node.free, reserved, pods)}")
+        if node.unschedulable:
+            words.append("it is cordoned")
+        if node.deleting:
+            words.append("it is being deleted")
+        return Explanation(
+            kind="Node",
+            name=name,
+            answer=f"Node {name}: {'; '.join(words)}",
+            state="cordoned" if node.unschedulable else "ready",
+            help=(f"`kubectl uncordon {name}` lets new pods in",) if node.unschedulable else (),
+            related=gangs_on_node(g for g in gangs if self._readers.sees(namespace_of(g.gang))),
+        )
 
-    def roots(self, tree: WorkloadTree) -> list[ObjectName]:
-        """Return the root groups of a workload as its tree has them."""
+    def _roots(self, tree: WorkloadTree) -> list[ObjectName]:
         namespace = namespace_of(tree.workload)
         return [ObjectName(kind, f"{namespace}/{name}") for kind, name, _ in root_groups(tree)]
 
-    async def at_another_time(self, name: WantedName) -> None:
+    def _without_groups(self, reason: str) -> tuple[str, tuple[str, ...]]:
+        words = f"has no groups: {reason or 'its tree is not made yet'}"
+        return words, ("correct the workload; docs/workloads.md has the reasons",)
+
+    async def _at_another_time(self, name: WantedName) -> None:
         """Return None: only the present is known."""
 
-    def not_found(self, name: WantedName) -> tuple[str, str]:
-        """Return that the cluster has no such object."""
+    def _not_found(self, name: WantedName) -> tuple[str, str]:
         text = f"nothing is called {name}: no group, pod, workload or node"
         if name.kind:
             text = f"{name} does not exist"
@@ -226,7 +239,7 @@ class _Now:
         pods = len(self._view.members.get(key, ()))
         if pods:
             name = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
-            near = await similar_names(self.names(), name, self._pace)
+            near = await similar_names(self._names(), name, self._pace)
             groups = [str(n) for n in near if n.kind == "PodGroup" and n.path != key.path]
             return missing_group(key, pods, groups)
         roots = [g for g in self.state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
@@ -342,32 +355,6 @@ def _lone(pod: Pod, place: str) -> Finding:
         text=f"{place}; it names no group, so kube-scheduler places it alone",
         checks=checks_until("group named", "no", "neither the field nor the label is set"),
         help=(f"to place it with others, {GROUP_HELP}",),
-    )
-
-
-def _node(
-    view: ClusterView, state: ReservationState, name: NodeName, readers: Visibility
-) -> Explanation:
-    node = live_node(view, name, None)
-    assert node is not None
-    pods: set[PodUid] = set(view.on_node.get(name, ()))
-    reserved: Mapping[PodUid, Reservation] = state.reservations_on.get(name, {})
-    uids = {state.gang_of[uid] for uid in pods | set(reserved) if uid in state.gang_of}
-    gangs = [state.gangs[uid] for uid in uids if uid in state.gangs]
-    words = [f"{counted(node.pods, 'pod')} ({node.ordinary} outside of groups)"]
-    words.append(f"{counted(len(gangs), 'gang')} with members or reservations here")
-    words.append(f"free: {_free_text(node.free, reserved, pods)}")
-    if node.unschedulable:
-        words.append("it is cordoned")
-    if node.deleting:
-        words.append("it is being deleted")
-    return Explanation(
-        kind="Node",
-        name=name,
-        answer=f"Node {name}: {'; '.join(words)}",
-        state="cordoned" if node.unschedulable else "ready",
-        help=(f"`kubectl uncordon {name}` lets new pods in",) if node.unschedulable else (),
-        related=gangs_on_node(g for g in gangs if readers.sees(namespace_of(g.gang))),
     )
 
 

@@ -97,44 +97,26 @@ def _kind(word: str) -> str:
 async def matches(names: Iterable[ObjectName], name: WantedName, pace: Yielder) -> list[ObjectName]:
     """Return the objects with a name, the most likely first; none of them: an empty list.
 
-    Gives the event loop back between objects.
+    Those of a name without a namespace that only one other namespace has are those of that namespace. Gives the event
+    loop back between objects.
 
     Args:
         names: Of all objects; some may come more than once.
         name: The name.
         pace: For giving the event loop back.
     """
-    path, same = name.path, set[ObjectName]()
-    for candidate in names:
-        node = candidate.kind == "Node"
-        if (
-            candidate.path == (name.name if node else path)
-            and name.kind in ("", candidate.kind)
-            and not (node and name.given_namespace)
-        ):
-            same.add(candidate)
-        await pace.yield_if_due()
-    return sorted(same, key=lambda candidate: (KINDS.index(candidate.kind), candidate.path))
-
-
-async def in_other_namespace(
-    names: Iterable[ObjectName], name: WantedName, pace: Yielder
-) -> WantedName | None:
-    """Return a name in the only namespace that has it; None: none or several have it, or its namespace was given.
-
-    Gives the event loop back between objects. Arguments as for `matches`.
-    """
-    if name.given_namespace:
-        return None
-    namespaces = set()
+    alike: dict[str, set[ObjectName]] = {}  # by namespace, that of a node is empty
     for candidate in names:
         namespace, _, base = candidate.path.rpartition("/")
-        if base == name.name and namespace and name.kind in ("", candidate.kind):
-            namespaces.add(namespace)
+        if base == name.name and name.kind in ("", candidate.kind):
+            alike.setdefault(namespace, set()).add(candidate)
         await pace.yield_if_due()
-    if len(namespaces) != 1:
-        return None
-    return msgspec.structs.replace(name, namespace=namespaces.pop(), given_namespace=True)
+    same = alike.get(name.namespace, set())
+    if not name.given_namespace:
+        same |= alike.pop("", set())
+        if not same and len(alike) == 1:
+            (same,) = alike.values()
+    return sorted(same, key=lambda candidate: (KINDS.index(candidate.kind), candidate.path))
 
 
 async def similar_names(

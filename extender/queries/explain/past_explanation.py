@@ -60,9 +60,8 @@ from extender.queries.explain.name_lookup import (
     WantedName,
 )
 from extender.queries.explain.object_explanation import (
-    NoGroups,
     ObjectDetails,
-    explanation_of,
+    ObjectReader,
     gangs_on_node,
 )
 from extender.queries.log.event_dto import rfc3339
@@ -173,7 +172,7 @@ class PastExplanations:
     async def explain(
         self, name: WantedName, at: str, readers: Visibility = EVERYTHING
     ) -> Explanation:
-        """Return the state of an object at a time or position, and why it was in it; see `explanation_of`.
+        """Return the state of an object at a time or position, and why it was in it; see `ObjectReader`.
 
         Args:
             name: The name.
@@ -187,7 +186,7 @@ class PastExplanations:
         """
         moment, state = await self._past.state_at(at, readers)
         log = self._log if readers.everything else visible_queries(self._log, readers)
-        explanation = await explanation_of(_Moment(moment, state, log), name)
+        explanation = await _Moment(moment, state, log).explanation(name)
         return msgspec.structs.replace(
             explanation,
             answer=f"At {moment.time}, position {moment.position}: {explanation.answer}",
@@ -198,18 +197,15 @@ class PastExplanations:
         )
 
 
-class _Moment:
-    """The log as it was at a moment; a `Source`."""
-
-    no_groups = NoGroups("had no groups in the log", "no gang of it was recorded yet")
+class _Moment(ObjectReader):
+    """The log as it was at a moment."""
 
     def __init__(self, moment: PointInTime, state: ReservationState, log: EventQueries) -> None:
         self.state = state
         self._moment = moment
         self._log = log
 
-    def names(self) -> Iterator[ObjectName]:
-        """Yield the names in the state."""
+    def _names(self) -> Iterator[ObjectName]:
         for root in self.state.gangs.values():
             yield _name(root)
             namespace = namespace_of(root.gang)
@@ -222,8 +218,7 @@ class _Moment:
             if pod.node:
                 yield ObjectName("Node", pod.node)
 
-    async def details(self, subject: ObjectName, *, extras: bool = True) -> ObjectDetails:
-        """Return what the state has of a group or a pod; of members that wait it has nothing."""
+    async def _details(self, subject: ObjectName, *, extras: bool = True) -> ObjectDetails:
         del extras
         if subject.kind == "Pod":
             return self._pod(subject)
@@ -278,8 +273,7 @@ class _Moment:
         }[pod.role]
         return msgspec.structs.replace(self._gang(pod.gang), link=f" {place}, a member of")
 
-    def node(self, subject: ObjectName) -> Explanation:
-        """Return the explanation of a node by its members and victims."""
+    def _node(self, subject: ObjectName) -> Explanation:
         pods = [pod for pod in recorded_pods(self.state) if pod.node == subject.path]
         roles = Counter(pod.role for pod in pods)
         gangs = {p.gang.uid: p.gang for p in pods if p.gang is not None and p.role != "lost"}
@@ -294,15 +288,16 @@ class _Moment:
             related=gangs_on_node(gangs.values()),
         )
 
-    def roots(self, tree: WorkloadTree) -> list[ObjectName]:
-        """Return the root groups of a workload that the state has."""
+    def _roots(self, tree: WorkloadTree) -> list[ObjectName]:
         namespace = namespace_of(tree.workload)
         names = {f"{namespace}/{parent or name}" for _, name, parent in root_groups(tree)}
         gangs = [gang for gang in self.state.gangs.values() if gang.gang in names]
         return [_name(gang) for gang in sorted(gangs, key=lambda gang: gang.gang)]
 
-    async def at_another_time(self, name: WantedName) -> Explanation | None:
-        """Return the explanation of an object that the log has only before or after the moment; None: it does not have it."""
+    def _without_groups(self, reason: str) -> tuple[str, tuple[str, ...]]:
+        return f"had no groups in the log: {reason or 'no gang of it was recorded yet'}", ()
+
+    async def _at_another_time(self, name: WantedName) -> Explanation | None:
         path, kind = name.path, name.kind
         explanation = None
         if kind in ("", *GROUP_KINDS):
@@ -320,8 +315,7 @@ class _Moment:
             return None
         return _absent("Node", node, f"Node {node} had no member, reservation or victim of a gang")
 
-    def not_found(self, name: WantedName) -> tuple[str, str]:
-        """Return that the log had no such object."""
+    def _not_found(self, name: WantedName) -> tuple[str, str]:
         at = f"at {self._moment.time}, position {self._moment.position}"
         return (
             f"{at}, the log had nothing that is called {name}",
