@@ -355,23 +355,11 @@ def _refused(
         reasons = decision.reasons_when_empty or reasons
     first, *others = reasons or (words.no_reason,)
     checks = checks_until(name, outcome, first)
-    return Finding(
-        subject=who,
-        text=refused_text(who, decision, was, words),
-        checks=_examined(checks, decision, unexamined),
-        reasons=tuple(others),
-        help=decision.help,
-    )
-
-
-def _examined(
-    checks: tuple[Check, ...], decision: LastDecision, unexamined: Outcome
-) -> tuple[Check, ...]:
-    """Return the checks of a refusal: whether it fits an empty cluster is a search of its own, which may not have ended."""
-    if decision.when_empty in ("fits", "never"):
-        return checks
-    outcome: Outcome = "unknown" if decision.when_empty else unexamined
-    return with_outcome(checks, outcome, "fits an empty cluster")
+    if decision.when_empty in ("", "unknown"):  # a search of its own, which may not have ended
+        empty: Outcome = "unknown" if decision.when_empty else unexamined
+        checks = with_outcome(checks, empty, "fits an empty cluster")
+    text = refused_text(who, decision, was, words)
+    return Finding(subject=who, text=text, checks=checks, reasons=tuple(others), help=decision.help)
 
 
 def held_refusal(who: str, decision: LastDecision) -> Finding:
@@ -389,18 +377,12 @@ def held_refusal(who: str, decision: LastDecision) -> Finding:
         text = waiting_text(first, verb="waited")
         outcome: Outcome = "unknown" if first == COMPLETE else "no"  # not looked at
         checks = checks_until(waits_at(first), outcome, first)
-        checks = _examined(checks, decision, "not recorded")
+        checks = with_outcome(checks, "not recorded", "fits an empty cluster")
     else:
-        finding = _refused(who, decision, THEN, unexamined="not recorded")
-        text, checks, others = finding.text, finding.checks, [*finding.reasons]
-    since = f"refused at {rfc3339(decision.at_us)}, position {decision.position}"
-    return Finding(
-        subject=who,
-        text=f"{text} ({since})",
-        checks=checks,
-        reasons=tuple(others),
-        help=decision.help,
-    )
+        refused = _refused(who, decision, THEN, unexamined="not recorded")
+        text, checks, others = refused.text, refused.checks, [*refused.reasons]
+    text += f" (refused at {rfc3339(decision.at_us)}, position {decision.position})"
+    return Finding(subject=who, text=text, checks=checks, reasons=tuple(others), help=decision.help)
 
 
 def turn_finding(

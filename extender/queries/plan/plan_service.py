@@ -50,14 +50,10 @@ class ClusterSource(Protocol):
 
 
 class RunInWorker(Protocol):
-    """Runs a function of a module in the worker process."""
+    """Runs a function of a module in the worker process, see `PlanQueryWorker.run`."""
 
     async def __call__(self, work: Callable[..., T], *args: object) -> T:
-        """Return what the function returns; its exceptions are raised here.
-
-        Raises:
-            TooManyQueries: Too many calls wait already, or the process died or took too long.
-        """
+        """Return what the function returns."""
         ...
 
 
