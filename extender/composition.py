@@ -419,7 +419,7 @@ class Service:
 
     def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
         """Return the HTTP applications, one for each listener."""
-        from extender.cluster.manifests.node_group_file import read_node_groups
+        from extender.cluster.manifests.node_group_file import node_groups, read_node_groups
         from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
@@ -438,10 +438,11 @@ class Service:
 
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader)
-        plan_in_worker = functools.partial(self.worker.run, answer_plan_request)
         path = self.settings.node_groups
-        groups = read_node_groups(path) if path else ()
-        plans = PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker)
+        groups = node_groups(read_node_groups(path), f"node groups {path}") if path else ()
+        plans = PlanService(
+            self.cluster, self.leader, self.barriers, clock, self.worker.run, answer_plan_request
+        )
         labels = ObjectLabels(self.cluster, self.cluster.workloads)
         query_handlers = (
             self.query_process,
@@ -454,7 +455,7 @@ class Service:
                     self.cluster,
                     self.leader,
                     clock,
-                    plans.plan,
+                    plans.plan_live,
                     groups,
                     self.settings.search_budget,
                     LiveProgress(

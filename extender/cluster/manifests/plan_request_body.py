@@ -32,7 +32,6 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
-from extender.core.preempt.disruption_units import EvictableContext
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
 from extender.queries.plan.plan_query import (
     PlanInput,
@@ -238,7 +237,7 @@ def _added(
         question,
         pods=frozenset(uids.get(uid, uid) for uid in question.pods),
         state=state,
-        moment=EvictableContext(releasing=saved.releasing, now_us=saved.now_us),
+        moment=saved.moment,
         roots_max=ROOTS_MAX,
     )
 

@@ -22,11 +22,11 @@ from extender.control.actuators.write_priority import PlacementPriority
 from extender.control.log.leader import Leader
 from extender.core.admit.gang_sentences import (
     Sentences,
-    invalid_answer,
-    missing_answer,
-    orphan_answer,
+    invalid_text,
+    missing_text,
+    orphan_text,
     pending_sentences,
-    waiting_answer,
+    waiting_text,
 )
 from extender.core.admit.native_gang_scheduling import has_its_condition_written
 from extender.core.admit.plan_request import group_key_of
@@ -291,7 +291,7 @@ class StatusReporter:
             type=_type(orphan.group),
             status="False",
             reason="Invalid" if orphan.problem.rule in INVALID_CHAINS else "Unschedulable",
-            message=orphan_answer(orphan.group.key, orphan.problem.message),
+            message=_orphan_answer(orphan),
         )
         self._condition(orphan.group, condition)
 
@@ -595,7 +595,7 @@ def _noted_condition(tree: Tree, group: Group, note: str) -> Condition | None:
     """Return the condition of a group of a tree without a decision that waits for its turn; None: it does not."""
     if not note:
         return None
-    text = waiting_answer(spaced(tree.root.key), note)
+    text = f"{spaced(tree.root.key)} {waiting_text(note)}"
     return Condition(type=_type(group), status="False", reason="Unschedulable", message=text)
 
 
@@ -626,9 +626,9 @@ def _event_text(
 ) -> str:
     """Return the text of an Event on the waiting members of a leaf: what `explain` answers about it."""
     if leaf not in view.groups:
-        return missing_answer(leaf, len(view.members[leaf])) + MAKE_IT
+        return f"{spaced(leaf)} {missing_text(len(view.members[leaf]))}{MAKE_IT}"
     if leaf in forest.orphans:
-        return orphan_answer(leaf, forest.orphans[leaf].problem.message)
+        return _orphan_answer(forest.orphans[leaf])
     root_key = forest.root_of.get(leaf)
     tree = forest.trees.get(root_key) if root_key is not None else None
     if tree is not None and tree.problems:
@@ -646,9 +646,14 @@ def _event_text(
     return sentences.message()
 
 
+def _orphan_answer(orphan: Orphan) -> str:
+    key = orphan.group.key
+    return f"{spaced(key)} {orphan_text(key, orphan.problem.message)}"
+
+
 def _problem_text(tree: Tree) -> str:
     first, *others = (problem.message for problem in tree.problems)
-    answer = invalid_answer(spaced(tree.root.key), first)
+    answer = f"{spaced(tree.root.key)} {invalid_text(first)}"
     return Sentences(answer=answer, reasons=tuple(others)).message()
 
 
