@@ -30,13 +30,19 @@ from extender.core.admit.gate_removal_order import (
     spread_rules,
 )
 from extender.core.admit.plan_request import GATE
-from extender.core.capacity.free_capacity import NO_HOLDS
+from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.control_plane_features import native_on
-from extender.core.log.preemption_state import CapacityClaim
-from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
+from extender.core.log.reservation_state import (
+    EMPTY,
+    Reservation,
+    ReservationState,
+    all_reservations,
+    reservation_of,
+    reservations_on,
+)
 from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
+from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.object_identity import changed_keys
 from extender.core.model.pods import Pod
 from extender.core.reconcile.reservation_checks import unassigned
@@ -115,7 +121,7 @@ class Nominator:
         self._faults: ObjectFaults[str] = ObjectFaults("nominations")
         self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
         self._started: Map[PodUid, PlanId] = Map()
-        self._reservations_on: Map[NodeName, Map[PodUid, Reservation]] = Map()  # at the last run
+        self._reserved = EMPTY  # at the last run
         self._let_go: dict[PodUid, PlanId] = {}  # gate removed, to be nominated if they are late
         # pods that are no members, and could take the capacity of a member
         self._others_wait = False
@@ -188,12 +194,11 @@ class Nominator:
         Returns:
             The reservations, and the members of which one has ended.
         """
-        before, now = self._reservations_on, state.reservations_on
-        self._reservations_on = now
+        before, self._reserved = self._reserved, state
         new: dict[PodUid, Reservation] = {}
         ended: set[PodUid] = set()
-        for node in changed_keys(before, now):
-            old, held = before.get(node, NO_HOLDS), now.get(node, NO_HOLDS)
+        for node in changed_keys(before.claims_on, state.claims_on):
+            old, held = reservations_on(before, node), reservations_on(state, node)
             ended |= {uid for uid in old if uid not in held}
             new |= {uid: r for uid, r in held.items() if old.get(uid) is not r}
         ended -= new.keys()
@@ -223,8 +228,7 @@ class Nominator:
         released = self._started
         waiting = [
             r
-            for held in state.reservations_on.values()
-            for r in held.values()
+            for r in all_reservations(state)
             if released.get(r.uid) == r.plan and r.uid not in fresh and unassigned(view, r.uid)
         ]
         in_turn.sort(key=lambda r: r.pod)

@@ -17,7 +17,7 @@ import msgspec
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.capacity.free_capacity import NO_HOLDS
 from extender.core.capacity.replacement_holds import may_wait_for_capacity
-from extender.core.log.preemption_state import CapacityClaim
+from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.disruption_budgets import PodDisruptionBudget
@@ -364,13 +364,13 @@ class _Collection:
         )
         return root.phase != "scheduled" and (bool(root.bound) or assigned)
 
-    def _expected(self, reservation: Reservation | CapacityClaim) -> PlanVictim:
+    def _expected(self, reservation: CapacityClaim) -> PlanVictim:
         """Return a reservation or a capacity claim as a victim, as `free_capacity` counts it; the latter uses no volume claim and no rule."""
         pod = self.view.pods.get(reservation.uid)
         requests = tuple(sorted(reservation.requests.items()))
         shape = pod.shape if pod is not None else PodShape()
         counts: tuple[int, ...] = ()
-        if isinstance(reservation, CapacityClaim):
+        if reservation.kind == "preemption":
             shape = msgspec.structs.replace(shape, exclusive_claims=())
         elif pod is not None:
             counts = counted_by(self.ruled, pod)

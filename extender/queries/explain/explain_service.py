@@ -11,7 +11,7 @@ from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.capacity.hold_progress import HELD, hold_progress
 from extender.core.fairness.wait_reasons import WaitReason
 from extender.core.holds.hold_turns import HoldRefusal
-from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.log.reservation_state import Reservation, ReservationState, reservations_on
 from extender.core.log.visible_state import visible_part
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
@@ -445,14 +445,15 @@ def _node(asked: _Now, name: NodeName) -> Explanation:
     gangs: dict[GangUid, int] = {}
     here = view.on_node.get(name)
     pods: set[PodUid] = set(here) if here is not None else set()
-    for uid in pods | set(state.reservations_on.get(name, ())):
+    reservations = reservations_on(state, name)
+    for uid in pods | reservations.keys():
         root = state.gang_of.get(uid)
         if root is not None:
             gangs[root] = gangs.get(root, 0) + 1
     roots = sorted((state.gangs[uid] for uid in gangs if uid in state.gangs), key=lambda g: g.gang)
     words = [f"{counted(now.pods, 'pod')} ({now.ordinary} outside of groups)"]
     words.append(f"{counted(len(roots), 'gang')} with members or reservations here")
-    words.append(f"free: {_free_text(now.free, state.reservations_on.get(name), pods)}")
+    words.append(f"free: {_free_text(now.free, reservations, pods)}")
     if now.unschedulable:
         words.append("it is cordoned")
     if now.deleting:
@@ -472,11 +473,11 @@ def _node(asked: _Now, name: NodeName) -> Explanation:
 
 
 def _free_text(
-    free: Mapping[str, int], held: Mapping[PodUid, Reservation] | None, here: Collection[PodUid]
+    free: Mapping[str, int], held: Mapping[PodUid, Reservation], here: Collection[PodUid]
 ) -> str:
     """Return what a node has left beside its pods and the reservations of pods that are not there yet."""
     left = dict(free)
-    for uid, reservation in (held or {}).items():
+    for uid, reservation in held.items():
         for resource, amount in reservation.requests.items() if uid not in here else ():
             left[resource] = left.get(resource, 0) - amount
     return amounts_text(left) or "nothing is known"

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from extender.core.capacity.capacity_claims import held_beyond_victims, held_by_preemptor
-from extender.core.log.preemption_state import CapacityClaim, PendingPreemption
+from extender.core.log.capacity_claim import CapacityClaim
+from extender.core.log.preemption_state import PendingPreemption
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster
@@ -20,8 +21,9 @@ NODE = NodeName("n0")
 
 def preemption(number, gpus, awaited):
     claim = CapacityClaim(
-        pod=f"default/p{number}", uid=PodUid(f"p{number}"), node=NODE, requests={GPU: gpus}
-    )
+        kind="preemption", plan=PlanId(f"plan-{number}"), gang_uid=GangUid(f"gang-{number}"), pod=f"default/p{number}",
+        uid=PodUid(f"p{number}"), group="", node=NODE, requests={GPU: gpus}, priority=50 - number, at_us=0,
+    )  # fmt: skip
     return PendingPreemption(
         id=PlanId(f"plan-{number}"), gang_uid=GangUid(f"gang-{number}"), gang=f"default/g{number}", kind="PodGroup",
         priority=50 - number, position=Position(number + 1), epoch=Epoch(1), at_us=0, progress_us=0, units=(),
