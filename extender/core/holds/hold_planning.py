@@ -24,7 +24,7 @@ from extender.core.admit.verdict_events import EventContext, draft_for, group_re
 from extender.core.capacity.capacity_claims import may_leave
 from extender.core.capacity.hold_progress import fitting_pods
 from extender.core.holds.hold_turns import HoldRefusal, displaced_holds
-from extender.core.log.capacity_claim import CapacityClaim
+from extender.core.log.capacity_claim import CapacityClaim, planned_claims
 from extender.core.log.events import AssignmentRecord, CapacityHeld, CapacityHoldReleased, NewEvent
 from extender.core.log.reservation_state import (
     CapacityHold,
@@ -352,16 +352,28 @@ def decide_hold(
     minimum = tuple(a for a in plan.assignments if not a.extra)
     if root is None or root.uid in state.capacity_holds or not minimum:
         return []
-    shapes = tuple(dict(shape.requests) for shape in request.shapes)
-    pods = tuple(
-        CapacityClaim(
-            kind="hold", plan=recipe.plan, gang_uid=root.uid, pod=a.pod, uid=a.uid, group=a.group.name, node=a.node,
-            requests=shapes[a.shape], priority=tree.root.priority, at_us=0, until_us=until_us,
-        )
-        for a in minimum
-    )  # fmt: skip
+    held = CapacityHeld(
+        hold=recipe.plan,
+        kind=tree.root.key.kind,
+        priority=tree.root.priority,
+        waiting_since_us=root.refused_since_us,
+        reason=_reason(root),
+        until_us=until_us,
+        groups=group_records(tree, plan),
+        shapes=tuple(dict(shape.requests) for shape in request.shapes),
+        assignments=tuple(
+            AssignmentRecord(pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape)
+            for a in minimum
+        ),
+        fitting=0,  # counted below, by the claims of this event
+        planner=PLANNER_VERSION,
+        input_digest=recipe.digest,
+        search_nodes=plan.search.nodes,
+    )
+    claims = tuple(planned_claims("hold", recipe.plan, root.uid, held, at_us=0))
+    fitting = fitting_pods(view, state, root.uid, claims, tree.root.priority)
     ending = displaced_holds(state, root)
-    ending += _without_place(view, state, root, pods, ending)
+    ending += _without_place(view, state, root, claims, ending)
     drafts = [
         NewEvent(
             gang_uid=hold.gang_uid,
@@ -376,25 +388,7 @@ def decide_hold(
         )
         for hold in ending
     ]
-    data = CapacityHeld(
-        hold=recipe.plan,
-        kind=tree.root.key.kind,
-        priority=tree.root.priority,
-        waiting_since_us=root.refused_since_us,
-        reason=_reason(root),
-        until_us=until_us,
-        groups=group_records(tree, plan),
-        shapes=shapes,
-        assignments=tuple(
-            AssignmentRecord(pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape)
-            for a in minimum
-        ),
-        fitting=fitting_pods(view, state, root.uid, pods, tree.root.priority),
-        planner=PLANNER_VERSION,
-        input_digest=recipe.digest,
-        search_nodes=plan.search.nodes,
-    )
-    return [*drafts, draft_for(tree, data, recipe)]
+    return [*drafts, draft_for(tree, msgspec.structs.replace(held, fitting=fitting), recipe)]
 
 
 def _reason(root: GangState) -> str:

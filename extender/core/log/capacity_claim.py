@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
 from immutables import Map
 
+from extender.core.log.events import CapacityHeld, GangAdmitted, GangExtended, PreemptionPlanned
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 
 ClaimKind: TypeAlias = Literal[
@@ -46,6 +47,24 @@ class CapacityClaim(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
 
 ClaimsOnNode: TypeAlias = Map[ClaimKey, CapacityClaim]
 NO_CLAIMS: ClaimsOnNode = Map()
+
+
+def planned_claims(
+    kind: ClaimKind,
+    plan: PlanId,
+    gang_uid: GangUid,
+    data: GangAdmitted | GangExtended | PreemptionPlanned | CapacityHeld,
+    *,
+    at_us: int,
+    until_us: int = 0,
+) -> Iterator[CapacityClaim]:
+    """Yield the claims that the event of a plan makes."""
+    for record in data.assignments:
+        yield CapacityClaim(
+            kind=kind, plan=plan, gang_uid=gang_uid, pod=record.pod, uid=record.uid, group=record.group,
+            node=record.node, requests=data.shapes[record.shape], priority=data.priority, at_us=at_us, until_us=until_us,
+            extra=record.extra,
+        )  # fmt: skip
 
 
 def claims_by_node(claims: Iterable[CapacityClaim]) -> Map[NodeName, ClaimsOnNode]:

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from extender.core.log.capacity_claim import CapacityClaim
+from extender.core.log.capacity_claim import CapacityClaim, planned_claims
 from extender.core.log.events import PreemptionPlanned, RecordedEvent, VictimGone
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.message_formatting import counted
@@ -92,12 +92,11 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def planned(event: RecordedEvent, data: PreemptionPlanned, *, extras: bool) -> PendingPreemption:
     """Return the preemption that `PreemptionPlanned` starts."""
     claims: dict[NodeName, list[CapacityClaim]] = {}
-    for a in data.assignments:
-        claim = CapacityClaim(
-            kind="preemption", plan=data.preemption, gang_uid=event.gang_uid, pod=a.pod, uid=a.uid, group="",
-            node=a.node, requests=data.shapes[a.shape], priority=data.priority, at_us=event.at_us,
-        )  # fmt: skip
-        claims.setdefault(a.node, []).append(claim)
+    planned_for = planned_claims(
+        "preemption", data.preemption, event.gang_uid, data, at_us=event.at_us
+    )
+    for claim in planned_for:
+        claims.setdefault(claim.node, []).append(claim)
     victims = {
         pod.uid: Victim(unit=unit.name, pod=pod.pod, uid=pod.uid, group=pod.group, node=pod.node)
         for unit in data.victims

@@ -14,7 +14,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.log import preemption_state
-from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimKey
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimKey, planned_claims
 from extender.core.log.events import (
     BindBarrierTimedOut,
     CapacityHeld,
@@ -374,24 +374,12 @@ class StateProjector:
         root = self._root(event)
         uid, at_us, plan, priority = event.gang_uid, event.at_us, data.plan, data.priority
         indexed = not self._past
-        for record in data.assignments:
-            reservation = Reservation(
-                kind="reservation",
-                plan=plan,
-                gang_uid=uid,
-                pod=record.pod,
-                uid=record.uid,
-                group=record.group,
-                node=record.node,
-                requests=data.shapes[record.shape],
-                priority=priority,
-                extra=record.extra,
-                at_us=at_us,
-            )
-            root.reservations[record.uid] = reservation
+        reserved = planned_claims("reservation", plan, uid, data, at_us=at_us)
+        for reservation in reserved:
+            root.reservations[reservation.uid] = reservation
             if indexed:
-                self._claims_on(record.node)[reservation.key] = reservation
-                self._assign(record.uid, uid)
+                self._claims_on(reservation.node)[reservation.key] = reservation
+                self._assign(reservation.uid, uid)
         if root.previous_nodes:
             root.previous_nodes = _without(root.previous_nodes, data)
         self._use_holds(root, [(record.group, record.node) for record in data.assignments])
@@ -418,14 +406,9 @@ class StateProjector:
             hold=data.hold, gang_uid=event.gang_uid, gang=event.gang, kind=data.kind, priority=data.priority,
             position=event.position, at_us=event.at_us, until_us=data.until_us, waiting_since_us=data.waiting_since_us,
             groups=data.groups,
-            pods=tuple(
-                CapacityClaim(
-                    kind="hold", plan=data.hold, gang_uid=event.gang_uid, pod=a.pod, uid=a.uid, group=a.group,
-                    node=a.node, requests=data.shapes[a.shape], priority=data.priority, at_us=event.at_us,
-                    until_us=data.until_us,
-                )
-                for a in data.assignments
-            ),
+            pods=tuple(planned_claims(
+                "hold", data.hold, event.gang_uid, data, at_us=event.at_us, until_us=data.until_us
+            )),
         )  # fmt: skip
         self._drop_capacity_hold(event.gang_uid)
         self._capacity_holds = self._capacity_holds.set(event.gang_uid, hold)

@@ -434,10 +434,11 @@ def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 
 def _of_claims(claims: Iterable[CapacityClaim]) -> list[MemberAt]:
+    """Return claims in the form of the API, which has leaf and `extra` of a preemptor's members only with their reservations."""
     return [
         MemberAt(
-            pod=claim.pod, uid=claim.uid, group=claim.group, node=claim.node, state=CLAIM_STATES[claim.kind],
-            extra=claim.extra, requests=claim.requests,
+            pod=claim.pod, uid=claim.uid, group="" if claim.kind == "preemption" else claim.group, node=claim.node,
+            state=CLAIM_STATES[claim.kind], extra=claim.extra and claim.kind == "reservation", requests=claim.requests,
         )
         for claim in claims
     ]  # fmt: skip
