@@ -41,7 +41,7 @@ class CapacityClaim(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
 
     @property
     def key(self) -> ClaimKey:
-        """Return what tells it from the other claims on its node."""
+        """Return its key among the claims on its node."""
         return self.kind, self.gang_uid, self.uid
 
 
