@@ -8,7 +8,7 @@ restart of a JobSet). Any other gang that ended, or ends, as a whole has none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 from extender.core.capacity.capacity_claims import claims_against, is_in_use, oversubscribed_pods
@@ -177,7 +177,7 @@ def ended_holds(
         recreated: The leaves whose members are created again also when none runs.
     """
     ended: dict[ReleaseReason, tuple[str, list[CapacityClaim]]] = {}
-    for hold in _in_order(root.replacement_holds.values()):
+    for hold in sorted(root.replacement_holds.values(), key=lambda hold: hold.pod):
         alive = runs or leaf_of(root, hold.group) in recreated
         reason = _hold_ended_reason(view, root, hold, tree, taken, over, runs=alive)
         if reason is not None:
@@ -191,10 +191,6 @@ def _replaced_past_us(root: GangState, tree: Tree | None, hold: CapacityClaim) -
     members = tree.members.get(key, ()) if tree is not None else ()
     recorded = (root.bound, root.reservations)
     return any(p.node == hold.node and not any(p.uid in k for k in recorded) for p in members)
-
-
-def _in_order(holds: Iterable[CapacityClaim]) -> list[CapacityClaim]:
-    return sorted(holds, key=lambda v: v.pod)
 
 
 def _hold_ended_reason(

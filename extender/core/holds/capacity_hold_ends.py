@@ -7,7 +7,13 @@ from collections.abc import Collection, Iterator, Mapping
 
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import group_records
-from extender.core.capacity.capacity_claims import claims_against, may_leave, not_free
+from extender.core.capacity.capacity_claims import (
+    claims_against,
+    is_preempting,
+    may_leave,
+    nodes_of,
+    not_free,
+)
 from extender.core.capacity.hold_progress import is_blocked_by_own_pods
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.each_gang import EachGang
@@ -69,8 +75,7 @@ def _hold_end(
         return "deleted", "its root group is gone or being deleted"
     if root.reservations or root.phase in HOLDS_CAPACITY:
         return "admitted", "it was admitted"
-    preemption = state.preemptions.get(root.uid)
-    if preemption is not None and not preemption.ended:
+    if is_preempting(state, root.uid):
         return "preempting", "it preempts pods of lower priority instead"
     change = _change(view, tree, hold)
     if not change and is_blocked_by_own_pods(view, state, hold):
@@ -80,7 +85,7 @@ def _hold_end(
     lost = _lost_node(view, hold)
     if lost:
         return "node-lost", lost
-    taken = [node for node in _by_node(hold) if _is_taken(view, state, hold, node)]
+    taken = [node for node in nodes_of(hold) if _is_taken(view, state, hold, node)]
     if taken:
         where = counted(len(taken), "node")
         return (
@@ -119,7 +124,7 @@ def _waits(view: ClusterView, held: CapacityClaim) -> bool:
 
 def _lost_node(view: ClusterView, hold: CapacityHold) -> str:
     """Return why a node of a hold cannot have its pods any more; empty: all nodes suit."""
-    for name in _by_node(hold):
+    for name in nodes_of(hold):
         node = view.nodes.get(name)
         if node is None or node.deleting:
             return f"node {name} is gone or being deleted"
@@ -127,13 +132,6 @@ def _lost_node(view: ClusterView, hold: CapacityHold) -> str:
             return f"node {name} was cordoned"
     unfit = unfit_pods(view, hold, {held.uid: held for held in hold.pods})
     return next((f"{words.removesuffix(':')}" for _, words in sorted(unfit.items())), "")
-
-
-def _by_node(hold: CapacityHold) -> Mapping[NodeName, list[CapacityClaim]]:
-    by_node: dict[NodeName, list[CapacityClaim]] = {}
-    for held in sorted(hold.pods, key=lambda held: (held.node, held.pod)):
-        by_node.setdefault(held.node, []).append(held)
-    return by_node
 
 
 def _is_taken(
@@ -145,8 +143,9 @@ def _is_taken(
         add_amounts(used, requests)
     allocatable = view.nodes[name].allocatable
     asks: dict[str, int] = {}
-    for held in _by_node(hold)[name]:
-        add_amounts(asks, held.requests)
+    for claim in hold.pods:
+        if claim.node == name:
+            add_amounts(asks, claim.requests)
     return any(
         amount > 0 and allocatable.get(resource, 0) - used.get(resource, 0) < amount
         for resource, amount in asks.items()

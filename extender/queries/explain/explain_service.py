@@ -20,6 +20,7 @@ from extender.core.model.message_formatting import amounts_text, counted, spaced
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, build_forest, composite_key, leaf_key
 from extender.core.model.pods import Pod
+from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.planner.plan_types import SEARCH_BUDGET
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
@@ -478,8 +479,8 @@ def _free_text(
     """Return what a node has left beside its pods and the reservations of pods that are not there yet."""
     left = dict(free)
     for uid, reservation in held.items():
-        for resource, amount in reservation.requests.items() if uid not in here else ():
-            left[resource] = left.get(resource, 0) - amount
+        if uid not in here:
+            add_amounts(left, reservation.requests, -1)
     return amounts_text(left) or "nothing is known"
 
 
