@@ -52,7 +52,9 @@ def may_wait_for_capacity(
 def replacement_holds(state: ReservationState) -> Iterator[CapacityClaim]:
     """Yield the replacement holds on all nodes."""
     for claims in state.claims_on.values():
-        yield from (claim for claim in claims.values() if claim.kind == "replacement")
+        for claim in claims.values():
+            if claim.kind == "replacement":
+                yield claim
 
 
 def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:

@@ -88,9 +88,7 @@ def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
 
 def _parts(state: ReservationState) -> Iterator[ReservationState]:
     """Yield a state in parts: first all but its gangs, then one gang after the other."""
-    yield msgspec.structs.replace(
-        state, gangs=Map(), stream_versions=Map(), claims_on=Map(), gang_of=Map()
-    )
+    yield msgspec.structs.replace(state, gangs=Map(), stream_versions=Map())
     for root in state.gangs.values():
         yield msgspec.structs.replace(EMPTY, gangs=Map({root.uid: root}))
 
