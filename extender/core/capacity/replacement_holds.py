@@ -13,7 +13,13 @@ from functools import cached_property
 
 from extender.core.capacity.capacity_claims import claims_against, is_in_use, oversubscribed_pods
 from extender.core.log.capacity_claim import CapacityClaim
-from extender.core.log.events import MemberTerminated, MemberTerminationCause, ReleaseReason
+from extender.core.log.events import (
+    MemberTerminated,
+    MemberTerminationCause,
+    ReleasedPod,
+    ReleaseReason,
+    ReservationReleased,
+)
 from extender.core.log.reservation_state import (
     BoundMember,
     GangState,
@@ -166,8 +172,8 @@ def ended_holds(
     *,
     runs: bool,
     recreated: RecreatedLeaves,
-) -> Mapping[ReleaseReason, tuple[str, list[CapacityClaim]]]:
-    """Return the replacement holds of a root that end now, by reason, with the reason as text.
+) -> Iterator[ReservationReleased]:
+    """Yield the events for the replacement holds of a root that end now, one for each reason.
 
     Args:
         view: The cluster.
@@ -178,13 +184,19 @@ def ended_holds(
         runs: Whether any member of the root runs.
         recreated: The leaves whose members are created again also when none runs.
     """
-    ended: dict[ReleaseReason, tuple[str, list[CapacityClaim]]] = {}
+    ended: dict[ReleaseReason, tuple[str, list[CapacityClaim]]] = {}  # with the text of the first
     for hold in sorted(root.replacement_holds.values(), key=lambda hold: hold.pod):
         alive = runs or leaf_of(root, hold.group) in recreated
-        reason = _hold_ended_reason(view, root, hold, tree, taken, over, runs=alive)
-        if reason is not None:
-            ended.setdefault(reason[0], (reason[1], []))[1].append(hold)
-    return ended
+        end = _hold_ended_reason(view, root, hold, tree, taken, over, runs=alive)
+        if end is not None:
+            ended.setdefault(end[0], (end[1], []))[1].append(hold)
+    for reason, (words, holds) in sorted(ended.items()):
+        yield ReservationReleased(
+            plan=holds[0].plan,
+            reason=reason,
+            pods=tuple(ReleasedPod(pod=hold.pod, uid=hold.uid, node=hold.node) for hold in holds),
+            message=f"capacity that was held for the replacement of a lost member: {words}",
+        )
 
 
 def _replaced_past_us(root: GangState, tree: Tree | None, hold: CapacityClaim) -> bool:
