@@ -60,6 +60,7 @@ log = logging.getLogger(__name__)
 TAKEN_WITHIN_S = 0.6  # another replica, if there is one, acquires a released lease within this time
 DRAIN_S = 3.0  # how long calls may still arrive: a Service removes an endpoint with a delay
 LOOK_S = 0.05
+SWITCH_S = 0.0005  # how long another Python thread may keep the interpreter from the event loop; by default 5 ms
 # With the same search path: in another working directory `-m` could find another package `extender`.
 _START = "import sys; sys.path[:] = {path!r}; from extender.query_main import main; main()"
 ANSWERING = (sys.executable, "-P", "-c", _START.format(path=sys.path), "gang-extender queries")
@@ -418,7 +419,7 @@ class Service:
 
     def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
         """Return the HTTP applications, one for each listener."""
-        from extender.cluster.manifests.node_group_file import read_node_groups
+        from extender.cluster.manifests.node_group_file import node_groups, read_node_groups
         from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
@@ -437,10 +438,11 @@ class Service:
 
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader)
-        plan_in_worker = functools.partial(self.worker.run, answer_plan_request)
         path = self.settings.node_groups
-        groups = read_node_groups(path) if path else ()
-        plans = PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker)
+        groups = node_groups(read_node_groups(path), f"node groups {path}") if path else ()
+        plans = PlanService(
+            self.cluster, self.leader, self.barriers, clock, self.worker.run, answer_plan_request
+        )
         labels = ObjectLabels(self.cluster, self.cluster.workloads)
         query_handlers = (
             self.query_process,
@@ -453,7 +455,7 @@ class Service:
                     self.cluster,
                     self.leader,
                     clock,
-                    plans.plan,
+                    plans.plan_live,
                     groups,
                     self.settings.search_budget,
                     LiveProgress(
@@ -630,8 +632,5 @@ async def serve(settings: Settings, on_listening: Callable[[], None], children: 
         writer = leader(settings, opened, clock)
         cluster_adapter = await cluster(settings, clock, writer.may_act)
         service = Service(settings, opened, cluster_adapter, writer, clock, children)
-        from extender.runtime.cpu_slice import request_short_slices, shorten_thread_switches
-
-        shorten_thread_switches()
-        request_short_slices()  # after the start of the embedded database, which would inherit the setting
+        sys.setswitchinterval(SWITCH_S)
         await service.run(stopping, on_listening)

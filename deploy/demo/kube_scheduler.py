@@ -60,9 +60,9 @@ class Player:
         found = manifest_loader.complete(entries, serving=True)
         self.view = manifest_loader.build(found).world.view
         self.raw = {
-            entry.thing.key: without_nulls(msgspec.to_builtins(entry.thing))
+            entry.obj.key: without_nulls(msgspec.to_builtins(entry.obj))
             for entry in found.entries
-            if isinstance(entry.thing, StoredPod)  # those of workloads are in no file
+            if isinstance(entry.obj, StoredPod)  # those of workloads are in no file
         }
         for file in sorted(self.manifests.glob("*.yaml")):
             for thing in yaml.safe_load_all(file.read_text()):

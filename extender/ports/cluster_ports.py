@@ -195,7 +195,7 @@ class Cluster(PublishedAnchors, Protocol):
         """
         ...
 
-    async def set_finalizers(self, wanted: FinalizerChange) -> None:
+    async def set_finalizers(self, change: FinalizerChange) -> None:
         """Write the finalizers of one of our groups, with its UID and resource version as preconditions.
 
         Raises:

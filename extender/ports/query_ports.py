@@ -71,14 +71,14 @@ class PodPlacement(msgspec.Struct, frozen=True, kw_only=True):
 class EventQueries(Protocol):
     """Read-only queries over the log; never on the connection of the scheduling path."""
 
-    async def page(self, wanted: EventFilter) -> EventPage:
+    async def page(self, event_filter: EventFilter) -> EventPage:
         """Return events that match, in order of position (or newest first), and the head for which this holds.
 
         Ends at `limit` or at a size in bytes, whichever comes first.
         """
         ...
 
-    async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
+    async def events(self, event_filter: EventFilter) -> Sequence[RecordedEvent]:
         """Return the events that match, in order of position (or newest first); at most `limit`."""
         ...
 

@@ -1,4 +1,8 @@
-"""One process beside the service that runs functions, one at a time, and is replaced when it dies."""
+"""Processes beside the service, which end with it: one that runs functions, and a fork that works later.
+
+A fork has all modules that this process has loaded and shares their memory: another interpreter would take a second of
+CPU time and 60 MB to load them again. Only a process without an event loop and without other threads is forked.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, ForkProcess, SpawnContext, SpawnProcess
 from typing import Any, TypeVar
 
 from extender.runtime.child_process import PR_SET_PDEATHSIG
-from extender.runtime.cpu_slice import request_default_slices
 
 PR_SET_NAME = 15
 NICE = 10  # of processes that answer queries: kube-scheduler and the service have priority
@@ -135,4 +140,70 @@ def initialize_worker(service: int) -> None:
     if os.getppid() != service:  # it was killed before prctl
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
-    request_default_slices()  # it computes for long and serves no call of kube-scheduler
+
+
+class ForkedProcess:
+    """A fork of this process that waits for its options; it ends with this process.
+
+    Args:
+        work: Called in the fork, with the options of `begin`.
+    """
+
+    def __init__(self, work: Callable[[bytes], None]) -> None:
+        context = get_context("fork")
+        receiving, self._options = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=_run_fork, args=(work, receiving, os.getpid()), daemon=True
+        )
+        self._process.start()
+        receiving.close()
+        self._ended: asyncio.Event | None = None
+
+    @property
+    def pid(self) -> int:
+        """Return the id of the process, which may have ended."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def begin(self, options: bytes) -> None:
+        """Let it work, once.
+
+        Raises:
+            OSError: It has ended.
+        """
+        self._options.send_bytes(options)
+        self._options.close()
+
+    async def wait(self) -> int | None:
+        """Wait for its end; return its exit status, a negative one for a signal."""
+        if self._ended is None:
+            self._ended = asyncio.Event()
+            asyncio.get_running_loop().add_reader(self._process.sentinel, self._end)
+        await self._ended.wait()
+        return self._process.exitcode
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Kill it if it has not ended, and wait for its end; with an event loop, use `wait` before."""
+        self._process.kill()
+        self._process.join()
+        self._options.close()
+
+    def _end(self) -> None:
+        assert self._ended is not None
+        asyncio.get_running_loop().remove_reader(self._process.sentinel)
+        self._process.join()
+        self._ended.set()
+
+
+def _run_fork(work: Callable[[bytes], None], receiving: Connection, service: int) -> None:
+    initialize_worker(service)
+    os.setsid()  # Linux divides CPU time among sessions: it gets none of the share of the service
+    work(receiving.recv_bytes())

@@ -304,7 +304,7 @@ async def load_state(
 async def load_live_streams(
     event_log: EventLog, snapshots: Snapshots, *, until: Position
 ) -> ReservationState:
-    """Fold the log up to a position, without the versions of ended streams; see `living`.
+    """Fold the log up to a position, without the versions of ended streams; see `live_streams_only`.
 
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
@@ -361,7 +361,7 @@ async def fold_from(
         state: The state to begin with.
         event_log: The log to read.
         until: Position of the last event.
-        knows_ended: Whether the state has the versions of ended streams; see `living`.
+        knows_ended: Whether the state has the versions of ended streams; see `live_streams_only`.
         past: The state is read-only; see `StateProjector`.
 
     Raises:

@@ -128,10 +128,10 @@ class PostgresDecisionInputs:
                 reconnected = True
 
     async def _store_once(self, decisions: Sequence[DecisionInput]) -> None:
-        found = [(d, (d.head, *d.parts), await _hashes_of(d)) for d in decisions]
+        encoded = [(d, (d.head, *d.parts), await _hashes_of(d)) for d in decisions]
         bodies = {
             digest: body
-            for _, parts, hashes in found
+            for _, parts, hashes in encoded
             for digest, body in zip(hashes, parts, strict=True)
             if digest not in self._known
         }
@@ -139,7 +139,7 @@ class PostgresDecisionInputs:
             # Each statement commits: parts without an input, after a crash, are removed by `retention`.
             new = await _number(connection, bodies)
             numbers = ChainMap(new, self._known)
-            lists = [_pack([numbers[digest] for digest in hashes]) for _, _, hashes in found]
+            lists = [_pack([numbers[digest] for digest in hashes]) for _, _, hashes in encoded]
             number, expected = self._highest or (0, None)
             digests = [decision.digest for decision in decisions]
             generation, part = await connection.fetchrow(
@@ -165,8 +165,8 @@ class PostgresDecisionInputs:
             StoreUnavailable: No answer.
         """
         async with transaction(self._engine, "loading a decision's input") as connection:
-            found = sa.select(DECISION_INPUT.c.parts).where(DECISION_INPUT.c.digest == digest)
-            packed = (await connection.execute(found)).scalar_one_or_none()
+            statement = sa.select(DECISION_INPUT.c.parts).where(DECISION_INPUT.c.digest == digest)
+            packed = (await connection.execute(statement)).scalar_one_or_none()
             if packed is None:
                 return None
             numbers = unpack(packed, digest)

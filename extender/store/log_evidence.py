@@ -170,11 +170,11 @@ class PostgresLogEvidence:
                     numbers[digest] = unpack(packed, digest)
                 except CorruptLog as error:
                     faults[digest] = InputFault(missing=False, text=str(error))
-            wanted = {n for parts in numbers.values() for n in parts}.difference(self._parts)
-            if len(self._parts) + len(wanted) > PARTS_MAX:
+            needed = {n for parts in numbers.values() for n in parts}.difference(self._parts)
+            if len(self._parts) + len(needed) > PARTS_MAX:
                 self._parts.clear()
-                wanted = {n for parts in numbers.values() for n in parts}
-            waiting = sorted(wanted)
+                needed = {n for parts in numbers.values() for n in parts}
+            waiting = sorted(needed)
             for start in range(0, len(waiting), PARTS_AT_ONCE):
                 rows = await connection.fetch(PARTS, waiting[start : start + PARTS_AT_ONCE])
                 self._parts.update(await asyncio.to_thread(_computed, rows))
@@ -214,7 +214,7 @@ class PostgresLogEvidence:
 
     async def stored_rows(self, rows: Sequence[IntervalRow]) -> Sequence[IntervalRow | None]:
         """See `LogEvidence.stored_rows`."""
-        found: dict[tuple[object, ...], IntervalRow] = {}
+        by_key: dict[tuple[object, ...], IntervalRow] = {}
         async with self._query("reading interval tables") as connection:
             for kind, table in TABLES.items():
                 mine = [row for row in rows if type(row) is kind]
@@ -225,8 +225,8 @@ class PostgresLogEvidence:
                 for record in await connection.fetch(_by_key(table, columns), *values):
                     fields: dict[str, Any] = {name: _plain(name, record[name]) for name in columns}
                     stored = kind(**fields)
-                    found[_key(stored)] = stored
-        return [found.get(_key(row)) for row in rows]
+                    by_key[_key(stored)] = stored
+        return [by_key.get(_key(row)) for row in rows]
 
     async def row_counts(self, until: Position) -> Mapping[str, int]:
         """See `LogEvidence.row_counts`."""
@@ -275,15 +275,15 @@ class PostgresLogEvidence:
 
 def _computed(rows: Sequence[asyncpg.Record]) -> dict[int, bytes | str]:
     """Return the digests of parts as they follow from their bodies, or what is wrong with a part."""
-    found: dict[int, bytes | str] = {}
+    digests: dict[int, bytes | str] = {}
     for number, stored, body in rows:
         try:
             digest = _digest(body)
         except zlib.error:
-            found[number] = "cannot be decompressed"
+            digests[number] = "cannot be decompressed"
             continue
-        found[number] = digest if digest == stored else "has a body without its digest"
-    return found
+        digests[number] = digest if digest == stored else "has a body without its digest"
+    return digests
 
 
 def _digest(body: bytes) -> bytes:

@@ -107,8 +107,8 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
                     [digest for digest in piece if digest not in again],
                 )
                 await connection.execute(_RECORD, at_us)
-    gone = frozenset(inputs)
-    used = await _used(connection, gone)
+    pruned = frozenset(inputs)
+    used = await _used(connection, pruned)
     parts, size = await _unused(connection, used, last_part)
     if not dry_run:
         for piece in _pieces(parts):
@@ -154,8 +154,8 @@ async def _triggers_disabled(connection: asyncpg.Connection, table: str) -> Asyn
             await connection.execute(f"ALTER TABLE gx.{changed} ENABLE TRIGGER refuse_change")
 
 
-async def _used(connection: asyncpg.Connection, gone: frozenset[str]) -> set[int]:
-    """Return the part numbers of all inputs except those in `gone`."""
+async def _used(connection: asyncpg.Connection, pruned: frozenset[str]) -> set[int]:
+    """Return the part numbers of all inputs except those in `pruned`."""
     used: set[int] = set()
     last = ""
     while rows := await connection.fetch(
@@ -165,7 +165,7 @@ async def _used(connection: asyncpg.Connection, gone: frozenset[str]) -> set[int
     ):
         last = rows[-1]["digest"]
         for row in rows:
-            if row["digest"] not in gone:
+            if row["digest"] not in pruned:
                 used.update(unpack(row["parts"], row["digest"]))
     return used
 
@@ -174,7 +174,7 @@ async def _unused(
     connection: asyncpg.Connection, used: set[int], last_part: int
 ) -> tuple[list[int], int]:
     """Return the numbers of parts up to `last_part` that are not in `used`, and their size in bytes."""
-    found: list[int] = []
+    numbers: list[int] = []
     last, size = 0, 0
     while rows := await connection.fetch(
         "SELECT id, octet_length(body) FROM gx.decision_input_chunk WHERE id > $1 AND id <= $2 "
@@ -185,10 +185,10 @@ async def _unused(
     ):
         last = rows[-1][0]
         unused = [(n, bytes_) for n, bytes_ in rows if n not in used]
-        found += [n for n, _ in unused]
+        numbers += [n for n, _ in unused]
         size += sum(bytes_ for _, bytes_ in unused)
-    return found, size
+    return numbers, size
 
 
-def _pieces(things: Sequence[T]) -> list[Sequence[T]]:
-    return [things[n : n + PIECE] for n in range(0, len(things), PIECE)]
+def _pieces(items: Sequence[T]) -> list[Sequence[T]]:
+    return [items[n : n + PIECE] for n in range(0, len(items), PIECE)]

@@ -36,11 +36,13 @@ def migrations_folder() -> Path:
     Raises:
         SchemaOutdated: Neither place has them; the installation is broken.
     """
-    here = Path(__file__).resolve().parent
-    for folder in (here / "migrations", here.parents[1] / "migrations"):
+    package = Path(__file__).resolve().parent
+    for folder in (package / "migrations", package.parents[1] / "migrations"):
         if (folder / "env.py").is_file():
             return folder
-    raise SchemaOutdated(f"the migrations are missing beside {here}; install gang-extender again")
+    raise SchemaOutdated(
+        f"the migrations are missing beside {package}; install gang-extender again"
+    )
 
 
 def newest_revision() -> str:
@@ -112,10 +114,10 @@ async def needs_migration(url: str) -> bool:
     current, compatible_from = await _read_schema(url)
     if current is None:
         return True
-    known = _known_revisions()
-    if current in known:
+    revisions = _known_revisions()
+    if current in revisions:
         return current != newest_revision()
-    if compatible_from in known:
+    if compatible_from in revisions:
         return False
     since = f" and runs with versions that know {compatible_from}" if compatible_from else ""
     raise SchemaOutdated(
@@ -132,12 +134,12 @@ def oldest_compatible() -> str:
     """
     from alembic.script import ScriptDirectory
 
-    found = ""
+    revision = ""
     for script in ScriptDirectory.from_config(_config()).walk_revisions():  # newest first
-        found = script.revision
+        revision = script.revision
         if getattr(script.module, "breaks_older", False):
             break
-    return found
+    return revision
 
 
 def is_known(revision: str) -> bool:
@@ -194,10 +196,10 @@ async def _read_schema(url: str) -> tuple[str | None, str | None]:
     try:
         with our_faults("reading the schema's revision"):
             async with engine.connect() as connection:
-                there = await connection.scalar(
+                has_table = await connection.scalar(
                     text("SELECT to_regclass('gx.migration') IS NOT NULL")
                 )
-                if not there:
+                if not has_table:
                     return None, None
                 row = (await connection.execute(text(_READ_REVISION))).one_or_none()
                 return (None, None) if row is None else (str(row[0]), row[1])

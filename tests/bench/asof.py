@@ -124,7 +124,7 @@ async def ask(
         del state
         node = NodeName(node_of(chance.randrange(5000))[0])
         await nothing_kept(as_of)
-        await timed(seen, "state of a node", as_of.state(at, Scope(node=node), known=True))
+        await timed(seen, "state of a node", as_of.state(at, Scope(node=node), exists=True))
         other = str(chance.randrange(1, end))
         await nothing_kept(as_of)
         await timed(seen, "difference", as_of.difference(at, other, Scope()))

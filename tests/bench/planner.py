@@ -67,7 +67,7 @@ def measured(
     for _ in range(rounds):
         for kind, given in (("cold", None), ("kept", fleet)):
             start = time.perf_counter()
-            verdict = plan(request, fleet=given)
+            verdict = plan(request, node_table=given)
             times[kind].append((time.perf_counter() - start) * 1e3)
     result = f"{len(verdict.assignments)} pods" if isinstance(verdict, Plan) else verdict.outcome
     return Figure(

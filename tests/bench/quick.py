@@ -211,7 +211,7 @@ def _planned_ms(
     times = []
     for _ in range(again + 1):
         began_s = time.process_time()
-        verdict = plan(request, fleet=fleet)
+        verdict = plan(request, node_table=fleet)
         times.append((time.process_time() - began_s) * 1e3)
         assert isinstance(verdict, Refusal) == refused, verdict
     return times[1:]  # the first fills what a node table keeps

@@ -146,7 +146,7 @@ Search: TypeAlias = Callable[[PlanRequest, NodeTable], Victims]
 
 def ours(request: PlanRequest, fleet: NodeTable) -> Victims:
     """Search as the service does."""
-    found = preempt(request, fleet=fleet)
+    found = preempt(request, node_table=fleet)
     assert isinstance(found, PreemptionPlan), found
     return Victims(
         pods=sum(len(unit.pods) for unit in found.victims), proved=found.search.exhausted
@@ -154,19 +154,19 @@ def ours(request: PlanRequest, fleet: NodeTable) -> Victims:
 
 
 def evict_all_then_reprieve(request: PlanRequest, fleet: NodeTable) -> Victims:
-    """Place the gang as if all units were gone, and keep each unit that fits beside it: kube-scheduler's algorithm.
+    """Place the gang as if all units were evicted, and keep each unit that fits beside it: kube-scheduler's algorithm.
 
     The units are reprieved by our order of costs, and no second placement is tried. With the plan that is refused before,
     as `preempt` has it.
     """
-    plan(msgspec.structs.replace(request, evictable=None), fleet=fleet)
+    plan(msgspec.structs.replace(request, evictable=None), node_table=fleet)
     view = PostEvictionView(request, fleet)
-    gone = ~view.none_gone
-    solved = solve(view.request, view.fleet, problem=view.problem(gone), maximise=False)
+    evicted = ~view.none_evicted
+    solved = solve(view.request, view.node_table, problem=view.problem(evicted), maximise=False)
     assert solved.solution is not None
-    cost_model = CostModel(view.request, view.units, view.fleet)
-    reprieve = Reprieve(view, cost_model, SearchBudget(request.budget), wanted=0)
-    kept = reprieve.reprieve_units(gone, solved.solution)
+    cost_model = CostModel(view.request, view.units, view.node_table)
+    reprieve = Reprieve(view, cost_model, SearchBudget(request.budget), min_pods=0)
+    kept = reprieve.reprieve_units(evicted, solved.solution)
     return Victims(pods=sum(len(view.units[i].pods) for i in np.flatnonzero(kept)), proved=False)
 
 

@@ -59,13 +59,6 @@ class Period(NamedTuple):
     until: datetime
 
 
-class Subject(NamedTuple):
-    """The holder of a certificate; without a key a new one is made."""
-
-    common_name: str
-    key: CertificateIssuerPrivateKeyTypes | None = None
-
-
 def new_authority(period: Period) -> CertificatePair:
     """Return a new CA, which signs certificates and no further CA."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -80,33 +73,43 @@ def new_authority(period: Period) -> CertificatePair:
     return CertificatePair(builder.sign(key, hashes.SHA256()), key)
 
 
-def server_certificate(
-    authority: CertificatePair, subject: Subject, names: Iterable[str], period: Period
+def issue(
+    authority: CertificatePair,
+    common_name: str,
+    period: Period,
+    names: Iterable[str] = (),
+    key: CertificateIssuerPrivateKeyTypes | None = None,
 ) -> CertificatePair:
-    """Return a certificate for a server that also presents it as a client, as a replica does to the leader.
+    """Return a certificate of a client, or of a server that also presents it as a client, as a replica does to the leader.
 
     Args:
         authority: The CA that signs.
-        subject: Whose it is: its common name is its name as a client.
-        names: DNS names and IP addresses under which it is called.
+        common_name: Of the holder: its name as a client.
         period: How long it is valid.
+        names: DNS names and IP addresses under which a server is called; a certificate without names is no server's.
+        key: The key of the holder; without it a new one is made.
 
     Raises:
         BadInput: A name is neither a DNS name nor an IP address, or the common name is empty or too long.
     """
-    alternative_names = x509.SubjectAlternativeName(
-        [alternative_name(name) for name in dict.fromkeys(names)]
+    if not 0 < len(common_name) <= COMMON_NAME_MAX:
+        raise BadInput(f"{common_name!r} must have 1 to {COMMON_NAME_MAX} characters")
+    alternative_names = [alternative_name(name) for name in dict.fromkeys(names)]
+    uses = [Use.SERVER_AUTH, Use.CLIENT_AUTH] if alternative_names else [Use.CLIENT_AUTH]
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    builder = (
+        _builder(_name(common_name), key.public_key(), period)
+        .issuer_name(authority.certificate.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .add_extension(_issuer_of(authority.key.public_key()), critical=False)
     )
-    return _issued(
-        authority, subject, [Use.SERVER_AUTH, Use.CLIENT_AUTH], alternative_names, period
-    )
-
-
-def client_certificate(
-    authority: CertificatePair, subject: Subject, period: Period
-) -> CertificatePair:
-    """Return a certificate for a client, which no server can use; see `server_certificate`."""
-    return _issued(authority, subject, [Use.CLIENT_AUTH], None, period)
+    if alternative_names:
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName(alternative_names), critical=False
+        )
+    return CertificatePair(builder.sign(authority.key, hashes.SHA256()), key)
 
 
 def alternative_name(text: str) -> x509.GeneralName:
@@ -127,7 +130,7 @@ def alternative_name(text: str) -> x509.GeneralName:
         or not _DNS_NAME.fullmatch(name)
         or _ONLY_NUMBERS.fullmatch(name)
     ):  # fmt: skip
-        msg = f"{text!r} is neither a DNS name nor an IP address; give it without scheme and port, for example extender.example.com or 10.0.0.7"
+        msg = f"--name: {text!r} is neither a DNS name nor an IP address; give it without scheme and port, for example extender.example.com or 10.0.0.7"
         raise BadInput(msg)
     return x509.DNSName(name)
 
@@ -151,29 +154,6 @@ def common_name_of(certificate: x509.Certificate) -> str:
     """Return the common name of the subject, or an empty string."""
     common_names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(common_names[0].value) if common_names else ""
-
-
-def _issued(
-    authority: CertificatePair,
-    subject: Subject,
-    uses: list[x509.ObjectIdentifier],
-    names: x509.SubjectAlternativeName | None,
-    period: Period,
-) -> CertificatePair:
-    if not 0 < len(subject.common_name) <= COMMON_NAME_MAX:
-        raise BadInput(f"{subject.common_name!r} must have 1 to {COMMON_NAME_MAX} characters")
-    key = subject.key or ec.generate_private_key(ec.SECP256R1())
-    builder = (
-        _builder(_name(subject.common_name), key.public_key(), period)
-        .issuer_name(authority.certificate.subject)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        .add_extension(_issuer_of(authority.key.public_key()), critical=False)
-    )
-    if names is not None:
-        builder = builder.add_extension(names, critical=False)
-    return CertificatePair(builder.sign(authority.key, hashes.SHA256()), key)
 
 
 def _builder(

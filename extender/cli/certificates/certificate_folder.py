@@ -20,13 +20,10 @@ from cryptography.hazmat.primitives import serialization
 from extender.cli.certificates.certificate_authority import (
     CertificatePair,
     Period,
-    Subject,
-    alternative_name,
-    client_certificate,
     common_name_of,
+    issue,
     names_of,
     new_authority,
-    server_certificate,
 )
 from extender.core.model.errors import BadInput
 from extender.listener_settings import HTTP1_SERVER_NAME
@@ -98,7 +95,6 @@ class CertificateFolder:
             BadInput: A name is invalid, files are there already, or the folder cannot be written.
         """
         common_names = _clients(clients)
-        _check_names(names)
         existing = [
             path
             for name in (CA, SERVER, *common_names)
@@ -113,8 +109,10 @@ class CertificateFolder:
             raise BadInput(msg)
         authority = new_authority(Period(now, now + max(lifetime, AUTHORITY_LIFETIME)))
         period = Period(now, now + lifetime)
-        issued = self._issue(authority, period, (*NAMES, *names), common_names, {})
-        return self._write({CA: authority, **issued})
+        pairs = {CA: authority, SERVER: issue(authority, SERVER_NAME, period, (*NAMES, *names))}
+        for stem, common_name in common_names.items():
+            pairs[stem] = issue(authority, common_name, period)
+        return self._write(pairs)
 
     def renew(
         self,
@@ -137,7 +135,6 @@ class CertificateFolder:
         Raises:
             BadInput: There is no CA, it has ended or cannot be read, a name is invalid, or the folder cannot be written.
         """
-        _check_names(names)
         authority = self._authority()
         end = authority.certificate.not_valid_after_utc
         if end <= now:
@@ -149,30 +146,12 @@ class CertificateFolder:
         for file in sorted(self.folder.glob("client-*.crt")):
             common_names.setdefault(file.stem, common_name_of(read_certificate(file)))
         period = Period(now, min(now + lifetime, end))
-        keys = {
-            name: _private_key(self.key(name))
-            for name in (SERVER, *common_names)
-            if self.key(name).exists()
-        }
-        issued = self._issue(
-            authority, period, (*NAMES, *previous_names, *names), common_names, keys
-        )
-        ours = _described(self, CA, authority, kept=True)
-        return [ours, *self._write(issued)]
-
-    def _issue(
-        self,
-        authority: CertificatePair,
-        period: Period,
-        names: Iterable[str],
-        clients: dict[str, str],
-        keys: dict[str, CertificateIssuerPrivateKeyTypes],
-    ) -> dict[str, CertificatePair]:
-        subject = Subject(SERVER_NAME, keys.get(SERVER))
-        return {SERVER: server_certificate(authority, subject, names, period)} | {
-            name: client_certificate(authority, Subject(common_name, keys.get(name)), period)
-            for name, common_name in clients.items()
-        }
+        pairs = {}
+        for stem, common_name in {SERVER: SERVER_NAME, **common_names}.items():
+            key = _private_key(self.key(stem)) if self.key(stem).exists() else None
+            server_names = (*NAMES, *previous_names, *names) if stem == SERVER else ()
+            pairs[stem] = issue(authority, common_name, period, server_names, key)
+        return [_described(self, CA, authority, kept=True), *self._write(pairs)]
 
     def _authority(self) -> CertificatePair:
         for path in (self.certificate(CA), self.key(CA)):
@@ -236,14 +215,6 @@ def _beside(path: Path, content: bytes, mode: int) -> Path:
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
     return new
-
-
-def _check_names(names: Iterable[str]) -> None:
-    for name in names:
-        try:
-            alternative_name(name)
-        except BadInput as error:
-            raise BadInput(f"--name: {error}") from error
 
 
 def _clients(names: Iterable[str]) -> dict[str, str]:

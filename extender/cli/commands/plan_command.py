@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, NoReturn, Self
 
 import msgspec
 import typer
@@ -16,6 +17,8 @@ from extender.cli.output.printing import Output, complain, print_value
 from extender.core.model.errors import BadInput
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from extender.queries.plan.capacity_query import CapacityChanges
     from extender.queries.plan.node_groups import NodeGroupSpec
     from extender.queries.plan.plan_query import PlanAnswer
@@ -164,14 +167,13 @@ def _plan_files(
     cluster: Sequence[str], trees: _Trees, changes: CapacityChanges
 ) -> tuple[tuple[str, ...], PlanAnswer]:
     """Return the warnings and the answer of a plan on a cluster from files."""
-    from extender.cli.output.progress_bar import PlanProgress
     from extender.cluster.manifests.manifest_loader import build, complete, read_entries
     from extender.cluster.manifests.node_group_file import node_groups
     from extender.cluster.manifests.tree_copies import TreeCopies
     from extender.queries.plan.capacity_query import answer_capacity_query
     from extender.queries.plan.plan_query import PlanInput, plan_warnings
 
-    with PlanProgress() as progress:
+    with _PlanProgress() as progress:
         entries = read_entries(cluster, trees.files, progress.read)
         progress.begin("Building the cluster")
         manifest = build(complete(entries))
@@ -243,3 +245,50 @@ def _finish(
         print_value(result, Output(output.value))
     nothing = not result.gangs and not result.copies  # an older service answers placed
     raise typer.Exit(2 if nothing else 0 if result.verdict == "placed" else 1)
+
+
+class _PlanProgress:
+    """A progress bar on stderr of a terminal: files that are read, copies that are planned. It disappears when the plan is there."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._progress = Progress(console=Console(stderr=True), transient=True)
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _fault: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def read(self, name: str, done: int, size: int) -> None:
+        """Show how many bytes of a file were read."""
+        self._show(f"Reading {name}", done, size)
+
+    def begin(self, text: str) -> None:
+        """Show a step that has no parts to count."""
+        self._show(text, 0, 0)
+
+    def copies(self, fit: int, requested: int) -> None:
+        """Show how many copies fit so far; `requested` 0: as many as fit."""
+        text = "Planning copies" if requested else f"Planning copies: {fit} fit so far"
+        self._show(text, fit, requested, key="copies")
+
+    def _show(self, text: str, done: int, size: int, *, key: str = "") -> None:
+        if self._progress is None:
+            return
+        task = self._tasks.get(key or text)
+        if task is None:
+            task = self._tasks[key or text] = self._progress.add_task(text, total=size or None)
+        self._progress.update(task, description=text, completed=done)

@@ -1,7 +1,7 @@
 """Send requests to one API server with bounded connections, timeouts and retries.
 
 kubernetes-asyncio finds the configuration (kubeconfig or in-cluster), the credentials and the TLS
-settings; `make_client` checks them. Requests are sent on its sessions and decoded elsewhere with msgspec. Owns timeouts, retries
+settings; `load_configuration` checks them. Requests are sent on its sessions and decoded elsewhere with msgspec. Owns timeouts, retries
 and the mapping of errors to our exceptions. It must not interpret bodies.
 
 Note: there are two sessions, because watches stay open for minutes and would occupy the connections of

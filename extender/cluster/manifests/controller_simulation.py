@@ -61,17 +61,17 @@ def served_workloads(entries: Sequence[AnyEntry]) -> ServedWorkloads:
     """
     files = WorkloadSources(entries, LiveSources())
     played = [
-        _PlayedWorkload(entry, entry.thing, files)
+        _PlayedWorkload(entry, entry.obj, files)
         for entry in entries
-        if isinstance(entry, SourceEntry) and isinstance(entry.thing, api.WorkloadManifest)
+        if isinstance(entry, SourceEntry) and isinstance(entry.obj, api.WorkloadManifest)
     ]
-    for one in played:
-        one.run()
+    for workload in played:
+        workload.run()
     return ServedWorkloads(
-        manifests=tuple(one.manifest for one in played),
+        manifests=tuple(workload.manifest for workload in played),
         profiles=files.profiles,
         templates=files.templates,
-        pods={one.ident: one.pods for one in played if one.pods},
+        pods={workload.ident: workload.pods for workload in played if workload.pods},
     )
 
 
@@ -148,11 +148,11 @@ class _PlayedWorkload:
 
     def _pods(self, request: CompileRequest) -> Iterator[Entry]:
         workload, kind = request.workload, self._kind
-        there = self._files.pods_of(workload)
+        existing = self._files.pods_of(workload)
         leaves = [leaf for root in roots_of(kind, request) for leaf in first_leaves(root)]
         check_number_of_pods(workload, leaves)
         for leaf in leaves:
-            numbers = range(there.get(leaf.name, 0), leaf.pods)
+            numbers = range(existing.get(leaf.name, 0), leaf.pods)
             labels = controller_labels(kind, workload, leaf, request.uses)
             for pod in pods_of_leaf(leaf, workload, numbers, labels, members=True):
                 yield self._entry_of(pod)
@@ -165,7 +165,7 @@ class _PlayedWorkload:
         )
         pod = msgspec.structs.replace(pod, metadata=metadata)
         where = f"{self._entry.where}, {self.manifest.label}"
-        return Entry(thing=pod, where=where, role=self._entry.role)
+        return Entry(obj=pod, where=where, role=self._entry.role)
 
 
 def _labelled(
@@ -191,8 +191,8 @@ def _owned_by(owner: WorkloadObject, manifest: api.WorkloadManifest) -> api.Work
     """Return a workload whose controlling owner has the UID of the object in the files that it names."""
     metadata = manifest.metadata
     references = tuple(
-        msgspec.structs.replace(one, uid=owner.uid) if one.controller else one
-        for one in metadata.owner_references
+        msgspec.structs.replace(reference, uid=owner.uid) if reference.controller else reference
+        for reference in metadata.owner_references
     )
     metadata = msgspec.structs.replace(metadata, owner_references=references)
     return msgspec.structs.replace(manifest, metadata=metadata)

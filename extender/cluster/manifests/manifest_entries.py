@@ -18,9 +18,14 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.large_lists import Progress, documents, no_progress
 from extender.cluster.manifests.manifest_validation import check, is_namespace
-from extender.cluster.manifests.yaml_reader import Document, files_of
+from extender.cluster.manifests.yaml_reader import (
+    Document,
+    Progress,
+    documents,
+    files_of,
+    no_progress,
+)
 from extender.cluster.read.field_problems import field_problems, shown
 from extender.cluster.read.object_decoding import (
     BUILTIN_GROUP,
@@ -166,7 +171,7 @@ class Role(Enum):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One object and its place in the files."""
 
-    thing: api.Readable
+    obj: api.Readable
     where: str
     role: Role
     notes: tuple[str, ...] = ()  # what is unusual about it and accepted
@@ -174,13 +179,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ident(self) -> Ident:
         """Return the identity of the object."""
-        return ident_of(self.thing)
+        return ident_of(self.obj)
 
 
 class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One object that groups and pods are made from, and its place in the files."""
 
-    thing: Source
+    obj: Source
     where: str
     role: Role
     notes: tuple[str, ...] = ()
@@ -189,10 +194,10 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ident(self) -> Ident:
         """Return the identity of the object."""
-        thing = self.thing
-        kind = thing.kind if isinstance(thing, api.WorkloadManifest) else type(thing).__name__
-        other = f"{thing.api_version} {thing.kind}" if isinstance(thing, api.OtherObject) else ""
-        return (kind, other, *thing.key)
+        obj = self.obj
+        kind = obj.kind if isinstance(obj, api.WorkloadManifest) else type(obj).__name__
+        other = f"{obj.api_version} {obj.kind}" if isinstance(obj, api.OtherObject) else ""
+        return (kind, other, *obj.key)
 
 
 AnyEntry = Entry | SourceEntry
@@ -215,22 +220,22 @@ def read_all(
 
     Args:
         groups: The paths of each role.
-        progress: Called while a large file is read.
+        progress: Called while a large list in YAML is read.
 
     Raises:
         BadInput: Objects cannot be read, or an API server would refuse them; names all of them.
     """
-    found: list[AnyEntry] = []
+    entries: list[AnyEntry] = []
     faults: list[str] = []
     for paths, role in groups:
         for name in files_of(paths):
             try:
-                found += entries_in(documents(name, progress), role)
+                entries += entries_in(documents(name, progress), role)
             except BadInput as fault:
                 faults += texts_of(fault)
     if faults:
         raise several(tuple(faults))
-    return tuple(found)
+    return tuple(entries)
 
 
 def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...]:
@@ -240,22 +245,22 @@ def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...
         BadInput: A document is not an object, its kind is unknown in -f, or a field is wrong; names all such objects, or
             the first ones: after `FAULTS_MAX` no further object is read.
     """
-    found: list[AnyEntry] = []
+    entries: list[AnyEntry] = []
     faults: list[str] = []
     for document in documents:
-        for thing, where in _objects(document.value, document.where, {}):
+        for obj, where in _objects(document.value, document.where, {}):
             try:
-                entry = _entry(thing, where, role)
+                entry = _entry(obj, where, role)
             except BadInput as fault:
                 faults += texts_of(fault)
                 if len(faults) >= FAULTS_MAX:
                     raise several(tuple(faults), complete=False) from fault
                 continue
             if entry is not None:
-                found.append(entry)
+                entries.append(entry)
     if faults:
         raise several(tuple(faults))
-    return tuple(found)
+    return tuple(entries)
 
 
 def _objects(
@@ -265,88 +270,86 @@ def _objects(
     if not isinstance(value, dict):
         yield value, where
         return
-    thing = {**defaults, **value}
-    kind, items = thing.get("kind"), thing.get("items")
+    obj = {**defaults, **value}
+    kind, items = obj.get("kind"), obj.get("items")
     items = [] if items is None else items
     if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(items, list):
-        yield thing, where
+        yield obj, where
         return
-    version = thing.get("apiVersion")
+    version = obj.get("apiVersion")
     inside = {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": version}
     for n, item in enumerate(items, start=1):
         yield from _objects(item, f"{where}, item {n}", inside)
 
 
-def _entry(thing: object, where: str, role: Role) -> AnyEntry | None:
+def _entry(obj: object, where: str, role: Role) -> AnyEntry | None:
     """Return the entry of an object; None: its kind affects nothing.
 
     Raises:
         BadInput: It is not an object, its kind is unknown in -f, or a field is wrong.
     """
-    if not isinstance(thing, dict):
-        raise BadInput(f"{where}: not an object with apiVersion and kind, found {shown(thing)}")
-    kind, version = thing.get("kind"), thing.get("apiVersion")
+    if not isinstance(obj, dict):
+        raise BadInput(f"{where}: not an object with apiVersion and kind, found {shown(obj)}")
+    kind, version = obj.get("kind"), obj.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str):
         field = "apiVersion" if isinstance(kind, str) else "kind"
         hint = _KUSTOMIZED if "kustomization.y" in where else ""
-        raise BadInput(f"{where}: {named('object', thing)}: {field} is missing or not text{hint}")
-    if kind.endswith("List") and "items" in thing:
-        raise BadInput(f"{where}: {kind}: items: expected a list, found {shown(thing['items'])}")
+        raise BadInput(f"{where}: {named('object', obj)}: {field} is missing or not text{hint}")
+    if kind.endswith("List") and "items" in obj:
+        raise BadInput(f"{where}: {kind}: items: expected a list, found {shown(obj['items'])}")
     group = version.rpartition("/")[0]
     try:
         if kind in _READ.get(group, ()) and (kind, version) != _OLDEST:
             readable: type[api.Readable] = api.KINDS[kind]
             _check_version(kind, version)
-            found, notes = _read_as(readable, thing, where, role)
-            return Entry(thing=found, where=where, role=role, notes=notes)
+            decoded, notes = _read_as(readable, obj, where, role)
+            return Entry(obj=decoded, where=where, role=role, notes=notes)
         if (source := _source_type(kind, group)) is not None:
             if issubclass(source, api.WorkloadManifest):
                 if role is Role.WANTED:
                     _check_version(kind, version)
-                _check_fields(kind, BY_KIND[kind].spec_type, thing)
+                _check_fields(kind, BY_KIND[kind].spec_type, obj)
             elif source is api.PodCliqueSet:
-                _check_fields(kind, PodCliqueSetFields, thing)
-            made, notes = _read_as(source, thing, where, role)
-            return SourceEntry(thing=made, where=where, role=role, notes=notes)
+                _check_fields(kind, PodCliqueSetFields, obj)
+            source_obj, notes = _read_as(source, obj, where, role)
+            return SourceEntry(obj=source_obj, where=where, role=role, notes=notes)
         if (of := _HOLDERS.get((group, kind))) is not None:
-            return _held_entry(of, thing, where, role)
-        _check_ignored(thing, kind, version, role)
+            return _held_entry(of, obj, where, role)
+        _check_ignored(obj, kind, version, role)
         if role is Role.WANTED:
-            return SourceEntry(thing=_other(_named(thing, where)), where=where, role=role)
+            return SourceEntry(obj=_other(_named(obj, where)), where=where, role=role)
     except BadInput as fault:
-        name = named(kind, thing)
+        name = named(kind, obj)
         texts = (t if t.startswith(name) else f"{name}: {t}" for t in texts_of(fault))
         raise several(tuple(f"{where}: {text}" for text in texts)) from fault
     return None
 
 
 def _held_entry(
-    kind: WorkloadKind, thing: Mapping[str, Any], where: str, role: Role
+    kind: WorkloadKind, obj: Mapping[str, Any], where: str, role: Role
 ) -> SourceEntry | None:
     """Return the workload that the controller of an object makes from it; None in --cluster: it makes none.
 
     Raises:
         BadInput: The workload in it cannot be read.
     """
-    holder = str(thing["kind"])
-    _check_version(holder, str(thing["apiVersion"]))
-    found = without_nulls(_named(thing, where))
-    assert isinstance(found, dict), "an object stays one"
-    thing = found
+    holder = str(obj["kind"])
+    _check_version(holder, str(obj["apiVersion"]))
+    cleaned = without_nulls(_named(obj, where))
+    assert isinstance(cleaned, dict), "an object stays one"
+    obj = cleaned
     try:
-        held = kind.holders[holder](thing)
-        metadata = {**thing.get("metadata", {})}
+        held = kind.holders[holder](obj)
+        metadata = {**obj.get("metadata", {})}
     except (AttributeError, TypeError) as fault:
         raise BadInput(f"a field has another type than in the API: {fault}") from fault
-    name = named(holder, thing)
-    notes = tuple(
-        f"{name}: {note}" for note in (*field_notes(holder, thing), held.note) if str(note)
-    )
+    name = named(holder, obj)
+    notes = tuple(f"{name}: {note}" for note in (*field_notes(holder, obj), held.note) if str(note))
     if held.spec is None:
-        other = SourceEntry(thing=_other(thing), where=where, role=role, notes=notes)
+        other = SourceEntry(obj=_other(obj), where=where, role=role, notes=notes)
         return other if role is Role.WANTED else None
     manifest = {
-        "apiVersion": thing["apiVersion"],
+        "apiVersion": obj["apiVersion"],
         "kind": kind.kind,
         "metadata": {
             **{field: metadata[field] for field in ("name", "namespace") if field in metadata},
@@ -360,15 +363,15 @@ def _held_entry(
     owner = (holder, *workload.key)
     if role is Role.CLUSTER:
         notes = ()
-    return SourceEntry(thing=workload, where=where, role=role, notes=notes, holder=owner)
+    return SourceEntry(obj=workload, where=where, role=role, notes=notes, holder=owner)
 
 
 def _check_version(kind: str, version: str) -> None:
     """Raise BadInput if an API group has a kind, and not in this version."""
-    known = _versions_of(kind)
+    versions = _versions_of(kind)
     group = version.rpartition("/")[0]
-    same = [one for one in known if one.rpartition("/")[0] == group]
-    if version not in known and group != BUILTIN_GROUP:  # Kubernetes adds versions
+    same = [other for other in versions if other.rpartition("/")[0] == group]
+    if version not in versions and group != BUILTIN_GROUP:  # Kubernetes adds versions
         if _age(version) < min(map(_age, same)):
             text = f'"{version}" of {kind} is older than what is read; write {same[0]}, and the fields as it has them'
             raise BadInput(f"apiVersion: {text}")
@@ -390,25 +393,25 @@ def _age(version: str) -> tuple[float, int, int]:
 
 def _versions_of(kind: str) -> tuple[str, ...]:
     """Return the API versions of a kind that are read, newest first."""
-    found = [
+    versions = [
         f"{group}/{version}".removeprefix("/")
         for group, kinds in _READ.items()
         if kind in kinds
         for version in _VERSIONS[group]
     ]
     if kind in BY_KIND:
-        found += (f"{BY_KIND[kind].group}/{version}" for version in BY_KIND[kind].versions)
-    found += (_SOURCE_VERSIONS[group] for group, name in _SOURCES if name == kind)
-    found += (
+        versions += (f"{BY_KIND[kind].group}/{version}" for version in BY_KIND[kind].versions)
+    versions += (_SOURCE_VERSIONS[group] for group, name in _SOURCES if name == kind)
+    versions += (
         f"{of.group}/{version}"
         for (_, holder), of in _HOLDERS.items()
         if holder == kind
         for version in of.versions
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(versions))
 
 
-def _check_ignored(thing: Mapping[str, object], kind: str, version: str, role: Role) -> None:
+def _check_ignored(obj: Mapping[str, object], kind: str, version: str, role: Role) -> None:
     """Raise BadInput if the kind of an object is misspelt, or it is one of -f and has pods that are not planned."""
     group = version.rpartition("/")[0]
     ours = f"{OUR_GROUP}/v1alpha1"
@@ -422,12 +425,12 @@ def _check_ignored(thing: Mapping[str, object], kind: str, version: str, role: R
     if role is Role.WANTED:
         if group == _KUSTOMIZE:
             raise BadInput(f"kind {kind} of {version} is no object of a cluster{_KUSTOMIZED}")
-        known = _versions_of(kind)
+        versions = _versions_of(kind)
         read = (
-            ours if ours in known else next(iter(known), "")
+            ours if ours in versions else next(iter(versions), "")
         )  # no released version has groups in v1
         hint = f"; that of {read} is" if read else did_you_mean(kind, _kinds_of(group))
-        makes_pods = (group, kind) in _MAKES_PODS or _has_pods(thing.get("spec"))
+        makes_pods = (group, kind) in _MAKES_PODS or _has_pods(obj.get("spec"))
         if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
             if makes_pods:
                 hint += "; or give its pods and groups" if hint else "; give its pods and groups"
@@ -437,7 +440,9 @@ def _check_ignored(thing: Mapping[str, object], kind: str, version: str, role: R
 def _kinds_of(group: str) -> list[str]:
     """Return the kinds of an API group that are read, or all where no kind of the group is: it may be misspelt too."""
     kinds = [
-        kind for kind in _ALL_KINDS if any(_group_of(one) == group for one in _versions_of(kind))
+        kind
+        for kind in _ALL_KINDS
+        if any(_group_of(version) == group for version in _versions_of(kind))
     ]
     near = difflib.get_close_matches(group, _ALL_GROUPS, n=1, cutoff=0.85)
     return kinds or ([*_ALL_KINDS] if near else [])
@@ -447,9 +452,9 @@ def _group_of(version: str) -> str:
     return version.rpartition("/")[0]
 
 
-def has_no_pods(thing: api.OtherObject) -> bool:
+def has_no_pods(obj: api.OtherObject) -> bool:
     """Return whether an object is of an API that is known here, so that it has no pods that are not planned."""
-    group = _group_of(thing.api_version)
+    group = _group_of(obj.api_version)
     builtin = group.endswith(".k8s.io") and not group.endswith(".x-k8s.io")
     return builtin or group in _NO_PODS or group in _ALL_GROUPS
 
@@ -461,14 +466,14 @@ def _has_pods(value: object) -> bool:
     return isinstance(value, list) and any(map(_has_pods, value))
 
 
-def _other(thing: Mapping[str, Any]) -> api.OtherObject:
+def _other(obj: Mapping[str, Any]) -> api.OtherObject:
     """Return an object of which only kind and name count."""
-    metadata = thing.get("metadata")
+    metadata = obj.get("metadata")
     name = str(metadata.get("name") or "") if isinstance(metadata, Mapping) else ""
     namespace = str(metadata.get("namespace") or "") if isinstance(metadata, Mapping) else ""
     return api.OtherObject(
-        api_version=str(thing["apiVersion"]),
-        kind=str(thing["kind"]),
+        api_version=str(obj["apiVersion"]),
+        kind=str(obj["kind"]),
         metadata=api.ObjectMeta(name=name, namespace=namespace),
     )
 
@@ -480,18 +485,18 @@ def _source_type(kind: str, group: str) -> type[Source] | None:
     return _SOURCES.get((group, kind))
 
 
-def _named(thing: Mapping[str, object], where: str) -> Mapping[str, object]:
+def _named(obj: Mapping[str, object], where: str) -> Mapping[str, object]:
     """Return an object with a name where it has a generateName, as the API server makes one; here by its place in the files."""
-    metadata = thing.get("metadata")
+    metadata = obj.get("metadata")
     beginning = metadata.get("generateName") if isinstance(metadata, Mapping) else None
     if not isinstance(metadata, Mapping) or metadata.get("name") or not isinstance(beginning, str):
-        return thing
+        return obj
     suffix = uuid.uuid5(_UIDS, where).hex[:GENERATED]
-    return {**thing, "metadata": {**metadata, "name": f"{beginning}{suffix}"}}
+    return {**obj, "metadata": {**metadata, "name": f"{beginning}{suffix}"}}
 
 
 def _read_as(
-    kind: type[T], thing: Mapping[str, object], where: str, role: Role
+    kind: type[T], obj: Mapping[str, object], where: str, role: Role
 ) -> tuple[T, tuple[str, ...]]:
     """Return an object, and what is unusual about it.
 
@@ -500,9 +505,9 @@ def _read_as(
     """
     wrong: list[str] = []
     unusual: list[str] = []
-    metadata = thing.get("metadata")
+    metadata = obj.get("metadata")
     given = metadata.get("namespace") if isinstance(metadata, Mapping) else None
-    thing = _named(thing, where)
+    obj = _named(obj, where)
     namespaced = not issubclass(kind, _CLUSTER_WIDE)
     if namespaced and isinstance(given, str) and given and not is_namespace(given):
         wrong.append(
@@ -511,61 +516,59 @@ def _read_as(
         )
     if namespaced and not given and isinstance(metadata, Mapping) and "namespace" in metadata:
         unusual.append(f'metadata.namespace: is empty; read as "{NAMESPACE}"')
-    (wrong if role is Role.WANTED else unusual).extend(map(str, unknown_names(thing)))
-    name = named(str(thing["kind"]), thing)
+    (wrong if role is Role.WANTED else unusual).extend(map(str, unknown_names(obj)))
+    name = named(str(obj["kind"]), obj)
     try:
         if kind is api.Pod and role is Role.WANTED:
-            _check_fields("Pod", PodFields, thing)
-        found = convert(kind, thing)
+            _check_fields("Pod", PodFields, obj)
+        decoded = convert(kind, obj)
     except BadInput as fault:
         raise several((*texts_of(fault), *(f"{name}: {text}" for text in wrong))) from fault
-    found = with_metadata(found, namespace=(given or NAMESPACE) if namespaced else "")
-    if not found.metadata.name:
-        raise BadInput(f"{thing['kind']}: metadata.name: is missing")
+    decoded = with_metadata(decoded, namespace=(given or NAMESPACE) if namespaced else "")
+    if not decoded.metadata.name:
+        raise BadInput(f"{obj['kind']}: metadata.name: is missing")
     if kind in _FIELDS_KNOWN and (kind is not api.Pod or role is Role.WANTED):
-        notes = tuple(field_notes(str(thing["kind"]), thing))
+        notes = tuple(field_notes(str(obj["kind"]), obj))
         unusual.extend(str(note) for note in notes if note.kind != "unused" or role is Role.WANTED)
         if kind is api.PodCliqueSet:  # of the others, the compiler refuses the tree
             wrong.extend(f"{note}; leave it out" for note in notes if note.kind == "constraint")
-    ours = str(thing["apiVersion"]).startswith(f"{OUR_GROUP}/")
-    if isinstance(found, CHECKED):  # an API server of a later version may have more fields
-        extra = field_problems(without_nulls(thing), kind, fields_not_read)
+    ours = str(obj["apiVersion"]).startswith(f"{OUR_GROUP}/")
+    if isinstance(decoded, CHECKED):  # an API server of a later version may have more fields
+        extra = field_problems(without_nulls(obj), kind, fields_not_read)
         (wrong if ours else unusual).extend(map(str, extra))
     if wrong:
         raise several(tuple(f"{name}: {text}" for text in wrong))
-    if isinstance(found, api.Workload | api.PodGroup | api.CompositePodGroup) or (
-        isinstance(found, api.Pod) and role is Role.WANTED
+    if isinstance(decoded, api.Workload | api.PodGroup | api.CompositePodGroup) or (
+        isinstance(decoded, api.Pod) and role is Role.WANTED
     ):
-        check(found)
-    return found, tuple(f"{name}: {text}" for text in unusual)
+        check(decoded)
+    return decoded, tuple(f"{name}: {text}" for text in unusual)
 
 
-def _check_fields(
-    kind: str, spec: type[msgspec.Struct] | None, thing: Mapping[str, object]
-) -> None:
+def _check_fields(kind: str, spec: type[msgspec.Struct] | None, obj: Mapping[str, object]) -> None:
     """Raise BadInput if a field of `spec` that is read has another type than in the API."""
-    convert(_checked_type(kind, spec), thing)
+    convert(_checked_type(kind, spec), obj)
 
 
 @functools.cache
 def _checked_type(kind: str, spec: type[msgspec.Struct] | None) -> type[api.KubernetesObject]:
     """Return a type with the fields of a kind that are read; it is called as the kind, for messages."""
-    found = msgspec.defstruct(
+    checked_type = msgspec.defstruct(
         kind,
         [("spec", dict[str, Any] if spec is None else spec)],
         bases=(api.KubernetesObject,),
         frozen=True,
         kw_only=True,
     )
-    return cast("type[api.KubernetesObject]", found)
+    return cast("type[api.KubernetesObject]", checked_type)
 
 
-def ident_of(thing: api.Readable) -> Ident:
+def ident_of(obj: api.Readable) -> Ident:
     """Return the identity of an object; groups of the two API groups are different objects."""
     source = ""
-    if isinstance(thing, api.PodGroup | api.CompositePodGroup):
-        source = source_of(thing)
-    return (type(thing).__name__, source, *thing.key)
+    if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+        source = source_of(obj)
+    return (type(obj).__name__, source, *obj.key)
 
 
 def filled_in_uid(ident: Ident, times: int) -> str:
@@ -575,7 +578,7 @@ def filled_in_uid(ident: Ident, times: int) -> str:
     return str(uuid.uuid5(_UIDS, f"{name}#{times}" if times else name))
 
 
-def with_metadata(thing: T, **changes: object) -> T:
+def with_metadata(obj: T, **changes: object) -> T:
     """Return an object with some fields of its metadata changed."""
-    metadata = msgspec.structs.replace(thing.metadata, **changes)
-    return msgspec.structs.replace(thing, metadata=metadata)
+    metadata = msgspec.structs.replace(obj.metadata, **changes)
+    return msgspec.structs.replace(obj, metadata=metadata)

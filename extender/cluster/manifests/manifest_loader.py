@@ -22,7 +22,6 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.controller_simulation import ServedWorkloads, served_workloads
-from extender.cluster.manifests.large_lists import Progress, no_progress
 from extender.cluster.manifests.manifest_entries import (
     AnyEntry,
     Entry,
@@ -39,6 +38,7 @@ from extender.cluster.manifests.manifest_validation import admission_warnings
 from extender.cluster.manifests.workload_expansion import NO_LIVE_SOURCES, Expansion, expand
 from extender.cluster.manifests.workload_objects import with_limit_ranges, with_runtime_class
 from extender.cluster.manifests.workload_sources import LiveSources
+from extender.cluster.manifests.yaml_reader import Progress, no_progress
 from extender.cluster.read.disruption_budget_conversion import with_status
 from extender.cluster.read.object_decoding import key_of
 from extender.cluster.read.object_store import ObjectStore
@@ -79,24 +79,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[RefusedWorkload, ...] = ()  # workloads of -f that no tree can be made from
 
 
-def load(cluster: Sequence[str], wanted: Sequence[str] = ()) -> Manifest:
+def load(cluster: Sequence[str], to_plan: Sequence[str] = ()) -> Manifest:
     """Read files and return the cluster they describe.
 
     Args:
         cluster: Paths given with --cluster: files, directories, or `-` for standard input.
-        wanted: Paths given with -f; their objects replace the same objects of `cluster`.
+        to_plan: Paths given with -f; their objects replace the same objects of `cluster`.
 
     Raises:
         BadInput: An object cannot be read, or an API server would refuse it. Show the message.
     """
-    return build(complete(read_entries(cluster, wanted)))
+    return build(complete(read_entries(cluster, to_plan)))
 
 
 def read_entries(
-    cluster: Sequence[str], wanted: Sequence[str] = (), progress: Progress = no_progress
+    cluster: Sequence[str], to_plan: Sequence[str] = (), progress: Progress = no_progress
 ) -> tuple[AnyEntry, ...]:
-    """Return the objects of files, those of `wanted` last; see `load`."""
-    return read_all(((cluster, Role.CLUSTER), (wanted, Role.WANTED)), progress)
+    """Return the objects of files, those of `to_plan` last; see `load`."""
+    return read_all(((cluster, Role.CLUSTER), (to_plan, Role.WANTED)), progress)
 
 
 # --- filling in
@@ -144,31 +144,31 @@ def complete(
         before = last.pop(entry.ident, None)
         if before is not None and before.role is entry.role:
             warnings.append(
-                f"{entry.thing.label}: found twice, in {before.where} and {entry.where}; the second one counts"
+                f"{entry.obj.label}: found twice, in {before.where} and {entry.where}; the second one counts"
             )
         last[entry.ident] = entry if before is None else _inherited(entry, before)
     last = _without_made(last)
-    warnings += (f"{one.where}: {text}" for one in last.values() for text in one.notes)
+    warnings += (f"{entry.where}: {text}" for entry in last.values() for text in entry.notes)
     warnings += _left_out(last.values())
-    known = [_identified(entry, memory) for entry in last.values()]
+    identified = [_identified(entry, memory) for entry in last.values()]
     if serving:
-        known = list(_dated(known, memory))
-        expansion, served = Expansion(), served_workloads(known)
+        identified = list(_dated(identified, memory))
+        expansion, served = Expansion(), served_workloads(identified)
     else:
-        expansion, served = expand(known, live=live), ServedWorkloads()
-    made = {**expansion.made, **served.pods}
-    filled = [_identified(entry, memory) for entry in _with_made(known, made)]
+        expansion, served = expand(identified, live=live), ServedWorkloads()
+    expanded = {**expansion.made, **served.pods}
+    filled = [_identified(entry, memory) for entry in _with_made(identified, expanded)]
     filled = list(_dated(filled, memory))
-    filled, of_classes = _admitted(filled, last.values(), made)
+    filled, of_classes = _admitted(filled, last.values(), expanded)
     warnings += of_classes
     converted = _with_counts([_with_allocatable(entry) for entry in filled])
-    limited = [f for f in filled if _lacks_pods(f.thing)]
+    limited = [f for f in filled if _lacks_pods(f.obj)]
     if limited:
         warnings.append(
-            f"{counted(len(limited), 'node')} without pods in the capacity, such as {limited[0].thing.label}; "
+            f"{counted(len(limited), 'node')} without pods in the capacity, such as {limited[0].obj.label}; "
             f"{KUBELET_PODS_MAX} is assumed, the kubelet's default"
         )
-    warnings += [text for entry in converted for text in admission_warnings(entry.thing)]
+    warnings += [text for entry in converted for text in admission_warnings(entry.obj)]
     _check_priorities(converted)
     return CompleteManifest(
         entries=tuple(converted),
@@ -182,9 +182,9 @@ def complete(
 def _without_made(entries: Mapping[Ident, AnyEntry]) -> dict[Ident, AnyEntry]:
     """Return the entries without the workloads that are made from an object and that the files have besides it."""
     owners = {
-        (owner.kind, entry.thing.metadata.namespace, owner.name)
+        (owner.kind, entry.obj.metadata.namespace, owner.name)
         for entry in entries.values()
-        for owner in entry.thing.metadata.owner_references
+        for owner in entry.obj.metadata.owner_references
         if owner.controller and isinstance(entry, SourceEntry)
     }
     return {
@@ -196,16 +196,16 @@ def _without_made(entries: Mapping[Ident, AnyEntry]) -> dict[Ident, AnyEntry]:
 
 def _left_out(entries: Iterable[AnyEntry]) -> Iterator[str]:
     """Yield a line with the objects of -f that have nothing to plan, and one with those of which that is not known."""
-    others = [one.thing for one in entries if isinstance(one.thing, api.OtherObject)]
-    for known, text in (
+    others = [entry.obj for entry in entries if isinstance(entry.obj, api.OtherObject)]
+    for without_pods, text in (
         (None, "left out; how many pods they allow is not in the plan"),
         (True, "left out, as they have no pods"),
         (False, "left out; if they make pods, give those in the files"),
     ):
         kinds = Counter(
-            thing.kind
-            for thing in others
-            if (None if thing.kind == _QUOTA else has_no_pods(thing)) is known
+            obj.kind
+            for obj in others
+            if (None if obj.kind == _QUOTA else has_no_pods(obj)) is without_pods
         )
         if kinds:
             yield f"{text}: " + ", ".join(f"{kind} ({n})" for kind, n in sorted(kinds.items()))
@@ -216,57 +216,59 @@ def _with_made(
 ) -> list[Entry]:
     """Return the entries, with what was made from each workload in its place and in place of the same objects."""
     plain = {entry.ident: entry for entry in entries if isinstance(entry, Entry)}
-    made = {one.ident: one for found in made_of.values() for one in found}
+    new = {
+        new_entry.ident: new_entry for new_entries in made_of.values() for new_entry in new_entries
+    }
     result: list[Entry] = []
     for entry in entries:
         if isinstance(entry, Entry):
-            if entry.ident not in made:
+            if entry.ident not in new:
                 result.append(entry)
             continue
-        for one in made_of.get(entry.ident, ()):
-            before = plain.get(one.ident)
-            result.append(one if before is None else _inherited(one, before))
+        for new_entry in made_of.get(entry.ident, ()):
+            before = plain.get(new_entry.ident)
+            result.append(new_entry if before is None else _inherited(new_entry, before))
     return result
 
 
 def _inherited(entry: SomeEntry, before: AnyEntry) -> SomeEntry:
     """Return an object of -f with UID and creation time of the object it replaces, as with `kubectl apply`."""
-    mine, theirs = entry.thing.metadata, before.thing.metadata
-    thing = with_metadata(
-        entry.thing,
+    mine, theirs = entry.obj.metadata, before.obj.metadata
+    obj = with_metadata(
+        entry.obj,
         uid=mine.uid or theirs.uid,
         creation_timestamp=mine.creation_timestamp or theirs.creation_timestamp,
     )
-    return msgspec.structs.replace(entry, thing=thing)
+    return msgspec.structs.replace(entry, obj=obj)
 
 
 def _identified(entry: SomeEntry, memory: Memory) -> SomeEntry:
-    if entry.thing.metadata.uid:
+    if entry.obj.metadata.uid:
         return entry
     uid = filled_in_uid(entry.ident, memory.incarnation.get(entry.ident, 0))
-    return msgspec.structs.replace(entry, thing=with_metadata(entry.thing, uid=uid))
+    return msgspec.structs.replace(entry, obj=with_metadata(entry.obj, uid=uid))
 
 
 def _dated(entries: Sequence[SomeEntry], memory: Memory) -> Iterator[SomeEntry]:
     """Yield the objects; those without a creation time get one after all others, a second apart, in file order."""
-    known = [e.thing.metadata.creation_timestamp for e in entries]
-    last = max([at for at in known if at] + list(memory.created.values()), default=_BEGINNING)
+    times = [e.obj.metadata.creation_timestamp for e in entries]
+    last = max([at for at in times if at] + list(memory.created.values()), default=_BEGINNING)
     for entry in entries:
-        if entry.thing.metadata.creation_timestamp is not None:
+        if entry.obj.metadata.creation_timestamp is not None:
             yield entry
             continue
         at = memory.created.get(entry.ident)
         if at is None:
             last = at = last + STEP
             memory.created[entry.ident] = at
-        thing = with_metadata(entry.thing, creation_timestamp=at)
-        yield msgspec.structs.replace(entry, thing=thing)
+        obj = with_metadata(entry.obj, creation_timestamp=at)
+        yield msgspec.structs.replace(entry, obj=obj)
 
 
 def _admitted(
     entries: Sequence[Entry],
     sources: Iterable[AnyEntry],
-    made: Mapping[Ident, tuple[Entry, ...]],
+    expanded: Mapping[Ident, tuple[Entry, ...]],
 ) -> tuple[list[Entry], list[str]]:
     """Return the entries, with what admission adds to pods of -f and to made ones; and warnings.
 
@@ -277,18 +279,18 @@ def _admitted(
     """
     classes: dict[str, api.RuntimeClass] = {}
     ranges: defaultdict[str, list[api.LimitRange]] = defaultdict(list)
-    for source in sorted((entry.thing for entry in sources), key=lambda source: source.key):
+    for source in sorted((entry.obj for entry in sources), key=lambda source: source.key):
         if isinstance(source, api.RuntimeClass):
             classes[source.metadata.name] = source
         elif isinstance(source, api.LimitRange):
             ranges[source.metadata.namespace].append(source)
-    new = {one.ident for things in made.values() for one in things}
+    new = {new_entry.ident for new_entries in expanded.values() for new_entry in new_entries}
     specs: dict[tuple[int, str], api.PodSpec] = {}  # pods of one template share theirs
     absent: Counter[str] = Counter()
     faults: list[str] = []
     result = []
     for entry in entries:
-        pod = entry.thing
+        pod = entry.obj
         if not isinstance(pod, api.Pod) or (
             entry.role is not Role.WANTED and entry.ident not in new
         ):
@@ -310,7 +312,7 @@ def _admitted(
             faults += texts_of(located(entry.where, fault))
         if specs[template] is not pod.spec:
             admitted = msgspec.structs.replace(pod, spec=specs[template])
-            result.append(msgspec.structs.replace(entry, thing=admitted))
+            result.append(msgspec.structs.replace(entry, obj=admitted))
         else:
             result.append(entry)
     if faults:
@@ -323,14 +325,14 @@ def _admitted(
     ]
 
 
-def _lacks_pods(thing: api.Readable) -> bool:
-    return isinstance(thing, api.Node) and "pods" not in (
-        thing.status.allocatable or thing.status.capacity
+def _lacks_pods(obj: api.Readable) -> bool:
+    return isinstance(obj, api.Node) and "pods" not in (
+        obj.status.allocatable or obj.status.capacity
     )
 
 
 def _with_allocatable(entry: Entry) -> Entry:
-    node = entry.thing
+    node = entry.obj
     if not isinstance(node, api.Node):
         return entry
     resources = node.status.allocatable or node.status.capacity
@@ -340,7 +342,7 @@ def _with_allocatable(entry: Entry) -> Entry:
         node.status,
         allocatable={"pods": node.status.capacity.get("pods", KUBELET_PODS_MAX), **resources},
     )
-    return msgspec.structs.replace(entry, thing=msgspec.structs.replace(node, status=status))
+    return msgspec.structs.replace(entry, obj=msgspec.structs.replace(node, status=status))
 
 
 def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
@@ -349,13 +351,13 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
     Raises:
         BadInput: A bound or a selector is invalid; names file, object and field.
     """
-    pods = [entry.thing for entry in entries if isinstance(entry.thing, api.Pod)]
+    pods = [entry.obj for entry in entries if isinstance(entry.obj, api.Pod)]
 
     def filled(entry: Entry) -> Entry:
-        if not isinstance(entry.thing, api.PodDisruptionBudget):
+        if not isinstance(entry.obj, api.PodDisruptionBudget):
             return entry
         try:
-            return msgspec.structs.replace(entry, thing=with_status(entry.thing, pods))
+            return msgspec.structs.replace(entry, obj=with_status(entry.obj, pods))
         except BadInput as fault:
             msg = f"{entry.where}: {fault}"
             raise BadInput(msg) from fault
@@ -367,20 +369,20 @@ def _check_priorities(entries: Sequence[Entry]) -> None:
     """Raise BadInput if objects name a priority class that does not exist, and have no number."""
     classes = Priorities()
     for entry in entries:
-        if isinstance(entry.thing, api.PriorityClass):
-            classes.put(entry.thing)
+        if isinstance(entry.obj, api.PriorityClass):
+            classes.put(entry.obj)
     faults = []
     for entry in entries:
-        thing = entry.thing
-        if not isinstance(thing, api.Pod | api.PodGroup | api.CompositePodGroup):
+        obj = entry.obj
+        if not isinstance(obj, api.Pod | api.PodGroup | api.CompositePodGroup):
             continue
-        if isinstance(thing, api.Pod) and ended(thing):
+        if isinstance(obj, api.Pod) and ended(obj):
             continue
-        name = thing.spec.priority_class_name
-        if classes.resolve(thing.spec.priority, name, "").unknown:
+        name = obj.spec.priority_class_name
+        if classes.resolve(obj.spec.priority, name, "").unknown:
             hint = did_you_mean(name, classes.names())
             faults.append(
-                f"{entry.where}: {thing.label}: spec.priorityClassName: "
+                f"{entry.where}: {obj.label}: spec.priorityClassName: "
                 f'no PriorityClass "{name}" in the files{hint}'
             )
     if faults:
@@ -390,7 +392,7 @@ def _check_priorities(entries: Sequence[Entry]) -> None:
 # --- building
 
 
-def build(found: CompleteManifest) -> Manifest:
+def build(manifest: CompleteManifest) -> Manifest:
     """Return the cluster of complete objects.
 
     Raises:
@@ -398,9 +400,9 @@ def build(found: CompleteManifest) -> Manifest:
     """
     world = ObjectStore()
     faults: list[str] = []
-    for entry in in_feed_order(found.entries):
+    for entry in in_feed_order(manifest.entries):
         try:
-            world.upsert(entry.thing)
+            world.upsert(entry.obj)
         except BadInput as fault:
             faults += texts_of(located(entry.where, fault))
     if faults:
@@ -408,27 +410,27 @@ def build(found: CompleteManifest) -> Manifest:
     order: dict[GroupKey | PodUid, int] = {}
     groups: list[GroupKey] = []
     pods: list[PodUid] = []
-    for n, entry in enumerate(found.entries):
-        thing = entry.thing
-        if isinstance(thing, api.PodGroup | api.CompositePodGroup):
-            order[key_of(thing)] = n
+    for n, entry in enumerate(manifest.entries):
+        obj = entry.obj
+        if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+            order[key_of(obj)] = n
             if entry.role is Role.WANTED:
-                groups.append(key_of(thing))
-        elif isinstance(thing, api.Pod) and not ended(thing):
-            order[PodUid(thing.metadata.uid)] = n
+                groups.append(key_of(obj))
+        elif isinstance(obj, api.Pod) and not ended(obj):
+            order[PodUid(obj.metadata.uid)] = n
             if entry.role is Role.WANTED:
-                pods.append(PodUid(thing.metadata.uid))
+                pods.append(PodUid(obj.metadata.uid))
     return Manifest(
         world=world,
         groups=tuple(dict.fromkeys(groups)),
         pods=tuple(pods),
         order=order,
-        warnings=(*found.warnings, *world.warnings),
-        origins=found.origins,
-        refused=found.refused,
+        warnings=(*manifest.warnings, *world.warnings),
+        origins=manifest.origins,
+        refused=manifest.refused,
     )
 
 
 def in_feed_order(entries: Sequence[Entry]) -> list[Entry]:
     """Return the objects sorted so that referenced kinds come first."""
-    return sorted(entries, key=lambda entry: _FEED_ORDER.index(type(entry.thing)))
+    return sorted(entries, key=lambda entry: _FEED_ORDER.index(type(entry.obj)))

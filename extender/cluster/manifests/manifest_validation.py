@@ -44,7 +44,7 @@ ALL_OF_BASIC: Final = "all is meant for a gang, and the policy is basic; Kuberne
 Templated = api.GroupSpec | api.Template
 
 
-def check(thing: api.Readable) -> None:
+def check(obj: api.Readable) -> None:
     """Validate an object.
 
     Raises:
@@ -53,16 +53,16 @@ def check(thing: api.Readable) -> None:
     Source:
         E01 to E08, E10 to E12 and E14; of pods, pkg/apis/core/validation of Kubernetes 1.37.
     """
-    if isinstance(thing, api.Workload):
-        problems = _workload(thing)
-    elif isinstance(thing, api.PodGroup | api.CompositePodGroup):
-        problems = _group(thing)
-    elif isinstance(thing, api.Pod):
-        problems = _pod(thing.spec)
+    if isinstance(obj, api.Workload):
+        problems = _workload(obj)
+    elif isinstance(obj, api.PodGroup | api.CompositePodGroup):
+        problems = _group(obj)
+    elif isinstance(obj, api.Pod):
+        problems = _pod(obj.spec)
     else:
         return
-    if found := tuple(f"{thing.label}: {problem}" for problem in problems):
-        raise several(found)
+    if violations := tuple(f"{obj.label}: {problem}" for problem in problems):
+        raise several(violations)
 
 
 def is_namespace(text: str) -> bool:
@@ -70,7 +70,7 @@ def is_namespace(text: str) -> bool:
     return _LABEL.fullmatch(text) is not None
 
 
-def admission_warnings(thing: api.Readable) -> Iterator[str]:
+def admission_warnings(obj: api.Readable) -> Iterator[str]:
     """Yield warnings about fields of a group that an API server would refuse but that do not affect planning.
 
     These are an invalid name or label key, and a missing reference to a Workload; of a Workload that a basic template
@@ -79,33 +79,34 @@ def admission_warnings(thing: api.Readable) -> Iterator[str]:
     Source:
         E11, E12 and E14.
     """
-    if isinstance(thing, api.Workload) and not _since_1_38(thing):
-        for path, template, _, _ in _templates(thing):
+    if isinstance(obj, api.Workload) and not _since_1_38(obj):
+        for path, template, _, _ in _templates(obj):
             if _is_basic(template) and disrupts_all(template.disruption_mode):
-                yield f"{thing.label}: {path}.disruptionMode: {ALL_OF_BASIC}"
-    if not isinstance(thing, api.PodGroup | api.CompositePodGroup):
+                yield f"{obj.label}: {path}.disruptionMode: {ALL_OF_BASIC}"
+    if not isinstance(obj, api.PodGroup | api.CompositePodGroup):
         return
-    spec, refused = thing.spec, "an API server would refuse it"
-    if not _SUBDOMAIN.fullmatch(thing.metadata.name):
-        yield f'{thing.label}: metadata.name: "{thing.metadata.name}" is not a valid name; {refused}'
+    spec, refused = obj.spec, "an API server would refuse it"
+    if not _SUBDOMAIN.fullmatch(obj.metadata.name):
+        yield f'{obj.label}: metadata.name: "{obj.metadata.name}" is not a valid name; {refused}'
     for key in _keys(spec):
         if not _LABEL_KEY.fullmatch(key):
             field = "spec.schedulingConstraints.topology"
-            yield f'{thing.label}: {field}: "{key}" is not a valid label key; {refused}'
+            yield f'{obj.label}: {field}: "{key}" is not a valid label key; {refused}'
     old = spec.pod_group_template_ref
     if spec.parent_composite_pod_group_name and spec.workload_ref is None and old is None:
         yield (
-            f"{thing.label}: spec.workloadRef: is required with parentCompositePodGroupName "
+            f"{obj.label}: spec.workloadRef: is required with parentCompositePodGroupName "
             f'"{spec.parent_composite_pod_group_name}"; {refused}'
         )
 
 
-def _since_1_38(thing: api.Workload) -> bool:
+def _since_1_38(workload: api.Workload) -> bool:
     """Return whether a Workload is one of Kubernetes 1.38 or later: it has composites, which 1.37 has in v1alpha3 alone."""
     builtin = (
-        thing.api_version.startswith(f"{BUILTIN}/") and thing.api_version != COMPOSITES_OF_1_37
+        workload.api_version.startswith(f"{BUILTIN}/")
+        and workload.api_version != COMPOSITES_OF_1_37
     )
-    return builtin and bool(thing.spec.composite_pod_group_templates)
+    return builtin and bool(workload.spec.composite_pod_group_templates)
 
 
 def _is_basic(template: api.Template) -> bool:
@@ -113,8 +114,8 @@ def _is_basic(template: api.Template) -> bool:
     return policy is not None and policy.basic is not None and policy.gang is None
 
 
-def _group(thing: api.Group) -> Iterator[str]:
-    yield from _common("spec", thing.spec, composite=isinstance(thing, api.CompositePodGroup))
+def _group(group: api.Group) -> Iterator[str]:
+    yield from _common("spec", group.spec, composite=isinstance(group, api.CompositePodGroup))
 
 
 def _keys(spec: Templated) -> Iterator[str]:
@@ -140,9 +141,9 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
         yield f'{path}.preemptionPolicy: "{spec.preemption_policy}" is none of PreemptLowerPriority, Never'
 
 
-def _too_many(path: str, found: Sequence[object], most: int) -> Iterator[str]:
-    if len(found) > most:
-        yield f"{path}: too many entries: {len(found)}, at most {most}"
+def _too_many(path: str, entries: Sequence[object], most: int) -> Iterator[str]:
+    if len(entries) > most:
+        yield f"{path}: too many entries: {len(entries)}, at most {most}"
 
 
 # --- pods
@@ -199,7 +200,9 @@ def _containers(spec: api.PodSpec) -> Iterator[str]:
             yield from _resources(f"{path}.resources", container.resources)
             yield from _resource_names(f"{path}.resources", container.resources)
             yield from _one_of(f"{path}.restartPolicy", container.restart_policy, _RESTARTS)
-    names = [one.name for one in (*spec.containers, *spec.init_containers) if one.name]
+    names = [
+        container.name for container in (*spec.containers, *spec.init_containers) if container.name
+    ]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f'spec.containers: the name "{name}" is used twice; give one of them another name'
 
@@ -246,9 +249,9 @@ def _affinity(affinity: api.Affinity) -> Iterator[str]:
                 yield f"{path}.topologyKey: is missing"
 
 
-def _one_of(path: str, value: str, known: Sequence[str]) -> Iterator[str]:
-    if value and value not in known:
-        yield f'{path}: "{value}" is none of {", ".join(known)}'
+def _one_of(path: str, value: str, allowed: Sequence[str]) -> Iterator[str]:
+    if value and value not in allowed:
+        yield f'{path}: "{value}" is none of {", ".join(allowed)}'
 
 
 def _resource_names(path: str, needs: api.ResourceNeeds) -> Iterator[str]:
@@ -270,7 +273,9 @@ def _pod_level(spec: api.PodSpec) -> Iterator[str]:
             if name not in ("cpu", "memory") and not name.startswith(_HUGE_PAGES):
                 yield f"spec.resources.{field}: {name}: a pod has cpu, memory and huge pages here; move it to a container"
     for name, request in spec.resources.requests.items():
-        needed = sum(_nanos(one.resources.requests.get(name, 0)) for one in spec.containers)
+        needed = sum(
+            _nanos(container.resources.requests.get(name, 0)) for container in spec.containers
+        )
         if needed > _nanos(request):
             yield f'spec.resources.requests: {name}: "{request}" is less than its containers request together; raise it'
 
@@ -311,8 +316,11 @@ def _nanos(written: str | float) -> int:
 # --- workloads
 
 
-def _workload(thing: api.Workload) -> Iterator[str]:
-    leaves, composites = thing.spec.pod_group_templates, thing.spec.composite_pod_group_templates
+def _workload(workload: api.Workload) -> Iterator[str]:
+    leaves, composites = (
+        workload.spec.pod_group_templates,
+        workload.spec.composite_pod_group_templates,
+    )
     if bool(leaves) == bool(composites):
         both = "both" if leaves else "neither"
         yield (
@@ -320,17 +328,17 @@ def _workload(thing: api.Workload) -> Iterator[str]:
         )
     yield from _too_many("spec.podGroupTemplates", leaves, TEMPLATES_MAX)
     yield from _too_many("spec.compositePodGroupTemplates", composites, TEMPLATES_MAX)
-    seen: dict[str, str] = {}
+    path_of: dict[str, str] = {}
     first: api.Template | None = None
     deepest = ("", 0)
-    for path, template, composite, level in _templates(thing):
-        yield from _template(path, template, seen, composite=composite)
-        if _since_1_38(thing):
+    for path, template, composite, level in _templates(workload):
+        yield from _template(path, template, path_of, composite=composite)
+        if _since_1_38(workload):
             yield from _refused_since_1_38(path, template, first or template)
         for key in _keys(template):
             if not _LABEL_KEY.fullmatch(key):
                 yield f'{path}.schedulingConstraints.topology: "{key}" is not a valid label key'
-        deepest = max(deepest, (path, level), key=lambda one: one[1])
+        deepest = max(deepest, (path, level), key=lambda place: place[1])
         first = first or template
         ours, theirs = _priority(template), _priority(first)
         if ours != theirs:
@@ -367,7 +375,7 @@ def _priority(template: api.Template) -> str:
     return f'{number} and class "{template.priority_class_name}"'
 
 
-def _templates(thing: api.Workload) -> Iterator[tuple[str, api.Template, bool, int]]:
+def _templates(workload: api.Workload) -> Iterator[tuple[str, api.Template, bool, int]]:
     """Yield all templates: path, template, whether it is in a list of composites, level from 1."""
 
     def walk(
@@ -378,22 +386,22 @@ def _templates(thing: api.Workload) -> Iterator[tuple[str, api.Template, bool, i
             ("compositePodGroupTemplates", holder.composite_pod_group_templates),
         ):
             for n, template in enumerate(templates):
-                here = f"{path}.{field}[{n}]"
-                yield here, template, field[0] == "c", level
-                yield from walk(here, template, level + 1)
+                template_path = f"{path}.{field}[{n}]"
+                yield template_path, template, field[0] == "c", level
+                yield from walk(template_path, template, level + 1)
 
-    yield from walk("spec", thing.spec, 1)
+    yield from walk("spec", workload.spec, 1)
 
 
 def _template(
-    path: str, template: api.Template, seen: dict[str, str], *, composite: bool
+    path: str, template: api.Template, path_of: dict[str, str], *, composite: bool
 ) -> Iterator[str]:
     leaves, composites = template.pod_group_templates, template.composite_pod_group_templates
     if not _LABEL.fullmatch(template.name):
         yield f'{path}.name: "{template.name}" is not a valid name'
-    if template.name in seen:
-        yield f'{path}.name: template name "{template.name}" used twice: {seen[template.name]}, {path}'
-    seen[template.name] = path
+    if template.name in path_of:
+        yield f'{path}.name: template name "{template.name}" used twice: {path_of[template.name]}, {path}'
+    path_of[template.name] = path
     yield from _too_many(f"{path}.podGroupTemplates", leaves, TEMPLATES_MAX)
     yield from _too_many(f"{path}.compositePodGroupTemplates", composites, TEMPLATES_MAX)
     if composite and not leaves and not composites:

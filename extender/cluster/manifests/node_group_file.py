@@ -32,16 +32,16 @@ def read_node_groups(path: str) -> tuple[NodeGroupSpec, ...]:
     if len(documents) != 1 or not isinstance(documents[0].value, list):
         raise BadInput(f"node groups {path}: is not {FORM}")
     try:
-        found = msgspec.convert(documents[0].value, tuple[NodeGroupSpec, ...])
+        specs = msgspec.convert(documents[0].value, tuple[NodeGroupSpec, ...])
     except msgspec.ValidationError as error:
         problems = [
             f"node groups {path}: [{number}]: {problem}"
-            for number, one in enumerate(documents[0].value)
-            for problem in field_problems(one, NodeGroupSpec, lambda _: frozenset())
+            for number, spec in enumerate(documents[0].value)
+            for problem in field_problems(spec, NodeGroupSpec, lambda _: frozenset())
         ]
         raise several(tuple(problems) or (f"node groups {path}: is not {FORM}",)) from error
-    node_groups(found, f"node groups {path}")
-    return found
+    node_groups(specs, f"node groups {path}")
+    return specs
 
 
 def node_groups(specs: Sequence[NodeGroupSpec], where: str) -> tuple[NodeGroup, ...]:
@@ -56,25 +56,25 @@ def node_groups(specs: Sequence[NodeGroupSpec], where: str) -> tuple[NodeGroup, 
     """
     if len(specs) > GROUPS_MAX:
         raise BadInput(f"{where}: has {len(specs)} node groups, {GROUPS_MAX} at most")
-    found: dict[str, NodeGroup] = {}
+    groups: dict[str, NodeGroup] = {}
     for spec in specs:
-        here = f"{where}: node group {spec.name}"
-        if spec.name in found:
-            raise BadInput(f"{here}: is there twice")
+        place = f"{where}: node group {spec.name}"
+        if spec.name in groups:
+            raise BadInput(f"{place}: is there twice")
         metadata = spec.template.get("metadata") or {}
         if not isinstance(metadata, dict):
-            raise BadInput(f"{here}: template.metadata: {metadata!r} is not an object")
+            raise BadInput(f"{place}: template.metadata: {metadata!r} is not an object")
         named = {**metadata, "name": spec.name.lower()}
-        thing = {"apiVersion": "v1", "kind": "Node", **spec.template, "metadata": named}
-        document = Document(where=f"{here}: template", value=cast("Value", thing))
+        obj = {"apiVersion": "v1", "kind": "Node", **spec.template, "metadata": named}
+        document = Document(where=f"{place}: template", value=cast("Value", obj))
         (node,) = build(complete(entries_in((document,), Role.CLUSTER))).world.view.nodes.values()
         if not node.labels:
             raise BadInput(
-                f"{here}: template.metadata.labels: is empty; nodes of the group are known by its labels"
+                f"{place}: template.metadata.labels: is empty; nodes of the group are known by its labels"
             )
         if not node.allocatable.keys() - {"pods"}:
             raise BadInput(
-                f"{here}: template.status.allocatable: is empty; write what a new node has"
+                f"{place}: template.status.allocatable: is empty; write what a new node has"
             )
-        found[spec.name] = NodeGroup(name=spec.name, max=spec.max, node=node)
-    return tuple(found.values())
+        groups[spec.name] = NodeGroup(name=spec.name, max=spec.max, node=node)
+    return tuple(groups.values())

@@ -32,7 +32,6 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
-from extender.core.preempt.disruption_units import EvictableContext
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
 from extender.queries.plan.plan_query import (
     PlanInput,
@@ -73,7 +72,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         *entries_in(read_bytes(parsed.manifest.encode(), "body: manifest"), Role.WANTED),
     )
     if ours is not None:
-        classes = tuple(msgspec.json.decode(one) for one in ours.priority_classes)
+        classes = tuple(msgspec.json.decode(encoded) for encoded in ours.priority_classes)
         entries = (*_read(classes, "priority classes of the cluster", Role.CLUSTER), *entries)
     live: tuple[ClusterView, ReservationState] | None = None
     sources = LiveSources()
@@ -81,7 +80,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         live = restored(ours.snapshot)
         sources = LiveSources(pods=tuple(_members(live[0])), profiles=ours.profiles)
     try:
-        found = build(complete(entries, live=sources))
+        manifest = build(complete(entries, live=sources))
     except RecursionError as error:
         raise BadInput("body: nested too deep") from error
     changes = CapacityChanges(
@@ -93,21 +92,21 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         relax=parsed.relax,
     )
     question = PlanInput(
-        groups=frozenset(found.groups),
-        pods=frozenset(found.pods),
+        groups=frozenset(manifest.groups),
+        pods=frozenset(manifest.pods),
         all_pending=parsed.all_pending or not (parsed.workload or parsed.manifest or parsed.groups),
         budget=parsed.budget,
         preemption=parsed.preemption,
-        order=found.order,
-        origins=found.origins,
-        refused=found.refused,
+        order=manifest.order,
+        origins=manifest.origins,
+        refused=manifest.refused,
         node_groups=node_groups(parsed.node_groups, "body: node_groups"),
         readers=EVERYTHING if ours is None else ours.readers,
     )
-    _check_namespaces(found, question.readers)
-    view = found.world.view
+    _check_namespaces(manifest, question.readers)
+    view = manifest.world.view
     if ours is not None and live is not None:
-        view, question = _added(found, question, ours.snapshot, *live)
+        view, question = _added(manifest, question, ours.snapshot, *live)
     question = msgspec.structs.replace(
         question,
         groups=question.groups
@@ -123,7 +122,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         gangs=result.gangs,
         copies=result.copies,
         given=result.given,
-        warnings=tuple(dict.fromkeys((*found.warnings, *extra_warnings))),
+        warnings=tuple(dict.fromkeys((*manifest.warnings, *extra_warnings))),
         as_of=ours.as_of if ours is not None else "",
     )
     return msgspec.json.encode(reply)
@@ -148,8 +147,10 @@ def _parsed(body: bytes) -> PlanQuestion:
     try:
         return msgspec.convert(_with_integers(plain), PlanQuestion)
     except msgspec.ValidationError as error:
-        found = islice(field_problems(plain, PlanQuestion, lambda _: frozenset()), FAULTS_MAX)
-        problems = tuple(f"body: {problem}" for problem in found)
+        field_faults = islice(
+            field_problems(plain, PlanQuestion, lambda _: frozenset()), FAULTS_MAX
+        )
+        problems = tuple(f"body: {problem}" for problem in field_faults)
         nothing = ("body: a field is null; leave it out",)
         raise several(problems or nothing, complete=len(problems) < FAULTS_MAX) from error
 
@@ -163,14 +164,14 @@ def _with_integers(plain: object) -> object:
     return plain
 
 
-def _check_namespaces(found: Manifest, readers: Visibility) -> None:
+def _check_namespaces(manifest: Manifest, readers: Visibility) -> None:
     """Raise BadInput for objects to plan in a namespace that the caller does not see: they could replace objects there."""
-    wanted = found.world.view
-    namespaces = {key.namespace for key in wanted.groups} | {
-        pod.namespace for pod in wanted.pods.values()
+    view = manifest.world.view
+    namespaces = {key.namespace for key in view.groups} | {
+        pod.namespace for pod in view.pods.values()
     }
-    namespaces |= {budget.namespace for budget in wanted.budgets.values()}
-    namespaces |= {namespace for namespace, _ in wanted.blueprints}
+    namespaces |= {budget.namespace for budget in view.budgets.values()}
+    namespaces |= {namespace for namespace, _ in view.blueprints}
     for namespace in sorted(namespaces):
         if not readers.sees(namespace):
             raise BadInput(
@@ -187,14 +188,14 @@ def _group_named(text: str, view: ClusterView, readers: Visibility) -> GroupKey:
     kind, _, path = text.partition("/")
     namespace, _, name = path.partition("/")
     named = (composite_key(namespace, name), leaf_key(namespace, name))
-    found = next((key for key in named if key.kind == kind and key in view.groups), None)
+    group_key = next((key for key in named if key.kind == kind and key in view.groups), None)
     if not readers.sees(namespace):
-        found = None
-    if found is None:
+        group_key = None
+    if group_key is None:
         raise BadInput(
             f"body: groups: the cluster has no group {text!r}; write Kind/namespace/name"
         )
-    return found
+    return group_key
 
 
 def _members(view: ClusterView) -> Iterator[PodLabels]:
@@ -206,27 +207,27 @@ def _members(view: ClusterView) -> Iterator[PodLabels]:
 
 
 def _added(
-    found: Manifest,
+    manifest: Manifest,
     question: PlanInput,
     saved: LiveSnapshot,
     view: ClusterView,
     state: ReservationState,
 ) -> tuple[ClusterView, PlanInput]:
     """Return our cluster with the wanted objects; an existing object of the same name is replaced and keeps its UID."""
-    wanted = found.world.view
-    for node in wanted.nodes.values():
+    added = manifest.world.view
+    for node in added.nodes.values():
         view = with_node(view, node)
-    for workload, templates in wanted.blueprints.items():
+    for workload, templates in added.blueprints.items():
         view = with_blueprints(view, workload, templates)
-    for budget in wanted.budgets.values():
+    for budget in added.budgets.values():
         view = with_pdb(view, budget)
-    for key, group in wanted.groups.items():
+    for key, group in added.groups.items():
         same = view.groups.get(key)
         view = with_group(view, group if same is None else _as_known(group, same))
-    there = {pod.path: pod for pod in view.pods.values()} if wanted.pods else {}
+    existing = {pod.path: pod for pod in view.pods.values()} if added.pods else {}
     uids: dict[PodUid, PodUid] = {}
-    for pod in wanted.pods.values():
-        old = there.get(pod.path)
+    for pod in added.pods.values():
+        old = existing.get(pod.path)
         if old is None:
             view = with_pod(view, pod)
         else:
@@ -236,13 +237,13 @@ def _added(
         question,
         pods=frozenset(uids.get(uid, uid) for uid in question.pods),
         state=state,
-        moment=EvictableContext(releasing=saved.releasing, now_us=saved.now_us),
+        moment=saved.moment,
         roots_max=ROOTS_MAX,
     )
 
 
-def _as_known(thing: T, known: T) -> T:
-    return msgspec.structs.replace(thing, uid=known.uid, created_us=known.created_us)
+def _as_known(obj: T, existing: T) -> T:
+    return msgspec.structs.replace(obj, uid=existing.uid, created_us=existing.created_us)
 
 
 def _read(objects: Sequence[object], field: str, role: Role) -> tuple[AnyEntry, ...]:

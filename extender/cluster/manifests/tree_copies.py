@@ -68,7 +68,7 @@ class TreeCopies:
         self._context = [
             msgspec.structs.replace(entry, role=Role.CLUSTER)
             for entry in last.values()
-            if isinstance(entry, SourceEntry) or isinstance(entry.thing, _CONTEXT)
+            if isinstance(entry, SourceEntry) or isinstance(entry.obj, _CONTEXT)
         ]
         self._copied = tuple(_wanted_trees(tuple(last.values())))
         self._taken.update(map(_name_of, last.values()))
@@ -82,15 +82,15 @@ class TreeCopies:
         """
         if self._originals is None:
             self._originals = self._begin()
-        found = self._built(self._suffix(number))
-        view = found.world.view
+        built = self._built(self._suffix(number))
+        view = built.world.view
         return TreeCopy(
-            groups=tuple(view.groups[key] for key in found.groups),
-            pods=tuple(view.pods[uid] for uid in found.pods),
-            order=found.order,
-            origins=found.origins,
-            refused=found.refused,
-            original=dict(zip(found.groups, self._originals, strict=False)),
+            groups=tuple(view.groups[key] for key in built.groups),
+            pods=tuple(view.pods[uid] for uid in built.pods),
+            order=built.order,
+            origins=built.origins,
+            refused=built.refused,
+            original=dict(zip(built.groups, self._originals, strict=False)),
         )
 
     def _suffix(self, number: int) -> str:
@@ -126,10 +126,10 @@ def _wanted_trees(entries: Sequence[AnyEntry]) -> Iterator[AnyEntry]:
     owners: set[Taken] = set()
     for entry in entries:
         if entry.role is Role.WANTED and isinstance(
-            entry.thing, api.WorkloadManifest | api.PodCliqueSet
+            entry.obj, api.WorkloadManifest | api.PodCliqueSet
         ):
-            if isinstance(entry.thing, api.WorkloadManifest):
-                _check_templates(entry.where, entry.thing)
+            if isinstance(entry.obj, api.WorkloadManifest):
+                _check_templates(entry.where, entry.obj)
             owners.add(_name_of(entry))
             yield entry
     root_of = _roots(entries)
@@ -139,11 +139,11 @@ def _wanted_trees(entries: Sequence[AnyEntry]) -> Iterator[AnyEntry]:
         if entry.role is Role.WANTED and (leaf := _group_of(entry)) is not None
     }
     for entry in entries:
-        thing, leaf = entry.thing, _group_of(entry)
-        if isinstance(entry, SourceEntry) or _is_of(thing, owners):
+        obj, leaf = entry.obj, _group_of(entry)
+        if isinstance(entry, SourceEntry) or _is_of(obj, owners):
             continue
         if leaf is None:
-            lone = isinstance(thing, api.Pod) and not ended(thing)
+            lone = isinstance(obj, api.Pod) and not ended(obj)
             if lone and entry.role is Role.WANTED:
                 yield entry
         elif leaf in root_of and root_of[leaf] in roots:
@@ -154,16 +154,16 @@ def _roots(entries: Sequence[AnyEntry]) -> dict[GroupKey, GroupKey]:
     """Return the highest existing group above each group."""
     parents: dict[GroupKey, GroupKey | None] = {}
     for entry in entries:
-        thing = entry.thing
-        if isinstance(thing, api.PodGroup | api.CompositePodGroup):
-            key, parent = key_of(thing), parent_of(thing)
+        obj = entry.obj
+        if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+            key, parent = key_of(obj), parent_of(obj)
             parents[key] = composite_key(key.namespace, parent) if parent else None
     roots = {}
     for group in parents:
-        key, seen = group, {group}
-        while (above := parents.get(key)) in parents and above not in seen:
+        key, visited = group, {group}
+        while (above := parents.get(key)) in parents and above not in visited:
             assert above is not None
-            seen.add(above)
+            visited.add(above)
             key = above
         roots[group] = key
     return roots
@@ -171,25 +171,25 @@ def _roots(entries: Sequence[AnyEntry]) -> dict[GroupKey, GroupKey]:
 
 def _group_of(entry: AnyEntry) -> GroupKey | None:
     """Return the key of a group, or the leaf of a pod that has not ended."""
-    thing = entry.thing
-    if isinstance(thing, api.PodGroup | api.CompositePodGroup):
-        return key_of(thing)
-    return group_named(thing) if isinstance(thing, api.Pod) and not ended(thing) else None
+    obj = entry.obj
+    if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+        return key_of(obj)
+    return group_named(obj) if isinstance(obj, api.Pod) and not ended(obj) else None
 
 
-def _check_templates(where: str, thing: api.WorkloadManifest) -> None:
-    kind = BY_KIND[thing.kind]
+def _check_templates(where: str, workload: api.WorkloadManifest) -> None:
+    kind = BY_KIND[workload.kind]
     if kind.parts is not None and not kind.template_paths:
         raise BadInput(
-            f"{where}: {thing.label}: has no pod templates, so no pods can be made for copies of it; give copies of its "
+            f"{where}: {workload.label}: has no pod templates, so no pods can be made for copies of it; give copies of its "
             "groups and pods"
         )
 
 
-def _is_of(thing: api.KubernetesObject, owners: Collection[tuple[str, str, str]]) -> bool:
+def _is_of(obj: api.KubernetesObject, owners: Collection[tuple[str, str, str]]) -> bool:
     """Return whether one of some workloads owns an object: its copy is made from the copy of the workload."""
-    space = thing.metadata.namespace
-    return any((one.kind, space, one.name) in owners for one in thing.metadata.owner_references)
+    space = obj.metadata.namespace
+    return any((owner.kind, space, owner.name) in owners for owner in obj.metadata.owner_references)
 
 
 class _Renaming:
@@ -198,37 +198,37 @@ class _Renaming:
     def __init__(self, entries: Sequence[AnyEntry], suffix: str) -> None:
         self._entries = entries
         self._suffix = suffix
-        things = [entry.thing for entry in entries]
+        objects = [entry.obj for entry in entries]
         self._groups = {
-            key_of(one) for one in things if isinstance(one, api.PodGroup | api.CompositePodGroup)
+            key_of(obj) for obj in objects if isinstance(obj, api.PodGroup | api.CompositePodGroup)
         }
         self._workloads = {
-            (one.kind, *one.key) for one in things if isinstance(one, api.WorkloadManifest)
+            (obj.kind, *obj.key) for obj in objects if isinstance(obj, api.WorkloadManifest)
         }
 
     def entries(self) -> Iterator[AnyEntry]:
         """Yield the objects of the copy; they have no UID, as if they were created now."""
         for entry in self._entries:
             if isinstance(entry, SourceEntry):
-                yield msgspec.structs.replace(entry, thing=self._renamed(entry.thing))
+                yield msgspec.structs.replace(entry, obj=self._renamed(entry.obj))
                 continue
-            thing = entry.thing
-            if isinstance(thing, api.Pod):
-                thing = self._pod(thing)
-            elif isinstance(thing, api.PodGroup | api.CompositePodGroup):
-                thing = self._group(thing)
-            yield msgspec.structs.replace(entry, thing=self._renamed(thing))
+            obj = entry.obj
+            if isinstance(obj, api.Pod):
+                obj = self._pod(obj)
+            elif isinstance(obj, api.PodGroup | api.CompositePodGroup):
+                obj = self._group(obj)
+            yield msgspec.structs.replace(entry, obj=self._renamed(obj))
 
-    def _renamed(self, thing: T) -> T:
-        metadata = thing.metadata
+    def _renamed(self, obj: T) -> T:
+        metadata = obj.metadata
         owners = (
-            msgspec.structs.replace(one, name=one.name + self._suffix, uid="")
-            if (one.kind, metadata.namespace, one.name) in self._workloads
-            else one
-            for one in metadata.owner_references
+            msgspec.structs.replace(owner, name=owner.name + self._suffix, uid="")
+            if (owner.kind, metadata.namespace, owner.name) in self._workloads
+            else owner
+            for owner in metadata.owner_references
         )
         return with_metadata(
-            thing,
+            obj,
             name=metadata.name + self._suffix,
             uid="",
             deletion_timestamp=None,

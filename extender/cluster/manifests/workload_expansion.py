@@ -89,66 +89,66 @@ def expand(entries: Sequence[AnyEntry], *, live: LiveSources = NO_LIVE_SOURCES) 
     Raises:
         BadInput: A workload cannot be read, or one of its groups belongs to another object.
     """
-    found = Expansion()
+    expansion = Expansion()
     sources = [entry for entry in entries if isinstance(entry, SourceEntry)]
-    if any(isinstance(entry.thing, _EXPANDED) for entry in sources):
+    if any(isinstance(entry.obj, _EXPANDED) for entry in sources):
         files = WorkloadSources(entries, live)
         faults: list[str] = []
         for entry in sources:
             if entry.role is Role.WANTED:
                 try:
-                    for one in _expansions(entry, files, found):
-                        one.run()
+                    for workload_expansion in _expansions(entry, files, expansion):
+                        workload_expansion.run()
                 except BadInput as fault:
                     faults += texts_of(fault)
         if faults:
             raise several(tuple(faults))
-    return found
+    return expansion
 
 
 def _expansions(
-    entry: SourceEntry, files: WorkloadSources, found: Expansion
+    entry: SourceEntry, files: WorkloadSources, expansion: Expansion
 ) -> Iterator[_WorkloadExpansion]:
     """Yield the workload of an entry, or the PodGangs that Grove makes of it; those of -f stand for themselves."""
-    thing = entry.thing
-    if isinstance(thing, api.WorkloadManifest):
-        yield _WorkloadExpansion(entry, thing, files, found)
-    if not isinstance(thing, api.PodCliqueSet):
+    obj = entry.obj
+    if isinstance(obj, api.WorkloadManifest):
+        yield _WorkloadExpansion(entry, obj, files, expansion)
+    if not isinstance(obj, api.PodCliqueSet):
         return
     owner = WorkloadObject(
-        api_version=thing.api_version,
+        api_version=obj.api_version,
         kind="PodCliqueSet",
-        namespace=thing.metadata.namespace,
-        name=thing.metadata.name,
-        uid=thing.metadata.uid,
-        spec=thing.spec,
+        namespace=obj.metadata.namespace,
+        name=obj.metadata.name,
+        uid=obj.metadata.uid,
+        spec=obj.spec,
     )
     try:
         gangs = podgangs_of(owner, files.topologies)
-        manifests = [_made(gang.manifest, thing) for gang in gangs]
+        manifests = [_made(gang.manifest, obj) for gang in gangs]
     except BadInput as fault:
         raise located(f"{entry.where}: {owner}", fault) from fault
     if not gangs:
-        found.warnings.append(f"{owner}: spec.replicas: is 0 or not set, so it has no pods")
-    for gang, made in zip(gangs, manifests, strict=True):
-        there = files.workloads.get(("PodGang", *made.key))
-        if there is None or not files.is_wanted(there):
-            manifest = made if there is None else with_metadata(made, uid=there.uid)
-            yield _WorkloadExpansion(entry, manifest, files, found, gang.templates)
+        expansion.warnings.append(f"{owner}: spec.replicas: is 0 or not set, so it has no pods")
+    for gang, podgang in zip(gangs, manifests, strict=True):
+        existing = files.workloads.get(("PodGang", *podgang.key))
+        if existing is None or not files.is_wanted(existing):
+            manifest = podgang if existing is None else with_metadata(podgang, uid=existing.uid)
+            yield _WorkloadExpansion(entry, manifest, files, expansion, gang.templates)
 
 
-def _made(thing: Mapping[str, Any], source: api.KubernetesObject) -> api.WorkloadManifest:
+def _made(manifest: Mapping[str, Any], source: api.KubernetesObject) -> api.WorkloadManifest:
     """Return a workload that a controller makes from another object, as old as that.
 
     Raises:
         BadInput: A field has another type than in the API.
     """
-    document = Document(where=f"the {thing['kind']} of {source.label}", value=dict(thing))
+    document = Document(where=f"the {manifest['kind']} of {source.label}", value=dict(manifest))
     (entry,) = entries_in((document,), Role.WANTED)
-    assert isinstance(entry.thing, api.WorkloadManifest), f"{entry.thing.label} is a workload"
+    assert isinstance(entry.obj, api.WorkloadManifest), f"{entry.obj.label} is a workload"
     created = source.metadata.creation_timestamp
     uid = filled_in_uid(entry.ident, 0)
-    return with_metadata(entry.thing, uid=uid, creation_timestamp=created)
+    return with_metadata(entry.obj, uid=uid, creation_timestamp=created)
 
 
 class _WorkloadExpansion:
@@ -159,7 +159,7 @@ class _WorkloadExpansion:
         entry: SourceEntry,
         manifest: api.WorkloadManifest,
         files: WorkloadSources,
-        found: Expansion,
+        expansion: Expansion,
         templates: Mapping[str, Mapping[str, Any]] = NO_TEMPLATES,
     ) -> None:
         """Start; `templates`: of pods, by the role of their leaf, where the workload has none itself."""
@@ -167,7 +167,7 @@ class _WorkloadExpansion:
         self._entry = entry
         self._manifest = manifest
         self._files = files
-        self._found = found
+        self._expansion = expansion
         self._kind = BY_KIND[manifest.kind]
         self._workload = workload_of(manifest)
         self._owner = files.owner_of(self._workload)
@@ -233,8 +233,8 @@ class _WorkloadExpansion:
             self._refuse(text)
             return
         if text:
-            self._found.warnings.append(f"{text}; its pods are placed one by one")
-        self._found.warnings.extend(  # the entry of the object has its fields that are not used
+            self._expansion.warnings.append(f"{text}; its pods are placed one by one")
+        self._expansion.warnings.extend(  # the entry of the object has its fields that are not used
             notice.message for notice in tree.notices if notice.reason != "FieldNotUsed"
         )
         if self._kind.suspended(request.workload):
@@ -248,7 +248,7 @@ class _WorkloadExpansion:
             part = parts.get(spec.name)
             steps = part.steps if isinstance(part, Composite) else ()
             role, apart = (part.role, part.apart) if part is not None else ("", ())
-            self._found.origins[key] = GroupOrigin(origin, role, steps, apart)
+            self._expansion.origins[key] = GroupOrigin(origin, role, steps, apart)
         leaves = [leaf for root in roots for leaf in leaves_of(root)]
         if not leaves:
             self._warn("needs no pods as it is, so nothing of it is planned")
@@ -273,13 +273,13 @@ class _WorkloadExpansion:
                 text = f"is part of {owner.kind} {owner.name}; give that in its place"
                 raise BadInput(f"{workload}: metadata.ownerReferences: {text}")
             return
-        kinds = [one.kind for one in KINDS if workload.kind in one.policy_from]
-        made = self._files.owned_by(workload, kinds)
-        if made is None or not self._files.is_wanted(made):
-            self._expand_trainjob(made)
+        kinds = [kind.kind for kind in KINDS if workload.kind in kind.policy_from]
+        jobset = self._files.owned_by(workload, kinds)
+        if jobset is None or not self._files.is_wanted(jobset):
+            self._expand_trainjob(jobset)
 
-    def _expand_trainjob(self, made: WorkloadObject | None) -> None:
-        """Add what the JobSet of a TrainJob becomes; `made`: the JobSet that exists already."""
+    def _expand_trainjob(self, existing: WorkloadObject | None) -> None:
+        """Add what the JobSet of a TrainJob becomes; `existing`: the JobSet that exists already."""
         trainjob, kind = self._workload, self._kind
         if reason := kind.kept_out(trainjob):
             self._warn(f"{reason}; its pods are not planned")
@@ -288,13 +288,13 @@ class _WorkloadExpansion:
             self._warn(_ENDED)
             return
         try:
-            thing = self._jobset()
+            jobset = self._jobset()
         except BadInput as fault:
             raise located(str(trainjob), fault) from fault
-        manifest = _made(thing, self._manifest)
-        if made is not None:
-            manifest = with_metadata(manifest, uid=made.uid)
-        _WorkloadExpansion(self._entry, manifest, self._files, self._found).expand()
+        manifest = _made(jobset, self._manifest)
+        if existing is not None:
+            manifest = with_metadata(manifest, uid=existing.uid)
+        _WorkloadExpansion(self._entry, manifest, self._files, self._expansion).expand()
 
     def _jobset(self) -> dict[str, Any]:
         """Return the JobSet that Trainer makes from a TrainJob and its runtime.
@@ -329,7 +329,7 @@ class _WorkloadExpansion:
 
     def _refuse(self, text: str) -> None:
         workload = self._workload
-        self._found.refused.append(
+        self._expansion.refused.append(
             RefusedWorkload(
                 workload.kind,
                 workload.namespace,
@@ -351,24 +351,24 @@ class _WorkloadExpansion:
         self._add(tuple(self._pods(leaves, members=False)))
 
     def _warn(self, text: str) -> None:
-        self._found.warnings.append(f"{self._workload}: {text}")
+        self._expansion.warnings.append(f"{self._workload}: {text}")
 
-    def _add(self, made: tuple[Entry, ...]) -> None:
-        before = self._found.made.get(self._entry.ident, ())
-        self._found.made[self._entry.ident] = (*before, *made)
+    def _add(self, entries: tuple[Entry, ...]) -> None:
+        before = self._expansion.made.get(self._entry.ident, ())
+        self._expansion.made[self._entry.ident] = (*before, *entries)
 
     def _group(self, spec: GroupSpec) -> Entry:
         workload = self._workload
-        there = self._files.groups.get(GroupKey(workload.namespace, spec.name, spec.kind))
-        if there is not None and owner_uid(there[1]) != workload.uid:
-            text = f"{there[1].label} of {there[0]} has the name of one of its groups; rename or delete it"
+        existing = self._files.groups.get(GroupKey(workload.namespace, spec.name, spec.kind))
+        if existing is not None and owner_uid(existing[1]) != workload.uid:
+            text = f"{existing[1].label} of {existing[0]} has the name of one of its groups; rename or delete it"
             raise BadInput(f"{workload}: {text}")
         return self._entry_of(group_from(spec))
 
     def _pods(self, leaves: Iterable[Leaf], *, members: bool) -> Iterator[Entry]:
-        there = self._files.pods_of(self._workload)
+        existing = self._files.pods_of(self._workload)
         if not self._kind.template_paths and not self._templates:
-            if not there:
+            if not existing:
                 self._warn("has no pod templates; give its pods in the files too")
             return
         leaves = tuple(leaves)
@@ -379,7 +379,7 @@ class _WorkloadExpansion:
             leaf = msgspec.structs.replace(plain, template=template)
             self._check_template(leaf)
             labels = controller_labels(self._kind, self._workload, leaf, uses)
-            numbers = range(there.get(leaf.name, 0), leaf.pods)
+            numbers = range(existing.get(leaf.name, 0), leaf.pods)
             for pod in pods_of_leaf(leaf, self._workload, numbers, labels, members=members):
                 yield self._entry_of(pod)
 
@@ -391,16 +391,16 @@ class _WorkloadExpansion:
             text = "is missing or empty; Kubernetes refuses such pods"
             self._warn(f"{where}: spec.containers: {text}")
 
-    def _entry_of(self, thing: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
+    def _entry_of(self, obj: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
         """Return an entry in the place of the workload, as old as the workload is."""
         metadata = msgspec.structs.replace(
-            thing.metadata,
+            obj.metadata,
             namespace=self._workload.namespace,
             creation_timestamp=self._manifest.metadata.creation_timestamp,
         )
-        thing = msgspec.structs.replace(thing, metadata=metadata)
+        obj = msgspec.structs.replace(obj, metadata=metadata)
         where = f"{self._entry.where}, {self._workload}"
-        return Entry(thing=thing, where=where, role=self._entry.role)
+        return Entry(obj=obj, where=where, role=self._entry.role)
 
 
 def _plain(workload: WorkloadObject) -> WorkloadObject:

@@ -50,15 +50,15 @@ def leaf_uses(pods: Iterable[PodLabels]) -> dict[tuple[str, str, str], tuple[Lea
         if kind is None or leaf is None:
             continue
         read = {LEAF_LABEL, *(key for rule in kind.name_rules for key in rule.label_keys)}
-        found = counts.setdefault((kind.kind, namespace, labels[kind.name_label]), {})
-        before, first = found.get(
+        of_workload = counts.setdefault((kind.kind, namespace, labels[kind.name_label]), {})
+        before, first = of_workload.get(
             leaf, (0, {key: labels[key] for key in sorted(read) if key in labels})
         )
-        found[leaf] = (before + 1, first)
+        of_workload[leaf] = (before + 1, first)
     return {
         workload: tuple(
             LeafUse(name=name, pods=pods_, labels=labels)
-            for name, (pods_, labels) in sorted(leaves.items(), key=lambda one: one[0])
+            for name, (pods_, labels) in sorted(leaves.items(), key=lambda item: item[0])
         )
         for workload, leaves in counts.items()
     }
@@ -173,7 +173,7 @@ def admitted(pod: api.Pod) -> api.Pod:
     missing = {
         marker: "1"
         for marker in sorted(MARKERS)
-        if all(marker not in one.resources.limits for one in containers)
+        if all(marker not in container.resources.limits for container in containers)
     }
     if containers and missing:
         first = containers[0]
@@ -251,15 +251,15 @@ class _Bounds(msgspec.Struct, frozen=True):
             (requests, self.item.max, "requests", "more than the maximum"),
             (requests, limits, "requests", "more than the default limit"),
         )
-        for have, bound, what, text in bounds:
+        for have, bound, field, text in bounds:
             for key in sorted(bound.keys() & have.keys()):
                 try:
                     above = nanos(have[key]) - nanos(bound[key])
                 except BadQuantity as fault:
-                    raise bad(pod, f"{path}.{what}", f"{key}: {fault}") from fault
+                    raise bad(pod, f"{path}.{field}", f"{key}: {fault}") from fault
                 if (above < 0) if bound is self.item.min else (above > 0):
                     fault_text = f'{key}: "{have[key]}" is {text} {of}, which is {bound[key]}'
-                    raise bad(pod, f"{path}.{what}", fault_text)
+                    raise bad(pod, f"{path}.{field}", fault_text)
 
 
 def with_runtime_class(pod: api.Pod, of: api.RuntimeClass) -> api.Pod:

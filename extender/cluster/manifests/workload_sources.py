@@ -40,7 +40,7 @@ class WorkloadSources:
     """What the files have beside the workload that is looked at."""
 
     def __init__(self, entries: Sequence[AnyEntry], live: LiveSources) -> None:
-        self.profiles = {one.name: one for one in (DEFAULT_PROFILE, *live.profiles)}
+        self.profiles = {profile.name: profile for profile in (DEFAULT_PROFILE, *live.profiles)}
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.workloads: dict[_Name, WorkloadObject] = {}
         self.groups: dict[GroupKey, tuple[str, api.Group]] = {}
@@ -54,7 +54,7 @@ class WorkloadSources:
         self._pods = [*live.pods]
         for entry in entries:
             try:
-                self._add(entry.where, entry.thing, entry.role)
+                self._add(entry.where, entry.obj, entry.role)
             except BadInput as fault:
                 raise BadInput(f"{entry.where}: {fault}") from fault
         self.uses = leaf_uses(self._pods)
@@ -62,32 +62,32 @@ class WorkloadSources:
             if workload.kind == "Job" and (owner := self.owner_of(workload)) is not None:
                 self.jobs.setdefault(_name(owner), []).append(workload)
 
-    def _add(self, where: str, thing: api.KubernetesObject, role: Role) -> None:
-        match thing:
-            case api.Pod() if not ended(thing) and thing.metadata.deletion_timestamp is None:
-                self._pods.append((thing.metadata.namespace, thing.metadata.labels))
-            case api.PodGroup() | api.CompositePodGroup() if source_of(thing) == "crd":
-                self.groups[key_of(thing)] = (where, thing)
-                if uid := owner_uid(thing):
-                    self.made.setdefault(uid, []).append(_existing(thing))
+    def _add(self, where: str, obj: api.KubernetesObject, role: Role) -> None:
+        match obj:
+            case api.Pod() if not ended(obj) and obj.metadata.deletion_timestamp is None:
+                self._pods.append((obj.metadata.namespace, obj.metadata.labels))
+            case api.PodGroup() | api.CompositePodGroup() if source_of(obj) == "crd":
+                self.groups[key_of(obj)] = (where, obj)
+                if uid := owner_uid(obj):
+                    self.made.setdefault(uid, []).append(_existing(obj))
             case api.WorkloadManifest():
-                self.workloads[(thing.kind, *thing.key)] = workload_of(thing)
+                self.workloads[(obj.kind, *obj.key)] = workload_of(obj)
                 if role is Role.WANTED:
-                    self._wanted.add((thing.kind, *thing.key))
+                    self._wanted.add((obj.kind, *obj.key))
             case api.TrainingRuntime():
-                namespace, name = thing.key
-                key = RuntimeName(kind=type(thing).__name__, namespace=namespace, name=name)
-                self.runtimes[key] = thing.spec
+                namespace, name = obj.key
+                key = RuntimeName(kind=type(obj).__name__, namespace=namespace, name=name)
+                self.runtimes[key] = obj.spec
             case api.ClusterTopology():
-                levels = {level.domain: level.key for level in thing.spec.levels}
-                self.topologies[thing.metadata.name] = levels
+                levels = {level.domain: level.key for level in obj.spec.levels}
+                self.topologies[obj.metadata.name] = levels
             case api.Workload():
-                if thing.key not in self.templates or thing.api_version.startswith(BUILTIN_GROUP):
-                    self.templates[thing.key] = _templates_of(thing)
+                if obj.key not in self.templates or obj.api_version.startswith(BUILTIN_GROUP):
+                    self.templates[obj.key] = _templates_of(obj)
             case TreeProfile():
-                self.profiles[thing.metadata.name] = profile_of(thing)
+                self.profiles[obj.metadata.name] = profile_of(obj)
             case Namespace():
-                self.namespaces[thing.metadata.name] = thing.metadata.labels
+                self.namespaces[obj.metadata.name] = obj.metadata.labels
             case _:
                 pass  # nothing in a tree depends on it
 
@@ -100,10 +100,10 @@ class WorkloadSources:
 
     def owned_by(self, owner: WorkloadObject, kinds: Collection[str]) -> WorkloadObject | None:
         """Return the first workload of some kinds that has another one as controlling owner, or None."""
-        for one in self.workloads.values():
-            found = self.owner_of(one) if one.kind in kinds else None
-            if found is not None and _name(found) == _name(owner):
-                return one
+        for workload in self.workloads.values():
+            controller = self.owner_of(workload) if workload.kind in kinds else None
+            if controller is not None and _name(controller) == _name(owner):
+                return workload
         return None
 
     def is_wanted(self, workload: WorkloadObject) -> bool:
@@ -124,16 +124,18 @@ class WorkloadSources:
 
     def existing_of(self, workload: WorkloadObject) -> tuple[ExistingGroup, ...]:
         """Return the groups that were made for a workload, in order of kind and name."""
-        return tuple(sorted(self.made.get(workload.uid, ()), key=lambda one: (one.kind, one.name)))
+        return tuple(
+            sorted(self.made.get(workload.uid, ()), key=lambda group: (group.kind, group.name))
+        )
 
 
 def _name(workload: WorkloadObject) -> _Name:
     return (workload.kind, workload.namespace, workload.name)
 
 
-def owner_uid(thing: api.KubernetesObject) -> str:
+def owner_uid(obj: api.KubernetesObject) -> str:
     """Return the UID of the controlling owner of an object, or an empty string."""
-    return next((one.uid for one in thing.metadata.owner_references if one.controller), "")
+    return next((owner.uid for owner in obj.metadata.owner_references if owner.controller), "")
 
 
 def _existing(group: api.Group) -> ExistingGroup:
@@ -149,15 +151,15 @@ def _existing(group: api.Group) -> ExistingGroup:
     )
 
 
-def _templates_of(found: api.Workload) -> WorkloadObject:
-    spec = without_nulls(msgspec.to_builtins(found.spec))
+def _templates_of(workload: api.Workload) -> WorkloadObject:
+    spec = without_nulls(msgspec.to_builtins(workload.spec))
     assert isinstance(spec, dict)
-    namespace, name = found.key
+    namespace, name = workload.key
     return WorkloadObject(
-        api_version=found.api_version,
-        kind=found.kind,
+        api_version=workload.api_version,
+        kind=workload.kind,
         namespace=namespace,
         name=name,
-        uid=found.metadata.uid,
+        uid=workload.metadata.uid,
         spec=spec,
     )

@@ -14,7 +14,7 @@ import codecs
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -60,13 +60,30 @@ _Sized = tuple[Value, int]  # a value, and the number of values in it, aliases c
 
 
 _TEMPLATE_HINT: Final = "; of a Helm chart give the output of `helm template`"
+# A list as `kubectl get nodes,pods -A` prints it, alone in its file
+_LIST_HEAD: Final = "apiVersion: v1\nitems:\n- "
+_LIST_TAIL: Final = "\nkind: List\n"
+_REPORT_EVERY: Final = 1 << 20  # characters
+
+Progress = Callable[
+    [str, int, int], None
+]  # name of the file, characters that were read, all of them
+
+
+def no_progress(_name: str, _done: int, _all: int) -> None:
+    """Report no progress."""
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """One document of one file."""
+    """One document of one file, or one item of a list."""
 
     where: str  # for messages: file and number of the document
     value: Value
+
+
+class _RawList(msgspec.Struct):
+    kind: str
+    items: tuple[msgspec.Raw, ...]
 
 
 def files_of(paths: Sequence[str]) -> tuple[str, ...]:
@@ -101,6 +118,50 @@ def read_file(name: str) -> tuple[Document, ...]:
     return read_bytes(body_of(name), "standard input" if name == STDIN else name)
 
 
+def documents(name: str, progress: Progress = no_progress) -> Iterator[Document]:
+    """Yield the documents of a file, or of standard input for `-`; of a list of kubectl its items, of which few are in memory.
+
+    Args:
+        name: The file.
+        progress: Called while a large list in YAML is read.
+
+    Raises:
+        BadInput: The file cannot be read, or is neither YAML nor JSON.
+    """
+    body, shown = body_of(name), "standard input" if name == STDIN else name
+    items = _list_items(body, shown, progress)
+    if items is None:
+        yield from read_bytes(body, shown)
+        return
+    del body  # of a large cluster 245 MB, which the items do not need
+    for number, item in enumerate(items, start=1):
+        yield Document(where=f"{shown}, document 1, item {number}", value=item)
+
+
+def _list_items(body: bytes, name: str, progress: Progress) -> Iterator[Value] | None:
+    """Return the items of a text that is a list as kubectl prints it; None: it is something else."""
+    if body.lstrip()[:1] == b"{":
+        try:
+            raw = msgspec.json.decode(body, type=_RawList)
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+        return map(msgspec.json.decode, raw.items) if raw.kind == "List" else None
+    if not body.startswith(_LIST_HEAD.encode()):
+        return None
+    text = _text_of(body, name)
+    if _LIST_TAIL not in text or "\n---" in text:
+        return None
+    return _yaml_items(text, name, progress)
+
+
+def _yaml_items(text: str, name: str, progress: Progress) -> Iterator[Value]:
+    try:
+        yield from _Reader(text, name).items(progress)
+    except yaml.YAMLError as fault:
+        msg = f"{name}: {_message_of(fault)}"
+        raise BadInput(msg) from fault
+
+
 def body_of(name: str) -> bytes:
     """Return the content of a file, or of standard input for `-`.
 
@@ -112,16 +173,6 @@ def body_of(name: str) -> bytes:
     except OSError as fault:
         msg = f"{name}: {fault.strerror or fault}"
         raise BadInput(msg) from fault
-
-
-def documents_in(text: str, name: str) -> Iterator[Value]:
-    """Yield the documents of a YAML text, empty ones as None.
-
-    Raises:
-        BadInput: There is a duplicate key, an alias bomb or an unknown tag.
-        YAMLError: The text is not YAML.
-    """
-    return _Reader(text, name).documents()
 
 
 def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
@@ -141,20 +192,23 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
                 msg = f"{name}: {json_message(body, fault)}"
                 raise BadInput(msg) from fault  # otherwise it is YAML in flow style
     try:
-        text = body.decode("utf-8-sig")
-    except UnicodeDecodeError as fault:
-        utf16 = body[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        hint = "; it is UTF-16, as PowerShell writes it: save it as UTF-8" if utf16 else ""
-        msg = f"{name}: not UTF-8 at byte {fault.start}{hint}"
-        raise BadInput(msg) from fault
-    try:
         return tuple(
             Document(where=f"{name}, document {number}", value=value)
-            for number, value in enumerate(documents_in(text, name), start=1)
+            for number, value in enumerate(_Reader(_text_of(body, name), name).documents(), start=1)
             if value is not None
         )
     except yaml.YAMLError as fault:
         msg = f"{name}: {_message_of(fault)}"
+        raise BadInput(msg) from fault
+
+
+def _text_of(body: bytes, name: str) -> str:
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        utf16 = body[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        hint = "; it is UTF-16, as PowerShell writes it: save it as UTF-8" if utf16 else ""
+        msg = f"{name}: not UTF-8 at byte {fault.start}{hint}"
         raise BadInput(msg) from fault
 
 
@@ -169,10 +223,10 @@ def _message_of(fault: yaml.YAMLError) -> str:
 
 def json_message(body: bytes, fault: msgspec.DecodeError) -> str:
     """Return where a text is no JSON; msgspec names the byte."""
-    found = _BYTE.search(str(fault))
-    if found is None:
+    match = _BYTE.search(str(fault))
+    if match is None:
         return "not valid JSON: it ends too early"
-    before = body[: int(found[1])]
+    before = body[: int(match[1])]
     line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
     several = "trailing characters" in str(fault)
     hint = "; a file has one JSON value: several objects are the items of a List" if several else ""
@@ -212,6 +266,7 @@ class _Reader:
     def __init__(self, text: str, name: str) -> None:
         self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._name = name
+        self._size = len(text)
         self._anchors: dict[str, _Sized] = {}
         self._expanded = 0
 
@@ -227,24 +282,46 @@ class _Reader:
                 self._anchors = {}
                 yield self._value(next(self._events), 0)[0]
 
+    def items(self, progress: Progress) -> Iterator[Value]:
+        """Yield the items of the only document, which is a list as kubectl prints it.
+
+        Raises:
+            BadInput: As for `documents`.
+            YAMLError: The text is not YAML.
+        """
+        reported = 0
+        while type(next(self._events)) is not yaml.SequenceStartEvent:
+            pass
+        while type(event := next(self._events)) is not yaml.SequenceEndEvent:
+            yield self._value(event, 2)[0]
+            read = event.start_mark.index
+            if read >= reported + _REPORT_EVERY:
+                reported = read
+                progress(self._name, read, self._size)
+        rest, _ = self._mapping(0, {"apiVersion": "v1", "items": None})
+        if rest.get("kind") != "List":
+            self._fail(event, "kind: expected List")
+        if reported:
+            progress(self._name, self._size, self._size)
+
     def _value(self, event: Any, depth: int) -> _Sized:  # noqa: ANN401 -- of a library without types
         """Return the value that begins with an event, which is inside `depth` others."""
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         if event.tag is not None and event.tag not in _TAGS:
             self._fail(event, f"tag {event.tag} is not allowed")
-        found: _Sized
+        sized: _Sized
         if isinstance(event, yaml.ScalarEvent):
-            found = (_scalar(event), 1)
+            sized = (_scalar(event), 1)
         elif depth >= DEPTH_MAX:
             self._fail(event, f"nested deeper than {DEPTH_MAX} levels")
         elif isinstance(event, yaml.SequenceStartEvent):
-            found = self._sequence(depth)
+            sized = self._sequence(depth)
         else:
-            found = self._mapping(depth)
+            sized = self._mapping(depth)
         if event.anchor is not None:
-            self._anchors[event.anchor] = found
-        return found
+            self._anchors[event.anchor] = sized
+        return sized
 
     def _sequence(self, depth: int) -> _Sized:
         value: list[Value] = []
@@ -255,8 +332,11 @@ class _Reader:
             size += item_size
         return value, size
 
-    def _mapping(self, depth: int) -> _Sized:
-        value: dict[str, Value] = {}
+    def _mapping(
+        self, depth: int, begun: dict[str, Value] | None = None
+    ) -> tuple[dict[str, Value], int]:
+        """Return the mapping that ends next; `begun` has the keys that were read already."""
+        value = {} if begun is None else begun
         merged: list[Value] = []
         size = 1
         while type(event := next(self._events)) is not yaml.MappingEndEvent:
@@ -284,11 +364,11 @@ class _Reader:
     def _alias(self, event: yaml.AliasEvent) -> _Sized:
         if event.anchor not in self._anchors:
             self._fail(event, f'alias "{event.anchor}" is not defined before')
-        found = self._anchors[event.anchor]
-        self._expanded += found[1]
+        sized = self._anchors[event.anchor]
+        self._expanded += sized[1]
         if self._expanded > EXPANDED_MAX:
             self._fail(event, f"aliases stand for more than {EXPANDED_MAX} values")
-        return found
+        return sized
 
     def _fail(self, event: yaml.Event, text: str) -> NoReturn:
         line = event.start_mark.line + 1 if event.start_mark is not None else "?"

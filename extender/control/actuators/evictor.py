@@ -1,11 +1,10 @@
 """Execute preemptions from the log: mark victims with DisruptionTarget, then delete them, a bounded number at a time.
 
-The plan is durable before the first request. Before each request it is looked up again, in the committed and in
-the pending state, so that the append of its end already stops the next unit. The control loop records the
-results (`preemption_lifecycle`); this module provides what it has seen.
+The plan is durable before the first request. The control loop records the results (`preemption_lifecycle`) from what
+`Evictor.eviction_context` returns.
 
-Note: its memory need not survive. After a restart, victims that do not terminate are deleted again, by UID, which
-changes nothing for those whose deletion was requested before.
+Nothing here must survive a restart. Victims that do not terminate are then deleted again, by UID, which changes nothing
+for those whose deletion was requested before.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Evictor:
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._requested: dict[PodUid, EvictionRequest] = {}
         self._idle: IdleTimes[PlanId] = IdleTimes(clock)  # of pending preemptions
-        self._seen: set[PodUid] = set()
+        self._observed: set[PodUid] = set()
         # pods on the claimed nodes when it was first seen
         self._present: dict[PlanId, frozenset[PodUid]] = {}
         self._refusals: dict[PodUid, str] = {}  # errors of the last requests
@@ -102,7 +101,7 @@ class Evictor:
     def eviction_context(
         self, actor: str, cause: str, view: ClusterView, state: ReservationState
     ) -> EvictionContext:
-        """Return what is known of the victims in a state beside the view, after an update from the view."""
+        """Return what the evictor has observed and requested, beside what the view shows, after an update from the view."""
         self._observe(view, state)
         self._idle.begin_round(self._leader.terms)
         pending = state.preemptions.values()
@@ -112,8 +111,8 @@ class Evictor:
             epoch=self._leader.epoch,
             now_us=self._clock.now_us(),
             requested=self._requested,
-            seen=frozenset(self._seen),
-            there=self._present,
+            observed=frozenset(self._observed),
+            present=self._present,
             idle_us={
                 p.id: self._idle.idle_ms(p.id, p.progress_us, len(p.victims)) * 1000
                 for p in pending
@@ -138,7 +137,7 @@ class Evictor:
                         via=EVICTION_BY_REASON[pod.disruption_target], at_us=0
                     )
                 else:
-                    self._seen.add(uid)
+                    self._observed.add(uid)
 
     def sync(self, view: ClusterView, state: ReservationState) -> None:
         """Queue the deletions that are due by the committed state, and forget ended preemptions."""
@@ -170,7 +169,7 @@ class Evictor:
         }
         self._refusals = {uid: reason for uid, reason in self._refusals.items() if uid in victims}
         self._queue.retain_only(victims)
-        self._seen &= victims
+        self._observed &= victims
         self._idle.retain(ids)
         self._present = {id_: pods for id_, pods in self._present.items() if id_ in ids}
         self._marked = {key for key in self._marked if key[0] in ids}
@@ -257,6 +256,7 @@ class Evictor:
     async def _wait_and_recheck(self, job: _EvictionJob) -> PendingPreemption | None:
         """Wait until this process may act; return the preemption if the deletion is still due, or None."""
         await self._leader.until_may_act()
+        # also in the pending state: the append of the end of a preemption stops the next unit before it is durable
         durable = self._still_due(self._leader.committed, job)
         return durable if durable and self._still_due(self._leader.pending_state, job) else None
 

@@ -2,8 +2,7 @@
 
 It runs in its own loop, so that a long plan does not delay deletions: while this process may act, a deleted group
 that nothing needs is gone within two seconds. The reservations of its members are released in the log first, so
-that no Binding is in flight then. New groups get theirs after deletions, and after members that are being placed.
-Only the last writes are kept in memory.
+that no Binding is in flight then.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ class FinalizerController:
         self._placement = PlacementPriority(leader, clock)
         self._faults: ObjectFaults[GroupKey] = ObjectFaults("finalizers", clock.monotonic_ms)
         self._written: dict[GroupKey, Guard] = {}  # what the view showed at the write
-        self._last_view = ClusterView()  # the guards of the last look
+        # the guards of the last comparison; the whole view would keep all pods of its time in memory
+        self._last_view = ClusterView()
         self._may_change: dict[GroupKey, Guard] = {}  # those of them that get or lose the finalizer
 
     async def run(self) -> None:
@@ -66,13 +66,14 @@ class FinalizerController:
             pass
 
     async def _work_for_a_round(self) -> bool:
-        """Write for `ROUND_MS`; return whether there is more to do, for which the view is looked at again."""
+        """Write for `ROUND_MS`; return whether there is more to write, after a new comparison with the view."""
         begun_ms, failed = self._clock.monotonic_ms(), False
         view = self._cluster.view()
         self._follow(view)
         for change in decide_protection(view, self._held, self._may_change):
             if self._written.get(change.group) is change.guard:
                 continue  # the informer has not seen the write yet
+            # a new group can wait: no deletion and no member needs its finalizer now
             if not change.guard.deleting:
                 await self._placement.give_way()
             if not self._may_write():
@@ -88,7 +89,7 @@ class FinalizerController:
         return False
 
     def _follow(self, view: ClusterView) -> None:
-        """Look at the guards that have changed since the last look."""
+        """Update `_may_change` from the guards that have changed since the last call."""
         for key in changed_guards(self._last_view, view):
             guard = view.guards.get(key)
             if self._written.get(key) is not guard:

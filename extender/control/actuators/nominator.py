@@ -6,9 +6,6 @@ repeated. Nothing is written without the lease.
 Members with required pod affinity or topology spread, which kube-scheduler checks against pods that it has placed,
 and members for which it commits volumes or claims, are released in order: each stage when the one before it is
 bound or at bind. A member without gate is held back by filter until its stage, and then retried by kube-scheduler.
-
-Gated members whose victims still terminate are nominated too: so kube-scheduler keeps the freed capacity from pods
-of lower or equal priority, also from pods for which it does not call this extender.
 """
 
 from __future__ import annotations
@@ -230,7 +227,11 @@ class Nominator:
         return now
 
     def _queue_promised(self, view: ClusterView, state: ReservationState) -> None:
-        """Queue the nominations of gated members whose victims still terminate."""
+        """Queue the nominations of gated members whose victims still terminate.
+
+        By these kube-scheduler keeps the freed capacity from pods of lower or equal priority, also from pods for which it does
+        not call this extender.
+        """
         before, self._promised = self._promised, {}
         for claim in claims_of((), state.preemptions.values(), ()):
             uid = claim.uid

@@ -2,7 +2,7 @@
 
 A gated member never reaches kube-scheduler, so its user sees no refusal from there; for one without gate
 kube-scheduler does not ask again when the reason changes. A Kubernetes Event on the pod reaches both users
-(`kubectl describe pod`). Pod conditions are not written here, which would wake the pod (K25). One worker writes, and only changes.
+(`kubectl describe pod`). No conditions of pods are written: kube-scheduler would try the pod again (K25).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from extender.control.actuators.write_priority import PlacementPriority
 from extender.control.log.leader import Leader
 from extender.core.admit.gang_sentences import (
     Sentences,
-    invalid_answer,
-    missing_answer,
-    orphan_answer,
+    invalid_text,
+    missing_text,
+    orphan_text,
     pending_sentences,
-    waiting_answer,
+    waiting_text,
 )
 from extender.core.admit.native_gang_scheduling import has_its_condition_written
 from extender.core.admit.plan_request import group_key_of
@@ -61,19 +61,19 @@ NEVER_FITS = "NeverFits"  # not even when no other pod runs: waiting does not he
 NOTICES_PER_TREE_MAX = 100  # pods of one leaf that get an Event per change of reason
 MAKE_IT = "; create the group, again if it was deleted, or delete the pod"
 NO_STALL_REASONS: Final[Mapping[GangUid, str]] = {}
-# One object whose writes fail keeps the only worker from the others for this time only.
+# A short limit: there is one worker, so the back-off of an object whose writes fail delays all others.
 RETRIES = RetryPolicy(first_s=0.5, max_s=0.5, after_failure="rest")
 # When thousands of reasons change at once, the writer leaves time to the API server.
 REST_PER_WRITE = 2
 REST_MS_MAX = 100
-# Members arrive and are bound one by one: a condition is written this long after it first differs, with its value of then.
+# Members arrive and are bound one by one. So a condition is written this long after it first differs, with its newest value.
 CONDITION_AFTER_S = 0.5
-# a reason that changes sooner is not reported: objects of a tree arrive one by one
+# Objects of a tree arrive one by one. So a reason is reported only when it has not changed for this long.
 SETTLED_MS = 1_000
 
 
-# Groups of one namespace whose conditions are looked at in one run; the others wait for the next runs. A broken tree
-# has its condition on the first of its groups.
+# Groups of one namespace whose conditions are compared in one run; the others wait for the next runs. Of a tree that breaks
+# a rule only the first groups get the condition.
 GROUPS_PER_RUN = 128
 GROUPS_PER_TREE = 512
 PRUNE_MIN = 1_000
@@ -97,7 +97,7 @@ class _Shares:
 
 
 class _ConditionJob(NamedTuple):
-    """A condition of a group that is due; its value of then is written."""
+    """A condition that is to be written. Its value is read when it is written."""
 
     group: GroupKey
     uid: str
@@ -107,7 +107,7 @@ class _ConditionJob(NamedTuple):
 class _Leaf(msgspec.Struct):
     """What was reported to the members of a leaf.
 
-    Reported again is what differs in its kind: numbers in the text of an Event are those of its time.
+    An Event is repeated when its kind of reason differs, not when only numbers in its text do.
     """
 
     inputs: tuple[object, ...]  # of the reason: pods, tree, root, orphan, group
@@ -118,7 +118,7 @@ class _Leaf(msgspec.Struct):
 
 
 class _LastRun(NamedTuple):
-    """What a run has looked at; the next one looks at what differs."""
+    """The inputs of the last run. The next run examines only what differs from them."""
 
     view: ClusterView
     gangs: Map[GangUid, GangState]
@@ -276,7 +276,7 @@ class StatusReporter:
         return due.values()
 
     def _prune(self, view: ClusterView, forest: Forest) -> None:
-        """Forget what is gone, when it may be the larger part of what is remembered."""
+        """Drop what was reported about objects that do not exist any more, once this may be more than half of all."""
         if len(self._wrote) > self._prune_at:
             self._wrote = {k: c for k, c in self._wrote.items() if k.group in view.groups}
             self._prune_at = max(PRUNE_MIN, 2 * len(self._wrote))
@@ -291,7 +291,7 @@ class StatusReporter:
             type=_type(orphan.group),
             status="False",
             reason="Invalid" if orphan.problem.rule in INVALID_CHAINS else "Unschedulable",
-            message=orphan_answer(orphan.group.key, orphan.problem.message),
+            message=_orphan_answer(orphan),
         )
         self._condition(orphan.group, condition)
 
@@ -483,7 +483,7 @@ class StatusReporter:
         await self._jobs.run()
 
     async def _until_its_turn(self) -> None:
-        """Wait for members that are being placed, then until this process may act: nothing lies between that and the write."""
+        """Wait for members that are being placed, then until this process may act: the write follows without another await."""
         await self._placement.give_way()
         await self._leader.until_may_act()
 
@@ -595,7 +595,7 @@ def _noted_condition(tree: Tree, group: Group, note: str) -> Condition | None:
     """Return the condition of a group of a tree without a decision that waits for its turn; None: it does not."""
     if not note:
         return None
-    text = waiting_answer(spaced(tree.root.key), note)
+    text = f"{spaced(tree.root.key)} {waiting_text(note)}"
     return Condition(type=_type(group), status="False", reason="Unschedulable", message=text)
 
 
@@ -626,9 +626,9 @@ def _event_text(
 ) -> str:
     """Return the text of an Event on the waiting members of a leaf: what `explain` answers about it."""
     if leaf not in view.groups:
-        return missing_answer(leaf, len(view.members[leaf])) + MAKE_IT
+        return f"{spaced(leaf)} {missing_text(len(view.members[leaf]))}{MAKE_IT}"
     if leaf in forest.orphans:
-        return orphan_answer(leaf, forest.orphans[leaf].problem.message)
+        return _orphan_answer(forest.orphans[leaf])
     root_key = forest.root_of.get(leaf)
     tree = forest.trees.get(root_key) if root_key is not None else None
     if tree is not None and tree.problems:
@@ -646,9 +646,14 @@ def _event_text(
     return sentences.message()
 
 
+def _orphan_answer(orphan: Orphan) -> str:
+    key = orphan.group.key
+    return f"{spaced(key)} {orphan_text(key, orphan.problem.message)}"
+
+
 def _problem_text(tree: Tree) -> str:
     first, *others = (problem.message for problem in tree.problems)
-    answer = invalid_answer(spaced(tree.root.key), first)
+    answer = f"{spaced(tree.root.key)} {invalid_text(first)}"
     return Sentences(answer=answer, reasons=tuple(others)).message()
 
 

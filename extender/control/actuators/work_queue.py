@@ -1,8 +1,8 @@
-"""A queue of keys for workers that bring objects to their wanted state, with back-off per key.
+"""A queue of keys for workers that bring objects to their desired state, with back-off per key.
 
 It works as the rate-limited work queue of client-go. A key waits at most once and has at most one worker; a key that
 is added while it is processed is processed once more. What is to be written for a key is looked up when its turn
-comes, so that a key whose wanted state changed often costs one request, and one that needs nothing any more costs none.
+comes, so that a key whose desired state changed often costs one request, and one that needs nothing any more costs none.
 
 Keys are processed in the order in which they became due; where they have lanes, such as namespaces, the lanes take
 turns, so that thousands of keys of one do not delay those of another. Only `RetryPolicy.after_failure` decides what a

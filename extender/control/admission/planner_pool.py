@@ -140,7 +140,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.decoder = Decoder()
-        self.fleet = NodeTable(())
+        self.node_table = NodeTable(())
 
 
 _WORKER = _Worker()
@@ -152,11 +152,11 @@ def _load_solver() -> None:
 
 def _plan_bytes(head: bytes, parts: tuple[bytes, ...]) -> Verdict:
     request = _WORKER.decoder.decode(head, parts)
-    _WORKER.fleet = _WORKER.fleet.renewed(request.nodes)
-    return plan(request, fleet=_WORKER.fleet)
+    _WORKER.node_table = _WORKER.node_table.renewed(request.nodes)
+    return plan(request, node_table=_WORKER.node_table)
 
 
 def _judge_bytes(head: bytes, parts: tuple[bytes, ...], verdict: Verdict | None) -> Judgement:
     request = _WORKER.decoder.decode(head, parts)
-    _WORKER.fleet = _WORKER.fleet.renewed(request.nodes)
-    return judge(request, fleet=_WORKER.fleet, verdict=verdict)
+    _WORKER.node_table = _WORKER.node_table.renewed(request.nodes)
+    return judge(request, node_table=_WORKER.node_table, verdict=verdict)

@@ -2,13 +2,9 @@
 
 A barrier belongs to a root and the group with the minimum: the root, or below basic-policy parents the first gang.
 It opens when the members that are bound or have arrived meet that minimum; later members are bound as they
-arrive, because a started gang is completed. Members with volumes or claims pass filter last and count as arrived
-from then on: what kube-scheduler commits for them cannot be undone, and a volume may take minutes (K35).
-Calls wait as long as further members arrive, up to the time that their Bindings need: kube-scheduler brings members one
+arrive, because a started gang is completed. Calls wait as long as further members arrive, up to the time that their Bindings need: kube-scheduler brings members one
 after the other, so a large gang takes longer than a small one. After the deadline every waiting call gets an error and
 none is bound. Unless the gang has started, its reservations are released and the tree is planned again.
-
-The members between filter and bind, whose volumes and claims kube-scheduler commits now, are tracked here as well.
 
 Nothing here survives a restart: kube-scheduler calls again, and the informers show which pods are bound.
 """
@@ -240,7 +236,10 @@ class BindBarriers:
         return prebinding or self.at_bind(uid)
 
     def mark_prebinding(self, reservation: Reservation, pod: Pod) -> None:
-        """Count a member with volumes or claims as arrived, because filter has let it through."""
+        """Count a member with volumes or claims as arrived, because filter has let it through, as the last of its gang.
+
+        What kube-scheduler commits for it between filter and bind cannot be undone, and a volume may take minutes (K35).
+        """
         if not self.prebinding.mark(reservation, pod):
             return
         self._progress_us[reservation.gang_uid] = self._clock.now_us()
@@ -269,7 +268,8 @@ class BindBarriers:
             if (root is None or not root.reservations) and not barrier.arrivals:
                 self._stop_timer(barrier)
                 del self._barriers[key]
-        if not self._barriers:  # what is known of the nodes has a view, and so all pods of its time
+        # the tracker keeps its last view, and with it all pods of that time, in memory
+        if not self._barriers:
             self._oversubscription = OversubscriptionTracker()
         self.prebinding.retain_reserved(state)
         self._progress_us = {

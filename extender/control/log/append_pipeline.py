@@ -3,10 +3,6 @@
 It keeps two states. `committed`, the committed state, is durable, and all answers are given from it. `pending`, the
 pending state, includes appends in flight, and new decisions are made on it. When an append fails, the pending state is
 reset to the committed state, callers get the error, and the loops decide again.
-
-Note: each append is folded once, when it starts. The result becomes the committed state if the append was started on
-the very object that is the committed state now; otherwise its events are folded again, which checks that they
-continue it.
 """
 
 from __future__ import annotations
@@ -196,6 +192,8 @@ class AppendPipeline:
         """
         if append not in self._in_flight:
             return  # settled meanwhile
+        # Folded when it was started: that result holds if it was started on this very object. Otherwise the events are
+        # folded again, which checks that they continue the committed state.
         if append.base is self.committed:
             self.committed = append.folded
         else:

@@ -3,9 +3,6 @@
 So a new leader reads only the tail of the log, queries are answered from memory, and calls are forwarded to the
 replica that the lease names. The lag is measured in time: how long ago the fold was at the end of the log. It
 grows when the fold is too slow, when the log cannot be read and when the database does not answer.
-
-Note: a new leader uses the followed state only after the log has confirmed that it still has the last event of it.
-A database that was restored from an older copy is another log (`history_guard`).
 """
 
 from __future__ import annotations
@@ -153,6 +150,7 @@ class Follower:
             StoreUnavailable: Try again.
         """
         mark = self._mark
+        # the log must still have the last folded event: a database restored from an older copy is another log
         if mark is not None and mark.position <= head.position and await self._log.holds(mark):
             if mark.position == head.position:
                 return self.state

@@ -5,12 +5,6 @@ itself, and nothing in it shows that. Its owner can also change an event and com
 last committed event, its hash and the highest epoch are remembered, and anchors are published where the administrator
 of the database cannot write (LOG-3). Each new leader compares them with the log. The newest anchor lags by
 seconds, so it proves a loss only when the log lacks that position or has another event or hash there.
-
-What is published is the hash that this process computed for an event of its own, never one that was read from the
-database: otherwise a leader would publish what was rewritten behind its back.
-
-Note: evidence of an epoch before the newest `HistoryTruncated` does not count. That loss was detected and
-compared then, by this process or another one.
 """
 
 from __future__ import annotations
@@ -44,7 +38,9 @@ class HistoryGuard:
         self._log = event_log
         self._newest: LogMark | None = None  # the last committed event that this process knows
         self._lost: LogMark | None = None  # followed by this process, and not in the log any more
-        self.appended: LogMark | None = None  # the last event of this process, with its hash
+        # The last event that this process has appended, with the hash that it computed. Only this is published, and no hash
+        # that was read from the database: a leader would otherwise publish what was rewritten there.
+        self.appended: LogMark | None = None
         self.anchors: tuple[Anchor, ...] = ()  # as they were published last by this service
         # published by another one; not believed, and left out from now on
         self.forged: tuple[Anchor, ...] = ()
@@ -174,6 +170,7 @@ class HistoryGuard:
             (_mark(self.anchors), "published"),
         )
         for mark, evidence in marks:
+            # evidence from before the newest `HistoryTruncated`: that loss is recorded, and was compared with the cluster then
             if mark is None or mark.epoch < state.truncated_epoch:
                 continue
             if not await self._log.holds(mark):

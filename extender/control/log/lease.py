@@ -1,8 +1,7 @@
 """The lease as this process holds it, with an expiry by the clock of this process.
 
-The database decides which process may write; this module decides whether this process may act. Note: an acquired
-lease does not count before `activate`, because the log behind it may be an older copy. `prolong` and `end` are for the
-thread that renews while the event loop is busy; everything else runs on the event loop.
+The database decides which process may write; this module decides whether this process may act. `prolong` and `end` are
+for the thread that renews while the event loop is busy; everything else runs on the event loop.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Lease:
         return self.grant is not None and self._clock.monotonic_ms() < self.until_ms
 
     async def acquire(self) -> LeaseGrant:
-        """Acquire the lease, with an epoch above all known epochs.
+        """Acquire the lease, with an epoch above all known epochs; it counts only after `activate`.
 
         Raises:
             LeaseHeld: Another process holds it.
@@ -88,7 +87,10 @@ class Lease:
         return grant
 
     def activate(self) -> None:
-        """Let the lease that was acquired last count, from the time of its request."""
+        """Let the lease that was acquired last count, from the time of its request.
+
+        Not before the log has been compared with what this process knows: the log may be an older copy.
+        """
         self.renew_from(self._asked_ms)
 
     def renew_from(self, asked_ms: int) -> None:

@@ -1,8 +1,4 @@
-"""Publish anchors where the administrator of the database cannot write.
-
-Note: only hashes that this process computed for its own events are published. The database is not asked what its end is,
-because its owner may have rewritten it.
-"""
+"""Publish anchors where the administrator of the database cannot write."""
 
 from __future__ import annotations
 
@@ -106,6 +102,7 @@ class LogHeadPublisher:
 
     async def _publish(self) -> None:
         history = self._leader.history
+        # the hash that this process computed, not the head that the database reports: its owner may have rewritten it
         mark = history.appended
         epoch = self._leader.epoch
         if mark is None:

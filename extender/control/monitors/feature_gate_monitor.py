@@ -1,8 +1,4 @@
-"""Detect which fields kube-apiserver drops and which features kube-scheduler has on, and record changes.
-
-The leader asks the API server at start, every hour, and when other kinds of groups are served. It asks
-kube-scheduler every minute, because a restart may switch its group scheduling on.
-"""
+"""Detect which fields kube-apiserver drops and which features kube-scheduler has on, and record changes."""
 
 from __future__ import annotations
 
@@ -31,16 +27,16 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
 LOOK_FIRST_S = 0.1  # until the first answer
-TRY_EVERY_MS = 3_600_000
+TRY_EVERY_MS = 3_600_000  # between dry runs; also when other kinds of groups are served than before
 TRY_AGAIN_MS = 60_000  # while something is untested, or our admission policy does not work
-SCHEDULER_EVERY_MS = 60_000
+SCHEDULER_EVERY_MS = 60_000  # a restart of kube-scheduler may switch its group scheduling on
 SCHEDULER_AGAIN_MS = 5_000  # while it does not answer, for example after a restart
 NATIVE = {"on": 1, "off": 0, "unknown": -1}
 NOT_ASKED = SchedulerGates(None, "not asked yet")
 
 
 class FeatureGateMonitor:
-    """Asks when it is due, and appends what has changed."""
+    """Sends dry runs and reads the gates of kube-scheduler when they are due, and appends changes of the result."""
 
     def __init__(
         self,
@@ -57,53 +53,53 @@ class FeatureGateMonitor:
         self._settings = settings
         self._trials: Sequence[DryRunResult] = ()
         self._gates = NOT_ASKED
-        self._try_at_ms = 0
-        self._ask_at_ms = 0
+        self._dry_runs_due_ms = 0
+        self._gates_due_ms = 0
         self._discoveries = -1  # `discovery_revision` at the last trials
         self._shown: ControlPlaneFeaturesDetected | None = None
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Run `look` until cancelled."""
         await PeriodicTask(
             name="feature_gate_monitor",
             work=self.look,
             every_s=lambda: LOOK_EVERY_S if self._shown else LOOK_FIRST_S,
             retry_s=LOOK_EVERY_S,
-            condition=self._may_ask,
+            condition=self._may_request,
             expected=(NotLeading, StoreUnavailable, ClusterUnavailable),
             failure="control plane features not read",
         ).run()
 
-    def _may_ask(self) -> bool:
+    def _may_request(self) -> bool:
         leader = self._leader
         ready = leader.may_record() and not leader.recovery_reason
         return ready and not self._cluster.not_ready_reason()
 
     async def look(self) -> bool:
-        """Ask what is due, and append changes; return whether there are any.
+        """Send the requests that are due, and append changes; return whether there are any.
 
         Raises:
-            ClusterUnavailable: The API server did not answer; the next look asks again.
+            ClusterUnavailable: The API server did not answer; the next call tries again.
             NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: Not written; the next look tries again.
+            StoreUnavailable: Not written; the next call tries again.
         """
-        if not self._may_ask():
+        if not self._may_request():
             return False
         leader = self._leader
         now_ms = self._clock.monotonic_ms()
-        if self._discoveries != self._plane.discovery_revision or now_ms >= self._try_at_ms:
+        if self._discoveries != self._plane.discovery_revision or now_ms >= self._dry_runs_due_ms:
             discovery_revision = self._plane.discovery_revision
             self._trials = await self._plane.dry_runs()
             self._discoveries = discovery_revision
-            self._try_at_ms = now_ms + TRY_EVERY_MS
-        if now_ms >= self._ask_at_ms:
+            self._dry_runs_due_ms = now_ms + TRY_EVERY_MS
+        if now_ms >= self._gates_due_ms:
             self._gates = await self._plane.scheduler_gates()
             silent = self._gates.gates is None and self._gates.problem != NOT_CONFIGURED
-            self._ask_at_ms = now_ms + (SCHEDULER_AGAIN_MS if silent else SCHEDULER_EVERY_MS)
+            self._gates_due_ms = now_ms + (SCHEDULER_AGAIN_MS if silent else SCHEDULER_EVERY_MS)
         before = leader.committed.features
         features = features_of(self._trials, self._gates, GATE, before)
         if features.untested or features.admission_policy != "on":
-            self._try_at_ms = min(self._try_at_ms, now_ms + TRY_AGAIN_MS)
+            self._dry_runs_due_ms = min(self._dry_runs_due_ms, now_ms + TRY_AGAIN_MS)
         self._show(features)
         if features == before:
             return False

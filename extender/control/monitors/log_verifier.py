@@ -1,9 +1,7 @@
 """Verify the whole log again and again while this process leads, a slice at a time in another process.
 
-A pass reads the log from its first event, so its length depends on that of the log. Pauses after slices keep it to a tenth
-of a processor, or to a quarter where the last pass took so long that the next one would not end within a minute otherwise:
-a million events cost about 30 s of CPU time, and each stored input of 1,200 nodes 0.24 ms. What it finds is recorded once as `DriftDetected`, with the kind of tampering as its kind, and is in
-metrics until a pass does not find it any more.
+A pass reads the log from its first event, so its length depends on that of the log. What it finds is recorded once as
+`DriftDetected`, with the kind of tampering as its kind, and is in metrics until a pass does not find it any more.
 """
 
 from __future__ import annotations
@@ -32,7 +30,10 @@ from extender.telemetry import METRICS
 log = logging.getLogger(__name__)
 
 SLICE_EVENTS = 2_000
-REST_MAX, REST_MIN = 9.0, 3.0  # pause after a slice, as a multiple of its duration
+# Pause after a slice, as a multiple of its duration: a pass takes a tenth of a processor, or up to a quarter where the last
+# pass took so long that the next one would not end within a minute otherwise. A million events cost about 30 s of CPU time,
+# each stored input of 1,200 nodes 0.24 ms.
+REST_MAX, REST_MIN = 9.0, 3.0
 PASS_WITHIN_S = 40.0
 PASS_EVERY_S = 20.0  # pause after a pass; a short log is verified three times a minute
 PAUSE_MIN_S = 0.05

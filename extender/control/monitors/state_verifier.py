@@ -1,9 +1,8 @@
 """Compare the state in memory with the log every minute (LOG-10).
 
 Each pass of the control loop finds differences between log and cluster, but not between memory and log. So the
-log is folded again and compared with the state in memory, once an hour without any snapshot, except the versions of streams that have ended: their
-number only grows, and the database checks them. A difference is recorded as `DriftDetected`; then the fold replaces
-the state in memory.
+log is folded again and compared with the state in memory, once an hour without any snapshot. A difference is recorded
+as `DriftDetected`; then the fold replaces the state in memory.
 """
 
 from __future__ import annotations
@@ -67,6 +66,7 @@ class StateVerifier:
             NotLeading: The lease was lost meanwhile; nothing was changed.
             StoreUnavailable: No answer; nothing was changed.
         """
+        # without the versions of streams that have ended: their number only grows, and the database checks them
         memory = live_streams_only(self._leader.committed)
         self._looks += 1
         from_start = self._looks % FROM_START_EVERY == 0

@@ -51,7 +51,7 @@ class PassResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedPass:
-    """The values of now; only the control loop calls the methods, but for `forest_of`."""
+    """The published values. Only the control loop calls the methods, except `forest_of`."""
 
     def __init__(self) -> None:
         self._searches: Mapping[GangUid, SearchTurn] = {}

@@ -61,17 +61,18 @@ class GroupController:
         self._cluster = cluster
         self._workloads = workloads
         self._leader = leader
-        self._wanted = WantedGroups()
+        self._desired = WantedGroups()
         self._links: Mapping[GroupKey, Link] = {}
-        self._linked_trees: object = None  # the trees that the links are of
+        self._trees_of_links: object = None  # the trees that the links are of
         self._groups: Map[GroupKey, Group] = Map()  # of the view that was looked at last
         self._owners: AbstractSet[str] = frozenset()
-        # keys to look at again although nothing changed: the owner is not known, the parent is going, or was refused
-        self._open: set[GroupKey] = set()
+        # compared again by the next `sync` although nothing changed: the owner is not known, the parent is being deleted, or
+        # the API server rejected the write
+        self._to_recheck: set[GroupKey] = set()
         self._problem_of: dict[GroupKey, dict[str, GroupProblem]] = {}  # by the UID of the workload
         # What the view showed at the last write, and when that was, in seconds of the event loop.
         self._written: dict[GroupKey, tuple[Group | None, float]] = {}
-        self._rejected: dict[GroupKey, GroupProblem] = {}
+        self._rejections: dict[GroupKey, GroupProblem] = {}
         self._faults: ObjectFaults[GroupKey] = ObjectFaults("group writes")
         self.problems: Mapping[str, tuple[GroupProblem, ...]] = {}  # by the UID of the workload
         self._queue: WorkQueue[GroupKey] = WorkQueue(
@@ -90,10 +91,10 @@ class GroupController:
             owners: UIDs of owners whose groups may be deleted.
         """
         groups = self._cluster.view().groups
-        due = self._wanted.update(trees) | self._open | self._written.keys()
+        due = self._desired.update(trees) | self._to_recheck | self._written.keys()
         due.update(changed_keys(self._groups, groups))
-        if trees is not self._linked_trees:
-            before, self._links, self._linked_trees = (
+        if trees is not self._trees_of_links:
+            before, self._links, self._trees_of_links = (
                 self._links,
                 wanted_links(trees.values()),
                 trees,
@@ -102,20 +103,20 @@ class GroupController:
         if owners != self._owners:
             changed = owners ^ self._owners
             due.update(key for key, group in groups.items() if may_delete(group, changed))
-        self._groups, self._owners, self._open = groups, owners, set()
+        self._groups, self._owners, self._to_recheck = groups, owners, set()
         for key in due:
             if not self._faults.attempt(key, functools.partial(self._look_at, key)):
-                self._open.add(key)
+                self._to_recheck.add(key)
 
     def _look_at(self, key: GroupKey) -> None:
         """Queue a group if it differs from what the trees have."""
         group = self._groups.get(key)
-        is_wanted = key in self._links or self._wanted.of(key)
-        if is_wanted or (group is not None and may_delete(group, self._owners)):
+        is_desired = key in self._links or self._desired.of(key)
+        if is_desired or (group is not None and may_delete(group, self._owners)):
             if self._write(key) is not None:
                 self._queue.add(key)
         else:
-            self._rejected.pop(key, None)
+            self._rejections.pop(key, None)
             self._written.pop(key, None)
         self._note_problems(key, group)
 
@@ -130,18 +131,20 @@ class GroupController:
         link = self._links.get(key)
         if link is not None:
             return link_write(key, link, group)
-        desired = self._wanted.get(key, group)
+        desired = self._desired.get(key, group)
         write = group_write(key, desired, group)
         if write is None or desired is None:
             return write
         if self._owner(desired.tree) is None or (group is None and self._is_blocked(key, desired)):
-            self._open.add(key)
+            self._to_recheck.add(key)
             return None
         return write
 
     def _is_blocked(self, key: GroupKey, desired: Wanted) -> bool:
         parent = composite_key(key.namespace, desired.spec.parent)
-        own = any(desired_parent.tree is desired.tree for desired_parent in self._wanted.of(parent))
+        own = any(
+            desired_parent.tree is desired.tree for desired_parent in self._desired.of(parent)
+        )
         return is_blocked(desired, self._cluster.view().groups.get(parent), own=own)
 
     async def _process(self, key: GroupKey) -> Retry | None:
@@ -152,15 +155,15 @@ class GroupController:
         try:
             await self._execute(write, group)
         except RequestRejected as error:
-            self._rejected[key] = GroupProblem(reason="GroupRejected", message=str(error))
-            self._open.add(key)
+            self._rejections[key] = GroupProblem(reason="GroupRejected", message=str(error))
+            self._to_recheck.add(key)
             log.warning("group of a workload rejected", extra={"error": str(error)})
             return Retry(POLICY.max_s)
         except ClusterUnavailable as error:
             log.warning("group of a workload not written yet", extra={"error": str(error)})
             return Retry(error.retry_after_s)
-        if self._rejected.pop(key, None) is not None:
-            self._open.add(key)
+        if self._rejections.pop(key, None) is not None:
+            self._to_recheck.add(key)
         self._written[key] = (group, asyncio.get_running_loop().time())
         return None
 
@@ -224,14 +227,14 @@ class GroupController:
         problems: dict[str, GroupProblem] = {}
         link = self._links.get(key)
         if link is not None:
-            problem = self._rejected.get(key)
+            problem = self._rejections.get(key)
             if group is not None and not group.deleting:
                 problem = link_problem(link, group) or problem
             if problem is not None:
                 problems[link.tree.uid] = problem
-        chosen = self._wanted.get(key, group)
-        for desired in self._wanted.of(key):
-            problem = self._rejected.get(key)
+        chosen = self._desired.get(key, group)
+        for desired in self._desired.of(key):
+            problem = self._rejections.get(key)
             if chosen is not None and desired is not chosen:
                 problem = contested_problem(key, desired.tree, chosen.tree)
             elif group is not None:

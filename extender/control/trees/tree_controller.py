@@ -2,7 +2,7 @@
 
 The leader compiles each workload again when the workload, its profile, its owner, or what its pods and Jobs use has
 changed. A result that differs from the recorded one is appended to the log with its input; the groups are written
-afterwards, from the committed state (`group_writer`). So a restart at any moment ends in the same groups.
+afterwards, from the committed state (`group_controller`). So a restart at any moment ends in the same groups.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Compiled(msgspec.Struct, frozen=True):
 
 
 class _Reading(msgspec.Struct, frozen=True):
-    """What is read of a workload alone, which changes only with it."""
+    """What follows from a workload alone, so that it changes only with the workload."""
 
     workload: WorkloadObject
     profile: str
@@ -76,7 +76,11 @@ class _Reading(msgspec.Struct, frozen=True):
 def _of_adopted(
     before: WorkloadTree, name: str, reason: RetireReason | None
 ) -> tuple[str, RetireReason | None]:
-    """Return profile and reason to retire of a workload with adopted groups: composites above groups of others stay."""
+    """Return profile and reason to retire of a workload with adopted groups.
+
+    Its composites stay, because groups of another controller are below them: it does not retire because its label is gone,
+    nor when it has finished while it has groups.
+    """
     if reason == "opted-out" or (reason == "finished" and before.groups):
         reason = None
     return name or before.profile, reason

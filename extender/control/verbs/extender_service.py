@@ -114,7 +114,7 @@ class ExtenderService:
         )
 
     def _cluster_text(self, features: ControlPlaneFeaturesDetected | None) -> str:
-        """Return what there is to know of a cluster that is ready."""
+        """Return the remarks about a cluster that is ready: sources that are ignored, and fields that are dropped."""
         texts = (*self._cluster.ignored_sources(), features_summary(features))
         return "; ".join(text for text in texts if text)
 

@@ -12,7 +12,7 @@ from extender.core.model.object_identity import changed_keys
 
 
 class ChangedMembers:
-    """Remembers pods and reservations of the last look."""
+    """Remembers pods and reservations of the last call."""
 
     def __init__(self) -> None:
         self._view = ClusterView()

@@ -1,12 +1,12 @@
 """Sentences about a tree that waits or runs: the first line of `explain`, conditions of groups, and Kubernetes Events.
 
-Each answer begins with the group; `was` is what happened to a tree that was bound before, as the begin of a sentence.
+Each answer is the group and a text about it. `was` is the beginning of a text: what happened to a tree that was bound before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,32 @@ _WAITING_FOR: Final = "waiting for "
 _HELP: Final = ". What would help: "
 
 
+class RefusalWords(NamedTuple):
+    """The words of a refusal, for now or for a past moment."""
+
+    never: str
+    unknown: str
+    not_now: str
+    when_empty: str  # it fits if no other pod runs
+    no_reason: str
+
+
+NOW: Final = RefusalWords(
+    "can never be placed on these nodes, also when no other pod runs",
+    "may fit or not",
+    "does not fit now",
+    "it fits when no other pod runs",
+    "no reason is known",
+)
+THEN: Final = RefusalWords(
+    "could never be placed on the nodes of that time, also when no other pod ran",
+    "may have fitted or not",
+    "did not fit",
+    "it fitted when no other pod ran",
+    "no reason was recorded",
+)
+
+
 class Sentences(msgspec.Struct, frozen=True, kw_only=True):
     """The answer about a tree, with more reasons and what would help, the most important first."""
 
@@ -52,46 +78,39 @@ class Sentences(msgspec.Struct, frozen=True, kw_only=True):
         return text if len(text) <= MESSAGE_MAX else f"{text[: MESSAGE_MAX - 1]}…"
 
 
-def missing_answer(key: GroupKey, pods: int) -> str:
-    """Return the answer about a group that pods name and that does not exist."""
+def missing_text(pods: int) -> str:
+    """Return the text about a group that pods name and that does not exist."""
     names, wait = ("names", "waits") if pods == 1 else ("name", "wait")
-    return f"{spaced(key)} does not exist; {counted(pods, 'pod')} {names} it and {wait}"
+    return f"does not exist; {counted(pods, 'pod')} {names} it and {wait}"
 
 
-def orphan_answer(key: GroupKey, problem: str) -> str:
-    """Return the answer about a group whose parent is missing or wrong."""
-    return f"{spaced(key)} is not scheduled: {about_it(spaced(key), problem)}"
+def orphan_text(key: GroupKey, problem: str) -> str:
+    """Return the text about a group whose parent is missing or wrong."""
+    return f"is not scheduled: {about_it(spaced(key), problem)}"
 
 
-def invalid_answer(who: str, problem: str) -> str:
-    """Return the answer about a tree that breaks a rule."""
-    return f"{who} is not valid and is not scheduled: {problem}"
+def invalid_text(problem: str) -> str:
+    """Return the text about a tree that breaks a rule."""
+    return f"is not valid and is not scheduled: {problem}"
 
 
-def waiting_answer(who: str, reason: str, was: str = "") -> str:
-    """Return the answer about a tree that lacks members or groups."""
+def waiting_text(reason: str, was: str = "", verb: str = "waits") -> str:
+    """Return the text about a tree that lacks members or groups."""
     if not reason.startswith(_WAITING_FOR):
-        return f"{who} {was}waits: {reason}"
-    return f"{who} {was}waits for {reason.removeprefix(_WAITING_FOR)}"
+        return f"{was}{verb}: {reason}"
+    return f"{was}{verb} for {reason.removeprefix(_WAITING_FOR)}"
 
 
-def refused_answer(who: str, decision: LastDecision, was: str = "") -> str:
-    """Return the answer about a complete tree that has no plan: never, or not now."""
+def refused_text(who: str, decision: LastDecision, was: str = "", words: RefusalWords = NOW) -> str:
+    """Return the text about a complete tree that has no plan: never, or not now."""
     if decision.when_empty == "never":
-        first = _first(decision.reasons_when_empty or decision.reasons)
-        return f"{who} {was}can never be placed on these nodes, also when no other pod runs: {about_it(who, first)}"
-    first = about_it(who, _first(decision.reasons))
+        first = _first(decision.reasons_when_empty or decision.reasons, words)
+        return f"{was}{words.never}: {about_it(who, first)}"
+    first = about_it(who, _first(decision.reasons, words))
     if decision.outcome == "unknown":
-        return f"{who} {was}may fit or not: {first}"
-    empty = "; it fits when no other pod runs" if decision.when_empty == "fits" else ""
-    return f"{who} {was}does not fit now: {first}{empty}"
-
-
-def victims_answer(
-    who: str, preemption: PendingPreemption, was: str = "", readers: Visibility = EVERYTHING
-) -> str:
-    """Return the answer about a tree whose victims are being evicted, for readers who may see names or not."""
-    return f"{who} {was}waits for victims of its preemption: {victims_text(preemption, readers)}"
+        return f"{was}{words.unknown}: {first}"
+    empty = f"; {words.when_empty}" if decision.when_empty == "fits" else ""
+    return f"{was}{words.not_now}: {first}{empty}"
 
 
 def victims_text(preemption: PendingPreemption, readers: Visibility = EVERYTHING) -> str:
@@ -138,22 +157,22 @@ def pending_sentences(
     decision = reduced_decision(decision, readers)
     rest = decision.reasons[1:]
     if decision.outcome == PREEMPTING and preemption is not None and not preemption.ended:
-        return Sentences(answer=victims_answer(who, preemption, readers=readers))
+        left = victims_text(preemption, readers)
+        return Sentences(answer=f"{who} waits for victims of its preemption: {left}")
     if decision.outcome in ("waiting", PREEMPTING):
         gates = gates_help(tree)
         help_ = (gates,) if gates else ()
-        return Sentences(
-            answer=waiting_answer(who, _first(decision.reasons)), reasons=rest, help=help_
-        )
+        answer = f"{who} {waiting_text(_first(decision.reasons))}"
+        return Sentences(answer=answer, reasons=rest, help=help_)
     if root.phase in HOLDS_CAPACITY:
         answer = f"the rest of {who} waits: {about_it(who, _first(decision.reasons))}"
     else:
-        answer = refused_answer(who, decision)
+        answer = f"{who} {refused_text(who, decision)}"
     return Sentences(answer=answer, reasons=rest, help=decision.help)
 
 
-def _first(reasons: Iterable[str]) -> str:
-    return next(iter(reasons), "no reason is known")
+def _first(reasons: Iterable[str], words: RefusalWords = NOW) -> str:
+    return next(iter(reasons), words.no_reason)
 
 
 def about_it(who: str, text: str) -> str:

@@ -1,10 +1,7 @@
 """Rules between pods for plan requests: which members have them, which pods they select, and where such pods are.
 
 Counted are assigned pods (including terminating ones, except for spread), and pods with a reservation or a
-nomination on a node, because kube-scheduler will count them there. For required affinity only pods count that are
-certain to be there: assigned, or with a reservation of the same tree, which is bound as one.
-
-Counts per node are cached as long as the pods of that node are the same objects.
+nomination on a node, because kube-scheduler will count them there.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ class InterpodRulePart(msgspec.Struct, frozen=True, eq=False):
     sources: tuple[PodRule, ...] = ()  # the pod rule of each of `rules`
 
 
-class _Known(msgspec.Struct):
+class _TreeCache(msgspec.Struct):
     """Cache of a tree; valid as long as its part without rules is the same object."""
 
     tree: Tree
@@ -45,7 +42,7 @@ class _Known(msgspec.Struct):
     split: dict[tuple[PodRule, ...], tuple[InterpodRulePart, dict[PodUid, int]]] = {}
 
 
-class _Here(msgspec.Struct, frozen=True):
+class _NodeCount(msgspec.Struct, frozen=True):
     """Number of pods of one node that a rule selects."""
 
     pods: Map[PodUid, Pod]
@@ -57,8 +54,8 @@ class InterpodRules:
     """Cache of the rules that affect trees."""
 
     def __init__(self) -> None:
-        self._known: dict[GangUid, _Known] = {}
-        self._here: dict[PodRule, dict[NodeName, _Here]] = {}
+        self._trees: dict[GangUid, _TreeCache] = {}
+        self._node_counts: dict[PodRule, dict[NodeName, _NodeCount]] = {}
         self._standing: IdentityMemo[_Standing] = IdentityMemo()
 
     def of(
@@ -81,9 +78,9 @@ class InterpodRules:
         own = tuple(dict.fromkeys(rule for shape in plain.shapes for rule in shape.rules))
         if not own and not view.keeping_off:
             return plain
-        cached = self._known.get(tree.root.uid)
+        cached = self._trees.get(tree.root.uid)
         if cached is None or cached.tree is not tree or cached.plain.root is not plain.root:
-            cached = self._known[tree.root.uid] = _Known(tree, plain)
+            cached = self._trees[tree.root.uid] = _TreeCache(tree, plain)
         standing = {
             rule: nodes
             for rule, nodes in self._keeping_off(view, state, tree.root.priority).items()
@@ -101,9 +98,11 @@ class InterpodRules:
 
     def keep(self, roots: set[GangUid]) -> None:
         """Remove all other trees from the cache, and the counts of rules that none of these has."""
-        self._known = {uid: cached for uid, cached in self._known.items() if uid in roots}
-        used = {r for cached in self._known.values() for s in cached.plain.shapes for r in s.rules}
-        self._here = {rule: counts for rule, counts in self._here.items() if rule in used}
+        self._trees = {uid: cached for uid, cached in self._trees.items() if uid in roots}
+        used = {r for cached in self._trees.values() for s in cached.plain.shapes for r in s.rules}
+        self._node_counts = {
+            rule: counts for rule, counts in self._node_counts.items() if rule in used
+        }
 
     def _keeping_off(self, view: ClusterView, state: ReservationState, priority: int) -> _Standing:
         """Return per rule and node the number of pods with required anti-affinity."""
@@ -117,15 +116,17 @@ class InterpodRules:
         self,
         view: ClusterView,
         state: ReservationState,
-        cached: _Known,
+        cached: _TreeCache,
         ruled: InterpodRulePart,
         numbers: Mapping[PodUid, int],
         taken: Mapping[NodeName, UsedCapacity],
         rule: PodRule,
     ) -> PlanRule:
-        counts = self._there(view, rule)
+        counts = self._counts_by_node(view, rule)
         root = state.gangs.get(cached.tree.root.uid)
         for node, pod in _expected(view, taken):
+            # required affinity counts only pods that are certain to run there: besides assigned pods those
+            # with a reservation of the same tree, because a tree is bound as one
             sure = root is not None and pod.uid in root.reservations
             if (rule.kind != "near" or sure) and rule.match(pod.namespace, pod.labels):
                 counts[node] += 1
@@ -143,15 +144,18 @@ class InterpodRules:
             honors_taints=rule.honors_taints,
         )
 
-    def _there(self, view: ClusterView, rule: PodRule) -> Counter[NodeName]:
+    def _counts_by_node(self, view: ClusterView, rule: PodRule) -> Counter[NodeName]:
         """Return per node the number of assigned pods that a rule selects."""
-        by_node = self._here.setdefault(rule, {})
+        by_node = self._node_counts.setdefault(rule, {})
         counts: Counter[NodeName] = Counter()
         for node, pods in view.on_node.items():
             node_count = by_node.get(node)
+            # a count holds as long as the map of the pods of its node is the same object
             if node_count is None or node_count.pods is not pods:
                 selected = [p for p in pods.values() if rule.match(p.namespace, p.labels)]
-                node_count = _Here(pods, len(selected), sum(1 for p in selected if not p.deleting))
+                node_count = _NodeCount(
+                    pods, len(selected), sum(1 for p in selected if not p.deleting)
+                )
                 by_node[node] = node_count
             if amount := node_count.staying if rule.kind == "spread" else node_count.every:
                 counts[node] = amount
@@ -217,7 +221,7 @@ def _by_value(
 
 def _excluding_rule(
     view: ClusterView,
-    cached: _Known,
+    cached: _TreeCache,
     numbers: Mapping[PodUid, int],
     rule: PodRule,
     nodes: Mapping[NodeName, int],
@@ -236,12 +240,12 @@ def _order(rule: PlanRule) -> tuple[str, tuple[str, ...], tuple[int, ...], tuple
     return (rule.kind, rule.keys, rule.shapes, rule.about, rule.skew)
 
 
-def _about(cached: _Known, numbers: Mapping[PodUid, int], rule: PodRule) -> tuple[int, ...]:
+def _about(cached: _TreeCache, numbers: Mapping[PodUid, int], rule: PodRule) -> tuple[int, ...]:
     """Return the shapes of the waiting members that a rule selects."""
     return tuple(sorted({numbers[uid] for uid in _selected(cached, rule) if uid in numbers}))
 
 
-def _selected(cached: _Known, rule: PodRule) -> frozenset[PodUid]:
+def _selected(cached: _TreeCache, rule: PodRule) -> frozenset[PodUid]:
     """Return the waiting members that a rule selects."""
     uids = cached.selected.get(rule)
     if uids is None:
@@ -258,7 +262,7 @@ def _selected(cached: _Known, rule: PodRule) -> frozenset[PodUid]:
 
 
 def _split(
-    cached: _Known, rules: tuple[PodRule, ...]
+    cached: _TreeCache, rules: tuple[PodRule, ...]
 ) -> tuple[InterpodRulePart, dict[PodUid, int]]:
     """Return the part with shapes split so that a rule selects all pods of a shape or none, and the shape of each pod."""
     split = cached.split.get(rules)

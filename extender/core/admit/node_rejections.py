@@ -11,13 +11,6 @@ node; a repeated one lasts longer, so that changes cannot cause an endless loop.
 A message has no time of its own: kube-scheduler writes it only when it changes, and a new attempt may wait for
 its back-off. So a message that is older than the observed nomination proves nothing about this node until
 `RESTLESS_MS` have passed; a message that is newer counts like a filter call.
-
-With its own group scheduling on, kube-scheduler tries a group with topology in one domain after the other, and calls
-filter in each. A call for another domain than the planned one is no evidence about a member that it let through before,
-and about another one not before `RESTLESS_MS`: until then the call for the planned domain may come.
-
-The nodes of such a filter call are a hint for the next plan: without it a gang whose devices are on a few of many
-nodes would get a rejection for each of the others.
 """
 
 from __future__ import annotations
@@ -93,7 +86,7 @@ class RejectionEvidence:
     """Suspected rejections; kept in memory only, so a restart loses them."""
 
     def __init__(self) -> None:
-        self._found: dict[PodUid, _Suspicion] = {}
+        self._suspicions: dict[PodUid, _Suspicion] = {}
         self._messages: dict[PodUid, _Message] = {}
         self._refused: set[PodUid] = set()  # nominated members for which no node passed
         self._changed = ChangedMembers()  # since the last `note_messages`
@@ -163,9 +156,13 @@ class RejectionEvidence:
         """
         plan, at_ms = self._accepted.get(reservation.uid, (None, 0))
         accepted = plan == reservation.plan and now_ms - at_ms < RESTLESS_MS
+        # With its own group scheduling on, kube-scheduler tries a group with topology in one domain after the other, and
+        # calls filter in each. A call for another domain than the planned one is no evidence about a member that it let
+        # through before, and about another one not before `RESTLESS_MS`: the call for the planned domain may come later.
         elsewhere = (accepted or native) and _of_other_domain(view, reservation, offered)
         if accepted and elsewhere:
             return
+        # a hint for the next plan: a gang whose devices are on a few of many nodes would get a rejection for each other one
         if offered:
             names = tuple(sorted(offered))
             if names != self._last_offered:
@@ -182,7 +179,7 @@ class RejectionEvidence:
         calls: int = 0,
         dated: bool = True,
     ) -> None:
-        previous = self._found.get(reservation.uid)
+        previous = self._suspicions.get(reservation.uid)
         node = view.nodes.get(reservation.node)
         usage = view.usage.get(reservation.node, NOTHING)
         first_ms, since_ms = now_ms, now_ms if dated else None
@@ -193,13 +190,13 @@ class RejectionEvidence:
                 first_ms, calls = previous.first_ms, previous.calls + calls
                 if previous.usage is usage and previous.since_ms is not None:
                     since_ms = previous.since_ms
-        self._found[reservation.uid] = _Suspicion(
+        self._suspicions[reservation.uid] = _Suspicion(
             reservation.plan, node, usage, first_ms, since_ms, calls, dated
         )
 
     def accept(self, reservation: Reservation, now_ms: int) -> None:
         """Remove a suspicion: kube-scheduler offered the planned node."""
-        self._found.pop(reservation.uid, None)
+        self._suspicions.pop(reservation.uid, None)
         self._offered.pop(reservation.uid, None)
         self._accepted.pop(reservation.uid, None)  # so that the oldest is the first
         self._accepted[reservation.uid] = (reservation.plan, now_ms)
@@ -229,28 +226,30 @@ class RejectionEvidence:
             if now_ms - at_ms < RESTLESS_MS:
                 break
             del self._accepted[uid]
-        for uid, suspicion in list(self._found.items()):
+        for uid, suspicion in list(self._suspicions.items()):
             reservation = reservation_of(state, uid)
             pod = view.pods.get(uid)
             if reservation is None or pod is None or pod.node is not None:
-                del self._found[uid]
+                del self._suspicions[uid]
                 continue
             node = view.nodes.get(reservation.node)
             usage = view.usage.get(reservation.node, NOTHING)
             if not _same(suspicion, reservation, node) or not fits(
                 view, state, reservation, pod.shape
             ):
-                del self._found[uid]
+                del self._suspicions[uid]
                 continue
             since_ms = suspicion.since_ms
             if suspicion.usage is not usage:
                 since_ms = None
-                self._found[uid] = msgspec.structs.replace(suspicion, usage=usage, since_ms=None)
+                self._suspicions[uid] = msgspec.structs.replace(
+                    suspicion, usage=usage, since_ms=None
+                )
             settled = since_ms is not None and now_ms - since_ms >= SETTLED_MS
             stood_ms = now_ms - suspicion.first_ms
             repeated = suspicion.calls >= RESTLESS_CALLS and stood_ms >= SETTLED_MS
             if settled or repeated or stood_ms >= RESTLESS_MS:
-                del self._found[uid]
+                del self._suspicions[uid]
                 rejected.append(reservation)
         return tuple(rejected)
 
@@ -378,7 +377,7 @@ class NodeRejections:
     """Selects the rejections of the state that hold now; keeps pod and node as they were at each rejection."""
 
     def __init__(self) -> None:
-        self._seen: dict[RejectionKey, tuple[int, Node | None, Usage, PodShape]] = {}
+        self._evidence: dict[RejectionKey, tuple[int, Node | None, Usage, PodShape]] = {}
         self._forgotten: set[tuple[RejectionKey, int]] = set()
 
     def holding(
@@ -395,9 +394,9 @@ class NodeRejections:
                 or (key, rejection.at_ms) in self._forgotten
             ):
                 continue
-            evidence = self._seen.get(key)
+            evidence = self._evidence.get(key)
             if evidence is None or evidence[0] != rejection.at_ms:
-                self._seen[key] = (rejection.at_ms, node, usage, pod.shape)
+                self._evidence[key] = (rejection.at_ms, node, usage, pod.shape)
             elif (
                 evidence[1] is not node or evidence[2] is not usage or evidence[3] != pod.shape
             ) and now_ms >= _firm_until(rejection.at_ms, rejection.times):
@@ -405,7 +404,7 @@ class NodeRejections:
                 continue
             held.add(key)
         recorded = set(state.rejections)
-        self._seen = {k: v for k, v in self._seen.items() if k in recorded}
+        self._evidence = {k: v for k, v in self._evidence.items() if k in recorded}
         self._forgotten = {entry for entry in self._forgotten if entry[0] in recorded}
         return frozenset(held)
 

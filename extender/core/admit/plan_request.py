@@ -1,7 +1,4 @@
-"""Construction of plan requests from view, state and a tree.
-
-Members with a reservation are passed as bound members: they keep their node and their capacity.
-"""
+"""Construction of plan requests from view, state and a tree."""
 
 from __future__ import annotations
 
@@ -70,7 +67,7 @@ class TreePart(msgspec.Struct, frozen=True, eq=False):
     claims: frozenset[str]  # exclusive claims of any of its pods
 
 
-class _Wanting(msgspec.Struct, frozen=True, eq=False):
+class _ReservationCheck(msgspec.Struct, frozen=True, eq=False):
     """Whether some candidate of a tree had no reservation, and the tree and its reservations at that time."""
 
     tree: Tree
@@ -83,19 +80,19 @@ class TreeParts:
 
     def __init__(self) -> None:
         self._kept: dict[GangUid, IdentityMemo[TreePart]] = {}
-        self._wanting: dict[GangUid, _Wanting] = {}
+        self._checks: dict[GangUid, _ReservationCheck] = {}
 
     def wanting(self, tree: Tree, root: GangState | None) -> bool:
         """Return whether some candidate of a tree has no reservation; its part need not be made for that."""
         held = root.reservations if root is not None else NO_HOLDS
-        kept = self._wanting.get(tree.root.uid)
+        kept = self._checks.get(tree.root.uid)
         if kept is None or kept.tree is not tree or kept.held is not held:
             bound = root.bound if root is not None else {}
             if kept is None or kept.answer or not _all_provided(kept, tree, held, bound):
-                kept = _Wanting(tree, held, _is_wanting(tree, held))
+                kept = _ReservationCheck(tree, held, _lacks_reservation(tree, held))
             else:
-                kept = _Wanting(tree, held, answer=False)
-            self._wanting[tree.root.uid] = kept
+                kept = _ReservationCheck(tree, held, answer=False)
+            self._checks[tree.root.uid] = kept
         return kept.answer
 
     def of(
@@ -127,16 +124,16 @@ class TreeParts:
     @property
     def count(self) -> int:
         """Return the number of trees that have been asked about and not removed."""
-        return max(len(self._kept), len(self._wanting))
+        return max(len(self._kept), len(self._checks))
 
     def keep(self, roots: Collection[GangUid]) -> None:
         """Remove all other trees from the cache."""
         self._kept = {uid: kept for uid, kept in self._kept.items() if uid in roots}
-        self._wanting = {uid: kept for uid, kept in self._wanting.items() if uid in roots}
+        self._checks = {uid: kept for uid, kept in self._checks.items() if uid in roots}
 
 
 def _all_provided(
-    before: _Wanting,
+    before: _ReservationCheck,
     tree: Tree,
     held: Mapping[PodUid, Reservation],
     bound: Mapping[PodUid, BoundMember],
@@ -157,7 +154,7 @@ def _all_provided(
     return True
 
 
-def _is_wanting(tree: Tree, held: Mapping[PodUid, Reservation]) -> bool:
+def _lacks_reservation(tree: Tree, held: Mapping[PodUid, Reservation]) -> bool:
     return any(
         pod.node is None and pod.uid not in held and is_candidate(pod)
         for group in tree.groups
@@ -177,7 +174,7 @@ def _tree_part(
         tree=tree,
         root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
         shapes=tuple(shapes.index),
-        wanting=_is_wanting(tree, held),
+        wanting=_lacks_reservation(tree, held),
         claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
     )
 
@@ -270,6 +267,7 @@ def _plan_group(
         elif not is_candidate(pod):
             continue
         elif (reservation := held.get(pod.uid)) is not None:
+            # as a bound member it keeps its node and its capacity
             bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=reservation.node))
         elif not group.deleting:
             number = shapes.number(pod.shape)

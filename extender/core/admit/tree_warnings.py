@@ -85,16 +85,16 @@ class NodeLabels:
             nodes: All nodes of a view.
         """
         self.nodes = nodes
-        self._known: dict[str, bool] = {}
+        self._present: dict[str, bool] = {}
         self._absent: dict[str, str] = {}
         self._nested: dict[tuple[str, str], str] = {}
         self._repeated: dict[str, tuple[str, str]] = {}
 
     def has(self, key: str) -> bool:
         """Return whether some node has the label `key`."""
-        if key not in self._known:
-            self._known[key] = any(key in node.labels for node in self.nodes.values())
-        return self._known[key]
+        if key not in self._present:
+            self._present[key] = any(key in node.labels for node in self.nodes.values())
+        return self._present[key]
 
     def absent(self, key: str) -> str:
         """Return a text about a key that no node has, with the nearest key that nodes have."""
@@ -150,7 +150,7 @@ class NodeLabels:
 def collect_warnings(
     view: ClusterView, tree: Tree, labels: NodeLabels | None = None
 ) -> Mapping[GroupKey, tuple[str, ...]]:
-    """Return warnings per group of a tree; how it is built is no warning where it was made from a workload.
+    """Return warnings per group of a tree. The structure of a tree that was made from a workload causes none.
 
     Args:
         view: The cluster.
@@ -190,7 +190,7 @@ def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
     """Return a text for each basic leaf below a gang, for at most `PROBLEMS_NAMED_MAX` leaves of one composite.
 
     Source:
-        X10: upstream is of two minds. LeaderWorkerSet makes such trees; since 1.38 a Workload with them is
+        X10: upstream contradicts itself. LeaderWorkerSet makes such trees; since 1.38 a Workload with them is
         refused, and kube-scheduler's own group scheduling refuses such trees of built-in groups as a whole.
     """
     return {

@@ -80,9 +80,10 @@ class SearchTurns:
         ] = {}  # number of the choice that served it last; the oldest is next
         self._choices = 0
         self._searched: dict[GangUid, int] = {}  # number of the choice that searched a tree last
-        # Effort of the highest priority of which trees below it have not had their part; at a quantum they are next.
+        # Effort of searches of the highest priority, less `HIGHEST_PER_LOWER` times that of searches below it. When it reaches
+        # `HIGHEST_PER_LOWER` quanta, a tree of lower priority is next.
         self._unshared = 0
-        self._factor = 0  # of the effort of the running search in that
+        self._factor = 0  # by which the effort of the running search counts in `_unshared`
 
     def choose(self, waiting: Iterable[WaitingSearch]) -> WaitingSearch | None:
         """Return the search that is next, or None.
@@ -144,7 +145,7 @@ class SearchTurns:
                 self._balance[name] = min(after, self._quantum)
             elif after < 0:
                 self._balance[name] = after
-            else:  # nothing is saved for later: who does not wait begins as the others
+            else:  # a namespace without a waiting search saves no balance: it begins again as the others
                 del self._balance[name]
                 self._served.pop(name, None)
 

@@ -58,7 +58,7 @@ _ANCHORS = msgspec.json.Decoder(list[_Published])
 
 
 def signed_bytes(anchor: Anchor) -> bytes:
-    """Return what the signature of an anchor is of: all its other fields."""
+    """Return the bytes that the signature of an anchor covers: all its other fields."""
     lines = (
         "gang-extender anchor 1",
         f"position {anchor.position}",
@@ -83,8 +83,8 @@ def with_anchor(anchors: Sequence[Anchor], new: Anchor) -> tuple[Anchor, ...]:
         farthest.setdefault(distance, index)
         nearest[distance] = index
     kept.update(nearest.values(), farthest.values())
-    for index, (one, following) in enumerate(pairwise(every)):
-        if one.position > following.position:  # the log lost its end here
+    for index, (earlier, following) in enumerate(pairwise(every)):
+        if earlier.position > following.position:  # the log lost its end here
             kept.update((index, index + 1))
     return tuple(every[index] for index in sorted(kept))[-ANCHORS_MAX:]
 
@@ -133,15 +133,15 @@ def decode_anchors(body: bytes) -> tuple[Anchor, ...]:
     Raises:
         ValueError: It is not what `encode_anchors` makes.
     """
-    found = msgspec.json.decode(body, type=PublishedData | None)
-    if found is None:
+    published = msgspec.json.decode(body, type=PublishedData | None)
+    if published is None:
         return ()
     newest = Anchor(
-        position=Position(int(found.position)),
-        epoch=Epoch(int(found.epoch)),
-        chain=bytes.fromhex(found.hash),
+        position=Position(int(published.position)),
+        epoch=Epoch(int(published.epoch)),
+        chain=bytes.fromhex(published.hash),
     )
-    every = [_anchor(one) for one in _ANCHORS.decode(found.anchors or "[]")]
+    every = [_anchor(anchor) for anchor in _ANCHORS.decode(published.anchors or "[]")]
     if not every or _mark(every[-1]) != _mark(newest):
         every.append(newest)
     return tuple(every)
@@ -163,13 +163,13 @@ def _published(anchor: Anchor) -> _Published:
     )
 
 
-def _anchor(found: _Published) -> Anchor:
+def _anchor(published: _Published) -> Anchor:
     return Anchor(
-        position=Position(found.position),
-        epoch=Epoch(found.epoch),
-        chain=bytes.fromhex(found.hash),
-        first=bytes.fromhex(found.first),
-        at_us=found.at_us,
-        key=found.key,
-        signature=base64.b64decode(found.signature, validate=True),
+        position=Position(published.position),
+        epoch=Epoch(published.epoch),
+        chain=bytes.fromhex(published.hash),
+        first=bytes.fromhex(published.first),
+        at_us=published.at_us,
+        key=published.key,
+        signature=base64.b64decode(published.signature, validate=True),
     )

@@ -71,7 +71,7 @@ def samples(
         priority: An existing class; without it the fields about priority are not tested.
     """
     groups = [_group(version, plural, priority) for version, plural in sorted(served)]
-    return (_pod(), *(one for one in groups if one is not None))
+    return (_pod(), *(group for group in groups if group is not None))
 
 
 def _pod() -> Sample:
@@ -137,17 +137,21 @@ def lost_fields(sent: object, kept: object, path: str) -> list[str]:
     Lists are compared entry by entry: an API server adds its own entries at the end.
     """
     if isinstance(sent, Mapping):
-        found = kept if isinstance(kept, Mapping) else {}
+        fields = kept if isinstance(kept, Mapping) else {}
         lost: list[str] = []
         for key, value in sent.items():
-            here = f"{path}.{key}" if path else key
-            lost += lost_fields(value, found[key], here) if key in found else [here]
+            field_path = f"{path}.{key}" if path else key
+            lost += lost_fields(value, fields[key], field_path) if key in fields else [field_path]
         return lost
     if isinstance(sent, list):
-        there = kept if isinstance(kept, list) else []
-        if len(there) < len(sent):
+        entries = kept if isinstance(kept, list) else []
+        if len(entries) < len(sent):
             return [path]
-        return [one for a, b in zip(sent, there, strict=False) for one in lost_fields(a, b, path)]
+        return [
+            lost_path
+            for a, b in zip(sent, entries, strict=False)
+            for lost_path in lost_fields(a, b, path)
+        ]
     return [] if sent == kept else [path]
 
 
@@ -160,7 +164,7 @@ def features_of(
     """Return the detected features.
 
     Args:
-        trials: Answers of kube-apiserver.
+        dry_runs: Answers of kube-apiserver to the samples.
         scheduler: Feature gates of kube-scheduler.
         gate: Our scheduling gate, which the admission policy adds to members.
         before: The last record: its `native` is kept while kube-scheduler does not answer.
@@ -172,7 +176,11 @@ def features_of(
             continue
         if trial.sample.plural == "pods":
             gates = trial.kept.get("spec", {}).get("schedulingGates") or ()
-            policy = "on" if any(one.get("name") == gate for one in gates) else "off"
+            policy = (
+                "on"
+                if any(scheduling_gate.get("name") == gate for scheduling_gate in gates)
+                else "off"
+            )
         fields = dict.fromkeys(lost_fields(_compared(trial), trial.kept.get("spec"), "spec"))
         label = trial.sample.label
         lost += [DroppedField(object=label, field=field, gate=gate_of(field)) for field in fields]
@@ -248,11 +256,11 @@ def features_summary(features: ControlPlaneFeaturesDetected | None) -> str:
 def dropped_field_texts(features: ControlPlaneFeaturesDetected) -> list[str]:
     """Return a text per dropped field: "preemptionPolicy of PodGroup, Workload (feature gate ... is off)"."""
     kinds: dict[str, dict[str, None]] = {}
-    for one in features.dropped_fields:
-        kind = one.object.rpartition(" ")[2]
-        kinds.setdefault(one.field.rpartition(".")[2], {})[kind] = None
+    for dropped in features.dropped_fields:
+        kind = dropped.object.rpartition(" ")[2]
+        kinds.setdefault(dropped.field.rpartition(".")[2], {})[kind] = None
     return [
-        f"{field} of {', '.join(found)}"
+        f"{field} of {', '.join(names)}"
         + (f" (feature gate {GATES[field]} is off)" if field in GATES else "")
-        for field, found in kinds.items()
+        for field, names in kinds.items()
     ]

@@ -1,4 +1,4 @@
-"""Decisions about one gang after the other: what a defect shows with is left out, and the others are decided.
+"""Decisions about one gang after the other: a gang whose decision fails is left out, and the others are decided.
 
 The core does not catch exceptions. Its caller decides how the work for one gang is attempted (`Attempt`), and reads afterwards
 which gangs were left out.
@@ -26,7 +26,7 @@ def at_once(name: str, work: Callable[[], object]) -> bool:
 
 
 class EachGang:
-    """Decides about gangs in such a way that one of them does not keep the others."""
+    """Decides about one gang after the other, so that a defect in one decision does not prevent the others."""
 
     def __init__(self, attempt: Attempt = at_once) -> None:
         """Prepare.

@@ -3,7 +3,6 @@
 An event holds everything that an audit needs, without the cluster. Its tag (class name) and version are
 stored beside its bytes, so classes may move between modules; a changed shape is a new version:
 `store/log/event_codec.py` has the steps. What else a new event needs is in extender/README.md.
-`gc=False`: values cannot form cycles, and garbage collection over a million events took a third of a replay.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from extender.core.workloads.tree_compiler import GroupSpec
 ReleaseReason = Literal[
     "bound", "deleted", "expired", "node-lost", "superseded", "node-rejected", "invalid"
 ]
-# "unknown": unknown: the API server did not answer in time, or the pod runs, but not on the node in the log
+# unknown: the API server did not answer in time, or the pod runs, but not on the node that the log has
 MemberTerminationCause = Literal[EndCause, "unknown"]
 
 # How a victim terminated. deleted, evicted: by us (DELETE, or the Eviction API); ended: by itself, or another client deleted
-# it; gone-before: before we deleted it; unseen: while there was no leader, perhaps by our own deletion
+# it; already-gone: before we deleted it; unobserved: while there was no leader, perhaps by our own deletion
 GoneVia = Literal["deleted", "evicted", "ended", "already-gone", "unobserved"]
 CancelReason = Literal[
     "preemptor-deleted",  # the preemptor does not exist any more
@@ -61,6 +60,7 @@ HoldEndReason = Literal[
 Known = Literal["on", "off", "unknown"]
 
 
+# gc=False: values cannot form cycles, and garbage collection over a million events took a third of a replay
 class EventData(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """Base of all events. `VERSION` is the version of the shape, stored beside the tag."""
 
@@ -332,7 +332,9 @@ class PreemptionPlanned(EventData, frozen=True, kw_only=True):
     kind: str  # of the preemptor: CompositePodGroup | PodGroup | Pod
     priority: int
     victims: tuple[VictimUnit, ...]
-    cost: dict[str, int]  # of the whole set, by name (`planner/disruption` has their order)
+    cost: dict[
+        str, int
+    ]  # of the whole set, by name (`planner/preempt/victim_cost` has their order)
     alternatives: tuple[AlternativeRecord, ...]
     shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
     assignments: tuple[AssignmentRecord, ...]

@@ -43,8 +43,8 @@ def effective_phase(root: GangState, minimum: MinimumStatus) -> EffectivePhase:
     if root.phase != "scheduled":
         return root.phase
     if minimum.present >= minimum.needed:
-        gone = root.succeeded and not root.bound and not root.reservations
-        return "completed" if gone else "scheduled"
+        completed = root.succeeded and not root.bound and not root.reservations
+        return "completed" if completed else "scheduled"
     if root.reservations:
         return "degraded" if root.bound else "admitted"
     if preempting:
@@ -103,10 +103,10 @@ def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:
     unit = next((g for g in groups if g.kind == "PodGroup" and g.name == leaf), None)
     if unit is None:
         raise KeyError(leaf)
-    here, path = unit, [unit]
-    while here.parent:
-        here = composites[here.parent]
-        path.append(here)
+    group, path = unit, [unit]
+    while group.parent:
+        group = composites[group.parent]
+        path.append(group)
     for group in reversed(path):
         if not group.basic:
             return group
@@ -144,8 +144,8 @@ def missing(
         always = [lacks(child) for child in kids if child.name in group.required]
         others = sorted(lacks(child) for child in kids if child.name not in group.required)
         # a missing child needs at least one pod
-        gone = len(set(group.required) - {child.name for child in kids})
-        left = max(group.minimum - len(always) - gone, 0)
-        return sum(always) + gone + sum(others[:left]) + max(left - len(others), 0)
+        absent = len(set(group.required) - {child.name for child in kids})
+        left = max(group.minimum - len(always) - absent, 0)
+        return sum(always) + absent + sum(others[:left]) + max(left - len(others), 0)
 
     return lacks(unit if unit is not None else groups[0])

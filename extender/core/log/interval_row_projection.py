@@ -3,9 +3,6 @@
 `gx.project_event` in migrations/sql does the same in the database. Reports are answered from its tables, which the owner of
 the database can change; so they are compared with these rows (`queries/verification`). There is a branch here for each
 branch there, and a test compares both for random logs.
-
-Memory: rows that cannot change any more are handed out and forgotten, except the newest one of each pod of a gang that
-exists, and the last state of each gang.
 """
 
 from __future__ import annotations
@@ -137,6 +134,8 @@ class IntervalRows:
         self._pending: dict[str, PreemptionRow] = {}  # by gang
         self._victims: dict[str, list[tuple[PreemptionRow, VictimStatusRow]]] = {}  # by pod
         self.begun = {"placement": 0, "gang_state": 0, "preemption": 0, "victim": 0}
+        # The caller takes these rows and clears the list. Besides open rows only the newest row of each pod of an existing
+        # gang and the last state of each gang stay in memory, so memory does not grow with the log.
         self.completed: list[IntervalRow] = []
 
     def open_rows(self) -> Iterator[IntervalRow]:
@@ -154,12 +153,12 @@ class IntervalRows:
     def apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912, PLR0915 -- one arm per event, as in SQL
         """Apply the next event."""
         data, before = event.data, self._gangs.get(event.gang_uid)
-        known = before is not None and before.phase != "removed"
-        row = _next_row(event, before if known else None)
+        exists = before is not None and before.phase != "removed"
+        row = _next_row(event, before if exists else None)
         match data:
             case PodBound():
                 self._bind(event, data)
-                if known:
+                if exists:
                     return
             case GangAdmitted() | GangExtended():
                 self._reserve(event, data)
@@ -175,7 +174,7 @@ class IntervalRows:
             case GangScheduled():
                 row.phase = "scheduled"
             case MemberTerminated():
-                lost = self._end(event, "bound", [data.uid], data.cause) if known else []
+                lost = self._end(event, "bound", [data.uid], data.cause) if exists else []
                 if not lost:
                     return
                 self._hold(event, data, lost, before)
@@ -208,7 +207,7 @@ class IntervalRows:
             case VictimGone() | PreemptionCompleted() | PreemptionCancelled():
                 followed = self._follow(event)
                 cancels = isinstance(data, PreemptionCancelled) and row.outcome == "preempting"
-                if not (followed and known and cancels):
+                if not (followed and exists and cancels):
                     return
                 _decided(row, None, (), None)
             case _:
@@ -269,16 +268,16 @@ class IntervalRows:
 
     def _bind(self, event: RecordedEvent, data: PodBound) -> None:
         uid, gang = _text(data.uid), event.gang_uid
-        here = self._open.get(gang, {}).get(uid, [])
+        rows = self._open.get(gang, {}).get(uid, [])
         returned = uid in self._node_lost.get(gang, ())
-        if not returned and all(row.kind == "replacement" for row in here):
+        if not returned and all(row.kind == "replacement" for row in rows):
             self._use_holds(event, [(_text(data.group), data.node)])
-        here = list(self._open.get(gang, {}).get(uid, ()))
-        held = next((row for row in here if row.kind == "reserved"), None)
+        rows = list(self._open.get(gang, {}).get(uid, ()))
+        held = next((row for row in rows if row.kind == "reserved"), None)
         if held is None:
             held = self._newest.get(gang, {}).get(uid)
         for kind, reason in (("reserved", "bound"), ("bound", "replaced")):
-            for row in here:
+            for row in rows:
                 if row.kind == kind:
                     self._close(event, row, reason)
                     self.completed.append(row)
@@ -302,20 +301,22 @@ class IntervalRows:
 
     def _reserve(self, event: RecordedEvent, data: GangAdmitted | GangExtended) -> None:
         self._end(event, "reserved", [a.uid for a in data.assignments], "replaced")
-        for one in {_text(a.uid): a for a in data.assignments}.values():
+        for assignment in {_text(a.uid): a for a in data.assignments}.values():
             self._begin(
                 PlacementRow(
-                    pod_uid=_text(one.uid),
-                    pod=_text(one.pod),
+                    pod_uid=_text(assignment.uid),
+                    pod=_text(assignment.pod),
                     gang_uid=event.gang_uid,
                     gang=event.gang,
-                    pod_group=_text(one.group),
-                    node=_text(one.node),
+                    pod_group=_text(assignment.group),
+                    node=_text(assignment.node),
                     kind="reserved",
                     plan=_text(data.plan),
                     priority=data.priority,
-                    extra=one.extra,
-                    resources=data.shapes[one.shape] if one.shape < len(data.shapes) else None,
+                    extra=assignment.extra,
+                    resources=data.shapes[assignment.shape]
+                    if assignment.shape < len(data.shapes)
+                    else None,
                     from_position=event.position,
                     from_at_us=event.at_us,
                 )
@@ -442,10 +443,10 @@ class IntervalRows:
             return False
         if isinstance(data, VictimGone):
             uid = _text(data.uid)
-            gone = [v for v in row.victims if v.pod_uid == uid and v.status == "terminating"]
-            if not gone:
+            terminating = [v for v in row.victims if v.pod_uid == uid and v.status == "terminating"]
+            if not terminating:
                 return True
-            for victim in gone:
+            for victim in terminating:
                 victim.status, victim.via = "gone", data.via
                 victim.gone_position, victim.gone_at_us = event.position, event.at_us
             row.evicted += 1

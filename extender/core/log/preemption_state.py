@@ -115,7 +115,7 @@ def planned(event: RecordedEvent, data: PreemptionPlanned, *, extras: bool) -> P
         units=tuple(unit.name for unit in data.victims),
         priorities=tuple(unit.priority for unit in data.victims),
         victims=Map(victims),
-        claims=Map({node: tuple(found) for node, found in claims.items()}),
+        claims=Map({node: tuple(on_node) for node, on_node in claims.items()}),
         already_terminating=frozenset(pod.uid for pod in data.already_terminating),
         extras=frozenset(a.uid for a in data.assignments) if extras else frozenset(),
         pods=len(data.assignments),

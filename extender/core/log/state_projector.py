@@ -152,8 +152,8 @@ def _plain(opened: MutableMapping[Any, Any]) -> Mapping[Any, Any]:
     return opened
 
 
-def _persistent(known: Mapping[Any, Any]) -> Map[Any, Any]:
-    return known if isinstance(known, Map) else Map(known)
+def _persistent(mapping: Mapping[Any, Any]) -> Map[Any, Any]:
+    return mapping if isinstance(mapping, Map) else Map(mapping)
 
 
 class StateProjector:
@@ -217,10 +217,10 @@ class StateProjector:
 
     def close(self) -> ReservationState:
         """Return the current state."""
-        known = self._known
+        gangs = self._known
         closed = _plain if self._past else _closed
         for uid, root in self._roots.items():
-            known[uid] = root.close(closed)
+            gangs[uid] = root.close(closed)
         claims_on = self._claims_before
         if self._open_nodes:
             nodes = claims_on.mutate()
@@ -234,7 +234,7 @@ class StateProjector:
             position=self.position,
             epoch=self._epoch,
             at_us=self._at_us,
-            gangs=_closed(known),
+            gangs=_closed(gangs),
             stream_versions=_closed(self._stream_versions),
             claims_on=claims_on,
             gang_of=self._closed_gang_of(),
@@ -345,10 +345,10 @@ class StateProjector:
         uid = event.gang_uid
         root = self._roots.get(uid)
         if root is None:
-            known = self._known.get(uid)
-            if known is None:
-                known = GangState(uid=uid, gang=event.gang, observed_us=event.at_us)
-            root = self._roots[uid] = _opened_gang(known, self._opened)
+            existing = self._known.get(uid)
+            if existing is None:
+                existing = GangState(uid=uid, gang=event.gang, observed_us=event.at_us)
+            root = self._roots[uid] = _opened_gang(existing, self._opened)
         return root
 
     def _claims_on(self, node: NodeName) -> MutableMapping[ClaimKey, CapacityClaim]:
@@ -479,9 +479,9 @@ class StateProjector:
         self, event: RecordedEvent, preemption: PendingPreemption, pods: Iterable[PodUid]
     ) -> None:
         """Record victims that leave the pending preemptions, until their end as members is recorded."""
-        gone = preemption_state.evicted_pod(event, preemption)
+        evicted = preemption_state.evicted_pod(event, preemption)
         for uid in pods:
-            self._evicted_pods = self._evicted_pods.set(uid, gone)
+            self._evicted_pods = self._evicted_pods.set(uid, evicted)
 
     def _remember(self, event: RecordedEvent, preemption: PendingPreemption, unit: str) -> None:
         """Record a unit that a preemptor evicted: for a tree until it is deleted, for a pod while it is recent."""
@@ -489,8 +489,8 @@ class StateProjector:
         if preemption.kind == "Pod":
             oldest_us = event.at_us - preemption_state.EVICTION_MEMORY_US
             for other, taken in self._evicted_units.items():
-                known = other in self._roots or other in self._known
-                if not known and max(taken.values()) < oldest_us:
+                exists = other in self._roots or other in self._known
+                if not exists and max(taken.values()) < oldest_us:
                     self._evicted_units = self._evicted_units.delete(other)
         elif uid not in self._roots and uid not in self._known:
             return
@@ -621,15 +621,15 @@ class StateProjector:
 
     def _preemptor_of(self, event: RecordedEvent, uid: PodUid) -> EvictedPod:
         """Return the preemptor of the newest preemption that a pod is or was a victim of; without a name: there is none."""
-        found = [
+        preemptors = [
             preemption_state.evicted_pod(event, p)
             for p in self._preemptions.values()
             if uid in p.victims
         ]
-        gone = self._evicted_pods.get(uid)
-        if gone is not None:
-            found.append(gone)
-        return max(found, key=lambda one: one.position, default=NO_PREEMPTOR)
+        evicted = self._evicted_pods.get(uid)
+        if evicted is not None:
+            preemptors.append(evicted)
+        return max(preemptors, key=lambda preemptor: preemptor.position, default=NO_PREEMPTOR)
 
     def _add_hold(self, root: _OpenGang, member: BoundMember, at_us: int, until_us: int) -> None:
         """Add the replacement hold of a lost member."""

@@ -47,7 +47,7 @@ ADVICE: Final[Mapping[TamperKind, str]] = {
     "forged-epoch": f"{_KEEP}; find out who wrote gx.lease or gx.event: the service takes an epoch above all that it knows",
     "forged-anchor": "find out who may write ConfigMap gang-extender-log; compare with a saved copy of it (--anchors FILE)",
 }
-# The log itself is not what it was. What is compared with the log, and differs from it, follows.
+# Findings about the log itself. Differences between the log and what is compared with it follow from them.
 OF_THE_LOG: Final[frozenset[TamperKind]] = frozenset(
     (
         "tail-deleted",
@@ -71,7 +71,7 @@ COMPARED_WITH_THE_LOG: Final[frozenset[TamperKind]] = frozenset(
 
 
 class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One place where the log, or what is stored beside it, is not what it was."""
+    """One place where the log, or what is stored beside it, was changed."""
 
     kind: TamperKind
     position: int  # the first position that it is about; 0: the whole log
@@ -134,7 +134,7 @@ class Findings:
             self._kept.setdefault(key, []).append(finding)
 
     def __contains__(self, kind: TamperKind) -> bool:
-        return any(found == kind for found, _ in self._positions)
+        return any(reported == kind for reported, _ in self._positions)
 
     def explained(self) -> tuple[LogFinding, ...]:
         """Return what is to be reported: of the log itself first, with the numbers of those that follow from it.
@@ -144,8 +144,8 @@ class Findings:
         has the number of the others.
         """
         causes = sorted(
-            (one for kind in OF_THE_LOG for one in self._kept.get((kind, ""), ())),
-            key=lambda one: one.position,
+            (finding for kind in OF_THE_LOG for finding in self._kept.get((kind, ""), ())),
+            key=lambda finding: finding.position,
         )
         begin = causes[0].position if causes else None
         weaker: dict[TamperKind, int] = {}
@@ -159,8 +159,8 @@ class Findings:
                 after = sum(_after(position, begin) for position in positions)
                 if after:
                     weaker[kind] = weaker.get(kind, 0) + after
-                kept = [one for one in kept if not _after(one.position, begin)]
-                positions = [one for one in positions if not _after(one, begin)]
+                kept = [finding for finding in kept if not _after(finding.position, begin)]
+                positions = [position for position in positions if not _after(position, begin)]
             kept = kept[:1] if common else kept
             others += _with_rest(kept, len(positions) - len(kept), common)
         if causes and weaker:

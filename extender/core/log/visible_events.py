@@ -208,21 +208,21 @@ def _sees(readers: Visibility, name: str) -> bool:
 
 
 def _released(data: ReservationReleased, readers: Visibility) -> ReservationReleased:
-    hidden = any(not _sees(readers, one.pod) for one in data.taken_by)
+    hidden = any(not _sees(readers, user.pod) for user in data.taken_by)
     message = data.message_reduced or ("" if hidden else data.message)
     return msgspec.structs.replace(
         data,
         message=message,
         message_reduced="",
-        taken_by=tuple(_user(one, readers) for one in data.taken_by),
+        taken_by=tuple(_user(user, readers) for user in data.taken_by),
     )
 
 
-def _user(one: ReservedCapacityUser, readers: Visibility) -> ReservedCapacityUser:
-    if _sees(readers, one.pod):
-        return one
-    name = name_for(readers, f"Pod/{one.pod}", priority=one.priority)
-    return msgspec.structs.replace(one, pod=name, uid=PodUid(""), scheduler="")
+def _user(user: ReservedCapacityUser, readers: Visibility) -> ReservedCapacityUser:
+    if _sees(readers, user.pod):
+        return user
+    name = name_for(readers, f"Pod/{user.pod}", priority=user.priority)
+    return msgspec.structs.replace(user, pod=name, uid=PodUid(""), scheduler="")
 
 
 def _own_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlanned:
@@ -230,8 +230,8 @@ def _own_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlanned
     return msgspec.structs.replace(
         data,
         victims=tuple(_unit(unit, readers) for unit in data.victims),
-        superseded=tuple(_superseded(one, readers) for one in data.superseded),
-        alternatives=tuple(_alternative(one, readers) for one in data.alternatives),
+        superseded=tuple(_superseded(record, readers) for record in data.superseded),
+        alternatives=tuple(_alternative(record, readers) for record in data.alternatives),
         already_terminating=tuple(_victim_pod(pod, readers) for pod in data.already_terminating),
     )
 
@@ -239,7 +239,7 @@ def _own_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlanned
 def _others_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlanned | None:
     """Return the plan of a preemptor elsewhere, with the victims that the readers see; None: there are none."""
     victims = tuple(unit for unit in data.victims if _sees(readers, unit.path))
-    superseded = tuple(one for one in data.superseded if _sees(readers, one.gang))
+    superseded = tuple(record for record in data.superseded if _sees(readers, record.gang))
     if not victims and not superseded:
         return None
     return msgspec.structs.replace(
@@ -247,17 +247,17 @@ def _others_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlan
         victims=victims,
         superseded=superseded,
         alternatives=(),
-        assignments=tuple(_place(one) for one in data.assignments),
+        assignments=tuple(_place(record) for record in data.assignments),
         already_terminating=(),
         input_digest="",
         search_nodes=0,
     )
 
 
-def _place(one: AssignmentRecord) -> AssignmentRecord:
+def _place(record: AssignmentRecord) -> AssignmentRecord:
     """Return a place of a preemptor elsewhere: its requests count, its pod and its node are not shown."""
     return AssignmentRecord(
-        pod="", uid=PodUid(""), group="", node=NodeName(""), shape=one.shape, extra=one.extra
+        pod="", uid=PodUid(""), group="", node=NodeName(""), shape=record.shape, extra=record.extra
     )
 
 
@@ -275,20 +275,22 @@ def _victim_pod(pod: VictimPod, readers: Visibility) -> VictimPod:
     return VictimPod(pod="", uid=PodUid(""), node=NodeName(""))
 
 
-def _superseded(one: SupersededRecord, readers: Visibility) -> SupersededRecord:
-    if _sees(readers, one.gang):
-        return one
+def _superseded(record: SupersededRecord, readers: Visibility) -> SupersededRecord:
+    if _sees(readers, record.gang):
+        return record
     return SupersededRecord(
-        gang=name_for(readers, f"tree/{one.gang}", priority=one.priority, pods=len(one.pods)),
+        gang=name_for(
+            readers, f"tree/{record.gang}", priority=record.priority, pods=len(record.pods)
+        ),
         gang_uid=NIL_GANG,
         plan=PlanId(""),
-        priority=one.priority,
-        pods=tuple(ReleasedPod(pod="", uid=PodUid(""), node=NodeName("")) for _ in one.pods),
+        priority=record.priority,
+        pods=tuple(ReleasedPod(pod="", uid=PodUid(""), node=NodeName("")) for _ in record.pods),
     )
 
 
-def _alternative(one: AlternativeRecord, readers: Visibility) -> AlternativeRecord:
-    return msgspec.structs.replace(one, units=tuple(name_for(readers, u) for u in one.units))
+def _alternative(record: AlternativeRecord, readers: Visibility) -> AlternativeRecord:
+    return msgspec.structs.replace(record, units=tuple(name_for(readers, u) for u in record.units))
 
 
 def _own_victim_gone(data: VictimGone, readers: Visibility) -> VictimGone:

@@ -219,8 +219,10 @@ def with_blueprints(
     """Set or, with None, remove the templates of a Workload."""
     if view.blueprints.get(workload) == templates:
         return view
-    known = view.blueprints
-    changed = known.delete(workload) if templates is None else known.set(workload, templates)
+    blueprints = view.blueprints
+    changed = (
+        blueprints.delete(workload) if templates is None else blueprints.set(workload, templates)
+    )
     return msgspec.structs.replace(view, blueprints=changed, revision=view.revision + 1)
 
 
@@ -355,15 +357,15 @@ def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:
 
 def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
     """Return a leaf and the existing groups above it, at most as many as a tree has levels (B7)."""
-    found: list[Group] = []
+    path: list[Group] = []
     key = leaf
-    while key is not None and len(found) < DEPTH_MAX:
+    while key is not None and len(path) < DEPTH_MAX:
         group = view.groups.get(key)
-        if group is None or group in found:
+        if group is None or group in path:
             break
-        found.append(group)
+        path.append(group)
         key = key_of_parent(group)
-    return found
+    return path
 
 
 def eviction_priority(pod: Pod, above: Sequence[Group]) -> int:
@@ -418,7 +420,7 @@ def _is_in(forest: Forest, trees: Mapping[GroupKey, Tree], leaf: GroupKey) -> bo
 
 def pods_by_leaf(before: ClusterView, view: ClusterView) -> dict[GroupKey, list[PodChange]]:
     """Return by leaf the pods that differ between two views; of a pod that changed its leaf, one half in each."""
-    found: dict[GroupKey, list[PodChange]] = {}
+    by_leaf: dict[GroupKey, list[PodChange]] = {}
     for uid in changed_pods(before, view):
         old, new = before.pods.get(uid), view.pods.get(uid)
         if old is new:
@@ -426,10 +428,10 @@ def pods_by_leaf(before: ClusterView, view: ClusterView) -> dict[GroupKey, list[
         left = old.group if old is not None else None
         leaf = new.group if new is not None else None
         if left is not None and left != leaf:
-            found.setdefault(left, []).append((old, None))
+            by_leaf.setdefault(left, []).append((old, None))
         if leaf is not None:
-            found.setdefault(leaf, []).append((old if left == leaf else None, new))
-    return found
+            by_leaf.setdefault(leaf, []).append((old if left == leaf else None, new))
+    return by_leaf
 
 
 def forest_steps(
@@ -465,25 +467,25 @@ def forest_steps(
                 groups[key] = group
             elif key in groups:
                 del groups[key]
-        # the log is that of `before`: what changed since then is all that may differ
+        # `before` keeps its own log of changes: only what changed since then may differ in the next forest
         before = msgspec.structs.replace(before, groups=groups.finish())
         forest = forest_with_moves(
             forest, before.groups, part, pods_of, max_children=view.max_children
         )
 
-    gone = {key for key in moved if key not in view.groups}
-    out = gone | hanging if len(hanging) > GROUPS_AT_ONCE else gone
-    come = (moved | out) - gone
+    removed = {key for key in moved if key not in view.groups}
+    out = removed | hanging if len(hanging) > GROUPS_AT_ONCE else removed
+    come = (moved | out) - removed
     for part in _parts(sorted(out, key=_kind, reverse=True)):
         step(part, Map())
         yield before, forest
-    # parents first: groups that wait for a parent join their tree all at once when it comes
-    # as they are stored: a child beyond the allowed number then changes no tree
+    # in the order in which they are stored: a child beyond the allowed number then changes no tree
     by_name = sorted(come, key=operator.attrgetter("name"))
     yield before, forest
     by_age = [view.groups[key] for key in by_name]
     by_age.sort(key=operator.attrgetter("created_us"))
     yield before, forest
+    # parents first: groups that wait for a parent join their tree all at once when it comes
     order = _parents_first([group.key for group in by_age], view.groups)
     while part := list(itertools.islice(order, GROUPS_AT_ONCE)):
         step(part, view.groups)
@@ -502,12 +504,12 @@ def _parents_first(
     left = set(keys)
     for key in keys:
         path: list[GroupKey] = []
-        here: GroupKey | None = key
-        while here in left and len(path) < GROUPS_AT_ONCE:
-            left.remove(here)
-            path.append(here)
-            parent = groups[here].parent
-            here = None if parent is None else composite_key(here.namespace, parent)
+        current: GroupKey | None = key
+        while current in left and len(path) < GROUPS_AT_ONCE:
+            left.remove(current)
+            path.append(current)
+            parent = groups[current].parent
+            current = None if parent is None else composite_key(current.namespace, parent)
         yield from reversed(path)
 
 

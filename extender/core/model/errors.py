@@ -14,7 +14,7 @@ class BadInput(ExtenderError):
 
 
 class BadInputs(BadInput):
-    """Several things are wrong with an input: show the message, which has one line for each.
+    """An input has several errors: show the message, which has one line for each.
 
     Attributes:
         texts: What is wrong, in the order of the input.

@@ -44,16 +44,19 @@ def join_names(names: Sequence[str]) -> str:
     return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX} more"
 
 
-def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:
+def did_you_mean(name: str, candidates: Iterable[str], *, most: int = 1) -> str:
     """Return the end of a sentence with the names that are similar, or an empty string if none is.
 
     >>> did_you_mean("minCuont", ("minCount", "minGroupCount")), did_you_mean("x", ("minCount",))
     ('; did you mean minCount?', '')
     """
-    names = sorted(set(known))
+    names = sorted(set(candidates))
     close = difflib.get_close_matches(name, names, n=len(names) or 1, cutoff=0.7)
-    near = sorted(close, key=lambda one: (-difflib.SequenceMatcher(None, one, name).ratio(), one))
-    near = ([one for one in names if one.lower() == name.lower()] or near)[:most]
+    near = sorted(
+        close,
+        key=lambda candidate: (-difflib.SequenceMatcher(None, candidate, name).ratio(), candidate),
+    )
+    near = ([candidate for candidate in names if candidate.lower() == name.lower()] or near)[:most]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -16,14 +16,14 @@ def same_objects(before: Sequence[object], now: Sequence[object]) -> bool:
 
 
 def changed_keys(before: Mapping[K, T], now: Mapping[K, T]) -> set[K]:
-    """Return the keys that have not the same object in two mappings, or are in one of them only."""
+    """Return the keys whose values are not the same object in two mappings, and those that only one of them has."""
     if before is now:
         return set()
-    known = before.get
-    found = {key for key, value in now.items() if known(key) is not value}
-    if len(now) - sum(key not in before for key in found) != len(before):
-        found |= {key for key in before if key not in now}
-    return found
+    old_value = before.get
+    changed = {key for key, value in now.items() if old_value(key) is not value}
+    if len(now) - sum(key not in before for key in changed) != len(before):
+        changed |= {key for key in before if key not in now}
+    return changed
 
 
 class IdentityMemo(Generic[T]):
@@ -59,8 +59,8 @@ class IdentityMemo(Generic[T]):
 
     def holds(self, *, same: tuple[object, ...], equal: object = None) -> bool:
         """Return whether the value was made from the same as now."""
-        known = self._same
-        return known is not None and same_objects(known, same) and self._equal == equal
+        inputs = self._same
+        return inputs is not None and same_objects(inputs, same) and self._equal == equal
 
     def clear(self) -> None:
         """Drop the value."""

@@ -229,11 +229,11 @@ def _chains(some: Iterable[Group], groups: Mapping[GroupKey, Group]) -> Mapping[
     cycles: dict[GroupKey, _Chain] = {}
     ends: dict[GroupKey, _Chain] = {}
     for group in some:
-        path, here = [group.key], group
+        path, current = [group.key], group
         while True:
-            up = above.get(here.key)
+            up = above.get(current.key)
             if up is None:
-                up = above[here.key] = _above(here, groups)
+                up = above[current.key] = _above(current, groups)
             if isinstance(up, _Chain):
                 chain = up
             elif up.key in path:
@@ -243,7 +243,7 @@ def _chains(some: Iterable[Group], groups: Mapping[GroupKey, Group]) -> Mapping[
                 chain = _TOO_DEEP
             else:
                 path.append(up.key)
-                here = up
+                current = up
                 continue
             break
         ends[group.key] = chain
@@ -316,15 +316,15 @@ def _joined(
             root_of[group.key] = root_key
             by_gang.setdefault(root_key, []).append(group)
     trees = {}
-    for root_key, found in by_gang.items():
+    for root_key, groups in by_gang.items():
         kids = {
             group.key: tuple(sorted(children.get(group.key, ()), key=_stored_order))
-            for group in found
+            for group in groups
             if group.key.kind == "CompositePodGroup"
         }
         pods = {
             group.key: tuple(sorted(pods_of(group.key), key=_member_order))
-            for group in found
+            for group in groups
             if group.key.kind == "PodGroup"
         }
         trees[root_key] = _judged(some[root_key], kids, pods, surplus, max_children)
@@ -340,29 +340,29 @@ def _joined(
 
 def _waiting_after(
     waiting: Map[GroupKey, frozenset[GroupKey]],
-    gone: Iterable[Orphan],
+    removed: Iterable[Orphan],
     come: Iterable[Orphan],
 ) -> Map[GroupKey, frozenset[GroupKey]]:
     """Return the orphans by parent after some went and others came."""
-    gone_by, come_by = _by_parent(gone), _by_parent(come)
-    found = waiting.mutate()
-    for parent in gone_by.keys() | come_by.keys():
-        keys = waiting.get(parent, frozenset()).difference(gone_by.get(parent, ()))
+    removed_by, come_by = _by_parent(removed), _by_parent(come)
+    changed = waiting.mutate()
+    for parent in removed_by.keys() | come_by.keys():
+        keys = waiting.get(parent, frozenset()).difference(removed_by.get(parent, ()))
         keys = keys.union(come_by.get(parent, ()))
         if keys:
-            found[parent] = keys
+            changed[parent] = keys
         elif parent in waiting:
-            del found[parent]
-    return found.finish()
+            del changed[parent]
+    return changed.finish()
 
 
 def _by_parent(orphans: Iterable[Orphan]) -> dict[GroupKey, list[GroupKey]]:
-    found: dict[GroupKey, list[GroupKey]] = {}
+    by_parent: dict[GroupKey, list[GroupKey]] = {}
     for orphan in orphans:
         key, parent = orphan.group.key, orphan.group.parent
         if parent is not None:
-            found.setdefault(composite_key(key.namespace, parent), []).append(key)
-    return found
+            by_parent.setdefault(composite_key(key.namespace, parent), []).append(key)
+    return by_parent
 
 
 def _without_surplus(
@@ -510,8 +510,8 @@ def _with_pods(tree: Tree, changes: Mapping[GroupKey, Sequence[PodChange]]) -> T
         return None
     if come:
         # all pods of the tree were alike before: one of them stands for all
-        one = next((pod for pod in _pods_in(tree) if not pod.deleting), come[0])
-        if any(_differs(one, pod) for pod in come):
+        sample = next((pod for pod in _pods_in(tree) if not pod.deleting), come[0])
+        if any(_differs(sample, pod) for pod in come):
             return None
     members = dict(tree.members)
     for leaf, pairs in changes.items():
@@ -542,9 +542,9 @@ def _differs_from_root(root: Group, pod: Pod) -> bool:
     return pod.priority != root.priority
 
 
-def _differs(one: Pod, other: Pod) -> bool:
+def _differs(pod: Pod, other: Pod) -> bool:
     """Return whether two pods of a tree differ in a field that they must share, besides the priority."""
-    mine = (one.scheduler_name, one.preemption_policy)
+    mine = (pod.scheduler_name, pod.preemption_policy)
     return mine != (other.scheduler_name, other.preemption_policy)
 
 
@@ -571,7 +571,7 @@ def _renewed(
     pods = tree.members
     if members:
         sorted_pods = {
-            leaf: tuple(sorted(found, key=_member_order)) for leaf, found in members.items()
+            leaf: tuple(sorted(leaf_pods, key=_member_order)) for leaf, leaf_pods in members.items()
         }
         pods = {**pods, **sorted_pods}
     root = now.get(tree.root.key, tree.root)
@@ -624,7 +624,7 @@ def _with_surplus_moves(
         The forest with these changes, and the other moved groups.
     """
     hanging = bool(_hanging(forest.waiting, moved))
-    gone: dict[GroupKey, set[_Order]] = {}
+    removed: dict[GroupKey, set[_Order]] = {}
     come: dict[GroupKey, list[Group]] = {}
     others: list[GroupKey] = []
     for key in moved:
@@ -642,21 +642,21 @@ def _with_surplus_moves(
             others.append(key)
             continue
         if orphan is not None and place is not None:
-            gone.setdefault(place, set()).add(_stored_order(orphan.group))
+            removed.setdefault(place, set()).add(_stored_order(orphan.group))
         if group is not None and parent is not None:
             come.setdefault(parent, []).append(group)
     surplus, orphans = dict(forest.surplus), dict(forest.orphans)
     old: list[Orphan] = []
     new: list[Orphan] = []
-    for parent in gone.keys() | come.keys():
-        left = gone.get(parent, set())
-        found = [order for order in surplus[parent] if order not in left]
-        found += map(_stored_order, come.get(parent, ()))
-        if not found:  # the parent has too many children no more
+    for parent in removed.keys() | come.keys():
+        left = removed.get(parent, set())
+        orders = [order for order in surplus[parent] if order not in left]
+        orders += map(_stored_order, come.get(parent, ()))
+        if not orders:  # the parent does not have too many children any more
             return forest, moved
         problem = surplus_problem(parent, max_children)
-        found.sort()
-        surplus[parent] = tuple(found)
+        orders.sort()
+        surplus[parent] = tuple(orders)
         old += [orphans.pop(GroupKey(parent.namespace, name, kind)) for _, name, kind in left]
         new += [Orphan(group=group, problem=problem) for group in come.get(parent, ())]
     orphans |= {orphan.group.key: orphan for orphan in new}
@@ -691,10 +691,9 @@ def _with_trees_anew(
     *,
     whole: bool = False,
 ) -> Forest | None:
-    """Return the forest with the affected trees built again.
+    """Return the forest with the affected trees built again; None: call it again with `whole`.
 
-    Of the surplus children of a parent only so many are looked at as can come into the tree, if not `whole`.
-    None where that is not enough.
+    Without `whole` only as many surplus children of a parent are examined as can come into its tree.
     """
     loose = {key for key in moved if key not in forest.root_of}
     loose |= _hanging(forest.waiting, moved)
@@ -703,10 +702,12 @@ def _with_trees_anew(
         if any(problem.rule == "B7" for problem in tree.problems):  # groups below it are orphans
             loose |= _hanging(forest.waiting, [group.key for group in tree.groups])
     rest: dict[GroupKey, Sequence[_Order]] = {}
-    known = {key for key in loose if key in forest.orphans}
+    orphaned = {key for key in loose if key in forest.orphans}
     for parent in [key for key in forest.surplus if forest.root_of[key] in cut]:
         every = whole or parent in moved
-        near, far = _divided(forest, parent, len(forest.surplus[parent] if every else moved), known)
+        near, far = _divided(
+            forest, parent, len(forest.surplus[parent] if every else moved), orphaned
+        )
         loose |= {*near, *_hanging(forest.waiting, near)}
         if far:
             rest[parent] = far
@@ -720,12 +721,12 @@ def _with_trees_anew(
     for root_key in cut:
         del trees[root_key]
         populated.pop(root_key, None)
-    gone: list[Orphan] = []
+    removed: list[Orphan] = []
     for key in loose:
         root_of.pop(key, None)
         orphan = orphans.pop(key, None)
         if orphan is not None:
-            gone.append(orphan)
+            removed.append(orphan)
     anew = _joined(some, _chains(some.values(), groups), pods_of, max_children, orphans, rest)
     if not rest.keys() <= anew.surplus.keys():
         return None  # a parent itself has gone from its tree
@@ -740,7 +741,7 @@ def _with_trees_anew(
         orphans=orphans,
         populated=populated,
         surplus=surplus,
-        waiting=_waiting_after(forest.waiting, gone, anew.orphans.values()),
+        waiting=_waiting_after(forest.waiting, removed, anew.orphans.values()),
     )
 
 
@@ -788,14 +789,14 @@ def _hanging(
     waiting: Mapping[GroupKey, frozenset[GroupKey]], moved: Collection[GroupKey]
 ) -> set[GroupKey]:
     """Return the orphans below some composites, as far as chains of parents are followed."""
-    found: set[GroupKey] = set()
+    hanging: set[GroupKey] = set()
     level: Collection[GroupKey] = moved
     for _ in range(DEPTH_MAX + 1):
-        level = {key for parent in level for key in waiting.get(parent, ())} - found
-        found |= level
+        level = {key for parent in level for key in waiting.get(parent, ())} - hanging
+        hanging |= level
         if not level:
             break
-    return found
+    return hanging
 
 
 def _judged(
@@ -839,13 +840,13 @@ def _some_of(problems: Sequence[TreeProblem]) -> tuple[TreeProblem, ...]:
     """
     if len(problems) <= PROBLEMS_NAMED_MAX:
         return tuple(problems)
-    found: list[TreeProblem] = []
+    limited: list[TreeProblem] = []
     for rule, several in itertools.groupby(problems, key=lambda p: p.rule):
         first = list(itertools.islice(several, PROBLEMS_NAMED_MAX + 1))
-        found += first[:PROBLEMS_NAMED_MAX]
+        limited += first[:PROBLEMS_NAMED_MAX]
         if len(first) > PROBLEMS_NAMED_MAX:
-            found.append(TreeProblem(rule, "more groups of the tree break the same rule"))
-    return tuple(found)
+            limited.append(TreeProblem(rule, "more groups of the tree break the same rule"))
+    return tuple(limited)
 
 
 def _lost_fields(order: list[Group]) -> list[TreeProblem]:

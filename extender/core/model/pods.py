@@ -1,8 +1,7 @@
 """Pods as the planner sees them: their requests, where they may run, and which group they name.
 
 A `PodShape` holds everything that decides on which nodes a pod fits; pods of equal shape are
-interchangeable to the planner. Quantities are integers: CPU in millicores, memory and storage in
-bytes, extended resources in units, and `pods` (one each) as a resource like the others.
+interchangeable to the planner.
 """
 
 from __future__ import annotations
@@ -172,7 +171,8 @@ ENDED_BY: Mapping[str, EndCause] = {
 class PodShape(msgspec.Struct, frozen=True, gc=False):
     """All properties of a pod that decide on which nodes it fits."""
 
-    # sorted by resource name, zero requests left out, `pods` always 1
+    # Sorted by resource name, without zeros: CPU in millicores, memory and storage in bytes, extended resources in units, and
+    # `pods` as a resource like the others, always 1.
     requests: tuple[tuple[str, int], ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()  # labels the node must have, sorted
     # all must hold: required node affinity, and one per bound volume

@@ -3,9 +3,6 @@
 A quantity is a decimal number with a suffix (`100m`, `1.5Gi`, `2e3`). It is kept in nano-units as a
 whole number, so that sums are exact. The units of the planner (millicores for CPU, whole units for
 the rest) are rounded away from zero once per pod, after summing, as kube-scheduler does.
-
-Note: an amount finer than a nano-unit is rounded and one beyond int64 is clamped, as the API server
-does; only text that is not a quantity is an error.
 """
 
 from __future__ import annotations
@@ -53,6 +50,7 @@ def _read(text: str) -> int:
     exponent = _DECIMAL.get(suffix, 0) - len(part) + 9
     if form["exponent"] is not None:
         exponent += max(-_EXPONENT_MAX, min(_EXPONENT_MAX, int(form["exponent"])))
+    # as the API server does: finer than a nano-unit is rounded, and beyond int64 it is clamped
     amount = digits << _BINARY.get(suffix, 0)
     amount = amount * 10**exponent if exponent >= 0 else _up(amount, 10**-exponent)
     amount = min(amount, INT64_MAX * NANO)

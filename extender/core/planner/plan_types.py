@@ -169,7 +169,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SearchEffort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The cost of a search. `exhausted`: the refusal is proved, or no plan with more pods exists."""
+    """The cost of a search. `exhausted` of a refusal: it is proved; of a plan: no plan with more pods exists."""
 
     nodes: int
     exhausted: bool

@@ -44,12 +44,12 @@ BUDGET_WHEN_EMPTY: Final = SEARCH_BUDGET // 8  # search nodes of the second plan
 DeferredWork: TypeAlias = Literal["explain", "search"]
 
 
-def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
+def plan(request: PlanRequest, *, node_table: NodeTable | None = None) -> Verdict:
     """Place a tree: its minimum first, then as many extra members as possible.
 
     Args:
         request: Everything that the decision depends on.
-        fleet: The node table of the same `request.nodes` object; None makes one.
+        node_table: The node table of the same `request.nodes` object; None makes one.
             It changes the time taken, never the result.
 
     Returns:
@@ -64,11 +64,11 @@ def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
             reasons=tuple(waiting_reasons(request.root)),
             search=SearchEffort(nodes=0, exhausted=True),
         )
-    if fleet is None or fleet.nodes is not request.nodes:
-        fleet = NodeTable(request.nodes)
-    problem = compile_request(request, fleet)
+    if node_table is None or node_table.nodes is not request.nodes:
+        node_table = NodeTable(request.nodes)
+    problem = compile_request(request, node_table)
     if problem.violations:
-        contradiction = explain_contradiction(request, fleet, problem)
+        contradiction = explain_contradiction(request, node_table, problem)
         refusal = Refusal(
             outcome="impossible",
             status="UnschedulableAndUnresolvable",
@@ -78,18 +78,20 @@ def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
             changes=contradiction.changes,
         )
         return compared_with_empty(refusal, request)
-    solved = solve(request, fleet, problem=problem)
+    solved = solve(request, node_table, problem=problem)
     if solved.solution is not None:
         return make_plan(request, solved)
-    return _refuse(request, fleet, solved)
+    return _refuse(request, node_table, solved)
 
 
-def plan_at_once(request: PlanRequest, fleet: NodeTable, *, effort: int) -> Verdict | DeferredWork:
+def plan_at_once(
+    request: PlanRequest, node_table: NodeTable, *, effort: int
+) -> Verdict | DeferredWork:
     """Return the result of `plan` when the greedy search finds it, else which work is left.
 
     Args:
         request: As for `plan`.
-        fleet: The node table of the same `request.nodes` object.
+        node_table: The node table of the same `request.nodes` object.
         effort: Search nodes that may be spent, instead of the budget of the request.
 
     Returns:
@@ -98,10 +100,10 @@ def plan_at_once(request: PlanRequest, fleet: NodeTable, *, effort: int) -> Verd
         *search*: only a longer search can decide.
     """
     if not admissible(request.root):
-        return plan(request, fleet=fleet)
-    problem = compile_request(request, fleet)
+        return plan(request, node_table=node_table)
+    problem = compile_request(request, node_table)
     if problem.violations:
-        return plan(request, fleet=fleet)
+        return plan(request, node_table=node_table)
     bounds = bound_all(problem)
     if bounds.infeasible:
         return "explain"
@@ -135,11 +137,11 @@ def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
     emptied = msgspec.structs.replace(
         request, nodes=nodes, rules=rules, rejected_nodes=(), claims_in_use=(), budget=budget
     )
-    fleet = NodeTable(nodes)
-    problem = compile_request(emptied, fleet)
+    node_table = NodeTable(nodes)
+    problem = compile_request(emptied, node_table)
     if problem.violations:
         return EmptyClusterFit(fits=False, reasons=tuple(problem.violations))
-    solved = solve(emptied, fleet, problem=problem, maximise=False)
+    solved = solve(emptied, node_table, problem=problem, maximise=False)
     if solved.solution is not None:
         return EmptyClusterFit(fits=True)
     if solved.proved:
@@ -149,20 +151,20 @@ def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
 
 def _among_members(rule: PlanRule) -> PlanRule:
     """Return a rule that counts no placed pod; an affinity to other pods is left out."""
-    there: tuple[tuple[tuple[str, int], ...], ...] = tuple(() for _ in rule.there)
+    counts: tuple[tuple[tuple[str, int], ...], ...] = tuple(() for _ in rule.there)
     keepers = rule.shapes
     if rule.kind == "near" and not set(rule.about) & set(rule.shapes):
         keepers = ()
     return msgspec.structs.replace(
-        rule, shapes=keepers, about=rule.about if keepers else (), there=there
+        rule, shapes=keepers, about=rule.about if keepers else (), there=counts
     )
 
 
-def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
+def _refuse(request: PlanRequest, node_table: NodeTable, solved: Solved) -> Refusal:
     """Return the refusal, after checking whether node rejections alone are the cause."""
     spent = SearchEffort(nodes=solved.nodes, exhausted=solved.proved)
     rests_on = given(request, solved.problem, limited=bool(request.rejected_nodes))
-    status = _status(request, fleet)
+    status = _status(request, node_table)
     if not solved.proved:
         text = (
             f"{_name(request)}: no placement found within the budget of "
@@ -173,7 +175,7 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         )
     rejected_nodes = request.rejected_nodes
     if rejected_nodes:
-        free = solve(request, fleet, options=Options(no_rejections=True), maximise=False)
+        free = solve(request, node_table, options=Options(no_rejections=True), maximise=False)
         if free.solution is not None or not free.proved:
             text = f"{_name(request)}: {GIVEN} {rests_on[-1]}"
             if unseen := ", ".join(rests_on[:-1]):
@@ -185,7 +187,7 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         rests_on = given(request, solved.problem, limited=False)
         solved = free
     explanation = (
-        explain(request, fleet, solved, rejected_nodes)
+        explain(request, node_table, solved, rejected_nodes)
         if request.explain
         else RefusalExplanation(diagnose(request, solved))
     )
@@ -209,10 +211,10 @@ def compared_with_empty(refusal: Refusal, request: PlanRequest) -> Refusal:
     """
     if not request.explain or has_bound(request.root):
         return refusal
-    found = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
+    fit = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
     words: dict[bool | None, WhenEmpty] = {True: "fits", False: "never", None: "unknown"}
     return msgspec.structs.replace(
-        refusal, when_empty=words[found.fits], reasons_when_empty=found.reasons
+        refusal, when_empty=words[fit.fits], reasons_when_empty=fit.reasons
     )
 
 
@@ -221,14 +223,14 @@ def has_bound(group: PlanGroup) -> bool:
     return bool(group.bound) or any(map(has_bound, group.groups))
 
 
-def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
+def _status(request: PlanRequest, node_table: NodeTable) -> Feasibility:
     """Return whether preemption could help: whether static filters and domains alone allow a placement.
 
     Source:
         C.2: a pod that passes the static filters nowhere in the allowed set is UU, not U.
     """
     problem = compile_request(
-        request, fleet, Options(no_rejections=True, no_resources=True, only_near=True)
+        request, node_table, Options(no_rejections=True, no_resources=True, only_near=True)
     )
     anywhere = np.where(problem.allowed, FIT_MAX, 0).astype(np.int64)
     infeasible = bound_all(problem, anywhere).infeasible

@@ -3,9 +3,6 @@
 The unit of a pod is the highest group above it that is disrupted as a whole, else the pod alone (E-4).
 The priority of a unit is that of its groups, the highest where they differ; that of a pod counts only outside all groups
 (E-3).
-
-A pod that terminates but stays (because of a finalizer or a failed node) is not a victim, and no tree waits for its
-capacity: it counts as a running pod that cannot be evicted. Otherwise one such pod could keep trees waiting for ever.
 """
 
 from __future__ import annotations
@@ -174,6 +171,8 @@ class _Collection:
         going: list[Pod] = []
         for node, pods in self.view.on_node.items():
             for pod in pods.values() if node in self.view.nodes else ():
+                # A pod that terminates but stays, because of a finalizer or a failed node, is no victim, and no tree waits
+                # for its capacity: one such pod could otherwise keep trees waiting for ever.
                 if is_stuck(pod, now_us):
                     continue
                 if pod.deleting:

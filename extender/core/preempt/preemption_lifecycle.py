@@ -70,7 +70,7 @@ class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Data about victims beside view and state; a restart loses it."""
+    """What the evictor knows of victims beside view and state; a restart loses it."""
 
     actor: str
     cause: str
@@ -79,10 +79,10 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
     )
     now_us: int
     requested: Mapping[PodUid, EvictionRequest] = {}
-    # seen on their nodes while no deletion was requested by the extender
-    seen: frozenset[PodUid] = frozenset()
+    # observed on their nodes while no deletion was requested by the extender
+    observed: frozenset[PodUid] = frozenset()
     # pods on the nodes of a plan in the first pass after it
-    there: Mapping[PlanId, frozenset[PodUid]] = {}
+    present: Mapping[PlanId, frozenset[PodUid]] = {}
     idle_us: Mapping[PlanId, int] = {}  # how long each pending preemption has made no progress
     stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
 
@@ -148,7 +148,7 @@ def _victim_gone(
         via = eviction.via
     elif preemption.kind == "Pod" and end is not None and end.cause == "preempted":
         via = "deleted"  # by kube-scheduler, which itself evicts the victims of an unmanaged pod on its node
-    elif victim.uid in context.seen:
+    elif victim.uid in context.observed:
         via = "ended"
     elif preemption.epoch == context.epoch:
         via = "already-gone"
@@ -259,8 +259,8 @@ def _cancel_reason(
     if tree is None or tree.problems:
         return "invalid", _problem(tree)
     claimed = [c.uid for claims in preemption.claims.values() for c in claims]
-    waiting = claimed or preemption.extras
-    if waiting and not any(_waits(view, uid) for uid in waiting):
+    claimants = claimed or preemption.extras
+    if claimants and not any(_waits(view, uid) for uid in claimants):
         return "preemptor-deleted", "the members that the capacity was claimed for are gone"
     return "", ""
 

@@ -147,7 +147,7 @@ def preemption_still_holds(
     units = (*planned.victims, *planned.superseded)
     if not all(_is_as_it_was(unit, current.get(_identity(unit)), view) for unit in units):
         return False
-    return still_holds(_made(request, units), planned.plan, _made(now, units))
+    return still_holds(_after_evictions(request, units), planned.plan, _after_evictions(now, units))
 
 
 def _is_as_it_was(unit: PlanUnit, after: PlanUnit | None, view: ClusterView) -> bool:
@@ -174,8 +174,8 @@ def _is_leaving(view: ClusterView, uid: PodUid) -> bool:
     return pod is None or pod.deleting
 
 
-def _made(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:
-    """Return a request as it is when some units and all terminating pods are gone."""
+def _after_evictions(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:
+    """Return a request as it is when some units are evicted and all terminating pods are gone."""
     source = request.evictable or Evictable(priority=0)
     removed = {p.uid for unit in units for p in unit.pods} | {p.uid for p in source.going}
     pods = [p for unit in source.units for p in unit.pods if p.uid in removed]

@@ -112,7 +112,7 @@ def takeovers_by_pods(
 
     def end_of(uid: GangUid, preemption: PendingPreemption) -> Iterator[NewEvent]:
         root = state.gangs.get(uid)
-        earlier = context.there.get(preemption.id, frozenset())
+        earlier = context.present.get(preemption.id, frozenset())
         if preemption.claims:
             newcomers = _sitting_in_claims(view, preemption, earlier)
         elif root is not None and uid in superseded and not root.bound:
@@ -165,7 +165,7 @@ def _newcomer(
         view: The cluster.
         preemption: What was planned.
         node: The node.
-        earlier: The pods that were there.
+        earlier: The pods that were on the node at the time of the plan.
         among: The pods that are known to use the capacity; empty: not known.
     """
     above = [

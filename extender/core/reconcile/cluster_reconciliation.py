@@ -512,7 +512,7 @@ def _released(
     if changed and not started:
         text = "; ".join(sorted(set(changed.values())))
         return [_release(open_ones.values(), "deleted", f"{text}: the tree begins anew")]
-    unusable = _gone(view, root, open_ones, overtaken, changed, now)
+    unusable = _unusable(view, root, open_ones, overtaken, changed, now)
     if not unusable:
         return []
     names = {r.uid for causes in unusable.values() for r, _ in causes}
@@ -540,14 +540,14 @@ def _released(
 def _expired(
     view: ClusterView, unused: Iterable[Reservation], now: ReconcileContext
 ) -> list[AnyEventData]:
-    """Return the events for reservations whose lifetime is over; that of a pod that is gone was not left unused."""
+    """Return the events for reservations whose lifetime is over: expired, or deleted where the pod does not exist any more."""
     waiting: list[Reservation] = []
     deleted: list[tuple[Reservation, str]] = []
     for reservation in unused:
         if reservation.uid in view.pods:
             waiting.append(reservation)
         else:
-            deleted.append((reservation, _gone_words(view, reservation, now)))
+            deleted.append((reservation, _deletion_text(view, reservation, now)))
     events: list[AnyEventData] = []
     if waiting:
         events.append(_release(waiting, "expired", "the reservation was not used in time"))
@@ -556,7 +556,7 @@ def _expired(
     return events
 
 
-def _gone(
+def _unusable(
     view: ClusterView,
     root: GangState,
     open_ones: Mapping[PodUid, Reservation],
@@ -586,7 +586,7 @@ def _missing_reason(
 ) -> tuple[ReleaseReason, str] | None:
     pod = view.pods.get(reservation.uid)
     if pod is None:
-        return "deleted", _gone_words(view, reservation, now)
+        return "deleted", _deletion_text(view, reservation, now)
     if pod.deleting:
         return "deleted", DELETED_UNBOUND
     node = view.nodes.get(reservation.node)
@@ -599,7 +599,7 @@ def _missing_reason(
     return "superseded", "other pods took the capacity of"
 
 
-def _gone_words(view: ClusterView, reservation: Reservation, now: ReconcileContext) -> str:
+def _deletion_text(view: ClusterView, reservation: Reservation, now: ReconcileContext) -> str:
     """Return the words for a member with a reservation that is gone, where there is no evidence that it was bound."""
     end = _end_of(view, reservation.uid, now)
     if end is not None and end.cause == "ended":

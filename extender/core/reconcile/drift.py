@@ -136,7 +136,7 @@ def bound_outside(
     events: list[AnyEventData] = []
     for leaf, pods in tree.members.items():
         for pod in pods:
-            if not is_running(pod) or pod.node not in view.nodes or _known(root, pod):
+            if not is_running(pod) or pod.node not in view.nodes or _is_recorded(root, pod):
                 continue
             events += _outside_events(leaf.name, pod, root)
     if events and root is None:
@@ -150,7 +150,7 @@ def bound_outside(
     return [now.draft(tree.root.uid, tree.root.key.path, data) for data in events]
 
 
-def _known(root: GangState | None, pod: Pod) -> bool:
+def _is_recorded(root: GangState | None, pod: Pod) -> bool:
     return root is not None and (pod.uid in root.reservations or pod.uid in root.bound)
 
 

@@ -2,10 +2,9 @@
 
 A PodGroup keeps the finalizer while a pod that names it is bound and has not ended, or has a reservation, so that
 no running pod loses its policy. A pod that was never bound does not count: it waits for the group, and the group
-would wait for the pod. A CompositePodGroup keeps it while groups name it as their parent; groups on a cycle of
-parents do not count, because they would keep one another for ever. Built-in groups have a finalizer that Kubernetes
-adds and removes. The rules also hold for groups that are not used, because a built-in group has the same name, and
-for invalid ones.
+would wait for the pod. A CompositePodGroup keeps it while groups name it as their parent. Built-in groups have a
+finalizer that Kubernetes adds and removes. The rules also hold for groups that are not used, because a built-in group
+has the same name, and for invalid ones.
 """
 
 from __future__ import annotations
@@ -110,7 +109,10 @@ def _references(view: ClusterView) -> Iterator[tuple[GroupKey, str]]:
 
 
 def _parents(view: ClusterView) -> frozenset[GroupKey]:
-    """Return the parents that groups name, without the references of groups on a cycle of parents."""
+    """Return the parents that groups name.
+
+    References of groups on a cycle of parents do not count: these groups would keep one another for ever.
+    """
     above = {key: composite_key(key.namespace, name) for key, name in _references(view)}
     circular = _on_cycles(above)
     return frozenset(

@@ -267,7 +267,7 @@ class IncrementalReconciliation:
         return drafts
 
     def _noted(self, drafts: list[NewEvent]) -> list[NewEvent]:
-        """Note that the roots of events are compared as a whole the next time."""
+        """Record that the roots of events are compared as a whole the next time."""
         self._open |= {draft.gang_uid: None for draft in drafts}
         return drafts
 

@@ -1,4 +1,4 @@
-"""Reservations that do not fit any more, on nodes that are asked about again and again while their members are bound.
+"""Reservations that do not fit any more, on nodes that are examined repeatedly while their members are bound.
 
 A member that is bound as reserved moves from the reservations of its node to the usage of the node: their sum stays.
 So a node that was examined once is examined again only after another change.

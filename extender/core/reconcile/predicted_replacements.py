@@ -30,9 +30,9 @@ class PredictedLosses:
     """Cache of the holds; valid as long as members, state and awaited answers are the same."""
 
     def __init__(self) -> None:
-        self._gone: IdentityMemo[frozenset[PodUid]] = IdentityMemo()
-        self._found: IdentityMemo[tuple[CapacityClaim, ...]] = IdentityMemo()
-        self._given: IdentityMemo[ReservationState] = IdentityMemo()
+        self._lost: IdentityMemo[frozenset[PodUid]] = IdentityMemo()
+        self._holds: IdentityMemo[tuple[CapacityClaim, ...]] = IdentityMemo()
+        self._predicted: IdentityMemo[ReservationState] = IdentityMemo()
 
     def of(
         self,
@@ -54,19 +54,19 @@ class PredictedLosses:
             gangs: How each gang is predicted; None: exceptions are raised.
         """
         each = gangs or EachGang()
-        lost = self._gone.get(
+        lost = self._lost.get(
             lambda: frozenset((*now.awaited, *vanished(before, view))),
             same=(view.members, before.members, now.awaited),
         )
         if not lost:
             return state
-        holds = self._found.get(
+        holds = self._holds.get(
             lambda: tuple(_holds(view, state, forest, lost, now, each)),
             same=(lost, view.nodes, view.groups, view.ends, state.gangs, state.trees, now.ends),
         )
         if not holds:
             return state
-        return self._given.get(lambda: _with(state, holds), same=(state, holds))
+        return self._predicted.get(lambda: _with(state, holds), same=(state, holds))
 
 
 def vanished(before: ClusterView, view: ClusterView) -> Iterator[PodUid]:

@@ -56,8 +56,8 @@ def unfit_pods(
             to_check.setdefault(shape, {}).setdefault(node.name, []).append(uid)
     for shape, uids_on in to_check.items():
         nodes = [view.nodes[name] for name in uids_on]  # each node once
-        fleet = NodeTable(tuple(_bare_row(node) for node in nodes))
-        passes, chosen = may_run(fleet, shape), selected(fleet, shape)
+        node_table = NodeTable(tuple(_bare_row(node) for node in nodes))
+        passes, chosen = may_run(node_table, shape), selected(node_table, shape)
         for i, node in enumerate(nodes):
             if not passes[i]:
                 words = f"node {node.name} {_unfit_words(node, chosen=bool(chosen[i]))}:"

@@ -42,7 +42,7 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
 
 
 class WantedGroups:
-    """The groups that trees have; only trees that changed are looked at again."""
+    """The groups that trees have; only trees that changed are examined again."""
 
     def __init__(self) -> None:
         self._trees: Mapping[str, WorkloadTree] = {}

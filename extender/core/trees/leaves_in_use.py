@@ -29,11 +29,11 @@ _Use = tuple[WorkloadName, LeafUse]
 
 
 class LeafUses:
-    """The leaves that pods with a tree label name, by workload; leaves without a change are not looked at again."""
+    """The leaves that pods with a tree label name, by workload; leaves without a change are not examined again."""
 
     def __init__(self) -> None:
-        self._seen: Map[GroupKey, Members] | None = None
-        self._known: dict[GroupKey, tuple[Members, tuple[_Use, ...]]] = {}
+        self._members: Map[GroupKey, Members] | None = None
+        self._entries: dict[GroupKey, tuple[Members, tuple[_Use, ...]]] = {}
         self._by_workload: dict[WorkloadName, tuple[LeafUse, ...]] = {}
 
     def of(self, members: Map[GroupKey, Members]) -> Mapping[WorkloadName, tuple[LeafUse, ...]]:
@@ -42,12 +42,12 @@ class LeafUses:
         Args:
             members: The pods by the leaf that they name.
         """
-        if members is self._seen:
+        if members is self._members:
             return self._by_workload
         entries: dict[GroupKey, tuple[Members, tuple[_Use, ...]]] = {}
         by_workload: dict[WorkloadName, list[LeafUse]] = {}
         for key, pods in members.items():
-            entry = self._known.get(key)
+            entry = self._entries.get(key)
             if entry is None or entry[0] is not pods:
                 last = dict(entry[1]) if entry else {}
                 entry = (pods, tuple(_uses(key, list(pods.values()), last)))
@@ -59,7 +59,7 @@ class LeafUses:
             now = tuple(sorted(uses, key=_by_name))
             before = self._by_workload.get(name)
             fresh[name] = before if before == now else now
-        self._seen, self._known, self._by_workload = members, entries, fresh
+        self._members, self._entries, self._by_workload = members, entries, fresh
         return fresh
 
 

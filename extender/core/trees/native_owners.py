@@ -12,10 +12,10 @@ from extender.core.workloads.native.native_groups import NativeGroup
 
 
 class NativeOwners:
-    """The built-in PodGroups by their controlling owner; nothing is looked at again while the groups are the same."""
+    """The built-in PodGroups by their controlling owner; computed again only when the groups have changed."""
 
     def __init__(self) -> None:
-        self._seen: Map[GroupKey, Group] | None = None
+        self._groups: Map[GroupKey, Group] | None = None
         self._by_owner: dict[str, tuple[NativeGroup, ...]] = {}
 
     def of(self, groups: Map[GroupKey, Group]) -> Mapping[str, tuple[NativeGroup, ...]]:
@@ -23,7 +23,7 @@ class NativeOwners:
 
         Groups that are being deleted are left out.
         """
-        if groups is not self._seen:
+        if groups is not self._groups:
             by_owner: dict[str, list[NativeGroup]] = {}
             for key, group in groups.items():
                 if is_native(group) and not group.deleting:
@@ -33,7 +33,7 @@ class NativeOwners:
             for uid, several in by_owner.items():
                 now, before = tuple(sorted(several, key=_by_name)), self._by_owner.get(uid)
                 fresh[uid] = before if before == now else now
-            self._seen, self._by_owner = groups, fresh
+            self._groups, self._by_owner = groups, fresh
         return self._by_owner
 
 

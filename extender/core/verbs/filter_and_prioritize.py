@@ -177,16 +177,16 @@ def _answer_words(root: GangState, tree: Tree) -> str:
         return "not planned yet"  # it is valid again, and the next pass plans it
     beyond = root.phase in ("admitted", "scheduled")
     if root.last_decision.outcome == "unknown":
-        members = "more members" if beyond else "its minimum"
+        subject = "more members" if beyond else "its minimum"
         if _refused_by_scheduler(root):
-            text = f"kube-scheduler refuses every node with capacity for {members}"
+            text = f"kube-scheduler refuses every node with capacity for {subject}"
             rules = possible_pod_rules(root, tree)
             return (
                 f"{text}; rules between pods may be the cause: {', '.join(rules)}"
                 if rules
                 else text
             )
-        return f"no capacity for {members} was found within the search budget"
+        return f"no capacity for {subject} was found within the search budget"
     if root.last_decision.when_empty == "never":
         return "no capacity for its minimum, not even when no other pod runs"
     text = "no capacity for more members" if beyond else "no capacity for its minimum"

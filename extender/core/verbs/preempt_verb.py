@@ -11,8 +11,6 @@ one node of the answer (K40 to K42). It has no data about groups and reservation
   node is cheaper (in the order of E-9) than every other node: then the unit is evicted by a preemption of
   the extender, recorded before the answer, and the answer names the pods of the unit on that node.
 
-Members get an empty answer: the extender plans one preemption for their whole tree.
-
 The choice depends on a `PreemptVerbInput` alone, which is stored with the preemption.
 """
 
@@ -94,7 +92,7 @@ def answer_without_choice(
         state: The committed state.
         pod: The preemptor.
     """
-    if pod.group is not None:
+    if pod.group is not None:  # a member: the extender plans one preemption for its whole tree
         return VictimChoice(candidates=())
     pending = state.preemptions.get(pod.uid)  # type: ignore[call-overload]  # a lone pod is its own root
     if pending is None:
@@ -232,19 +230,19 @@ def _tree(tree: Tree) -> OfferedTree:
 # --- the choice
 
 
-def choose_victims(question: PreemptVerbInput, *, preemption: PlanId | None) -> VictimChoice:
+def choose_victims(verb_input: PreemptVerbInput, *, preemption: PlanId | None) -> VictimChoice:
     """Return all nodes that kube-scheduler may use, or the one node for which whole units are evicted.
 
     Args:
-        question: The input of the choice.
+        verb_input: The input of the choice.
         preemption: Id of the preemption to record; None if the extender must not evict pods.
     """
-    units = {unit.name: unit for unit in question.units}
-    trees = {tree.root: tree for tree in question.trees}
+    units = {unit.name: unit for unit in verb_input.units}
+    trees = {tree.root: tree for tree in verb_input.trees}
     options = [
         option
-        for offer in question.offers
-        if (option := _option(question, offer, units, trees)) is not None
+        for offer in verb_input.offers
+        if (option := _option(verb_input, offer, units, trees)) is not None
     ]
     plain = [option for option in options if not option.whole]
     whole = [option for option in options if option.whole] if preemption is not None else []
@@ -254,22 +252,22 @@ def choose_victims(question: PreemptVerbInput, *, preemption: PlanId | None) -> 
         return VictimChoice(candidates=tuple(option.candidate for option in plain))
     others = [option for option in options if option is not best]
     return VictimChoice(
-        candidates=(best.candidate,), plan=_plan(question, best, others, preemption)
+        candidates=(best.candidate,), plan=_plan(verb_input, best, others, preemption)
     )
 
 
 def _option(
-    question: PreemptVerbInput,
+    verb_input: PreemptVerbInput,
     offer: NodeOffer,
     every: Mapping[str, OfferedUnit],
     trees: Mapping[str, OfferedTree],
 ) -> _Option | None:
     """Return an offer with its price; None where it must not be used."""
     units = tuple(every[name] for name in offer.units)
-    if any(unit.priority >= question.priority for unit in units):
+    if any(unit.priority >= verb_input.priority for unit in units):
         return None
     left = offer.left
-    if left is not None and any(n < question.requests[r] for r, n in left.items()):
+    if left is not None and any(n < verb_input.requests[r] for r, n in left.items()):
         return None
     if any(_breaks(trees[root], units) for root in sorted({u.tree for u in units if u.tree})):
         return None
@@ -308,12 +306,12 @@ def _breaks(tree: OfferedTree, units: Iterable[OfferedUnit]) -> bool:
 
 
 def _plan(
-    question: PreemptVerbInput, best: _Option, others: list[_Option], preemption: PlanId
+    verb_input: PreemptVerbInput, best: _Option, others: list[_Option], preemption: PlanId
 ) -> PreemptionPlanned:
     return PreemptionPlanned(
         preemption=preemption,
         kind="Pod",
-        priority=question.priority,
+        priority=verb_input.priority,
         victims=tuple(map(_victim_unit, best.units)),
         cost=_numbers(best.price),
         alternatives=tuple(
@@ -324,10 +322,10 @@ def _plan(
             )
             for other in sorted(others, key=lambda o: o.price)
         ),
-        shapes=(question.requests,),
+        shapes=(verb_input.requests,),
         assignments=(
             AssignmentRecord(
-                pod=question.pod, uid=question.uid, group="", node=best.candidate.node
+                pod=verb_input.pod, uid=verb_input.uid, group="", node=best.candidate.node
             ),
         ),
         planner=PLANNER_VERSION,

@@ -97,10 +97,10 @@ _HEAD = msgspec.json.Decoder(PreemptVerbInput)
 _PART: msgspec.json.Decoder[_Part] = msgspec.json.Decoder(_Part)
 
 
-def encode(question: PreemptVerbInput) -> EncodedRequest:
+def encode(verb_input: PreemptVerbInput) -> EncodedRequest:
     """Return an input encoded as head and parts."""
-    head = _ENCODER.encode(msgspec.structs.replace(question, offers=(), units=(), trees=()))
-    parts = tuple(map(_ENCODER.encode, _parts(question)))
+    head = _ENCODER.encode(msgspec.structs.replace(verb_input, offers=(), units=(), trees=()))
+    parts = tuple(map(_ENCODER.encode, _parts(verb_input)))
     return EncodedRequest(
         head=head,
         parts=parts,
@@ -109,10 +109,10 @@ def encode(question: PreemptVerbInput) -> EncodedRequest:
     )
 
 
-def _parts(question: PreemptVerbInput) -> Iterator[_Part]:
-    yield from (_Offers(tuple(rows)) for rows in cut(question.offers, lambda o: o.node))
-    yield from (_Units(tuple(rows)) for rows in cut(question.units, lambda u: u.name))
-    yield from (_Trees(tuple(rows)) for rows in cut(question.trees, lambda t: t.root))
+def _parts(verb_input: PreemptVerbInput) -> Iterator[_Part]:
+    yield from (_Offers(tuple(rows)) for rows in cut(verb_input.offers, lambda o: o.node))
+    yield from (_Units(tuple(rows)) for rows in cut(verb_input.units, lambda u: u.name))
+    yield from (_Trees(tuple(rows)) for rows in cut(verb_input.trees, lambda t: t.root))
 
 
 def decode(head: bytes, parts: Sequence[bytes]) -> PreemptVerbInput:
@@ -145,14 +145,14 @@ def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, Inpu
     Raises:
         msgspec.ValidationError: The head or a part has another shape.
     """
-    question = _HEAD.decode(head)
+    verb_input = _HEAD.decode(head)
     nodes = evictable = pods = 0
     for part in map(_PART.decode, parts):
         match part:
             case _Offers():
                 nodes += len(part.rows)
             case _Units():
-                lower = [unit for unit in part.rows if unit.priority < question.priority]
+                lower = [unit for unit in part.rows if unit.priority < verb_input.priority]
                 evictable += len(lower)
                 pods += sum(len(unit.pods) for unit in lower)
             case _Trees():

@@ -37,6 +37,10 @@ def leaf_of_pod(labels: Mapping[str, str]) -> str:
 def kind_of_pod(labels: Mapping[str, str]) -> WorkloadKind | None:
     """Return the kind of workload that made a pod with these labels, or None."""
     return next(
-        (one for one in KINDS if one.name_label in labels and leaf_name(one.name_rules, labels)),
+        (
+            kind
+            for kind in KINDS
+            if kind.name_label in labels and leaf_name(kind.name_rules, labels)
+        ),
         None,
     )

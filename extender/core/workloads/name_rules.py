@@ -1,9 +1,8 @@
 """Rules that compute the name of a pod's leaf from its labels, in Python and as CEL.
 
 A pod gets its leaf when it is created, from a MutatingAdmissionPolicy; the service computes the same names for the
-groups that it creates. So a rule is data, and both forms are made from it: they cannot differ. A name is the value of
-a label, so it has at most 63 characters; only the first part of a name, which no two workloads need to differ in, is
-shortened. CEL has no hash function: names are made unique by pieces of UIDs and by revisions.
+groups that it creates. So a rule is data, and both forms are made from it: they cannot differ. CEL has no hash
+function, so names are made unique by pieces of UIDs and by revisions.
 """
 
 from __future__ import annotations
@@ -54,7 +53,8 @@ class NameRule(msgspec.Struct, frozen=True, kw_only=True):
 def joined_name(head: str, rest: str) -> str:
     """Return `head` and `rest` as one name of at most NAME_MAX characters.
 
-    `head` is shortened first. A `rest` that fills the name loses its beginning, behind an `x`.
+    `head` is shortened first, because no two names need to differ in it. A `rest` that fills the name loses its
+    beginning, behind an `x`.
     """
     head, rest = head.replace(".", "-"), rest.replace(".", "-")
     if len(head) + len(rest) <= NAME_MAX:
@@ -65,21 +65,21 @@ def joined_name(head: str, rest: str) -> str:
 
 
 def split_name(pattern: re.Pattern[str], head: str, name: str) -> re.Match[str] | None:
-    """Return the match of `pattern` with what `joined_name` put behind `head`, or None: the name is another one's."""
+    """Return the match of `pattern` with what `joined_name` put behind `head`; None: the name belongs to another workload."""
     head = head.replace(".", "-")
-    if name.startswith(head) and (found := pattern.fullmatch(name, len(head))):
-        return found
+    if name.startswith(head) and (match := pattern.fullmatch(name, len(head))):
+        return match
     if len(name) == NAME_MAX:  # perhaps it was shortened
         for at in range(min(len(head), NAME_MAX) - 1, 0, -1):
-            if name.startswith(head[:at]) and (found := pattern.fullmatch(name, at)):
-                return found
+            if name.startswith(head[:at]) and (match := pattern.fullmatch(name, at)):
+                return match
     return None
 
 
 def leaf_name(rules: Iterable[NameRule], labels: Mapping[str, str]) -> str:
     """Return the name of the leaf of a pod with these labels by the first rule that applies, or an empty string."""
     for rule in rules:
-        if all(_meets(labels, one) for one in rule.when) and all(
+        if all(_meets(labels, condition) for condition in rule.when) and all(
             key in labels for key in rule.label_keys
         ):
             rest = "".join(_piece(labels, piece) for piece in rule.rest)
@@ -90,7 +90,7 @@ def leaf_name(rules: Iterable[NameRule], labels: Mapping[str, str]) -> str:
 def labels_of_leaf(
     rules: Iterable[NameRule], labels: Mapping[str, str], name: str
 ) -> Mapping[str, str]:
-    """Return labels with which a pod has this leaf, for who makes pods as a controller does: the inverse of `leaf_name`.
+    """Return labels with which a pod has this leaf, for callers that make pods as a controller does; inverse of `leaf_name`.
 
     Args:
         rules: Of the kind of the workload.
@@ -102,41 +102,41 @@ def labels_of_leaf(
     """
     rules = tuple(rules)
     for rule in rules:
-        found = _labels_by_rule(rule, labels, name)
-        if leaf_name(rules, found) == name:
-            return found
+        completed = _labels_by_rule(rule, labels, name)
+        if leaf_name(rules, completed) == name:
+            return completed
     return dict(labels)
 
 
 def _labels_by_rule(rule: NameRule, labels: Mapping[str, str], name: str) -> dict[str, str]:
-    found = dict(labels)
+    completed = dict(labels)
     for condition in rule.when:
         if condition.value is not None and not condition.absent:
-            found.setdefault(condition.key, condition.value)
+            completed.setdefault(condition.key, condition.value)
     if not rule.rest:
-        found.setdefault(rule.head.key, name)
-        return found
+        completed.setdefault(rule.head.key, name)
+        return completed
     unknown: list[str] = []
     pattern = ""
     for piece in rule.rest:
-        if isinstance(piece, str) or piece.key in found:
-            pattern += re.escape(_piece(found, piece).replace(".", "-"))
+        if isinstance(piece, str) or piece.key in completed:
+            pattern += re.escape(_piece(completed, piece).replace(".", "-"))
         else:
             unknown.append(piece.key)
             pattern += "(.+)"
-    head = _piece(found, rule.head) if rule.head.key in found else ""
+    head = _piece(completed, rule.head) if rule.head.key in completed else ""
     matched = split_name(re.compile(pattern), head, name)
     if matched is not None:
-        found.update(zip(unknown, matched.groups(), strict=True))
-    return found
+        completed.update(zip(unknown, matched.groups(), strict=True))
+    return completed
 
 
 def _meets(labels: Mapping[str, str], condition: LabelCondition) -> bool:
     if condition.value is None:
-        found = condition.key in labels
+        is_met = condition.key in labels
     else:
-        found = labels.get(condition.key) == condition.value
-    return found is not condition.absent
+        is_met = labels.get(condition.key) == condition.value
+    return is_met is not condition.absent
 
 
 def _piece(labels: Mapping[str, str], piece: Piece) -> str:
@@ -158,7 +158,7 @@ def cel_of(rules: Iterable[NameRule], labels: str = "variables.labels") -> str:
     """
     text = "''"
     for rule in reversed(tuple(rules)):
-        conditions = [_cel_condition(labels, one) for one in rule.when]
+        conditions = [_cel_condition(labels, condition) for condition in rule.when]
         conditions += [f"{_cel_text(key)} in {labels}" for key in rule.label_keys]
         name = _cel_name(_cel_piece(labels, rule.head), [_cel_piece(labels, p) for p in rule.rest])
         text = f"({' && '.join(conditions)})\n? {name}\n: ({text})"
@@ -167,10 +167,10 @@ def cel_of(rules: Iterable[NameRule], labels: str = "variables.labels") -> str:
 
 def _cel_condition(labels: str, condition: LabelCondition) -> str:
     key = _cel_text(condition.key)
-    there = f"{key} in {labels}"
+    expression = f"{key} in {labels}"
     if condition.value is not None:
-        there = f"{there} && {labels}[{key}] == {_cel_text(condition.value)}"
-    return f"!({there})" if condition.absent else f"({there})"
+        expression = f"{expression} && {labels}[{key}] == {_cel_text(condition.value)}"
+    return f"!({expression})" if condition.absent else f"({expression})"
 
 
 def _cel_text(text: str) -> str:

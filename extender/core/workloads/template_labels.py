@@ -27,10 +27,10 @@ def with_template_labels(
     """
 
     def labels(item: Mapping[str, Any]) -> Mapping[str, str]:
-        found = {TREE_LABEL: profile}
+        added = {TREE_LABEL: profile}
         if kind.leaf_label is not None and (leaf := kind.leaf_label(item)):
-            found[LEAF_LABEL] = leaf
-        return found
+            added[LEAF_LABEL] = leaf
+        return added
 
     holder: Any = {"metadata": {"labels": dict(workload.labels)}, "spec": workload.spec}
     for path in kind.template_paths:
@@ -38,27 +38,27 @@ def with_template_labels(
     return msgspec.structs.replace(workload, spec=holder["spec"])
 
 
-def _labelled(here: Any, steps: list[str], item: Any, labels: _LabelsFor) -> Any:  # noqa: ANN401 -- parts of an object
+def _labelled(part: Any, steps: list[str], item: Any, labels: _LabelsFor) -> Any:  # noqa: ANN401 -- parts of an object
     """Return a part of an object with the labels on the templates below it.
 
     Args:
-        here: The part; it is not changed.
+        part: The part; it is not changed.
         steps: The path of the templates below it.
         item: What has the templates: the innermost item of a list on the path, else the object.
         labels: Returns the labels for a template of an item.
     """
-    if not isinstance(here, Mapping):
-        return here
+    if not isinstance(part, Mapping):
+        return part
     if not steps:
-        metadata = here.get("metadata") or {}
+        metadata = part.get("metadata") or {}
         own = metadata.get("labels") or {}
-        return {**here, "metadata": {**metadata, "labels": {**labels(item), **own}}}
+        return {**part, "metadata": {**metadata, "labels": {**labels(item), **own}}}
     name, is_list, _ = steps[0].partition("[]")
-    below = here.get(name)
+    below = part.get(name)
     if below is None:
-        return here
+        return part
     if is_list:
-        changed = [_labelled(one, steps[1:], one, labels) for one in below]
+        changed = [_labelled(element, steps[1:], element, labels) for element in below]
     else:
         changed = _labelled(below, steps[1:], item, labels)
-    return {**here, name: changed}
+    return {**part, name: changed}

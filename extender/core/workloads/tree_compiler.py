@@ -66,16 +66,16 @@ def with_minima(
     """
     if not policy.minima or not roots:
         return roots
-    known = dict.fromkeys(part.role for root in roots for part in _counted(root))
+    roles = dict.fromkeys(part.role for root in roots for part in _counted(root))
     minima = dict(policy.minima)
     if "" in minima:
-        if len(known) > 1:
-            text = f"{minima['']} is for one role, but there are several; write one of {', '.join(f'{r}=N' for r in known)}"
+        if len(roles) > 1:
+            text = f"{minima['']} is for one role, but there are several; write one of {', '.join(f'{r}=N' for r in roles)}"
             raise _invalid_min(workload, text)
-        minima = dict.fromkeys(known, minima[""])
+        minima = dict.fromkeys(roles, minima[""])
     for role in minima:
-        if role not in known:
-            text = f"no role {role!r}; there are {', '.join(known) or 'none'}"
+        if role not in roles:
+            text = f"no role {role!r}; there are {', '.join(roles) or 'none'}"
             raise _invalid_min(workload, text)
     return tuple(_with_minimum(workload, root, minima) for root in roots)
 
@@ -91,20 +91,18 @@ def _counted(part: Part) -> Iterable[Part]:
 
 def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int]) -> Part:
     if part.role:
-        wanted = minima.get(part.role)
-        if wanted is None:
+        minimum = minima.get(part.role)
+        if minimum is None:
             return part
         if isinstance(part, Leaf):
             most, limit, unit = part.pods, part.most, "pod"
         else:
             limit = max(part.most, len(part.children))
             most, unit = limit, "group"
-        if wanted > limit:
-            text = (
-                f"{part.role}={wanted} is more than the {counted(limit, unit)} that {part.role} has"
-            )
+        if minimum > limit:
+            text = f"{part.role}={minimum} is more than the {counted(limit, unit)} that {part.role} has"
             raise _invalid_min(workload, text)
-        return msgspec.structs.replace(part, minimum=max(1, min(wanted, most)))
+        return msgspec.structs.replace(part, minimum=max(1, min(minimum, most)))
     if isinstance(part, Composite):
         children = tuple(_with_minimum(workload, child, minima) for child in part.children)
         pairs = zip(part.children, children, strict=True)
@@ -267,7 +265,7 @@ def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     except InvalidPolicy as invalid:
         return CompiledTree(outcome="refused", refusal=invalid.refusal)
     composites = tuple(
-        one for one in _never_raised(groups, request) if one.kind == "CompositePodGroup"
+        group for group in _never_raised(groups, request) if group.kind == "CompositePodGroup"
     )
     notices = native_notices(workload, groups, adopted, settings)
     return CompiledTree(outcome="compiled", groups=composites, adopted=adopted, notices=notices)
@@ -301,7 +299,7 @@ def _kind_policy(request: CompileRequest) -> KindPolicy:
 
 def _has_tree(request: CompileRequest) -> bool:
     """Return whether a workload has more than Basic leaves; its leaves keep their parents, so nothing is taken from it."""
-    return any(not one.basic or one.kind != "PodGroup" for one in request.existing)
+    return any(not group.basic or group.kind != "PodGroup" for group in request.existing)
 
 
 def _refused(
@@ -312,7 +310,7 @@ def _refused(
     One that asked for a tree is held, and one that has gangs keeps them. One that is only covered by its namespace gets
     Basic leaves: it runs pod by pod.
     """
-    if request.requested or any(not one.basic for one in request.existing):
+    if request.requested or any(not group.basic for group in request.existing):
         return CompiledTree(outcome="refused", refusal=refusal)
     return _basic(kind, request, policy, refusal)
 
@@ -358,7 +356,7 @@ def _groups(
     Raises:
         InvalidPolicy: Two leaves have one name, a tree has two priority classes, or a composite has too many children.
     """
-    found: list[GroupSpec] = []
+    specs: list[GroupSpec] = []
     for root in roots:
         priority_class = _one_priority_class(workload, root)
         depth = _depth(root) + bool(policy.parent)
@@ -368,14 +366,14 @@ def _groups(
                 above, help_ = f" with its parent {policy.parent!r}", f"such as {PARENT_ANNOTATION}"
             text = f"the tree would have {depth} levels{above}, at most {DEPTH_MAX} are allowed; leave one out, {help_}"
             raise _invalid(workload, "TooDeep", "metadata.annotations", text)
-        found += _groups_of(workload, root, policy, priority_class, policy.parent, is_root=True)
-    _check_names(workload, found)
-    return tuple(found)
+        specs += _groups_of(workload, root, policy, priority_class, policy.parent, is_root=True)
+    _check_names(workload, specs)
+    return tuple(specs)
 
 
 def _check_names(workload: WorkloadObject, groups: Iterable[GroupSpec]) -> None:
     """Raise InvalidPolicy if a group cannot have its name, or two groups have one name."""
-    seen = set()
+    taken = set()
     for group in groups:
         longest = NAME_MAX if group.kind == "PodGroup" else _COMPOSITE_NAME_MAX
         if not _NAME.fullmatch(group.name) or len(group.name) > longest:
@@ -384,13 +382,13 @@ def _check_names(workload: WorkloadObject, groups: Iterable[GroupSpec]) -> None:
                 f"lower case letters, digits and dashes, here at most {longest}"
             )
             raise _invalid(workload, "InvalidName", "metadata.name", text)
-        if (group.kind, group.name) in seen:
+        if (group.kind, group.name) in taken:
             text = (
                 f"two parts would both be {group.kind} {group.name}; give the workload or its parts other names, and "
                 "shorter ones if they differ only behind the first characters"
             )
             raise _invalid(workload, "NamesCollide", "metadata.name", text)
-        seen.add((group.kind, group.name))
+        taken.add((group.kind, group.name))
 
 
 def _groups_of(
@@ -501,7 +499,7 @@ def _never_raised(groups: tuple[GroupSpec, ...], request: CompileRequest) -> tup
 
     A minimum is lowered at once. It is raised when the pods for it exist: a gang that runs is never broken by a count.
     """
-    before = {(one.kind, one.name): one for one in request.existing}
+    before = {(existing.kind, existing.name): existing for existing in request.existing}
     pods = {use.name: use.pods for use in request.uses}
     children = Counter(group.parent for group in groups)
 
@@ -509,8 +507,8 @@ def _never_raised(groups: tuple[GroupSpec, ...], request: CompileRequest) -> tup
         old = before.get((group.kind, group.name))
         if old is None or group.basic or old.basic or group.minimum <= old.minimum:
             return group
-        there = pods.get(group.name, 0) if group.kind == "PodGroup" else children[group.name]
-        if there >= group.minimum:
+        present = pods.get(group.name, 0) if group.kind == "PodGroup" else children[group.name]
+        if present >= group.minimum:
             return group
         return msgspec.structs.replace(
             group, minimum=old.minimum, required=old.required if group.required else ()

@@ -141,7 +141,7 @@ def _minima(workload: WorkloadObject) -> Mapping[str, int]:
     if text is None:
         return {}
     raw = {"": text} if "=" not in text else _pairs(workload, MIN_ANNOTATION, None)
-    found = {}
+    minima = {}
     for role, given in raw.items():
         number = given.strip()
         if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= _COUNT_MAX:
@@ -151,29 +151,29 @@ def _minima(workload: WorkloadObject) -> Mapping[str, int]:
                 MIN_ANNOTATION,
                 f"{number!r} is not a number of at least 1, such as {example}",
             )
-        found[role] = int(number)
-    return found
+        minima[role] = int(number)
+    return minima
 
 
 def _pairs(
-    workload: WorkloadObject, annotation: str, known: tuple[str, ...] | None
+    workload: WorkloadObject, annotation: str, allowed: tuple[str, ...] | None
 ) -> dict[str, str]:
     """Return the entries of a list such as `root=net/block,leaf=net/rack`."""
     text = workload.annotations.get(annotation, "")
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in entry.partition("="))
         if not equals or not key or not value:
-            example = "root=net/block,leaf=net/rack" if known else "prefill=2,decode=1"
+            example = "root=net/block,leaf=net/rack" if allowed else "prefill=2,decode=1"
             raise _invalid(
                 workload, annotation, f"{entry!r} is not NAME=VALUE; an example is {example}"
             )
-        if known is not None and key not in known:
-            raise _invalid(workload, annotation, f"{key!r} is none of {', '.join(known)}")
-        if key in found:
+        if allowed is not None and key not in allowed:
+            raise _invalid(workload, annotation, f"{key!r} is none of {', '.join(allowed)}")
+        if key in pairs:
             raise _invalid(workload, annotation, f"{key!r} is there twice")
-        found[key] = value
-    return found
+        pairs[key] = value
+    return pairs
 
 
 def _object_name(workload: WorkloadObject, annotation: str) -> str:

@@ -21,7 +21,10 @@ UID_PIECE = 8  # characters of a UID in names: 32 bits, unique among workloads o
 def has_condition(workload: WorkloadObject, *types: str) -> bool:
     """Return whether one of these conditions is True."""
     conditions = workload.status.get("conditions") or ()
-    return any(one.get("type") in types and one.get("status") == "True" for one in conditions)
+    return any(
+        condition.get("type") in types and condition.get("status") == "True"
+        for condition in conditions
+    )
 
 
 def never(workload: WorkloadObject) -> bool:
@@ -71,33 +74,33 @@ def managed_by_other(workload: WorkloadObject, own: str) -> str:
     return ""
 
 
-def required(thing: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+def required(obj: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     """Return an object inside another one.
 
     Raises:
         BadInput: It is missing, or no object.
     """
-    found: Any = thing
+    value: Any = obj
     for at, field in enumerate(path, start=1):
-        found = found.get(field)
-        if not isinstance(found, Mapping):
-            state = "is missing" if found is None else "is no object"
+        value = value.get(field)
+        if not isinstance(value, Mapping):
+            state = "is missing" if value is None else "is no object"
             raise BadInput(f"{'.'.join(path[:at])}: {state}")
-    result: Mapping[str, Any] = found
+    result: Mapping[str, Any] = value
     return result
 
 
 def only_whole(workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
     """Return the refusals of a kind that has no choice of gangs and no templates of a Workload."""
-    found = []
+    problems = []
     mode = workload.annotations.get(GANG_ANNOTATION, "all")
     if mode != "all":
         text = f"{mode!r} is for a JobSet; a {workload.kind} has only all"
-        found.append((GANG_ANNOTATION, text))
+        problems.append((GANG_ANNOTATION, text))
     if WORKLOAD_ANNOTATION in workload.annotations:
         text = f"is for a JobSet; a {workload.kind} has no templates to map"
-        found.append((WORKLOAD_ANNOTATION, text))
+        problems.append((WORKLOAD_ANNOTATION, text))
     return tuple(
         refusal_of(workload, "InvalidAnnotation", f"metadata.annotations[{key}]", text)
-        for key, text in found
+        for key, text in problems
     )

@@ -85,13 +85,13 @@ def pod_templates(paths: Iterable[str], spec: Mapping[str, Any]) -> Iterator[Map
         yield from _at({"spec": spec}, path.split("."))
 
 
-def _at(here: object, steps: list[str]) -> Iterator[Mapping[str, Any]]:
-    if not isinstance(here, Mapping):
+def _at(part: object, steps: list[str]) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(part, Mapping):
         return
     if not steps:
-        yield here
+        yield part
         return
     name, listed, _ = steps[0].partition("[]")
-    value = here.get(name)
+    value = part.get(name)
     for item in (value or ()) if listed else (value,):
         yield from _at(item, steps[1:])

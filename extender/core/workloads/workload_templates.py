@@ -30,7 +30,7 @@ class TemplateUser(msgspec.Struct, frozen=True, kw_only=True):
     """A workload that names a Workload."""
 
     workload: WorkloadObject
-    wanted: str  # the name in its annotation
+    name: str  # of the Workload, in its annotation
     templates: WorkloadObject | None  # the Workload, if it exists
 
 
@@ -43,7 +43,7 @@ class _Reading(msgspec.Struct, frozen=True, kw_only=True):
     def refusal(self, reason: str, text: str) -> InvalidPolicy:
         """Return the refusal of the workload with this reason."""
         field = f"metadata.annotations[{WORKLOAD_ANNOTATION}]"
-        text = f"Workload {self.user.wanted}: {text}"
+        text = f"Workload {self.user.name}: {text}"
         return InvalidPolicy(refusal_of(self.user.workload, reason, field, text))
 
 
@@ -65,7 +65,7 @@ def templated_roots(
         InvalidPolicy: The Workload does not exist, or does not fit the parts.
     """
     reading = _Reading(user=user, parts=parts, step_of=step_of, name_of=name_of)
-    if user.templates is None or user.templates.name != user.wanted:
+    if user.templates is None or user.templates.name != user.name:
         text = "does not exist in this namespace yet; create it, or remove the annotation"
         raise reading.refusal("WorkloadMissing", text)
     spec = user.templates.spec
@@ -124,7 +124,11 @@ def _composite(template: Template, reading: _Reading) -> Iterable[Part]:
         role="",
         children=children,
         minimum=min(max(minimum, len(required)), len(children)),
-        required=tuple(one for one in required if any(one == child.name for child in children)),
+        required=tuple(
+            child_name
+            for child_name in required
+            if any(child_name == child.name for child in children)
+        ),
         given=_given(template, reading),
     )
 
@@ -135,8 +139,8 @@ def _required(gang: Mapping[str, Any], template: Template, reading: _Reading) ->
     Raises:
         InvalidPolicy: There is no such template below it.
     """
-    inner = [str(one.get("name")) for one in template.get("compositePodGroupTemplates") or ()]
-    leaves = [str(one.get("name")) for one in template.get("podGroupTemplates") or ()]
+    inner = [str(child.get("name")) for child in template.get("compositePodGroupTemplates") or ()]
+    leaves = [str(child.get("name")) for child in template.get("podGroupTemplates") or ()]
     for name in gang.get("requiredGroups") or ():
         if name in inner:
             yield reading.name_of(name)
@@ -186,7 +190,12 @@ def _leaf(template: Template, part: Part, reading: _Reading) -> Leaf:
 
 
 def _minimum(
-    gang: Mapping[str, Any] | None, field: str, most: int, what: str, unit: str, reading: _Reading
+    gang: Mapping[str, Any] | None,
+    field: str,
+    most: int,
+    subject: str,
+    unit: str,
+    reading: _Reading,
 ) -> int:
     """Return the minimum of a gang; BASIC where it is none.
 
@@ -197,7 +206,7 @@ def _minimum(
         return BASIC
     minimum = number(gang, field, most)
     if minimum > most:
-        text = f"{what} has {field} {minimum}, but there are only {most} {unit}; lower it"
+        text = f"{subject} has {field} {minimum}, but there are only {most} {unit}; lower it"
         raise reading.refusal("WorkloadDiffers", text)
     return max(1, minimum)
 
@@ -210,7 +219,7 @@ def _given(template: Template, reading: _Reading) -> Given:
             raise reading.refusal("WorkloadDiffers", text)
     topology = (template.get("schedulingConstraints") or {}).get("topology") or ()
     return Given(
-        workload=reading.user.wanted,
+        workload=reading.user.name,
         template=name,
         topology=str(topology[0].get("key", "")) if topology else "",
         disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,

@@ -130,7 +130,7 @@ class PastNodesApi:
         checked_text(name, "node")
         exists = KNOWN in request.headers
         state = await self._as_of.state(
-            query.get("at", ""), Scope(node=name), known=exists, readers=visibility_of(request)
+            query.get("at", ""), Scope(node=name), exists=exists, readers=visibility_of(request)
         )
         node = next((n for n in state.nodes if n.node == name), None)
         return _answer(request, NodeAnswer(state=state, node=node, live=None))

@@ -4,7 +4,7 @@ The service alone knows what a caller may see, and that is in a header of each q
 machine reaches the socket too: a query without the key of this run (`KEY`) is refused.
 
 `QueryProcess` is the side of the service: it keeps the query process running, forwards each query and returns the
-answer piece by piece. `answering` is the side of the query process (extender/query_main.py): an application whose
+answer piece by piece. The side of the query process is extender/query_main.py: an application whose
 handlers have no state but the database.
 
 Note: the listening socket belongs to the service and exists longer than a query process. A query that comes while
@@ -45,7 +45,7 @@ from extender.http.responses.unsent_answers import SentResponse
 from extender.http.scheduler.leader_proxy import milliseconds
 from extender.http.web.server import KEEPALIVE_S, Routed
 from extender.runtime.cooperative_yield import Yielder
-from extender.runtime.forked_process import ForkedProcess
+from extender.runtime.worker_process import ForkedProcess
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 
@@ -11,7 +12,12 @@ from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.capacity.hold_progress import HELD, hold_progress
 from extender.core.fairness.wait_reasons import WaitReason
 from extender.core.holds.hold_turns import HoldRefusal
-from extender.core.log.reservation_state import Reservation, ReservationState, reservations_on
+from extender.core.log.reservation_state import (
+    Reservation,
+    ReservationState,
+    WorkloadTree,
+    reservations_on,
+)
 from extender.core.log.visible_state import visible_part
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
@@ -25,7 +31,7 @@ from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.planner.plan_types import SEARCH_BUDGET
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
 from extender.ports.log_ports import Clock, StateSource
-from extender.queries.explain.explanation import Check, Explanation, Related
+from extender.queries.explain.explanation import Check, Explanation
 from extender.queries.explain.gang_checks import (
     GROUP_HELP,
     Finding,
@@ -34,7 +40,7 @@ from extender.queries.explain.gang_checks import (
     missing_group,
     orphan_finding,
     planned_finding,
-    which,
+    turn_finding,
     with_bind_failure,
     with_unheld,
 )
@@ -43,21 +49,17 @@ from extender.queries.explain.member_checks import (
     extra_members,
     placed_checks,
 )
-from extender.queries.explain.name_lookup import (
-    GROUP_KINDS,
-    ObjectName,
-    WantedName,
-    all_names,
-    in_other_namespace,
-    matches,
-    similar_names,
-)
+from extender.queries.explain.name_lookup import ObjectName, WantedName, all_names, similar_names
 from extender.queries.explain.name_search import NameSearch, search_names
-from extender.queries.explain.past_explanation import turn_finding
+from extender.queries.explain.object_explanation import (
+    ObjectDetails,
+    ObjectReader,
+    gangs_on_node,
+)
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.plan.node_groups import NodeGroupSpec
-from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanReply
-from extender.queries.plan.plan_service import ClusterSource, PlanResult
+from extender.queries.plan.node_groups import NodeGroup
+from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanAnswer, PlanInput
+from extender.queries.plan.plan_service import ClusterSource
 from extender.queries.state.gang_status import RootWorkload, gang_status
 from extender.queries.state.live_node import live_node
 from extender.queries.state.node_inventory import groups_below, groups_by_parent
@@ -65,7 +67,6 @@ from extender.queries.state.state_report import gang_at
 from extender.queries.state.workload_trees import RootKey, root_groups, workloads_of_roots
 from extender.runtime.cooperative_yield import Yielder
 
-RELATED_MAX = 20  # members, or gangs of a node
 WARNINGS_MAX = 3  # of one tree
 
 
@@ -84,56 +85,25 @@ NOT_LEADING = LiveProgress(turns=dict, at_bind=frozenset)
 
 
 @dataclass(frozen=True, slots=True)
-class _Now:
-    """The cluster and the log as one explanation sees them."""
-
-    view: ClusterView
-    state: ReservationState  # all of it
-    pace: Yielder
-    readers: Visibility  # what the caller sees
-
-
 class ExplainService:
-    """Answers questions about one object as the cluster and the log are now.
+    """Answers questions about one object as the cluster and the log are now."""
 
-    Args:
-        cluster: The cluster.
-        state: The reservation state.
-        clock: For the time of the answer.
-        plan: Answers plan queries, outside of the event loop.
-        node_groups: Of the cluster autoscaler; empty: not known.
-        budget: Search nodes that one of these queries may cost.
-        live: What only the leader knows.
-    """
+    cluster: ClusterSource
+    state: StateSource
+    clock: Clock  # for the time of the answer
+    # answers plan queries about the cluster, outside of the event loop
+    plan: Callable[[PlanInput], Awaitable[PlanAnswer]]
+    node_groups: tuple[NodeGroup, ...] = ()  # of the cluster autoscaler; empty: not known
+    budget: int = SEARCH_BUDGET  # search nodes that one of these queries may cost
+    live: LiveProgress = NOT_LEADING  # what only the leader knows
+    workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = field(default_factory=IdentityMemo)
+    labels: IdentityMemo[NodeLabels] = field(default_factory=IdentityMemo)
 
-    def __init__(
-        self,
-        cluster: ClusterSource,
-        state: StateSource,
-        clock: Clock,
-        plan: Callable[[bytes, Visibility], Awaitable[PlanResult]],
-        node_groups: tuple[NodeGroupSpec, ...] = (),
-        budget: int = SEARCH_BUDGET,
-        live: LiveProgress = NOT_LEADING,
-    ) -> None:
-        self._live = live
-        self._cluster = cluster
-        self._state = state
-        self._clock = clock
-        self._plan = plan
-        self._node_groups = node_groups
-        self._budget = min(budget, BUDGET_MAX)
-        self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
-        self._labels: IdentityMemo[NodeLabels] = IdentityMemo()
-
-    async def explain(self, wanted: WantedName, readers: Visibility = EVERYTHING) -> Explanation:
-        """Return why an object is in its state, and what would help.
-
-        Of several objects with the name, the first of `KINDS` is explained, and the others are in `related`. A name without
-        a namespace that only one other namespace has is explained there.
+    async def explain(self, name: WantedName, readers: Visibility = EVERYTHING) -> Explanation:
+        """Return why an object is in its state, and what would help; see `ObjectReader`.
 
         Args:
-            wanted: The name.
+            name: The name.
             readers: What the caller sees.
 
         Raises:
@@ -141,156 +111,165 @@ class ExplainService:
             ClusterUnavailable: A plan is needed, and the view of the cluster is not current.
             TooManyQueries: A plan is needed, and too many plan queries wait already.
         """
-        view, state, pace = self._cluster.view(), self._state.committed, Yielder()
-        found = await matches(all_names(view, state, readers), wanted, pace)
-        if not found:
-            elsewhere = await in_other_namespace(all_names(view, state, readers), wanted, pace)
-            if elsewhere is not None:
-                found = await matches(all_names(view, state, readers), elsewhere, pace)
-        if not found:
-            near = await similar_names(all_names(view, state, readers), wanted, pace)
-            raise NotFound(_not_found(wanted, near))
-        subject, *others = found
-        explanation = await self._of(_Now(view, state, pace, readers), subject)
-        same = tuple(Related(kind=o.kind, name=o.path, relation="same name") for o in others)
-        return msgspec.structs.replace(
-            explanation,
-            related=(*explanation.related, *same),
-            as_of=rfc3339(self._clock.now_us()),
-            position=state.position,
-        )
+        now = _Now(self, readers)
+        explanation = await now.explanation(name)
+        as_of = rfc3339(self.clock.now_us())
+        return msgspec.structs.replace(explanation, as_of=as_of, position=now.state.position)
 
     async def search(self, text: str, limit: int, readers: Visibility = EVERYTHING) -> NameSearch:
         """Return the objects whose names contain the words of a text, `limit` of them at most."""
         return await search_names(
-            self._cluster.view(), self._state.committed, text, limit, Yielder(), readers
+            self.cluster.view(), self.state.committed, text, limit, Yielder(), readers
         )
 
-    async def _of(self, now: _Now, subject: ObjectName) -> Explanation:
-        if subject.kind == "Node":
-            return _node(now, NodeName(subject.path))
-        if subject.kind == "Pod":
-            return await self._pod(now, subject)
-        if subject.kind in GROUP_KINDS:
-            return await self._group(now, subject, _key(subject))
-        return await self._workload(now, subject)
 
-    async def _pod(self, now: _Now, subject: ObjectName) -> Explanation:
-        pod = await _pod_named(now.view, subject.path, now.pace)
+class _Now(ObjectReader):
+    """The cluster and the log as one explanation sees them."""
+
+    def __init__(self, service: ExplainService, readers: Visibility) -> None:
+        self.state = service.state.committed
+        self._view = service.cluster.view()
+        self._service = service
+        self._readers = readers
+        self._pace = Yielder()
+
+    def _names(self) -> Iterator[ObjectName]:
+        return all_names(self._view, self.state, self._readers)
+
+    async def _details(self, subject: ObjectName, *, extras: bool = True) -> ObjectDetails:
+        if subject.kind != "Pod":
+            return await self._gang(_key(subject), extras=extras)
+        pod = await _pod_named(self._view, subject.path, self._pace)
+        place = f"runs on {pod.node}" if pod.node else "waits"
         if pod.group is None:
-            return _lone(pod, subject)
-        about = await self._group(now, subject, pod.group, pod)
-        if about.answer.startswith(f"{subject} "):  # it is about this member, not about its gang
-            return about
-        place = f"runs on {pod.node}, " if pod.node else ""
-        root = (
-            about.related[0]
-            if about.related and about.related[0].relation == "root group"
-            else None
-        )
-        of = f"{root.kind} {root.name}" if root is not None else spaced(pod.group)
-        gone = "is being deleted; " if pod.deleting else ""
-        return msgspec.structs.replace(
-            about,
-            answer=f"Pod {pod.path} {gone}{place or 'waits, '}a member of {which(of, about.answer)}",
+            return ObjectDetails(finding=_lone(pod, place))
+        deleted = "is being deleted; " if pod.deleting else ""
+        details = await self._gang(pod.group, pod, extras=extras)
+        return msgspec.structs.replace(details, link=f" {deleted}{place}, a member of")
+
+    def _node(self, subject: ObjectName) -> Explanation:
+        name, view, state = NodeName(subject.path), self._view, self.state
+        node = live_node(view, name, None)
+        assert node is not None
+        pods: set[PodUid] = set(view.on_node.get(name, ()))
+        reserved = reservations_on(state, name)
+        uids = {state.gang_of[uid] for uid in pods | set(reserved) if uid in state.gang_of}
+        gangs = [state.gangs[uid] for uid in uids if uid in state.gangs]
+        words = [f"{counted(node.pods, 'pod')} ({node.ordinary} outside of groups)"]
+        words.append(f"{counted(len(gangs), 'gang')} with members or reservations here")
+        words.append(f"free: {_free_text(node.free, reserved, pods)}")
+        if node.unschedulable:
+            words.append("it is cordoned")
+        if node.deleting:
+            words.append("it is being deleted")
+        return Explanation(
+            kind="Node",
+            name=name,
+            answer=f"Node {name}: {'; '.join(words)}",
+            state="cordoned" if node.unschedulable else "ready",
+            help=(f"`kubectl uncordon {name}` lets new pods in",) if node.unschedulable else (),
+            related=gangs_on_node(g for g in gangs if self._readers.sees(namespace_of(g.gang))),
         )
 
-    async def _workload(self, now: _Now, subject: ObjectName) -> Explanation:
-        namespace = subject.path.partition("/")[0]
-        named = (subject.kind, subject.path)
-        tree = next(t for t in now.state.trees.values() if (t.kind, t.workload) == named)
-        roots = [
-            _key(ObjectName(kind, f"{namespace}/{name}")) for kind, name, _ in root_groups(tree)
-        ]
-        if tree.outcome == "refused" or not roots:
-            return Explanation(
-                kind=subject.kind,
-                name=subject.path,
-                answer=f"{subject} has no groups: {tree.message or tree.reason or 'its tree is not made yet'}",
-                state=tree.outcome,
-                help=("correct the workload; docs/workloads.md has the reasons",),
-            )
-        about = await self._group(now, subject, roots[0])
-        more = f" (the first of {len(roots)} root groups)" if len(roots) > 1 else ""
-        links = tuple(
-            Related(kind=root.kind, name=root.path, relation="root group") for root in roots[1:]
-        )
-        return msgspec.structs.replace(
-            about, answer=f"{subject}{more}: {about.answer}", related=(*about.related, *links)
-        )
+    def _roots(self, tree: WorkloadTree) -> list[ObjectName]:
+        namespace = namespace_of(tree.workload)
+        return [ObjectName(kind, f"{namespace}/{name}") for kind, name, _ in root_groups(tree)]
 
-    async def _group(
-        self, now: _Now, subject: ObjectName, key: GroupKey, pod: Pod | None = None
-    ) -> Explanation:
-        """Explain a group of a tree, or a member of it; the answer about a member is mostly that about its gang."""
-        view, state = now.view, now.state
+    def _without_groups(self, reason: str) -> tuple[str, tuple[str, ...]]:
+        words = f"has no groups: {reason or 'its tree is not made yet'}"
+        return words, ("correct the workload; docs/workloads.md has the reasons",)
+
+    async def _at_another_time(self, name: WantedName) -> None:
+        """Return None: only the present is known."""
+
+    def _not_found(self, name: WantedName) -> tuple[str, str]:
+        text = f"nothing is called {name}: no group, pod, workload or node"
+        if name.kind:
+            text = f"{name} does not exist"
+        return text, f"the log may have it: `gang-extender history {name.path}`"
+
+    async def _gang(self, key: GroupKey, pod: Pod | None = None, *, extras: bool) -> ObjectDetails:
+        """Return what is known of the gang of a group; with a pod, of one of its members."""
+        view, state, live = self._view, self.state, self._service.live
         if key not in view.groups:
-            return await _missing(now, subject, key)
-        forest = await _forest_around(view, key, now.pace)
+            return ObjectDetails(finding=await self._missing(key))
+        forest = await _forest_around(view, key, self._pace)
         if key in forest.orphans:
-            return _explanation(subject, orphan_finding(forest.orphans[key]))
+            return ObjectDetails(finding=orphan_finding(forest.orphans[key]))
         tree = forest.trees[forest.root_of[key]]
-        state = visible_part(state, tree.root.uid, now.readers)
-        gang = state.gangs.get(tree.root.uid)
-        trees = state.trees
-        workloads = self._workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))
-        made_for = workloads.get(RootKey(tree.root.key.path, tree.root.key.kind))
+        root, who = tree.root, spaced(tree.root.key)
+        state = visible_part(state, root.uid, self._readers)
+        gang, trees = state.gangs.get(root.uid), state.trees
+        workloads = self._service.workloads.get(
+            lambda: workloads_of_roots(trees.values()), same=(trees,)
+        )
+        made_for = workloads.get(RootKey(root.key.path, root.key.kind))
         status = gang_status(gang, made_for) if gang is not None else None
-        at_bind = self._live.at_bind()
+        at_bind = live.at_bind()
         finding = gang_finding(view, state, tree, status, at_bind)
         conflict: tuple[str, ...] = ()
-        turn = self._live.turns().get(tree.root.uid)
+        turn = live.turns().get(root.uid)
         if finding.plan_needed and turn is not None:
-            finding = turn_finding(spaced(tree.root.key), turn, gang, status)
+            finding = turn_finding(who, turn, gang, status)
         elif finding.plan_needed:
-            verdict = await self._planned(tree, now.readers)
-            finding = planned_finding(
-                spaced(tree.root.key), verdict, status, groups_known=bool(self._node_groups)
-            )
+            verdict = await self._planned(tree)
+            groups_known = bool(self._service.node_groups)
+            finding = planned_finding(who, verdict, status, groups_known=groups_known)
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
-        finding = _with_holds(finding, view, now.state, tree.root.uid)
-        if tree.root.uid not in state.capacity_holds:
-            unheld = self._live.unheld().get(tree.root.uid)
-            finding = with_unheld(finding, state, gang, unheld, self._clock.now_us())
+        finding = _with_holds(finding, view, self.state, root.uid)
+        if root.uid not in state.capacity_holds:
+            unheld = live.unheld().get(root.uid)
+            finding = with_unheld(finding, state, gang, unheld, self._service.clock.now_us())
         finding = with_bind_failure(finding, gang)
-        extra: tuple[Pod, ...] = ()
-        if pod is not None or subject.kind in GROUP_KINDS:
-            extra = extra_members(gang, status, tree, key, pod)
-        if extra:
-            verdict = await self._planned(tree, now.readers)
-            finding = extra_finding(str(subject), key, extra, verdict, finding.answer)
-        about = _explanation(subject, finding)
-        own = None
+        if extras and (extra := extra_members(gang, status, tree, key, pod)):
+            verdict = await self._planned(tree)
+            finding = extra_finding(pod, key, extra, verdict, finding.answer)
         if gang is not None and pod is not None:
             own = placed_checks(state, gang, pod, at_bind)
-        if own is not None:
-            about = msgspec.structs.replace(about, checks=own[0], reasons=own[1])
-        if key != tree.root.key and subject.kind in GROUP_KINDS and not extra:
-            of = which(spaced(tree.root.key), about.answer)
-            about = msgspec.structs.replace(about, answer=f"{spaced(key)} is a child group of {of}")
+            if own is not None:
+                finding = msgspec.structs.replace(finding, checks=own[0], reasons=own[1])
         if not tree.problems:
-            about = msgspec.structs.replace(
-                about, checks=self._with_warnings(view, tree, about.checks)
-            )
-        return msgspec.structs.replace(
-            about,
-            state=status.state if status is not None else "",
-            conflict=conflict,
-            related=_related(subject, tree, made_for.workload if made_for is not None else ""),
+            checks = self._with_warnings(tree, finding.checks)
+            finding = msgspec.structs.replace(finding, checks=checks)
+        return ObjectDetails(
+            finding=finding,
+            link=" is a child group of" if key != root.key else "",
+            root=ObjectName(root.key.kind, root.key.path),
+            workload=made_for.workload if made_for is not None else "",
             gang=gang_at(gang, workloads) if gang is not None else None,
+            conflict=conflict,
         )
 
-    def _with_warnings(
-        self, view: ClusterView, tree: Tree, checks: tuple[Check, ...]
-    ) -> tuple[Check, ...]:
+    async def _missing(self, key: GroupKey) -> Finding:
+        """Return the finding about a group that the cluster does not have: pods name it, or the log still has it."""
+        pods = len(self._view.members.get(key, ()))
+        if pods:
+            name = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
+            near = await similar_names(self._names(), name, self._pace)
+            groups = [str(n) for n in near if n.kind == "PodGroup" and n.path != key.path]
+            return missing_group(key, pods, groups)
+        roots = [g for g in self.state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
+        text = "does not exist; it is being made for its workload, or was deleted"
+        if roots:
+            gang = max(roots, key=lambda root: root.observed_us)
+            text = f"does not exist any more; the log has it as {gang_status(gang).state}"
+        return Finding(
+            subject=spaced(key),
+            text=text,
+            checks=checks_until("group exists", "no", f"{spaced(key)} {text}"),
+            help=(f"`gang-extender history {key.path}` shows what became of it",),
+        )
+
+    def _with_warnings(self, tree: Tree, checks: tuple[Check, ...]) -> tuple[Check, ...]:
         """Return the checks with the warnings about a tree that is valid."""
-        labels = self._labels.get(lambda: NodeLabels(view.nodes), same=(view.nodes,))
-        found = [text for texts in collect_warnings(view, tree, labels).values() for text in texts]
-        if not found:
+        view = self._view
+        labels = self._service.labels.get(lambda: NodeLabels(view.nodes), same=(view.nodes,))
+        warnings = [*chain.from_iterable(collect_warnings(view, tree, labels).values())]
+        if not warnings:
             return checks
-        text = f"warning: {'; '.join(found[:WARNINGS_MAX])}"
-        if len(found) > WARNINGS_MAX:
-            text += f"; and {len(found) - WARNINGS_MAX} more"
+        text = f"warning: {'; '.join(warnings[:WARNINGS_MAX])}"
+        if len(warnings) > WARNINGS_MAX:
+            text += f"; and {len(warnings) - WARNINGS_MAX} more"
         return tuple(
             msgspec.structs.replace(check, text=text)
             if check.check == "tree valid" and check.outcome == "yes"
@@ -298,19 +277,19 @@ class ExplainService:
             for check in checks
         )
 
-    async def _planned(self, tree: Tree, readers: Visibility) -> GangVerdict:
+    async def _planned(self, tree: Tree) -> GangVerdict:
         """Return the answer of a plan query about a tree, on the cluster as it is now."""
         key = tree.root.key
-        question = {
-            "groups": [f"{key.kind}/{key.path}"],
-            "node_groups": self._node_groups,
-            "budget": self._budget,
-        }
-        result = await self._plan(msgspec.json.encode(question), readers)
-        reply = msgspec.json.decode(result.body, type=PlanReply)
-        if not reply.gangs:
+        query = PlanInput(
+            groups=frozenset({key}),
+            node_groups=self._service.node_groups,
+            budget=min(self._service.budget, BUDGET_MAX),
+            readers=self._readers,
+        )
+        answer = await self._service.plan(query)
+        if not answer.gangs:
             raise NotFound(f"{spaced(key)}: the group was deleted meanwhile")
-        return reply.gangs[0]
+        return answer.gangs[0]
 
 
 def _with_holds(
@@ -320,56 +299,16 @@ def _with_holds(
     hold, gang = state.capacity_holds.get(uid), state.gangs.get(uid)
     if hold is not None:
         text = f"{hold_progress(view, state, hold).sentence()}, at the latest until {rfc3339(hold.until_us)}"
-        return msgspec.structs.replace(finding, answer=f"{finding.answer}; {text}")
+        return msgspec.structs.replace(finding, text=f"{finding.text}; {text}")
     decision = gang.last_decision if gang is not None else None
     if decision is not None and HELD in decision.reasons and HELD not in finding.reasons:
         return msgspec.structs.replace(finding, reasons=(*finding.reasons, HELD))
     return finding
 
 
-async def _missing(now: _Now, subject: ObjectName, key: GroupKey) -> Explanation:
-    """Explain a group that the cluster does not have: pods name it, or the log still has it."""
-    pods = len(now.view.members.get(key, ()))
-    if pods:
-        wanted = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
-        near = [
-            str(one)
-            for one in await similar_names(
-                all_names(now.view, now.state, now.readers), wanted, now.pace
-            )
-            if one.kind == "PodGroup" and one.path != key.path
-        ]
-        return _explanation(subject, missing_group(key, pods, near))
-    roots = [g for g in now.state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
-    if roots:
-        gang = max(roots, key=lambda root: root.observed_us)
-        text = f"{spaced(key)} does not exist any more; the log has it as {gang_status(gang).state}"
-    else:
-        text = f"{spaced(key)} does not exist; it is being made for its workload, or was deleted"
-    return _explanation(
-        subject,
-        Finding(
-            answer=text,
-            checks=checks_until("group exists", "no", text),
-            help=(f"`gang-extender history {key.path}` shows what became of it",),
-        ),
-    )
-
-
-def _explanation(subject: ObjectName, finding: Finding) -> Explanation:
-    return Explanation(
-        kind=subject.kind,
-        name=subject.path,
-        answer=finding.answer,
-        checks=finding.checks,
-        reasons=finding.reasons,
-        help=finding.help,
-    )
-
-
-def _key(subject: ObjectName) -> GroupKey:
-    namespace, _, name = subject.path.partition("/")
-    key_of = leaf_key if subject.kind == "PodGroup" else composite_key
+def _key(group: ObjectName) -> GroupKey:
+    namespace, _, name = group.path.partition("/")
+    key_of = leaf_key if group.kind == "PodGroup" else composite_key
     return key_of(namespace, name)
 
 
@@ -384,42 +323,29 @@ async def _pod_named(view: ClusterView, path: str, pace: Yielder) -> Pod:
 async def _forest_around(view: ClusterView, key: GroupKey, pace: Yielder) -> Forest:
     """Return the forest of the groups above and below one group: a part of `forest_of(view)`."""
     above = {key: view.groups[key]}
-    here = view.groups[key]
-    while here.parent is not None:
-        parent = view.groups.get(composite_key(key.namespace, here.parent))
+    top = view.groups[key]
+    while top.parent is not None:
+        parent = view.groups.get(composite_key(key.namespace, top.parent))
         if (
             parent is None or parent.key in above
         ):  # no root: a parent is missing, or the chain is a cycle
             break
-        above[parent.key] = here = parent
+        above[parent.key] = top = parent
         await pace.yield_if_due()
     children = await groups_by_parent(view, key.namespace, pace)
-    groups = {group.key: group for group in groups_below(here, children)} | above
+    groups = {group.key: group for group in groups_below(top, children)} | above
     members = {k: tuple(view.members[k].values()) for k in groups if k in view.members}
     return build_forest(groups, members, max_children=view.max_children)
 
 
-def _related(subject: ObjectName, tree: Tree, workload: str) -> tuple[Related, ...]:
-    found = []
-    if subject != ObjectName(tree.root.key.kind, tree.root.key.path):
-        root = tree.root.key
-        found.append(Related(kind=root.kind, name=root.path, relation="root group"))
-    if workload and workload != f"{subject.kind}/{subject.path}":
-        kind, _, path = workload.partition("/")
-        found.append(Related(kind=kind, name=path, relation="workload"))
-    return tuple(found)
-
-
-def _lone(pod: Pod, subject: ObjectName) -> Explanation:
-    where = f"runs on {pod.node}" if pod.node else "waits"
+def _lone(pod: Pod, place: str) -> Finding:
+    """Return the finding about a pod that names no group."""
+    subject = f"Pod {pod.path}"
     labelled = pod.labels.get(TREE_LABEL, OFF) != OFF
     if labelled and pod.scheduler_name not in OTHER_SCHEDULERS:
-        return Explanation(
-            kind="Pod",
-            name=subject.path,
-            answer=(
-                f"Pod {pod.path} {where}; it lacks the group of its workload, so kube-scheduler places it alone"
-            ),
+        return Finding(
+            subject=subject,
+            text=f"{place}; it lacks the group of its workload, so kube-scheduler places it alone",
             checks=checks_until(
                 "group named",
                 "no",
@@ -430,66 +356,20 @@ def _lone(pod: Pod, subject: ObjectName) -> Explanation:
                 "group; the policy was not in use when the pod was created, or no rule of it fits the labels of the pod",
             ),
         )
-    return Explanation(
-        kind="Pod",
-        name=subject.path,
-        answer=f"Pod {pod.path} {where}; it names no group, so kube-scheduler places it alone",
+    return Finding(
+        subject=subject,
+        text=f"{place}; it names no group, so kube-scheduler places it alone",
         checks=checks_until("group named", "no", "neither the field nor the label is set"),
         help=(f"to place it with others, {GROUP_HELP}",),
     )
 
 
-def _node(asked: _Now, name: NodeName) -> Explanation:
-    view, state = asked.view, asked.state
-    now = live_node(view, name, None)
-    assert now is not None
-    gangs: dict[GangUid, int] = {}
-    here = view.on_node.get(name)
-    pods: set[PodUid] = set(here) if here is not None else set()
-    reservations = reservations_on(state, name)
-    for uid in pods | reservations.keys():
-        root = state.gang_of.get(uid)
-        if root is not None:
-            gangs[root] = gangs.get(root, 0) + 1
-    roots = sorted((state.gangs[uid] for uid in gangs if uid in state.gangs), key=lambda g: g.gang)
-    words = [f"{counted(now.pods, 'pod')} ({now.ordinary} outside of groups)"]
-    words.append(f"{counted(len(roots), 'gang')} with members or reservations here")
-    words.append(f"free: {_free_text(now.free, reservations, pods)}")
-    if now.unschedulable:
-        words.append("it is cordoned")
-    if now.deleting:
-        words.append("it is being deleted")
-    help_ = (f"`kubectl uncordon {name}` lets new pods in",) if now.unschedulable else ()
-    return Explanation(
-        kind="Node",
-        name=name,
-        answer=f"Node {name}: {'; '.join(words)}",
-        state="cordoned" if now.unschedulable else "ready",
-        help=help_,
-        related=tuple(
-            Related(kind=root.kind, name=root.gang, relation="gang on this node")
-            for root in [r for r in roots if asked.readers.sees(namespace_of(r.gang))][:RELATED_MAX]
-        ),
-    )
-
-
 def _free_text(
-    free: Mapping[str, int], held: Mapping[PodUid, Reservation], here: Collection[PodUid]
+    free: Mapping[str, int], reserved: Mapping[PodUid, Reservation], pods: Collection[PodUid]
 ) -> str:
     """Return what a node has left beside its pods and the reservations of pods that are not there yet."""
     left = dict(free)
-    for uid, reservation in held.items():
-        if uid not in here:
+    for uid, reservation in reserved.items():
+        if uid not in pods:
             add_amounts(left, reservation.requests, -1)
     return amounts_text(left) or "nothing is known"
-
-
-def _not_found(wanted: WantedName, near: list[ObjectName]) -> str:
-    path = f"{wanted.namespace}/{wanted.name}"
-    what = f"{wanted.kind} {path}" if wanted.kind else path
-    text = f"nothing is called {what}: no group, pod, workload or node"
-    if wanted.kind:
-        text = f"{what} does not exist"
-    if near:
-        return f"{text}; did you mean {', '.join(str(one) for one in near)}?"
-    return f"{text}; the log may have it: `gang-extender history {path}`"

@@ -8,18 +8,23 @@ from typing import Final
 import msgspec
 
 from extender.core.admit.gang_sentences import (
+    NOW,
+    THEN,
+    RefusalWords,
+    about_it,
     gates_help,
-    invalid_answer,
-    missing_answer,
-    orphan_answer,
-    refused_answer,
-    victims_answer,
+    invalid_text,
+    missing_text,
+    orphan_text,
+    refused_text,
     victims_text,
-    waiting_answer,
+    waiting_text,
 )
 from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.plan_request import GATE, TreeParts
+from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.holds.hold_turns import HoldRefusal, no_hold_before_us
+from extender.core.log.gang_phase import TAKEN, capacity_was_taken
 from extender.core.log.reservation_state import (
     BindFailure,
     GangState,
@@ -54,11 +59,22 @@ _NOT_PLANNED: Final[tuple[CheckName, ...]] = (
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The checks of a gang, and the sentence about the one that fails."""
 
-    answer: str
+    subject: str  # what the sentence is about: a group, or one member
+    text: str  # the rest of the sentence
     checks: tuple[Check, ...]
     reasons: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
     plan_needed: bool = False  # only a plan can show whether it fits
+
+    @property
+    def answer(self) -> str:
+        """Return the sentence."""
+        return f"{self.subject} {self.text}"
+
+    @property
+    def clause(self) -> str:
+        """Return the sentence as a part of one about something else."""
+        return f"{self.subject}, which {self.text}"
 
 
 def waits_at(reason: str) -> CheckName:
@@ -81,13 +97,14 @@ def checks_until(name: CheckName, outcome: Outcome, text: str = "") -> tuple[Che
 
 def missing_group(key: GroupKey, pods: int, similar: Iterable[str]) -> Finding:
     """Return the finding about a group that pods name and that does not exist."""
-    text = missing_answer(key, pods)
+    text = missing_text(pods)
     near = tuple(similar)
     create = f"create {spaced(key)}, or correct the name in the pods"
     help_ = (f"did you mean {', '.join(near)}? Then correct the name in the pods", create)
     return Finding(
-        answer=text,
-        checks=checks_until("group exists", "no", text),
+        subject=spaced(key),
+        text=text,
+        checks=checks_until("group exists", "no", f"{spaced(key)} {text}"),
         help=help_ if near else (create,),
     )
 
@@ -96,7 +113,8 @@ def orphan_finding(orphan: Orphan) -> Finding:
     """Return the finding about a group whose parent is missing or wrong."""
     text = orphan.problem.message
     return Finding(
-        answer=orphan_answer(orphan.group.key, text),
+        subject=spaced(orphan.group.key),
+        text=orphan_text(orphan.group.key, text),
         checks=checks_until("tree valid", "no", text),
         help=("create the parent group, or correct spec.parentCompositePodGroupName",),
     )
@@ -123,7 +141,8 @@ def gang_finding(
     if tree.problems:
         texts = tuple(problem.message for problem in tree.problems)
         return Finding(
-            answer=invalid_answer(who, texts[0]),
+            subject=who,
+            text=invalid_text(texts[0]),
             checks=checks_until("tree valid", "no", texts[0]),
             reasons=texts[1:],
             help=("correct the groups or pods that the text names",),
@@ -131,20 +150,19 @@ def gang_finding(
     if gang is not None and status is not None:
         if status.state in ("scheduled", "completed"):
             text = bound_text(gang, status)
-            answer = f"{who} runs: {text}"
+            checks = checks_until("bound", "yes", text)
+            words = f"runs: {text}"
             if status.state == "completed":
-                answer = f"{who} has ended: its members have succeeded"
-            return Finding(answer=answer, checks=checks_until("bound", "yes", text))
+                words = "has ended: its members have succeeded"
+            return Finding(subject=who, text=words, checks=checks)
         if gang.reservations:
             return _reserved(view, tree, gang, status, at_bind)
     blockers = bind_blockers(tree, state.features) if gang is None or not gang.bound else ()
     if blockers:
         checks = checks_until("accepted by kube-scheduler", "no", blockers[0])
-        return Finding(
-            answer=waiting_answer(who, blockers[0]),
-            checks=with_outcome(checks, "unknown", *_NOT_PLANNED),
-            reasons=blockers[1:],
-        )
+        checks = with_outcome(checks, "unknown", *_NOT_PLANNED)
+        text = waiting_text(blockers[0])
+        return Finding(subject=who, text=text, checks=checks, reasons=blockers[1:])
     part = TreeParts().of(tree, gang)
     if not admissible(part.root):
         return _incomplete(tree, part.root, status)
@@ -152,12 +170,10 @@ def gang_finding(
     if preemption is not None and not preemption.ended:
         text = victims_text(preemption)
         outcome: Outcome = "no" if preemption.victims else "unknown"
-        checks = checks_until("victims gone", outcome, text)
-        return Finding(
-            answer=victims_answer(who, preemption),
-            checks=with_outcome(checks, outcome, "fits now"),
-        )
-    return Finding(answer=who, checks=(), plan_needed=True)
+        checks = with_outcome(checks_until("victims gone", outcome, text), outcome, "fits now")
+        words = f"waits for victims of its preemption: {text}"
+        return Finding(subject=who, text=words, checks=checks)
+    return Finding(subject=who, text="", checks=(), plan_needed=True)
 
 
 def bound_text(gang: GangState, status: GangStatus) -> str:
@@ -165,25 +181,15 @@ def bound_text(gang: GangState, status: GangStatus) -> str:
     return f"{status.present} of {counted(status.needed, 'pod')} of the minimum, {len(gang.bound)} bound"
 
 
-def which(who: str, answer: str) -> str:
-    """Return an answer about a group as a part of a sentence that has named the group.
-
-    >>> which("PodGroup ns/g", "PodGroup ns/g runs")
-    'PodGroup ns/g, which runs'
-    """
-    if answer.startswith(f"{who} "):
-        return f"{who}, which {answer.removeprefix(who).lstrip()}"
-    return f"{who}: {answer}"
-
-
 def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Finding:
-    who, reasons = spaced(tree.root.key), waiting_reasons(root)
-    what = "pods" if root.key.kind == "PodGroup" else "child groups and pods"
-    help_ = gates_help(tree) or f"create the missing {what}, or lower the minimum of the group"
+    reasons = waiting_reasons(root)
+    missing = "pods" if root.key.kind == "PodGroup" else "child groups and pods"
+    help_ = gates_help(tree) or f"create the missing {missing}, or lower the minimum of the group"
     if status is not None and status.state == SUSPENDED:
         help_ = "resume the workload (spec.suspend: false)"
     return Finding(
-        answer=waiting_answer(who, reasons[0], lost_text(status)),
+        subject=spaced(tree.root.key),
+        text=waiting_text(reasons[0], lost_text(status)),
         checks=checks_until("members complete", "no", reasons[0]),
         reasons=tuple(reasons[1:]),
         help=(help_,),
@@ -195,8 +201,7 @@ def lost_text(status: GangStatus | None) -> str:
     if status is None or status.state not in ("degraded", "preempted", "suspended"):
         return ""
     verb = "was" if status.state == "preempted" else "is"
-    reason = status.reasons[0].removeprefix("preempted: ") if status.reasons else ""
-    return f"{verb} {status.state}: {reason}; it "
+    return f"{verb} {status.state}: {status.loss}; it "
 
 
 def _reserved(
@@ -213,14 +218,13 @@ def _reserved(
     bound = f"{len(gang.bound)} bound, {len(gang.reservations)} reserved"
     if gated:
         text = f"{counted(len(gated), 'pod')} still {'has' if len(gated) == 1 else 'have'} our gate, such as {gated[0]}"
-        return Finding(
-            answer=f"{who} has its capacity reserved ({bound}): {text}",
-            checks=checks_until("gates removed", "no", text),
-        )
+        words = f"has its capacity reserved ({bound}): {text}"
+        return Finding(subject=who, text=words, checks=checks_until("gates removed", "no", text))
     waiting = barrier_text(gang, at_bind)
     text = f"{bound}; {waiting or 'kube-scheduler places the members on their nodes'}"
     return Finding(
-        answer=f"{who} has its capacity reserved: {text}",
+        subject=who,
+        text=f"has its capacity reserved: {text}",
         checks=checks_until("accepted by kube-scheduler", "unknown", text),
         reasons=status.reasons,
         help=(
@@ -231,12 +235,14 @@ def _reserved(
 
 def barrier_text(gang: GangState, at_bind: Collection[PodUid]) -> str:
     """Return which members kube-scheduler has not accepted while others wait for them at bind; empty: none waits."""
-    others = sorted(one.pod for uid, one in gang.reservations.items() if uid not in at_bind)
-    here = len(gang.reservations) - len(others)
-    if not here or not others:
+    others = sorted(
+        reservation.pod for uid, reservation in gang.reservations.items() if uid not in at_bind
+    )
+    waiting = len(gang.reservations) - len(others)
+    if not waiting or not others:
         return ""
-    waits = "waits" if here == 1 else "wait"
-    return f"{counted(here, 'member')} {waits} at bind for {join_names(others)}, which kube-scheduler has not accepted yet"
+    waits = "waits" if waiting == 1 else "wait"
+    return f"{counted(waiting, 'member')} {waits} at bind for {join_names(others)}, which kube-scheduler has not accepted yet"
 
 
 def with_bind_failure(finding: Finding, gang: GangState | None) -> Finding:
@@ -298,57 +304,127 @@ def planned_finding(
         status: As the gang is shown; None: the log does not have it yet.
         groups_known: The query had the node groups of a cluster autoscaler.
     """
-    first, *others = verdict.reasons or ("",)
     was = lost_text(status)
     if verdict.verdict == "placed" and not verdict.victims:
-        text = f"a place for {counted(len(verdict.assignments), 'pod')} was found now"
-        return Finding(
-            answer=f"{who} {was}fits now and is about to be admitted",
-            checks=checks_until("fits now", "yes", text),
+        checks = checks_until(
+            "fits now",
+            "yes",
+            f"a place for {counted(len(verdict.assignments), 'pod')} was found now",
         )
+        words = f"{was}fits now and is about to be admitted"
+        return Finding(subject=who, text=words, checks=checks)
     if verdict.verdict == "placed":
         units = ", ".join(spaced(victim.unit) for victim in verdict.victims)
         text = f"only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
-        return Finding(
-            answer=f"{who} {was}does not fit now; it fits {text}",
-            checks=checks_until("fits now", "no", text),
-            reasons=verdict.reasons,
+        checks, words = (
+            checks_until("fits now", "no", text),
+            f"{was}does not fit now; it fits {text}",
         )
+        return Finding(subject=who, text=words, checks=checks, reasons=verdict.reasons)
     if verdict.verdict == "waiting":
-        return Finding(
-            answer=waiting_answer(who, first),
-            checks=checks_until(waits_at(first), "no", first),
-            reasons=tuple(others),
-        )
-    answer = refused_answer(who, _decision(verdict), was)
+        first, *others = verdict.reasons or ("",)
+        checks = checks_until(waits_at(first), "no", first)
+        text = waiting_text(first)
+        return Finding(subject=who, text=text, checks=checks, reasons=tuple(others))
+    finding = _refused(who, _decision(verdict), NOW, was, unexamined="unknown")
     if groups_known and verdict.verdict == "impossible":
-        answer += f"; {_grown(verdict)}"
-    if verdict.when_empty == "never":
-        first, *others = verdict.reasons_when_empty or verdict.reasons
+        finding = msgspec.structs.replace(finding, text=f"{finding.text}; {_grown(verdict)}")
+    if verdict.verdict == "unknown" and verdict.when_empty != "never":
+        help_ = (_unknown_help(verdict), *verdict.help)
+        finding = msgspec.structs.replace(finding, help=help_)
+    return finding
+
+
+def _refused(
+    who: str, decision: LastDecision, words: RefusalWords, was: str = "", *, unexamined: Outcome
+) -> Finding:
+    """Return the finding about a complete tree that has no plan.
+
+    Args:
+        who: The root, as sentences begin.
+        decision: The refusal.
+        words: Its words, for now or for a past moment.
+        was: What happened to the tree before, see `lost_text`.
+        unexamined: The outcome of the check of an empty cluster, where no search for it was made.
+    """
+    reasons = decision.reasons
+    name: CheckName = "fits now"
+    outcome: Outcome = "unknown" if decision.outcome == "unknown" else "no"
+    if decision.when_empty == "never":
+        name, outcome = "fits an empty cluster", "no"
+        reasons = decision.reasons_when_empty or reasons
+    first, *others = reasons or (words.no_reason,)
+    checks = checks_until(name, outcome, first)
+    if decision.when_empty in ("", "unknown"):  # a search of its own, which may not have ended
+        empty: Outcome = "unknown" if decision.when_empty else unexamined
+        checks = with_outcome(checks, empty, "fits an empty cluster")
+    text = refused_text(who, decision, was, words)
+    return Finding(subject=who, text=text, checks=checks, reasons=tuple(others), help=decision.help)
+
+
+def held_refusal(who: str, decision: LastDecision) -> Finding:
+    """Return the finding about a gang with an answer that held, from the log.
+
+    Args:
+        who: The root, as sentences begin.
+        decision: The answer.
+    """
+    first, *others = decision.reasons or (THEN.no_reason,)
+    if decision.outcome == "invalid":
+        text = f"was not valid and was not scheduled: {about_it(who, first)}"
+        checks = checks_until("tree valid", "no", first)
+    elif decision.outcome == "waiting":
+        text = waiting_text(first, verb="waited")
+        outcome: Outcome = "unknown" if first == COMPLETE else "no"  # not looked at
+        checks = checks_until(waits_at(first), outcome, first)
+        checks = with_outcome(checks, "not recorded", "fits an empty cluster")
+    else:
+        refused = _refused(who, decision, THEN, unexamined="not recorded")
+        text, checks, others = refused.text, refused.checks, [*refused.reasons]
+    text += f" (refused at {rfc3339(decision.at_us)}, position {decision.position})"
+    return Finding(subject=who, text=text, checks=checks, reasons=tuple(others), help=decision.help)
+
+
+def turn_finding(
+    who: str, turn: WaitReason, gang: GangState | None, status: GangStatus | None
+) -> Finding:
+    """Return the finding about a complete tree that waits to be recorded, to be searched, or for the end of a back-off.
+
+    Its last refusal comes first; that it is planned again comes after it.
+
+    Args:
+        who: The root, as sentences begin.
+        turn: Why it waits.
+        gang: Its state, with the answer before; None: the log does not have it yet.
+        status: As it is shown; None likewise.
+    """
+    checks = checks_until("fits now", "unknown", turn.sentence())
+    help_: tuple[str, ...] = ()
+    if isinstance(turn, ReadmissionPause):  # it has fitted
+        help_ = (turn.help(),)
+    else:
+        checks = not_examined(checks)
+    decision = gang.last_decision if gang is not None else None
+    if decision is not None and decision.outcome in ("impossible", "unknown"):
+        refused = held_refusal(who, decision)
         return Finding(
-            answer=answer,
-            checks=checks_until("fits an empty cluster", "no", first),
-            reasons=tuple(others),
-            help=verdict.help,
+            subject=who,
+            text=f"{refused.text}; it {waiting_text(turn.sentence())}",
+            checks=checks,
+            reasons=refused.reasons,
+            help=(*help_, *refused.help),
         )
-    if verdict.verdict == "unknown":
-        return Finding(
-            answer=answer,
-            checks=_examined(checks_until("fits now", "unknown", first), verdict),
-            reasons=tuple(others),
-            help=(_unknown_help(verdict), *verdict.help),
-        )
+    if gang is not None and capacity_was_taken(gang):
+        text = f"{waiting_text(TAKEN)}; it {waiting_text(turn.sentence())}"
+        return Finding(subject=who, text=text, checks=checks, help=help_)
     return Finding(
-        answer=answer,
-        checks=_examined(checks_until("fits now", "no", first), verdict),
-        reasons=tuple(others),
-        help=verdict.help,
+        subject=who,
+        text=waiting_text(turn.sentence(), lost_text(status)),
+        checks=checks,
+        # that members are missing is not so any more
+        reasons=decision.reasons if decision is not None and decision.outcome != "waiting" else (),
+        help=help_,
     )
-
-
-def _examined(checks: tuple[Check, ...], verdict: GangVerdict) -> tuple[Check, ...]:
-    """Return the checks of a refusal: whether it fits an empty cluster is a search of its own, which may not have ended."""
-    return checks if verdict.when_empty == "fits" else not_examined(checks)
 
 
 def not_examined(checks: tuple[Check, ...]) -> tuple[Check, ...]:
@@ -376,10 +452,10 @@ def with_outcome(
 ) -> tuple[Check, ...]:
     """Return checks of which some have another outcome; those that were not reached stay so."""
     return tuple(
-        msgspec.structs.replace(one, outcome=outcome)
-        if one.check in names and one.outcome != "not reached"
-        else one
-        for one in checks
+        msgspec.structs.replace(check, outcome=outcome)
+        if check.check in names and check.outcome != "not reached"
+        else check
+        for check in checks
     )
 
 

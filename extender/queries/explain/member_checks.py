@@ -84,9 +84,9 @@ def _evidence(
     if pod.nominated != reservation.node:
         yield f"it is not nominated on {reservation.node} yet"
     refused = [
-        f"{key.node} until {rfc3339(one.until_ms * 1000)}"
-        for key, one in state.rejections.items()
-        if key.gang_uid == gang.uid and (key.uid == pod.uid or one.by_shape)
+        f"{key.node} until {rfc3339(rejection.until_ms * 1000)}"
+        for key, rejection in state.rejections.items()
+        if key.gang_uid == gang.uid and (key.uid == pod.uid or rejection.by_shape)
     ]
     if refused:
         yield f"kube-scheduler rejected nodes for it or for pods of its shape: {', '.join(sorted(refused)[:NODES_MAX])}"
@@ -120,27 +120,29 @@ def extra_members(
 
 
 def extra_finding(
-    who: str, leaf: GroupKey, pods: tuple[Pod, ...], verdict: GangVerdict, gang_answer: str
+    pod: Pod | None, leaf: GroupKey, pods: tuple[Pod, ...], verdict: GangVerdict, gang_answer: str
 ) -> Finding:
     """Return the finding about members beyond the minimum that wait.
 
     Args:
-        who: The pod or the group, as the sentence begins.
+        pod: The member that the finding is about; None: it is about their group.
         leaf: Their group.
         pods: The members; not empty.
         verdict: The answer of a plan query about the tree.
         gang_answer: The answer about the gang.
     """
-    what = "an extra member" if who.startswith("Pod ") else "a child group beyond the minimum"
+    subject = f"Pod {pod.path}" if pod is not None else spaced(leaf)
+    role = "an extra member" if pod is not None else "a child group beyond the minimum"
 
-    def answer(text: str) -> str:
-        return f"{who} waits, {what} that {text}; {gang_answer}"
+    def waits(text: str) -> str:
+        return f"waits, {role} that {text}; {gang_answer}"
 
     held = sorted({gate for pod in pods for gate in pod.gates if gate != GATE})
     if held and not any(map(is_candidate, pods)):
         text = f"is held by the scheduling gates {', '.join(held)}"
         return Finding(
-            answer=answer(text),
+            subject=subject,
+            text=waits(text),
             checks=checks_until("members complete", "no", text),
             help=(f"remove the scheduling gates {', '.join(held)}; until then it is no member",),
         )
@@ -150,18 +152,19 @@ def extra_finding(
         units = ", ".join(spaced(victim.unit) for victim in verdict.victims)
         text = f"fits only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
         checks = checks_until("fits now", "no", text)
-        return Finding(answer=answer(text), checks=not_examined(checks))
+        return Finding(subject=subject, text=waits(text), checks=not_examined(checks))
     if placed:
         text = f"fits now and is about to get {'its place' if placed == 1 else counted(placed, 'place')}"
         checks = checks_until("fits now", "yes", text)
-        return Finding(answer=answer(text), checks=not_examined(checks))
+        return Finding(subject=subject, text=waits(text), checks=not_examined(checks))
     prefix = f"{spaced(leaf)}: "
     mine = [text.removeprefix(prefix) for text in verdict.reasons if text.startswith(prefix)]
     first, *others = mine or verdict.reasons or ("no more fit",)
     outcome: Outcome = "unknown" if verdict.verdict == "unknown" else "no"
     text = f"may fit or not: {first}" if outcome == "unknown" else f"does not fit now: {first}"
     return Finding(
-        answer=answer(text),
+        subject=subject,
+        text=waits(text),
         checks=not_examined(checks_until("fits now", outcome, first)),
         reasons=tuple(others),
         help=verdict.help,

@@ -49,6 +49,15 @@ class WantedName(msgspec.Struct, frozen=True):
     name: str
     given_namespace: bool  # it was part of the name
 
+    @property
+    def path(self) -> str:
+        """Return namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+    def __str__(self) -> str:
+        """Return the name as in messages, with the kind if it has one."""
+        return f"{self.kind} {self.path}" if self.kind else self.path
+
 
 def parse_name(text: str, namespace: str) -> WantedName:
     """Return the parts of NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.
@@ -85,53 +94,33 @@ def _kind(word: str) -> str:
     return _SHORT.get(lower, "")
 
 
-async def matches(
-    names: Iterable[ObjectName], wanted: WantedName, pace: Yielder
-) -> list[ObjectName]:
+async def matches(names: Iterable[ObjectName], name: WantedName, pace: Yielder) -> list[ObjectName]:
     """Return the objects with a name, the most likely first; none of them: an empty list.
 
-    Gives the event loop back between objects.
+    Those of a name without a namespace that only one other namespace has are those of that namespace. Gives the event
+    loop back between objects.
 
     Args:
         names: Of all objects; some may come more than once.
-        wanted: The name.
+        name: The name.
         pace: For giving the event loop back.
     """
-    path, found = f"{wanted.namespace}/{wanted.name}", set[ObjectName]()
-    for one in names:
-        node = one.kind == "Node"
-        if (
-            one.path == (wanted.name if node else path)
-            and wanted.kind in ("", one.kind)
-            and not (node and wanted.given_namespace)
-        ):
-            found.add(one)
+    alike: dict[str, set[ObjectName]] = {}  # by namespace, that of a node is empty
+    for candidate in names:
+        namespace, _, base = candidate.path.rpartition("/")
+        if base == name.name and name.kind in ("", candidate.kind):
+            alike.setdefault(namespace, set()).add(candidate)
         await pace.yield_if_due()
-    return sorted(found, key=lambda one: (KINDS.index(one.kind), one.path))
-
-
-async def in_other_namespace(
-    names: Iterable[ObjectName], wanted: WantedName, pace: Yielder
-) -> WantedName | None:
-    """Return a name in the only namespace that has it; None: none or several have it, or its namespace was given.
-
-    Gives the event loop back between objects. Arguments as for `matches`.
-    """
-    if wanted.given_namespace:
-        return None
-    namespaces = set()
-    for one in names:
-        namespace, _, name = one.path.rpartition("/")
-        if name == wanted.name and namespace and wanted.kind in ("", one.kind):
-            namespaces.add(namespace)
-        await pace.yield_if_due()
-    if len(namespaces) != 1:
-        return None
-    return msgspec.structs.replace(wanted, namespace=namespaces.pop(), given_namespace=True)
+    same = alike.get(name.namespace, set())
+    if not name.given_namespace:
+        same |= alike.pop("", set())
+        if not same and len(alike) == 1:
+            (same,) = alike.values()
+    return sorted(same, key=lambda candidate: (KINDS.index(candidate.kind), candidate.path))
 
 
 async def similar_names(
-    names: Iterable[ObjectName], wanted: WantedName, pace: Yielder
+    names: Iterable[ObjectName], name: WantedName, pace: Yielder
 ) -> list[ObjectName]:
     """Return objects whose names are similar: of the same name elsewhere first, then the closest ones.
 
@@ -139,31 +128,31 @@ async def similar_names(
     for `matches`.
     """
     by_name: dict[str, list[ObjectName]] = {}
-    for one in names:
-        by_name.setdefault(one.path.rpartition("/")[2], []).append(one)
+    for candidate in names:
+        by_name.setdefault(candidate.path.rpartition("/")[2], []).append(candidate)
         await pace.yield_if_due()
     close: list[str] = []
     left = iter(by_name)
     while some := list(islice(left, COMPARED_AT_ONCE)):
-        close += _closest(wanted.name, some)
+        close += _closest(name.name, some)
         await pace.yield_if_due()
-    ordered = dict.fromkeys((wanted.name, *_closest(wanted.name, close)))
-    found = dict.fromkeys(
-        one
-        for name in ordered
-        for one in sorted(
-            by_name.get(name, ()), key=lambda n: (not _near(n, wanted), KINDS.index(n.kind), n.path)
+    ordered = dict.fromkeys((name.name, *_closest(name.name, close)))
+    similar = dict.fromkeys(
+        candidate
+        for base in ordered
+        for candidate in sorted(
+            by_name.get(base, ()), key=lambda n: (not _near(n, name), KINDS.index(n.kind), n.path)
         )
     )
-    return list(found)[:SUGGESTIONS_MAX]
+    return list(similar)[:SUGGESTIONS_MAX]
 
 
 def _closest(name: str, others: list[str]) -> list[str]:
     return difflib.get_close_matches(name, others, n=SUGGESTIONS_MAX, cutoff=0.7)
 
 
-def _near(one: ObjectName, wanted: WantedName) -> bool:
-    return one.path.startswith(f"{wanted.namespace}/") and wanted.kind in ("", one.kind)
+def _near(candidate: ObjectName, name: WantedName) -> bool:
+    return candidate.path.startswith(f"{name.namespace}/") and name.kind in ("", candidate.kind)
 
 
 def all_names(
@@ -173,9 +162,9 @@ def all_names(
 
     A group that does not exist and that pods name is one of them. Nodes are seen by all.
     """
-    for one in _names(view, state):
-        if one.kind == "Node" or readers.sees(namespace_of(one.path)):
-            yield one
+    for name in _names(view, state):
+        if name.kind == "Node" or readers.sees(namespace_of(name.path)):
+            yield name
 
 
 def _names(view: ClusterView, state: ReservationState) -> Iterator[ObjectName]:

@@ -47,22 +47,22 @@ async def search_names(
     """
     words = text.lower().split()
     best = set[tuple[int, int, str, str]]()
-    for one in all_names(view, state, readers):
-        label = f"{one.kind}/{one.path}".lower()
+    for name in all_names(view, state, readers):
+        label = f"{name.kind}/{name.path}".lower()
         if words and all(word in label for word in words):
-            best.add((_distance(one, words), KINDS.index(one.kind), one.path, one.kind))
+            best.add((_distance(name, words), KINDS.index(name.kind), name.path, name.kind))
             if len(best) > 4 * limit:
                 best = set(heapq.nsmallest(limit + 1, best))
         await pace.yield_if_due()
     ordered = heapq.nsmallest(limit + 1, best)
-    found = tuple(FoundName(kind=kind, name=path) for _, _, path, kind in ordered[:limit])
-    return NameSearch(found=found, more=len(ordered) > limit, position=state.position)
+    listed = tuple(FoundName(kind=kind, name=path) for _, _, path, kind in ordered[:limit])
+    return NameSearch(found=listed, more=len(ordered) > limit, position=state.position)
 
 
-def _distance(one: ObjectName, words: list[str]) -> int:
+def _distance(name: ObjectName, words: list[str]) -> int:
     """Return 0 for a name that a word is equal to, 1 for one that begins with a word, else 2."""
-    path = one.path.lower()
-    name = path.rpartition("/")[2]
-    if any(word in (name, path, f"{one.kind.lower()}/{path}") for word in words):
+    path = name.path.lower()
+    base = path.rpartition("/")[2]
+    if any(word in (base, path, f"{name.kind.lower()}/{path}") for word in words):
         return 0
-    return 1 if any(name.startswith(word) or path.startswith(word) for word in words) else 2
+    return 1 if any(base.startswith(word) or path.startswith(word) for word in words) else 2

@@ -6,37 +6,32 @@ does not have ordinary pods, members that only waited, or free capacity; `limita
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from extender.core.admit.gang_sentences import (
-    about_it,
     victims_text,
-    waiting_answer,
 )
-from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.log.events import GangAdmitted, GangObserved, GangRemoved, TreeRetired
 from extender.core.log.gang_phase import (
     CAPACITY_TAKEN,
     PREEMPTING,
-    TAKEN,
     UNDECIDED,
     capacity_was_taken,
 )
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
     GangState,
-    LastDecision,
     MemberLoss,
     ReservationState,
+    WorkloadTree,
 )
-from extender.core.model.errors import NotFound
 from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import counted, spaced
-from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden
-from extender.core.planner.plan_types import COMPLETE
+from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, namespace_of
 from extender.ports.query_ports import (
     EventFilter,
     EventQueries,
@@ -55,10 +50,7 @@ from extender.queries.explain.gang_checks import (
     Finding,
     bound_text,
     checks_until,
-    lost_text,
-    not_examined,
-    waits_at,
-    which,
+    held_refusal,
     with_outcome,
     with_unheld,
 )
@@ -66,18 +58,18 @@ from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
     ObjectName,
     WantedName,
-    in_other_namespace,
-    matches,
-    similar_names,
+)
+from extender.queries.explain.object_explanation import (
+    ObjectDetails,
+    ObjectReader,
+    gangs_on_node,
 )
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.log.gang_history import loss_reason
 from extender.queries.log.visible_queries import visible_queries
-from extender.queries.state.gang_status import GangStatus, gang_status
+from extender.queries.state.gang_status import GangStatus, gang_status, loss_text
 from extender.queries.state.historical_state import HistoricalState, PointInTime
 from extender.queries.state.state_report import ORDINARY, gang_at
 from extender.queries.state.workload_trees import RootKey, root_groups, workloads_of_roots
-from extender.runtime.cooperative_yield import Yielder
 
 # What only the cluster of that time could show, unless the gang was bound.
 _BEFORE_BIND: Final[tuple[CheckName, ...]] = ("gates removed", "accepted by kube-scheduler")
@@ -93,137 +85,39 @@ def recorded_finding(
         status: As it was shown.
         preemption: Its pending preemption in that state; None: there was none.
     """
-    who = f"{gang.kind} {gang.gang}"
+    who, decision = f"{gang.kind} {gang.gang}", gang.last_decision
     if status.state in ("scheduled", "completed"):
         done = "had ended: its members had succeeded" if status.state == "completed" else "ran"
         text = bound_text(gang, status)
-        return Finding(
-            answer=f"{who} {done}: {text}",
-            checks=checks_until("bound", "yes", text),
-            reasons=status.reasons,
-        )
+        checks = checks_until("bound", "yes", text)
+        return Finding(subject=who, text=f"{done}: {text}", checks=checks, reasons=status.reasons)
     if status.state == "admitted":
         text = f"{len(gang.bound)} bound, {len(gang.reservations)} reserved"
         checks = checks_until("accepted by kube-scheduler", "not recorded", text)
-        return Finding(
-            answer=f"{who} had its capacity reserved: {text}",
-            checks=_not_recorded(checks, *_BEFORE_BIND),
-            reasons=status.reasons,
-        )
+        checks = with_outcome(checks, "not recorded", *_BEFORE_BIND)
+        text = f"had its capacity reserved: {text}"
+        return Finding(subject=who, text=text, checks=checks, reasons=status.reasons)
     if status.state == PREEMPTING and preemption is not None:
         text = victims_text(preemption)
         outcome: Outcome = "no" if preemption.victims else "yes"
         checks = with_outcome(checks_until("victims gone", outcome, text), outcome, "fits now")
-        return Finding(
-            answer=f"{who} waited for victims of its preemption: {text}",
-            checks=_not_recorded(checks, *_BEFORE_BIND) if not preemption.victims else checks,
-        )
+        if not preemption.victims:
+            checks = with_outcome(checks, "not recorded", *_BEFORE_BIND)
+        text = f"waited for victims of its preemption: {text}"
+        return Finding(subject=who, text=text, checks=checks)
+    # nothing but its existence is recorded
+    checks = with_outcome(checks_until("bound", "yes"), "not recorded", *CHECKS[2:])
     if status.state in ("degraded", "preempted", "suspended"):
-        return _lost(who, gang.last_decision, status)
-    if gang.last_decision is None:
+        if decision is not None:
+            checks = held_refusal(who, decision).checks
+        counts = f"{status.present} of {counted(status.needed, 'pod')} of the minimum"
+        checks = (*checks[:-1], Check(check="bound", outcome="no", text=counts))
+        text = f"was {status.state}: {status.loss}"
+        return Finding(subject=who, text=text, checks=checks, reasons=status.reasons[1:])
+    if decision is None:
         reason = CAPACITY_TAKEN if capacity_was_taken(gang) else UNDECIDED
-        return Finding(
-            answer=f"{who} was pending: {reason}",
-            checks=_only_known(),
-        )
-    return _refused(who, gang.last_decision)
-
-
-def turn_finding(
-    who: str, turn: WaitReason, gang: GangState | None, status: GangStatus | None
-) -> Finding:
-    """Return the finding about a complete tree that waits to be recorded, to be searched, or for the end of a back-off.
-
-    Its last refusal comes first; that it is planned again comes after it.
-
-    Args:
-        who: The root, as sentences begin.
-        turn: Why it waits.
-        gang: Its state, with the answer before; None: the log does not have it yet.
-        status: As it is shown; None likewise.
-    """
-    checks = checks_until("fits now", "unknown", turn.sentence())
-    help_: tuple[str, ...] = ()
-    if isinstance(turn, ReadmissionPause):  # it has fitted
-        help_ = (turn.help(),)
-    else:
-        checks = not_examined(checks)
-    decision = gang.last_decision if gang is not None else None
-    if decision is not None and decision.outcome in ("impossible", "unknown"):
-        refused = _refused(who, decision)
-        return Finding(
-            answer=waiting_answer(f"{refused.answer}; it", turn.sentence()),
-            checks=checks,
-            reasons=refused.reasons,
-            help=(*help_, *refused.help),
-        )
-    if gang is not None and capacity_was_taken(gang):
-        answer = waiting_answer(f"{waiting_answer(who, TAKEN)}; it", turn.sentence())
-        return Finding(answer=answer, checks=checks, help=help_)
-    return Finding(
-        answer=waiting_answer(who, turn.sentence(), lost_text(status)),
-        checks=checks,
-        # that members are missing is not so any more
-        reasons=decision.reasons if decision is not None and decision.outcome != "waiting" else (),
-        help=help_,
-    )
-
-
-def _lost(who: str, decision: LastDecision | None, status: GangStatus) -> Finding:
-    """Return the finding about a gang whose minimum was not bound any more."""
-    first, *others = status.reasons or ("its last loss is not known",)
-    counts = f"{status.present} of {counted(status.needed, 'pod')} of the minimum"
-    checks = _refused(who, decision).checks if decision is not None else _only_known()
-    last = Check(check="bound", outcome="no", text=counts)
-    return Finding(
-        answer=f"{who} was {status.state}: {first.removeprefix('preempted: ')}",
-        checks=(*checks[:-1], last),
-        reasons=tuple(others),
-    )
-
-
-def _refused(who: str, decision: LastDecision) -> Finding:
-    """Return the finding about a gang with a refusal that held."""
-    first, *others = decision.reasons or ("no reason was recorded",)
-    problem = about_it(who, first)
-    since = f" (refused at {rfc3339(decision.at_us)}, position {decision.position})"
-    if decision.outcome == "invalid":
-        answer = f"{who} was not valid and was not scheduled: {problem}{since}"
-        checks = checks_until("tree valid", "no", first)
-    elif decision.outcome == "waiting":
-        waited = f": {first}" if first == COMPLETE else f" for {first.removeprefix('waiting for ')}"
-        answer = f"{who} waited{waited}{since}"
-        outcome: Outcome = "unknown" if first == COMPLETE else "no"  # not looked at
-        checks = checks_until(waits_at(first), outcome, first)
-    elif decision.when_empty == "never":
-        first, *others = decision.reasons_when_empty or (first,)
-        problem = about_it(who, first)
-        answer = f"{who} could never be placed on the nodes of that time, also when no other pod ran: {problem}{since}"
-        checks = checks_until("fits an empty cluster", "no", first)
-    elif decision.outcome == "unknown":
-        answer = f"{who} may have fitted or not: {problem}{since}"
-        checks = checks_until("fits now", "unknown", first)
-    else:
-        empty = "; it fitted when no other pod ran" if decision.when_empty == "fits" else ""
-        answer = f"{who} did not fit: {problem}{empty}{since}"
-        checks = checks_until("fits now", "no", first)
-    if decision.when_empty == "unknown":
-        checks = not_examined(checks)
-    elif not decision.when_empty:
-        checks = _not_recorded(checks, "fits an empty cluster")
-    return Finding(answer=answer, checks=checks, reasons=tuple(others), help=decision.help)
-
-
-def _not_recorded(checks: tuple[Check, ...], *names: CheckName) -> tuple[Check, ...]:
-    return with_outcome(checks, "not recorded", *names)
-
-
-def _only_known() -> tuple[Check, ...]:
-    """Return the checks of a gang about which nothing but its existence is recorded."""
-    known: tuple[CheckName, ...] = ("group named", "group exists")
-    return tuple(
-        Check(check=name, outcome="yes" if name in known else "not recorded") for name in CHECKS
-    )
+        return Finding(subject=who, text=f"was pending: {reason}", checks=checks)
+    return held_refusal(who, decision)
 
 
 # What the log has of a pod, the most important first.
@@ -234,70 +128,29 @@ class RecordedPod(NamedTuple):
     """A pod in a state of the log."""
 
     role: str  # bound | reserved | victim | preemptor | lost
+    pod: str  # namespace/name; what stands for it, if it is hidden
     node: str  # empty: the preemptor has none yet
-    group: str  # of a member: the name of its PodGroup
     gang: GangState | None  # of a member
     preemption: PendingPreemption | None  # of a victim or preemptor
 
 
-def recorded_names(state: ReservationState) -> Iterator[ObjectName]:
-    """Yield every object that a state of the log names, some of them more than once."""
-    for root in state.gangs.values():
-        yield ObjectName(root.kind, root.gang)
-        namespace = root.gang.partition("/")[0]
-        yield from (ObjectName(group.kind, f"{namespace}/{group.name}") for group in root.groups)
-    for tree in state.trees.values():
-        yield ObjectName(tree.kind, tree.workload)
-    for pod, one in _pods(state):
-        if not is_hidden(pod):
-            yield ObjectName("Pod", pod)
-        if one.node:
-            yield ObjectName("Node", one.node)
-
-
-def recorded_pod(state: ReservationState, path: str) -> RecordedPod | None:
-    """Return what a state has of a pod, or None; of a member that is a victim also the preemption.
-
-    Args:
-        state: The state.
-        path: namespace/name of the pod.
-    """
-    found = [one for pod, one in _pods(state) if pod == path]
-    if not found:
-        return None
-    first = min(found, key=lambda one: _ROLES.index(one.role))
-    if first.role == "bound":
-        victim = next((one for one in found if one.role == "victim"), first)
-        return first._replace(preemption=victim.preemption)
-    return first
-
-
-def pods_on(state: ReservationState, node: str) -> list[RecordedPod]:
-    """Return the members and victims that a state has on a node, one for each role of a pod."""
-    return [one for _, one in _pods(state) if one.node == node]
-
-
-def _pods(state: ReservationState) -> Iterator[tuple[str, RecordedPod]]:
+def recorded_pods(state: ReservationState) -> Iterator[RecordedPod]:
+    """Yield what a state of the log has of pods, one for each role of a pod."""
     for root in state.gangs.values():
         for bound in root.bound.values():
-            yield bound.pod, RecordedPod("bound", bound.node, bound.group, root, None)
-        for held in root.reservations.values():
-            yield held.pod, RecordedPod("reserved", held.node, held.group, root, None)
-        for left in root.replacement_holds.values():
-            yield left.pod, RecordedPod("lost", left.node, left.group, root, None)
-        for gone in root.lost_with_node.values():
-            yield gone.pod, RecordedPod("lost", gone.node, gone.group, root, None)
-        if root.last_loss is not None:
-            loss = root.last_loss
-            yield loss.pod, RecordedPod("lost", loss.node, "", root, None)
+            yield RecordedPod("bound", bound.pod, bound.node, root, None)
+        for reserved in root.reservations.values():
+            yield RecordedPod("reserved", reserved.pod, reserved.node, root, None)
+        losses = (root.last_loss,) if root.last_loss is not None else ()
+        for lost in (*root.replacement_holds.values(), *root.lost_with_node.values(), *losses):
+            yield RecordedPod("lost", lost.pod, lost.node, root, None)
     for preemption in state.preemptions.values():
         for victim in preemption.victims.values():
-            yield victim.pod, RecordedPod("victim", victim.node, victim.group, None, preemption)
+            yield RecordedPod("victim", victim.pod, victim.node, None, preemption)
         if preemption.kind == "Pod":
-            yield preemption.gang, RecordedPod("preemptor", "", "", None, preemption)
+            yield RecordedPod("preemptor", preemption.gang, "", None, preemption)
 
 
-GANGS_MAX = 20  # gangs of a node that are named
 RETIRED_MAX = 1_000  # ends of workloads that are searched
 WAITING_PODS = (
     "Members without a reservation are not in the log: which of them waited is not known."
@@ -317,12 +170,12 @@ class PastExplanations:
         self._log = log
 
     async def explain(
-        self, wanted: WantedName, at: str, readers: Visibility = EVERYTHING
+        self, name: WantedName, at: str, readers: Visibility = EVERYTHING
     ) -> Explanation:
-        """Return the state of an object at a time or position, and why it was in it.
+        """Return the state of an object at a time or position, and why it was in it; see `ObjectReader`.
 
         Args:
-            wanted: The name. Of several objects with it the first of `KINDS` is explained.
+            name: The name.
             at: Time (RFC 3339 with offset) or position.
             readers: What the caller sees.
 
@@ -331,66 +184,149 @@ class PastExplanations:
             NotFound: The log has nothing of that name; the message has similar names.
             StoreUnavailable: The database did not answer.
         """
-        if not readers.everything:
-            seen = PastExplanations(self._past, visible_queries(self._log, readers))
-            return await seen._explain(wanted, at, readers)
-        return await self._explain(wanted, at, readers)
-
-    async def _explain(self, wanted: WantedName, at: str, readers: Visibility) -> Explanation:
         moment, state = await self._past.state_at(at, readers)
-        found = await matches(recorded_names(state), wanted, Yielder())
-        if not found:
-            elsewhere = await in_other_namespace(recorded_names(state), wanted, Yielder())
-            if elsewhere is not None:
-                found = await matches(recorded_names(state), elsewhere, Yielder())
-        if found:
-            about = _of(state, found[0])
-        else:
-            about = await self._at_another_time(wanted, moment, state)
-        same = tuple(Related(kind=o.kind, name=o.path, relation="same name") for o in found[1:])
+        log = self._log if readers.everything else visible_queries(self._log, readers)
+        explanation = await _Moment(moment, state, log).explanation(name)
         return msgspec.structs.replace(
-            about,
-            answer=f"At {moment.time}, position {moment.position}: {about.answer}",
-            related=(*about.related, *same),
+            explanation,
+            answer=f"At {moment.time}, position {moment.position}: {explanation.answer}",
             limitations=(ORDINARY, WAITING_PODS),
             as_of=moment.time,
             position=moment.position,
             at=moment.requested,
         )
 
-    async def _at_another_time(
-        self, wanted: WantedName, moment: PointInTime, state: ReservationState
-    ) -> Explanation:
-        """Explain an object that the log has only before or after a moment.
 
-        Raises:
-            NotFound: The log does not have it, or it is a group that has never been a root.
-        """
-        path, kind = f"{wanted.namespace}/{wanted.name}", wanted.kind
-        found = None
+class _Moment(ObjectReader):
+    """The log as it was at a moment."""
+
+    def __init__(self, moment: PointInTime, state: ReservationState, log: EventQueries) -> None:
+        self.state = state
+        self._moment = moment
+        self._log = log
+
+    def _names(self) -> Iterator[ObjectName]:
+        for root in self.state.gangs.values():
+            yield _name(root)
+            namespace = namespace_of(root.gang)
+            yield from (ObjectName(g.kind, f"{namespace}/{g.name}") for g in root.groups)
+        for tree in self.state.trees.values():
+            yield ObjectName(tree.kind, tree.workload)
+        for pod in recorded_pods(self.state):
+            if not is_hidden(pod.pod):
+                yield ObjectName("Pod", pod.pod)
+            if pod.node:
+                yield ObjectName("Node", pod.node)
+
+    async def _details(self, subject: ObjectName, *, extras: bool = True) -> ObjectDetails:
+        del extras
+        if subject.kind == "Pod":
+            return self._pod(subject)
+        roots = [g for g in self.state.gangs.values() if _name(g) == subject]
+        if roots:
+            return self._gang(max(roots, key=lambda root: root.observed_us))
+        namespace, _, name = subject.path.partition("/")
+        details = next(
+            self._gang(root)
+            for root in self.state.gangs.values()
+            if namespace_of(root.gang) == namespace
+            for group in root.groups
+            if (group.kind, group.name) == (subject.kind, name)
+        )
+        assert details.gang is not None
+        line = next(g for g in details.gang.groups if (g.kind, g.name) == (subject.kind, name))
+        domain = "".join(f" in {key}={value}" for key, value in line.domain.items())
+        members = f"with {line.bound} bound and {line.reserved} reserved members{domain}"
+        return msgspec.structs.replace(details, link=f", {members}, was a child group of")
+
+    def _gang(self, gang: GangState) -> ObjectDetails:
+        state = self.state
+        workloads = workloads_of_roots(state.trees.values())
+        made_for = workloads.get(RootKey(gang.gang, gang.kind))
+        status = gang_status(gang, made_for)
+        finding = recorded_finding(gang, status, state.preemptions.get(gang.uid))
+        if gang.uid not in state.capacity_holds:
+            finding = with_unheld(finding, state, gang, None, state.at_us)
+        return ObjectDetails(
+            finding=finding,
+            root=_name(gang),
+            workload=made_for.workload if made_for is not None else "",
+            gang=gang_at(gang, workloads),
+        )
+
+    def _pod(self, subject: ObjectName) -> ObjectDetails:
+        roles: dict[str, RecordedPod] = {}
+        for record in recorded_pods(self.state):
+            if record.pod == subject.path:
+                roles.setdefault(record.role, record)
+        pod = roles[min(roles, key=_ROLES.index)]
+        preemption = pod.preemption
+        if pod.role == "bound" and "victim" in roles:
+            preemption = roles["victim"].preemption
+        by = spaced(preemption.preemptor) if preemption is not None else ""
+        if pod.gang is None:
+            return _outside(subject, pod, by)
+        place = {
+            "bound": f"ran on {pod.node}{f' and was to be evicted for {by}' if by else ''}",
+            "reserved": f"had capacity reserved on {pod.node}",
+            "lost": f"was lost on {pod.node}{_loss(pod.gang.last_loss, subject.path)}",
+        }[pod.role]
+        return msgspec.structs.replace(self._gang(pod.gang), link=f" {place}, a member of")
+
+    def _node(self, subject: ObjectName) -> Explanation:
+        pods = [pod for pod in recorded_pods(self.state) if pod.node == subject.path]
+        roles = Counter(pod.role for pod in pods)
+        gangs = {p.gang.uid: p.gang for p in pods if p.gang is not None and p.role != "lost"}
+        words = [f"{roles['bound']} bound and {roles['reserved']} reserved members"]
+        words.append(f"of {counted(len(gangs), 'gang')}")
+        if roles["victim"]:
+            words.append(f"and {counted(roles['victim'], 'victim')} of preemptions")
+        return Explanation(
+            kind="Node",
+            name=subject.path,
+            answer=f"{subject} had {' '.join(words)}",
+            related=gangs_on_node(gangs.values()),
+        )
+
+    def _roots(self, tree: WorkloadTree) -> list[ObjectName]:
+        namespace = namespace_of(tree.workload)
+        names = {f"{namespace}/{parent or name}" for _, name, parent in root_groups(tree)}
+        gangs = [gang for gang in self.state.gangs.values() if gang.gang in names]
+        return [_name(gang) for gang in sorted(gangs, key=lambda gang: gang.gang)]
+
+    def _without_groups(self, reason: str) -> tuple[str, tuple[str, ...]]:
+        return f"had no groups in the log: {reason or 'no gang of it was recorded yet'}", ()
+
+    async def _at_another_time(self, name: WantedName) -> Explanation | None:
+        path, kind = name.path, name.kind
+        explanation = None
         if kind in ("", *GROUP_KINDS):
-            found = await self._other_root(path, kind, moment)
-        if found is None and kind in ("", "Pod"):
-            found = _other_placement(path, await self._log.placements(path), moment)
-        if found is None and kind not in ("Pod", "Node", *GROUP_KINDS):
-            found = await self._retired(path, kind, moment)
-        node = NodeName(wanted.name)
-        nodes = kind == "Node" or not (kind or wanted.given_namespace)
-        if found is None and nodes and await self._log.has_node(node):
-            found = Explanation(
-                kind="Node",
-                name=node,
-                answer=f"Node {node} had no member, reservation or victim of a gang",
-            )
-        if found is not None:
-            return found
-        near = await similar_names(recorded_names(state), wanted, Yielder())
-        raise NotFound(_not_found(wanted, moment, near))
+            explanation = await self._other_root(path, kind)
+        if explanation is None and kind in ("", "Pod"):
+            placements = await self._log.placements(path)
+            explanation = _other_placement(path, placements, self._moment)
+        if explanation is None and kind not in ("Pod", "Node", *GROUP_KINDS):
+            explanation = await self._retired(path, kind)
+        if explanation is not None:
+            return explanation
+        node = NodeName(name.name)
+        may_be_node = kind == "Node" or not (kind or name.given_namespace)
+        if not may_be_node or not await self._log.has_node(node):
+            return None
+        return _absent("Node", node, f"Node {node} had no member, reservation or victim of a gang")
 
-    async def _other_root(self, path: str, kind: str, moment: PointInTime) -> Explanation | None:
+    def _not_found(self, name: WantedName) -> tuple[str, str]:
+        at = f"at {self._moment.time}, position {self._moment.position}"
+        return (
+            f"{at}, the log had nothing that is called {name}",
+            "ordinary pods, and groups that were never placed, are not in the log",
+        )
+
+    async def _other_root(self, path: str, kind: str) -> Explanation | None:
+        position = self._moment.position
         lives = await self._log.incarnations(path)
-        before = [life for life in lives if life.last_position <= moment.position]
-        after = [life for life in lives if life.first_position > moment.position]
+        before = [life for life in lives if life.last_position <= position]
+        after = [life for life in lives if life.first_position > position]
         life = before[-1] if before else after[0] if after else None
         if life is None:
             return None
@@ -419,15 +355,15 @@ class PastExplanations:
             f"`gang-extender explain {life.gang} --at {life.last_position - 1}` has its last state",
         )
 
-    async def _retired(self, path: str, kind: str, moment: PointInTime) -> Explanation | None:
-        wanted = EventFilter(types=("TreeRetired",), newest_first=True, limit=RETIRED_MAX)
-        for event in await self._log.events(wanted):
+    async def _retired(self, path: str, kind: str) -> Explanation | None:
+        ends = EventFilter(types=("TreeRetired",), newest_first=True, limit=RETIRED_MAX)
+        for event in await self._log.events(ends):
             data = event.data
             if (
                 isinstance(data, TreeRetired)
                 and data.workload == path
                 and kind in ("", data.kind)
-                and event.position <= moment.position
+                and event.position <= self._moment.position
             ):
                 return _absent(
                     data.kind,
@@ -439,156 +375,29 @@ class PastExplanations:
         return None
 
 
-def _of(state: ReservationState, subject: ObjectName) -> Explanation:
-    if subject.kind == "Node":
-        return _node(state, subject)
-    if subject.kind == "Pod":
-        return _pod(state, subject)
-    if subject.kind in GROUP_KINDS:
-        return _group(state, subject)
-    return _workload(state, subject)
+def _name(gang: GangState) -> ObjectName:
+    return ObjectName(gang.kind, gang.gang)
 
 
-def _group(state: ReservationState, subject: ObjectName) -> Explanation:
-    roots = [g for g in state.gangs.values() if (g.kind, g.gang) == (subject.kind, subject.path)]
-    if roots:
-        return _gang(state, subject, max(roots, key=lambda root: root.observed_us))
-    namespace, _, name = subject.path.partition("/")
-    root, group = next(
-        (root, group)
-        for root in state.gangs.values()
-        if root.gang.startswith(f"{namespace}/")
-        for group in root.groups
-        if (group.kind, group.name) == (subject.kind, name)
-    )
-    about = _gang(state, subject, root)
-    assert about.gang is not None
-    here = next(
-        one for one in about.gang.groups if (one.kind, one.name) == (group.kind, group.name)
-    )
-    domain = "".join(f" in {key}={value}" for key, value in here.domain.items())
-    has = f"with {here.bound} bound and {here.reserved} reserved members{domain}"
-    of = which(f"{root.kind} {root.gang}", about.answer)
-    return msgspec.structs.replace(about, answer=f"{subject}, {has}, was a child group of {of}")
-
-
-def _gang(state: ReservationState, subject: ObjectName, gang: GangState) -> Explanation:
-    """Explain an object by the gang that it belongs to."""
-    workloads = workloads_of_roots(state.trees.values())
-    made_for = workloads.get(RootKey(gang.gang, gang.kind))
-    status = gang_status(gang, made_for)
-    finding = recorded_finding(gang, status, state.preemptions.get(gang.uid))
-    if gang.uid not in state.capacity_holds:
-        finding = with_unheld(finding, state, gang, None, state.at_us)
-    related = []
-    if subject != ObjectName(gang.kind, gang.gang):
-        related.append(Related(kind=gang.kind, name=gang.gang, relation="root group"))
-    if made_for is not None and made_for.workload != f"{subject.kind}/{subject.path}":
-        kind, _, path = made_for.workload.partition("/")
-        related.append(Related(kind=kind, name=path, relation="workload"))
-    return Explanation(
-        kind=subject.kind,
-        name=subject.path,
-        answer=finding.answer,
-        state=status.state,
-        checks=finding.checks,
-        reasons=finding.reasons,
-        help=finding.help,
-        related=tuple(related),
-        gang=gang_at(gang, workloads),
-    )
-
-
-def _pod(state: ReservationState, subject: ObjectName) -> Explanation:
-    one = recorded_pod(state, subject.path)
-    assert one is not None
-    by = ""
-    if one.preemption is not None:
-        by = spaced(one.preemption.preemptor)
-    if one.gang is None:
-        return _outside(subject, one, by)
-    about = _gang(state, subject, one.gang)
-    place = {
-        "bound": f"ran on {one.node}{f' and was to be evicted for {by}' if by else ''}",
-        "reserved": f"had capacity reserved on {one.node}",
-        "lost": f"was lost on {one.node}{_loss(one.gang.last_loss, subject.path)}",
-    }[one.role]
-    of = which(f"{one.gang.kind} {one.gang.gang}", about.answer)
-    return msgspec.structs.replace(about, answer=f"{subject} {place}, a member of {of}")
-
-
-def _outside(subject: ObjectName, one: RecordedPod, by: str) -> Explanation:
-    """Explain a pod that no gang of the state has: a victim, or a preemptor outside of groups."""
-    assert one.preemption is not None
-    if one.role == "preemptor":
-        text = f"waited for victims of its preemption: {victims_text(one.preemption)}"
+def _outside(subject: ObjectName, pod: RecordedPod, by: str) -> ObjectDetails:
+    """Return what is known of a pod that no gang of the state has: a victim, or a preemptor outside of groups."""
+    assert pod.preemption is not None
+    if pod.role == "preemptor":
+        text = f"waited for victims of its preemption: {victims_text(pod.preemption)}"
     else:
-        text = f"ran on {one.node} and was to be evicted for {by}"
-    root = Related(kind=one.preemption.kind, name=one.preemption.gang, relation="preemptor")
-    return Explanation(
-        kind="Pod",
-        name=subject.path,
-        answer=f"{subject} {text}",
-        related=() if one.role == "preemptor" or is_hidden(root.name) else (root,),
-    )
+        text = f"ran on {pod.node} and was to be evicted for {by}"
+    finding = Finding(subject=str(subject), text=text, checks=())
+    kind, name = pod.preemption.kind, pod.preemption.gang
+    if pod.role == "preemptor" or is_hidden(name):
+        return ObjectDetails(finding=finding)
+    link = Related(kind=kind, name=name, relation="preemptor")
+    return ObjectDetails(finding=finding, related=(link,))
 
 
 def _loss(loss: MemberLoss | None, pod: str) -> str:
     if loss is None or loss.pod != pod:
         return ""
-    reason = (
-        f"evicted for {spaced(loss.preemptor)}"
-        if loss.preemptor
-        else loss_reason(loss.cause, loss.message)
-    )
-    return f" at {_when(loss.at_us, loss.position)} ({reason})"
-
-
-def _workload(state: ReservationState, subject: ObjectName) -> Explanation:
-    named = (subject.kind, subject.path)
-    tree = next(t for t in state.trees.values() if (t.kind, t.workload) == named)
-    namespace = subject.path.partition("/")[0]
-    names = {f"{namespace}/{parent or name}" for _, name, parent in root_groups(tree)}
-    roots = sorted(
-        (root for root in state.gangs.values() if root.gang in names), key=lambda root: root.gang
-    )
-    if tree.outcome == "refused" or not roots:
-        why = tree.message or tree.reason or "no gang of it was recorded yet"
-        return Explanation(
-            kind=subject.kind,
-            name=subject.path,
-            answer=f"{subject} had no groups in the log: {why}",
-            state=tree.outcome,
-        )
-    about = _gang(state, subject, roots[0])
-    more = f" (the first of {len(roots)} root groups)" if len(roots) > 1 else ""
-    links = tuple(Related(kind=r.kind, name=r.gang, relation="root group") for r in roots[1:])
-    return msgspec.structs.replace(
-        about, answer=f"{subject}{more}: {about.answer}", related=(*about.related, *links)
-    )
-
-
-def _node(state: ReservationState, subject: ObjectName) -> Explanation:
-    here = pods_on(state, subject.path)
-    roles = {
-        role: sum(one.role == role for one in here)
-        for role in ("bound", "reserved", "victim", "lost")
-    }
-    roots = {one.gang.uid: one.gang for one in here if one.gang is not None and one.role != "lost"}
-    words = [f"{roles['bound']} bound and {roles['reserved']} reserved members"]
-    words.append(f"of {counted(len(roots), 'gang')}")
-    if roles["victim"]:
-        words.append(f"and {counted(roles['victim'], 'victim')} of preemptions")
-    ordered = sorted(roots.values(), key=lambda gang: gang.gang)
-    return Explanation(
-        kind="Node",
-        name=subject.path,
-        answer=f"{subject} had {' '.join(words)}",
-        related=tuple(
-            Related(kind=gang.kind, name=gang.gang, relation="gang on this node")
-            for gang in ordered[:GANGS_MAX]
-        ),
-    )
+    return f" at {_when(loss.at_us, loss.position)} ({loss_text(loss)})"
 
 
 def _other_placement(
@@ -601,21 +410,25 @@ def _other_placement(
         placements: All of it, newest first.
         moment: The time that the question is about.
     """
-    places = [one for one in placements if one.kind != "replacement"]
+    places = [place for place in placements if place.kind != "replacement"]
     if not places:
         return None
-    before = [one for one in places if one.from_position <= moment.position]
-    one = before[0] if before else places[-1]
-    verb = "ran" if one.kind == "bound" else "had capacity reserved"
-    leaf = f"PodGroup {pod.partition('/')[0]}/{one.pod_group}"
-    of = f"as a member of {leaf}" if one.pod_group else f"for gang {one.gang}"
-    since = _when(one.from_at_us, one.from_position)
+    before = [place for place in places if place.from_position <= moment.position]
+    place = before[0] if before else places[-1]
+    verb = "ran" if place.kind == "bound" else "had capacity reserved"
+    leaf = f"PodGroup {pod.partition('/')[0]}/{place.pod_group}"
+    of = f"as a member of {leaf}" if place.pod_group else f"for gang {place.gang}"
+    since = _when(place.from_at_us, place.from_position)
     if not before:
-        text = f"Pod {pod} was not in the log yet: it {verb} on {one.node} from {since}, {of}"
+        text = f"Pod {pod} was not in the log yet: it {verb} on {place.node} from {since}, {of}"
         return _absent("Pod", pod, text)
-    end = _when(one.to_at_us or 0, one.to_position or 0)
-    why = f"evicted for {one.by_gang}" if one.by_gang else one.end_reason or one.end_type or ""
-    text = f"Pod {pod} was not there any more: it {verb} on {one.node} until {end}, {of}"
+    end = _when(place.to_at_us or 0, place.to_position or 0)
+    why = (
+        f"evicted for {place.by_gang}"
+        if place.by_gang
+        else place.end_reason or place.end_type or ""
+    )
+    text = f"Pod {pod} was not there any more: it {verb} on {place.node} until {end}, {of}"
     return _absent("Pod", pod, f"{text} ({why})" if why else text)
 
 
@@ -634,14 +447,3 @@ def _absent(kind: str, name: str, text: str, *help_: str) -> Explanation:
         checks=checks_until("group exists", "no", text) if group else (),
         help=(*help_, *history),
     )
-
-
-def _not_found(wanted: WantedName, moment: PointInTime, near: list[ObjectName]) -> str:
-    path = f"{wanted.namespace}/{wanted.name}"
-    what = f"{wanted.kind} {path}" if wanted.kind else path
-    text = (
-        f"at {moment.time}, position {moment.position}, the log had nothing that is called {what}"
-    )
-    if near:
-        return f"{text}; did you mean {', '.join(str(one) for one in near)}?"
-    return f"{text}; ordinary pods, and groups that were never placed, are not in the log"

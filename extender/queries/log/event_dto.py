@@ -146,8 +146,8 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
         case NodeRejected():
             return f"kube-scheduler rejected {data.node} for {data.pod}"
         case ReservationReleased():
-            what = counted(len(data.pods), "reservation")
-            return f"{what} released ({data.reason})" + (
+            reservations = counted(len(data.pods), "reservation")
+            return f"{reservations} released ({data.reason})" + (
                 f": {data.message}" if data.message else ""
             )
         case GangScheduled():

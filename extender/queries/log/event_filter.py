@@ -71,21 +71,21 @@ def plan_of(data: AnyEventData) -> str:
     return data.preemption if isinstance(data, PreemptionPlanned) else ""
 
 
-def matches(event: RecordedEvent, wanted: EventFilter) -> bool:
+def matches(event: RecordedEvent, query: EventFilter) -> bool:
     """Return whether an event passes a filter; `after`, `limit` and the order are ignored."""
     return (
-        (not wanted.gang or event.gang == wanted.gang)
-        and (wanted.gang_uid is None or event.gang_uid == wanted.gang_uid)
-        and (not wanted.namespace or event.gang.partition("/")[0] == wanted.namespace)
+        (not query.gang or event.gang == query.gang)
+        and (query.gang_uid is None or event.gang_uid == query.gang_uid)
+        and (not query.namespace or event.gang.partition("/")[0] == query.namespace)
         and (
-            wanted.namespaces is None
-            or event.gang.partition("/")[0] in wanted.namespaces
-            or type(event.data).__name__ in wanted.shared_types
+            query.namespaces is None
+            or event.gang.partition("/")[0] in query.namespaces
+            or type(event.data).__name__ in query.shared_types
         )
-        and (not wanted.types or type(event.data).__name__ in wanted.types)
-        and (wanted.since_us is None or event.at_us >= wanted.since_us)
-        and (wanted.until_us is None or event.at_us <= wanted.until_us)
-        and (not wanted.plan or plan_of(event.data) == wanted.plan)
-        and (not wanted.node or wanted.node in nodes_of(event.data))
-        and (wanted.victims is None or not wanted.victims.isdisjoint(victims_of(event.data)))
+        and (not query.types or type(event.data).__name__ in query.types)
+        and (query.since_us is None or event.at_us >= query.since_us)
+        and (query.until_us is None or event.at_us <= query.until_us)
+        and (not query.plan or plan_of(event.data) == query.plan)
+        and (not query.node or query.node in nodes_of(event.data))
+        and (query.victims is None or not query.victims.isdisjoint(victims_of(event.data)))
     )

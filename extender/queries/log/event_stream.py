@@ -97,28 +97,28 @@ class EventStream:
         return (await self._reader.page(EventFilter(limit=0))).head
 
     async def follow(
-        self, wanted: EventFilter, readers: Visibility = EVERYTHING
+        self, query: EventFilter, readers: Visibility = EVERYTHING
     ) -> AsyncGenerator[EventBatch]:
-        """Yield batches of the matching events after `wanted.after`, until `stop`.
+        """Yield batches of the matching events after `query.after`, until `stop`.
 
         A batch without events is yielded at least every ten seconds. Waits while the database does not answer.
 
         Args:
-            wanted: Which events; `limit`, `until_us` and `newest_first` are ignored.
+            query: Which events; `limit`, `until_us` and `newest_first` are ignored.
             readers: What the caller sees.
 
         Raises:
             CorruptLog: The log has changed, or has an event that this version does not know.
         """
-        wanted = msgspec.structs.replace(wanted, until_us=None, newest_first=False)
-        position = wanted.after
+        query = msgspec.structs.replace(query, until_us=None, newest_first=False)
+        position = query.after
         with self._reading() as number:
             batch_s = _now_s()
             while not self._stopped:
                 news = self._news
                 if self._fault is not None:
                     raise self._fault
-                batch = await self._next(wanted, position, readers) or EventBatch(position)
+                batch = await self._next(query, position, readers) or EventBatch(position)
                 moved, position = batch.position > position, batch.position
                 if batch.events or _now_s() - batch_s >= SILENCE_S:
                     batch_s = _now_s()
@@ -133,7 +133,7 @@ class EventStream:
                     await asyncio.sleep(number % SPREAD / 1000)
 
     async def _next(
-        self, wanted: EventFilter, position: Position, readers: Visibility
+        self, query: EventFilter, position: Position, readers: Visibility
     ) -> EventBatch | None:
         """Return the next batch, or None when the database does not answer."""
         recent = self._recent
@@ -142,12 +142,12 @@ class EventStream:
             if not examined:
                 return EventBatch(position)
             shown = examined if readers.everything else _shown(examined, readers)
-            matching = tuple(entry for entry in shown if matches(entry[0], wanted))
+            matching = tuple(entry for entry in shown if matches(entry[0], query))
             return EventBatch(examined[-1][0].position, matching)
-        query = msgspec.structs.replace(wanted, after=position, limit=CATCH_UP_EVENTS)
+        page_query = msgspec.structs.replace(query, after=position, limit=CATCH_UP_EVENTS)
         try:
             async with self._catch_up_lock:  # one connection for streams, the others for queries
-                page = await visible_queries(self._reader, readers).page(query)
+                page = await visible_queries(self._reader, readers).page(page_query)
         except StoreUnavailable as error:
             log.info(
                 "a reader of the event stream waits for the database", extra={"error": str(error)}
@@ -225,8 +225,8 @@ def _shown(
     examined: Iterable[tuple[RecordedEvent, bytes]], readers: Visibility
 ) -> list[tuple[RecordedEvent, bytes]]:
     """Return the events that a caller sees, as the caller sees them."""
-    found = (visible_event(event, readers) for event, _ in examined)
-    return [(event, encoded(event)) for event in found if event is not None]
+    visible = (visible_event(event, readers) for event, _ in examined)
+    return [(event, encoded(event)) for event in visible if event is not None]
 
 
 def encoded(event: RecordedEvent) -> bytes:

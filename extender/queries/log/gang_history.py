@@ -258,10 +258,10 @@ async def _absent(reader: EventQueries, path: str, others: Sequence[str]) -> str
     newest = EventFilter(
         namespace=namespace, types=("GangObserved",), newest_first=True, limit=COMPARED_MAX
     )
-    there = {event.gang.partition("/")[2] for event in await reader.events(newest)}
+    names = {event.gang.partition("/")[2] for event in await reader.events(newest)}
     return (
         "the log has no such root group; names are NAMESPACE/NAME of the root, `gang-extender events` lists them"
-        + did_you_mean(name, there)
+        + did_you_mean(name, names)
     )
 
 
@@ -273,8 +273,8 @@ async def _unknown(
     reader: EventQueries, query: HistoryQuery, lives: Iterable[GangIncarnation]
 ) -> str:
     if query.gang and query.uid is not None and lives:
-        known = ", ".join(life.uid for life in lives)
-        return f"gang {query.gang}: the log has it with UID {known}, not {query.uid}"
+        uids = ", ".join(life.uid for life in lives)
+        return f"gang {query.gang}: the log has it with UID {uids}, not {query.uid}"
     if not query.gang:
         return f"gang {query.uid}: the log has no root group with this UID"
     others = await reader.gangs_named(query.gang.partition("/")[2])
@@ -307,9 +307,11 @@ async def _merged(
         ),
     )
     pages = [own, *[await reader.page(other) for other in others]]
-    known = min(page.events[-1].position if page.more else page.head for page in pages)
-    found = {e.position: e for page in pages for e in page.events if e.position <= known}
-    ordered = [found[position] for position in sorted(found)]
+    complete_until = min(page.events[-1].position if page.more else page.head for page in pages)
+    by_position = {
+        e.position: e for page in pages for e in page.events if e.position <= complete_until
+    }
+    ordered = [by_position[position] for position in sorted(by_position)]
     more = any(page.more for page in pages) or len(ordered) > mine.limit
     return ordered[: mine.limit], own.head, more
 

@@ -80,10 +80,10 @@ def _needed(line: PreemptionLine) -> str:
     if not line.placed:
         return ""
     amounts = amounts_text(line.needed)
-    what = f" with {amounts} in all" if amounts else ""
+    requests = f" with {amounts} in all" if amounts else ""
     pods = counted(line.placed, "pod")
     name = _at_begin(spaced(line.preemptor))
-    return f"{name} needed a place for {pods}{what}, and found none without evictions."
+    return f"{name} needed a place for {pods}{requests}, and found none without evictions."
 
 
 def _why(line: PreemptionLine, units: list[UnitLine]) -> Iterable[str]:

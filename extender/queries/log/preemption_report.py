@@ -62,22 +62,22 @@ class Preemptions(msgspec.Struct, frozen=True, kw_only=True):
     last: Position  # position of the last preemption that was examined; that of the query if there is none
 
 
-async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preemptions:
+async def preemptions(reader: EventQueries, query: PreemptionQuery) -> Preemptions:
     """Return the preemptions that match, each with its outcome.
 
     Raises:
         NotFound: There are none, and the log does not have the preemptor, the victim or the namespace.
     """
-    lines, head, more = await _plans(reader, wanted)
+    lines, head, more = await _plans(reader, query)
     if lines:
-        await _add_outcomes(reader, wanted, lines)
+        await _add_outcomes(reader, query, lines)
     else:
-        await _check_names(reader, wanted)
-    last = lines[-1].position if lines else wanted.after
-    found = tuple(one for one in lines if not wanted.outcomes or one.outcome in wanted.outcomes)
-    for line in found:
-        line.explanation = preemption_paragraph(line, wanted.victim)
-    return Preemptions(lines=found, head=head, more=more, last=last)
+        await _check_names(reader, query)
+    last = lines[-1].position if lines else query.after
+    reported = tuple(line for line in lines if not query.outcomes or line.outcome in query.outcomes)
+    for line in reported:
+        line.explanation = preemption_paragraph(line, query.victim)
+    return Preemptions(lines=reported, head=head, more=more, last=last)
 
 
 async def victim_of_name(reader: EventQueries, name: str, namespace: str = "default") -> str:
@@ -96,14 +96,14 @@ async def victim_of_name(reader: EventQueries, name: str, namespace: str = "defa
     return chosen_path(paths, f"{namespace}/{name}", "victim")
 
 
-async def _check_names(reader: EventQueries, wanted: PreemptionQuery) -> None:
+async def _check_names(reader: EventQueries, query: PreemptionQuery) -> None:
     """Do nothing if the log has what a query names that no preemption matches.
 
     Raises:
         NotFound: The log does not have one of them.
     """
-    await check_names(reader, gang=wanted.preemptor)
-    victim, namespace = wanted.victim, wanted.namespace
+    await check_names(reader, gang=query.preemptor)
+    victim, namespace = query.victim, query.namespace
     if victim and not (
         victim in await reader.gangs_named(victim.partition("/")[2])
         or await reader.placements(victim)
@@ -127,48 +127,48 @@ def _victim_paths(line: PreemptionLine) -> Iterator[str]:
 
 
 async def _plans(
-    reader: EventQueries, wanted: PreemptionQuery
+    reader: EventQueries, query: PreemptionQuery
 ) -> tuple[list[PreemptionLine], Position, bool]:
     """Return the lines without outcomes, the head of the log, and whether there are more lines."""
     lines: list[PreemptionLine] = []
-    question = EventFilter(
-        gang=wanted.preemptor,
+    page_query = EventFilter(
+        gang=query.preemptor,
         types=PLANS,
-        since_us=wanted.since_us,
-        until_us=wanted.until_us,
-        after=wanted.after,
+        since_us=query.since_us,
+        until_us=query.until_us,
+        after=query.after,
         limit=PAGE,
-        newest_first=wanted.newest_first,
+        newest_first=query.newest_first,
     )
     while True:
-        page = await reader.page(question)
+        page = await reader.page(page_query)
         for event in page.events:
             if isinstance(event.data, PreemptionPlanned):
                 line = _planned(event, event.data)
-                if not _about(line, wanted):
+                if not _about(line, query):
                     continue
-                if len(lines) == wanted.limit:
+                if len(lines) == query.limit:
                     return lines, page.head, True
                 lines.append(line)
         if not page.more:
             return lines, page.head, False
-        question = msgspec.structs.replace(question, after=page.events[-1].position)
+        page_query = msgspec.structs.replace(page_query, after=page.events[-1].position)
 
 
 async def _add_outcomes(
-    reader: EventQueries, wanted: PreemptionQuery, lines: Sequence[PreemptionLine]
+    reader: EventQueries, query: PreemptionQuery, lines: Sequence[PreemptionLine]
 ) -> None:
     """Add to the lines what became of them: events behind the first plan, until no event can change a line."""
     open_lines: dict[PlanId, PreemptionLine] = {line.preemption: line for line in lines}
     reader = with_plans(reader, open_lines)
-    question = EventFilter(
-        gang=wanted.preemptor,
+    page_query = EventFilter(
+        gang=query.preemptor,
         types=ENDS,
         after=min(line.position for line in lines),
         limit=PAGE,
     )
     while open_lines:
-        page = await reader.page(question)
+        page = await reader.page(page_query)
         for event in page.events:
             if isinstance(event.data, VictimGone | PreemptionCompleted | PreemptionCancelled):
                 line = open_lines.get(event.data.preemption)
@@ -179,26 +179,26 @@ async def _add_outcomes(
                     del open_lines[line.preemption]
         if not page.more:
             return
-        question = msgspec.structs.replace(question, after=page.events[-1].position)
+        page_query = msgspec.structs.replace(page_query, after=page.events[-1].position)
 
 
 def _has_ended(line: PreemptionLine) -> bool:
     """Return whether it was completed and all victims are gone."""
-    gone = all(pod.gone for unit in line.victims for pod in unit.pods)
-    return line.outcome == "completed" and gone
+    all_gone = all(pod.gone for unit in line.victims for pod in unit.pods)
+    return line.outcome == "completed" and all_gone
 
 
-def _about(line: PreemptionLine, wanted: PreemptionQuery) -> bool:
+def _about(line: PreemptionLine, query: PreemptionQuery) -> bool:
     """Return whether a preemption is of the requested victim, and has something of the requested namespace."""
-    victim, victims = wanted.victim, line.victims
+    victim, victims = query.victim, line.victims
     units = any(is_unit_of(unit, victim) for unit in victims)
     if victim and not units and victim not in line.superseded:
         return False
-    if not wanted.namespace:
+    if not query.namespace:
         return True
     names = (line.preemptor, *(unit.unit for unit in victims))
     paths = (*(name.partition("/")[2] for name in names), *line.superseded)
-    return any(path.startswith(f"{wanted.namespace}/") for path in paths)
+    return any(path.startswith(f"{query.namespace}/") for path in paths)
 
 
 def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:
@@ -231,8 +231,8 @@ def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:
 
 def _sum(requests: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
-    for one in requests:
-        total.update(one)
+    for amounts in requests:
+        total.update(amounts)
     return dict(sorted(total.items()))
 
 

@@ -317,24 +317,24 @@ async def report(
     kind = REPORTS[query.name]
     if not readers.everything:
         query = msgspec.structs.replace(query, namespaces=_selected(query, readers))
-    found = await reader.rows(query)
-    if not found.rows:
+    page = await reader.rows(query)
+    if not page.rows:
         await check_names(events, gang=query.gang, namespace=query.namespace)
     return Report(
         report=query.name,
         description=kind.description,
         since=rfc3339(query.since_us),
         until=rfc3339(query.until_us),
-        position=min(found.head, found.projected) if kind.projected else found.head,
+        position=min(page.head, page.projected) if kind.projected else page.head,
         limitations=kind.limitations,
-        more=len(found.rows) > query.limit,
+        more=len(page.rows) > query.limit,
         rows=[
             _shown(
                 {name: _outside(value) for name, value in zip(kind.columns, row, strict=True)},
                 kind,
                 readers,
             )
-            for row in found.rows[: query.limit]
+            for row in page.rows[: query.limit]
         ],
     )
 
@@ -352,8 +352,8 @@ def _shown(row: dict[str, Value], kind: ReportKind, readers: Visibility) -> dict
     for column, (word, of_priority) in kind.others.items():
         name, priority = row[column], row.get(of_priority)
         if isinstance(name, str) and name:
-            known = priority if isinstance(priority, int) else None
-            full = name_for(readers, f"{word}/{name}", priority=known)
+            shown_priority = priority if isinstance(priority, int) else None
+            full = name_for(readers, f"{word}/{name}", priority=shown_priority)
             row[column] = full if is_hidden(full) else name
     return row
 

@@ -48,46 +48,46 @@ class VisibleQueries:
         """Return the queries that also return the ends of some preemptions."""
         return VisibleQueries(self._reader, self._readers, frozenset(plans))
 
-    async def page(self, wanted: EventFilter) -> EventPage:
+    async def page(self, query: EventFilter) -> EventPage:
         """See `EventQueries.page`."""
-        found: list[RecordedEvent] = []
+        visible: list[RecordedEvent] = []
         pace = Yielder()
-        question = msgspec.structs.replace(
-            wanted,
+        page_query = msgspec.structs.replace(
+            query,
             namespaces=self._readers.namespaces,
             shared_types=SHARED_TYPES + (ENDS if self._plans else ()),
         )
         while True:
-            page = await self._reader.page(question)
+            page = await self._reader.page(page_query)
             for event in page.events:
                 await pace.yield_if_due()
                 shown = visible_event(event, self._readers, self._plans)
-                if shown is None or not matches(shown, wanted):
+                if shown is None or not matches(shown, query):
                     continue
-                if len(found) == wanted.limit:
-                    return EventPage(events=tuple(found), head=page.head, more=True)
-                found.append(shown)
-            if not page.more or len(found) == wanted.limit:
-                return EventPage(events=tuple(found), head=page.head, more=page.more)
-            question = msgspec.structs.replace(
-                question, after=page.events[-1].position, limit=max(EXAMINED, wanted.limit)
+                if len(visible) == query.limit:
+                    return EventPage(events=tuple(visible), head=page.head, more=True)
+                visible.append(shown)
+            if not page.more or len(visible) == query.limit:
+                return EventPage(events=tuple(visible), head=page.head, more=page.more)
+            page_query = msgspec.structs.replace(
+                page_query, after=page.events[-1].position, limit=max(EXAMINED, query.limit)
             )
 
-    async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
+    async def events(self, query: EventFilter) -> Sequence[RecordedEvent]:
         """See `EventQueries.events`."""
-        return (await self.page(wanted)).events
+        return (await self.page(query)).events
 
     async def incarnations(
         self, root: str, *, uid: GangUid | None = None
     ) -> Sequence[GangIncarnation]:
         """See `EventQueries.incarnations`."""
-        found = await self._reader.incarnations(root, uid=uid)
-        return tuple(life for life in found if self._readers.sees(namespace_of(life.gang)))
+        lives = await self._reader.incarnations(root, uid=uid)
+        return tuple(life for life in lives if self._readers.sees(namespace_of(life.gang)))
 
     async def gangs_named(self, name: str) -> Sequence[str]:
         """See `EventQueries.gangs_named`."""
-        found = await self._reader.gangs_named(name)
-        return tuple(gang for gang in found if self._readers.sees(namespace_of(gang)))
+        gangs = await self._reader.gangs_named(name)
+        return tuple(gang for gang in gangs if self._readers.sees(namespace_of(gang)))
 
     async def position_at(self, at_us: int) -> Position:
         """See `EventQueries.position_at`."""
@@ -106,10 +106,10 @@ class VisibleQueries:
         if not self._readers.sees(namespace_of(pod)):
             return ()
         return tuple(
-            msgspec.structs.replace(one, by_gang=name_for(self._readers, f"gang/{one.by_gang}"))
-            if one.by_gang and not self._readers.sees(namespace_of(one.by_gang))
-            else one
-            for one in await self._reader.placements(pod)
+            msgspec.structs.replace(place, by_gang=name_for(self._readers, f"gang/{place.by_gang}"))
+            if place.by_gang and not self._readers.sees(namespace_of(place.by_gang))
+            else place
+            for place in await self._reader.placements(pod)
         )
 
 

@@ -67,7 +67,7 @@ CopyMaker = Callable[[int], TreeCopy]  # of a number from 2
 Progress = Callable[[int, int], None]  # copies that fit, copies that are wanted (0: as many as fit)
 
 
-def no_progress(_done: int, _wanted: int) -> None:
+def no_progress(_done: int, _copies: int) -> None:
     """Report no progress."""
 
 
@@ -105,11 +105,15 @@ def answer_capacity_query(
     view = changed.view
     for node in nodes:
         view = with_node(view, node)
-    for one in relaxed:
-        view = with_group(view, one.of(view.groups[one.group]))
+    for relaxation in relaxed:
+        view = with_group(view, relaxation.of(view.groups[relaxation.group]))
     question = msgspec.structs.replace(question, state=changed.state)
     answer = _Copies(view, question, relaxed, make_copy).answer(changes, progress)
-    given = (*changed.given, *given_with, *(one.text(groups[one.group]) for one in relaxed))
+    given = (
+        *changed.given,
+        *given_with,
+        *(relaxation.text(groups[relaxation.group]) for relaxation in relaxed),
+    )
     return msgspec.structs.replace(answer, given=given) if given else answer
 
 
@@ -145,23 +149,23 @@ class _Copies:
     def answer(self, changes: CapacityChanges, progress: Progress) -> PlanAnswer:
         """Return the answer for all copies."""
         if not changes.copies and not changes.max_copies:
-            found, _ = plan_in_order(self._view, self._question, self._rows)
-            return PlanAnswer(verdict=worst_verdict(found), gangs=found)
+            verdicts, _ = plan_in_order(self._view, self._question, self._rows)
+            return PlanAnswer(verdict=worst_verdict(verdicts), gangs=verdicts)
         self._question = msgspec.structs.replace(self._question, keep_placed=True)
-        wanted = changes.copies or changes.most
+        most = changes.copies or changes.most
         fit = 0
         gangs: list[GangVerdict] = []
         refused: tuple[GangVerdict, ...] = ()
-        while fit < wanted and not refused:
-            found = self._next(fit + 1)
-            if not gangs and not found:
+        while fit < most and not refused:
+            verdicts = self._next(fit + 1)
+            if not gangs and not verdicts:
                 return PlanAnswer(verdict="nothing", gangs=())
-            gangs += (msgspec.structs.replace(one, copy=fit + 1) for one in found)
-            refused = tuple(one for one in found if one.verdict != "placed")
+            gangs += (msgspec.structs.replace(verdict, copy=fit + 1) for verdict in verdicts)
+            refused = tuple(verdict for verdict in verdicts if verdict.verdict != "placed")
             if not refused:
                 fit += 1
                 progress(fit, changes.copies)
-        unknown = any(one.verdict == "unknown" for one in refused)
+        unknown = any(verdict.verdict == "unknown" for verdict in refused)
         limited = changes.max_copies and not refused
         counted = gangs if changes.copies or not fit else ()
         return PlanAnswer(
@@ -177,10 +181,10 @@ class _Copies:
         view, question = self._view, self._question
         if number > 1:
             view, question = self._with_copy(self._make_copy(number))
-        found, after = plan_in_order(view, question, self._rows)
-        if all(one.verdict == "placed" for one in found):
+        verdicts, after = plan_in_order(view, question, self._rows)
+        if all(verdict.verdict == "placed" for verdict in verdicts):
             self._view = after
-        return found
+        return verdicts
 
     def _with_copy(self, copy: TreeCopy) -> tuple[ClusterView, PlanInput]:
         view = self._view

@@ -48,7 +48,7 @@ class ChangedCluster(msgspec.Struct, frozen=True, kw_only=True):
 def without_nodes(
     view: ClusterView,
     state: ReservationState,
-    wanted: Sequence[str],
+    texts: Sequence[str],
     *,
     planned: Callable[[Pod], bool],
 ) -> ChangedCluster:
@@ -57,7 +57,7 @@ def without_nodes(
     Args:
         view: The cluster.
         state: The reservation state.
-        wanted: Names of nodes, or `key=value` of a label.
+        texts: Names of nodes, or `key=value` of a label.
         planned: Whether a pod belongs to a tree that is planned.
 
     Raises:
@@ -65,18 +65,18 @@ def without_nodes(
     """
     given: list[str] = []
     away: dict[NodeName, None] = {}
-    for text in wanted:
-        found = _named(view, text)
-        away |= dict.fromkeys(found)
-        pods = sum(len(view.on_node.get(name, ())) for name in found)
-        nodes = text if found == [text] else f"{text} ({counted(len(found), 'node')})"
+    for text in texts:
+        named = _named(view, text)
+        away |= dict.fromkeys(named)
+        pods = sum(len(view.on_node.get(name, ())) for name in named)
+        nodes = text if named == [text] else f"{text} ({counted(len(named), 'node')})"
         given.append(
             f"without {nodes}" + (f" and the {counted(pods, 'pod')} there" if pods else "")
         )
     for name in away:
-        here = tuple(view.on_node.get(name, {}).values())
+        pods_there = tuple(view.on_node.get(name, {}).values())
         view = without_node(view, name)
-        for pod in here:
+        for pod in pods_there:
             view = without_pod(view, pod.uid)
             if planned(pod) and not pod.deleting:
                 view = with_pod(view, msgspec.structs.replace(pod, node=None, nominated=None))
@@ -107,9 +107,9 @@ def _named(view: ClusterView, text: str) -> list[NodeName]:
 
 
 def _some(names: Iterable[str]) -> str:
-    known = sorted(names)
-    more = len(known) - SHOWN_MAX
-    return ", ".join(known[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+    ordered = sorted(names)
+    more = len(ordered) - SHOWN_MAX
+    return ", ".join(ordered[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _some_nodes(view: ClusterView) -> str:
@@ -118,16 +118,16 @@ def _some_nodes(view: ClusterView) -> str:
 
 def _state_without(state: ReservationState, away: Iterable[NodeName]) -> ReservationState:
     """Return the state without what is held on nodes."""
-    gone = frozenset(away)
+    lost_nodes = frozenset(away)
     lost: set[PodUid] = set()
     gangs = state.gangs
     for uid, gang in state.gangs.items():
-        changed = _gang_without(gang, gone)
+        changed = _gang_without(gang, lost_nodes)
         if changed is not gang:
-            lost |= {one for one in gang.reservations if one not in changed.reservations}
+            lost |= {member for member in gang.reservations if member not in changed.reservations}
             gangs = gangs.set(uid, changed)
     claims_on = state.claims_on
-    for name in gone:
+    for name in lost_nodes:
         claims_on = claims_on.delete(name) if name in claims_on else claims_on
     gang_of = state.gang_of
     for pod in lost:
@@ -140,29 +140,29 @@ def _state_without(state: ReservationState, away: Iterable[NodeName]) -> Reserva
     )
 
 
-def _gang_without(gang: GangState, gone: frozenset[NodeName]) -> GangState:
-    held = {u: one for u, one in gang.reservations.items() if one.node not in gone}
-    holds = {u: one for u, one in gang.replacement_holds.items() if one.node not in gone}
+def _gang_without(gang: GangState, lost_nodes: frozenset[NodeName]) -> GangState:
+    held = {u: r for u, r in gang.reservations.items() if r.node not in lost_nodes}
+    holds = {u: h for u, h in gang.replacement_holds.items() if h.node not in lost_nodes}
     if len(held) == len(gang.reservations) and len(holds) == len(gang.replacement_holds):
         return gang
     return msgspec.structs.replace(gang, reservations=held, replacement_holds=holds)
 
 
 def further_nodes(
-    view: ClusterView, wanted: Sequence[str]
+    view: ClusterView, texts: Sequence[str]
 ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-    """Return further empty nodes, and a sentence for each of `wanted`.
+    """Return further empty nodes, and a sentence for each of `texts`.
 
     Args:
         view: The cluster, also with nodes that `without_nodes` takes away: a model may be one of them.
-        wanted: `NxNODE`, or `NODE` for one.
+        texts: `NxNODE`, or `NODE` for one.
 
     Raises:
         BadInput: The text has another form, or the cluster has no such node.
     """
     given = []
     added: dict[NodeName, Node] = {}
-    for text in wanted:
+    for text in texts:
         count, model = _copies_of(view, text)
         if len(added) + count > NODES_ADDED_MAX:
             raise BadInput(
@@ -210,7 +210,7 @@ def _like(model: Node, name: NodeName) -> Node:
         name=name,
         uid="",
         labels={key: name if value in own else value for key, value in model.labels.items()},
-        taints=tuple(one for one in model.taints if not one.key.startswith(STATE_TAINTS)),
+        taints=tuple(taint for taint in model.taints if not taint.key.startswith(STATE_TAINTS)),
         unschedulable=False,
         deleting=False,
     )

@@ -41,14 +41,14 @@ class GroupRelaxation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_relaxations(
-    wanted: Sequence[str],
+    texts: Sequence[str],
     groups: Iterable[Group],
     origins: Mapping[GroupKey, GroupOrigin],
 ) -> tuple[GroupRelaxation, ...]:
     """Return the relaxations that a user wrote.
 
     Args:
-        wanted: `GROUP:topology`, `GROUP:minCount=N` or `GROUP:minGroupCount=N`; GROUP is the name of a group, with
+        texts: `GROUP:topology`, `GROUP:minCount=N` or `GROUP:minGroupCount=N`; GROUP is the name of a group, with
             namespace or kind and namespace where that is needed, or its role in a workload.
         groups: The groups of the trees that are planned.
         origins: What groups were made from.
@@ -56,8 +56,8 @@ def read_relaxations(
     Raises:
         BadInput: The form, the group, the field or the number is wrong; the message has those that exist.
     """
-    known = tuple(groups)
-    return tuple(_relaxation(text, known, origins) for text in wanted)
+    named = tuple(groups)
+    return tuple(_relaxation(text, named, origins) for text in texts)
 
 
 def _relaxation(
@@ -115,13 +115,15 @@ def _group_named(
         group.key: (str(group.key), group.key.path, group.key.name, _role(group, origins))
         for group in groups
     }
-    found = [group for group in groups if name in names[group.key]]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        several = " or ".join(str(group.key) for group in found[:GROUPS_SHOWN_MAX])
+    matching = [group for group in groups if name in names[group.key]]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        several = " or ".join(str(group.key) for group in matching[:GROUPS_SHOWN_MAX])
         raise BadInput(f'relax "{text}": "{name}" is ambiguous; write {several}')
-    near = did_you_mean(name, (one for all_ in names.values() for one in all_ if one))
+    near = did_you_mean(
+        name, (spelling for all_ in names.values() for spelling in all_ if spelling)
+    )
     listed = ", ".join(group.key.path for group in groups[:GROUPS_SHOWN_MAX]) or "none"
     more = len(groups) - GROUPS_SHOWN_MAX
     listed += f" and {more} more" if more > 0 else ""

@@ -62,7 +62,7 @@ def growths(
         request: The request of the refused tree.
         groups: The node groups.
     """
-    found = []
+    sufficient = []
     for group in groups:
         now = sum(_is_of(group, node) for node in view.nodes.values())
         # a new node that gets no member does not help
@@ -70,10 +70,10 @@ def growths(
         if most > 0 and _fits(request, group, most):
             nodes = _fewest(request, group, most)
             evicts = _evicted(request, group, nodes) or 0
-            found.append(
+            sufficient.append(
                 NodeGroupGrowth(name=group.name, nodes=nodes, now=now, max=group.max, evicts=evicts)
             )
-    return tuple(sorted(found, key=lambda one: one.nodes))
+    return tuple(sorted(sufficient, key=lambda growth: growth.nodes))
 
 
 def growth_text(growth: NodeGroupGrowth) -> str:
@@ -86,8 +86,8 @@ def growth_text(growth: NodeGroupGrowth) -> str:
 
 
 def _is_of(group: NodeGroup, node: Node) -> bool:
-    wanted = {key: value for key, value in group.node.labels.items() if key != HOSTNAME}
-    return wanted.items() <= node.labels.items()
+    labels = {key: value for key, value in group.node.labels.items() if key != HOSTNAME}
+    return labels.items() <= node.labels.items()
 
 
 def _waiting(group: PlanGroup) -> int:

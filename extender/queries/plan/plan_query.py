@@ -226,13 +226,15 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     Raises:
         BadInput: There are more trees than `roots_max`.
     """
-    found, _ = plan_in_order(view, question, NodeRowCache())
-    return PlanAnswer(verdict=worst_verdict(found), gangs=found)
+    verdicts, _ = plan_in_order(view, question, NodeRowCache())
+    return PlanAnswer(verdict=worst_verdict(verdicts), gangs=verdicts)
 
 
-def worst_verdict(found: Iterable[GangVerdict]) -> AnswerWord:
+def worst_verdict(verdicts: Iterable[GangVerdict]) -> AnswerWord:
     """Return the worst verdict; *nothing* if there is none."""
-    return max((one.verdict for one in found), key=BEST_TO_WORST.index, default="nothing")
+    return max(
+        (verdict.verdict for verdict in verdicts), key=BEST_TO_WORST.index, default="nothing"
+    )
 
 
 def plan_in_order(
@@ -243,7 +245,7 @@ def plan_in_order(
     Raises:
         BadInput: There are more trees than `roots_max`.
     """
-    found: list[GangVerdict] = []
+    verdicts: list[GangVerdict] = []
     units = sorted(_units(view, forest_of(view), question), key=lambda u: u.order)
     if question.roots_max and len(units) > question.roots_max:
         raise BadInput(
@@ -251,7 +253,7 @@ def plan_in_order(
         )
     for unit in units:
         if unit.tree is None:
-            found.append(
+            verdicts.append(
                 GangVerdict(
                     gang=unit.root,
                     kind=unit.kind,
@@ -269,9 +271,9 @@ def plan_in_order(
         else:
             verdict, after = _planned(before, unit.tree, unit.kind, rows, question)
         view = _beside(view, after, unit.tree, apart, question) if apart else after
-        found.append(_with_tree(verdict, unit.tree, question))
-    found += map(_refused_workload, question.refused)
-    return tuple(found), view
+        verdicts.append(_with_tree(verdict, unit.tree, question))
+    verdicts += map(_refused_workload, question.refused)
+    return tuple(verdicts), view
 
 
 def _pods_apart(units: Sequence[_Unit], tree: Tree, question: PlanInput) -> frozenset[PodUid]:
@@ -386,14 +388,19 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
     for leaf, pods in view.members.items():
         if not question.readers.sees(leaf.namespace):
             continue
-        wanted = [pod for pod in pods.values() if pod.uid in question.pods or question.all_pending]
-        if leaf not in view.groups and wanted:
+        members = [pod for pod in pods.values() if pod.uid in question.pods or question.all_pending]
+        if leaf not in view.groups and members:
             yield _Unit(
                 "PodGroup",
-                (-wanted[0].priority, min(p.created_us for p in wanted), 0, leaf.path),
+                (
+                    -members[0].priority,
+                    min(p.created_us for p in members),
+                    0,
+                    leaf.path,
+                ),
                 root=leaf.path,
-                text=_missing_leaf(view, leaf, len(wanted), question.readers),
-                pods=tuple(sorted(p.path for p in wanted if p.node is None)),
+                text=_missing_leaf(view, leaf, len(members), question.readers),
+                pods=tuple(sorted(p.path for p in members if p.node is None)),
             )
     for pod in view.pods.values():
         requested = question.readers.sees(pod.namespace) and (
@@ -540,7 +547,7 @@ def _planned(
         judged = judge(request)
     else:
         judged = Judgement(verdict=first)
-    verdict, made = judged.verdict, judged.preemption
+    verdict, preemption = judged.verdict, judged.preemption
     gates = foreign_gates(tree)
     texts = (
         (f"pods held by scheduling gates {', '.join(gates)} are not members yet",) if gates else ()
@@ -553,17 +560,17 @@ def _planned(
         texts += (f"{_members(bound)} bound already",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
-    if isinstance(made, PreemptionPlan):
-        for pod in (p for unit in made.victims for p in unit.pods):
+    if isinstance(preemption, PreemptionPlan):
+        for pod in (p for unit in preemption.victims for p in unit.pods):
             view = without_pod(view, pod.uid)
         notes = msgspec.structs.replace(
             notes,
-            texts=(*_texts(made, question), *texts),
-            victims=_victims(made, question.readers),
+            texts=(*_texts(preemption, question), *texts),
+            victims=_victims(preemption, question.readers),
         )
-        return _placed(view, tree, kind, made.plan, notes, made.search, question)
-    if made is not None and judged.notes and question.preemption:
-        notes = msgspec.structs.replace(notes, texts=(*_texts(made, question), *texts))
+        return _placed(view, tree, kind, preemption.plan, notes, preemption.search, question)
+    if preemption is not None and judged.notes and question.preemption:
+        notes = msgspec.structs.replace(notes, texts=(*_texts(preemption, question), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
     hints = tuple(workload_hints(verdict.changes, question.origins))
@@ -598,13 +605,13 @@ def _planned_in_steps(
         The answer of the worst step, or all that is placed; and the cluster afterwards, in which the tree has on each
         node the most that one of its steps uses there.
     """
-    there = view
+    left = view
     planned: list[tuple[TreeStep, GangVerdict]] = []
     for step in tree_steps(tree, steps):
-        before = without_pods(there, step.absent)
+        before = without_pods(left, step.absent)
         verdict, after = _planned(before, step.tree, kind, rows, question)
         if verdict.victims:  # they are gone for the steps that follow
-            there = without_pods(there, [uid for uid in before.pods if uid not in after.pods])
+            left = without_pods(left, [uid for uid in before.pods if uid not in after.pods])
         planned.append((step, verdict))
     lines = tuple(
         StepLine(step=step.name, after=step.after, verdict=verdict.verdict, groups=step.groups)
@@ -617,9 +624,10 @@ def _planned_in_steps(
     ]
     verdicts = [verdict for _, verdict in planned]
     effort = SearchLine(
-        sum(one.search.nodes for one in verdicts), all(one.search.exhausted for one in verdicts)
+        sum(verdict.search.nodes for verdict in verdicts),
+        all(verdict.search.exhausted for verdict in verdicts),
     )
-    if any(one.verdict != "placed" for one in verdicts):
+    if any(verdict.verdict != "placed" for verdict in verdicts):
         refused = msgspec.structs.replace(
             _worst_step(planned, titles, steps),
             unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
@@ -636,15 +644,15 @@ def _planned_in_steps(
             places.pop(pod.path, None)
         places |= {line.pod: line for line in verdict.assignments}
     after = with_largest_use(
-        there,
+        left,
         [{pod.uid for pod in step.tree.pods} for step, _ in planned],
         {uids[path]: NodeName(line.node) for path, line in places.items()},
         static=question.keep_placed,
     )
-    reasons = dict.fromkeys(text for one in verdicts for text in one.reasons)
+    reasons = dict.fromkeys(text for verdict in verdicts for text in verdict.reasons)
     placed = msgspec.structs.replace(
         verdicts[-1],
-        domains={name: domain for one in verdicts for name, domain in one.domains.items()},
+        domains={name: domain for verdict in verdicts for name, domain in verdict.domains.items()},
         assignments=tuple(places[path] for path in sorted(places)),
         unplaced=tuple(
             sorted(
@@ -653,7 +661,7 @@ def _planned_in_steps(
                 if p.node is None and not p.deleting and p.path not in places
             )
         ),
-        victims=tuple(dict.fromkeys(unit for one in verdicts for unit in one.victims)),
+        victims=tuple(dict.fromkeys(unit for verdict in verdicts for unit in verdict.victims)),
         reasons=(*(f"{title}: fits" for title in titles), *reasons),
         search=effort,
         steps=lines,
@@ -665,7 +673,7 @@ def _worst_step(
     planned: Sequence[tuple[TreeStep, GangVerdict]], titles: Sequence[str], steps: Steps
 ) -> GangVerdict:
     """Return the answer of the worst step, with the names of all that do not fit, and what would help all of them."""
-    bad = [at for at, (_, one) in enumerate(planned) if one.verdict != "placed"]
+    bad = [at for at, (_, verdict) in enumerate(planned) if verdict.verdict != "placed"]
     at = max(bad, key=lambda at: (BEST_TO_WORST.index(planned[at][1].verdict), -at))
     worst = planned[at][1]
     texts = {i: f"{titles[i]}: {_STEP_ANSWERS[planned[i][1].verdict]}" for i in (at, *bad)}
@@ -674,23 +682,23 @@ def _worst_step(
     # what helps a step helps also those of which all pods run in it
     asking = [i for i in bad if not any(pods[i] < pods[j] for j in bad)]
     answers = [_without_made_minima(planned[i][1], steps) for i in asking]
-    empty = max((planned[i][1] for i in bad), key=lambda one: _WHEN_EMPTY.index(one.when_empty))
-    one = answers[0] if len(answers) == 1 else None
+    empty = max((planned[i][1] for i in bad), key=lambda v: _WHEN_EMPTY.index(v.when_empty))
+    only = answers[0] if len(answers) == 1 else None
     return msgspec.structs.replace(
         worst,
         reasons=(first, *worst.reasons, *others),
-        help=one.help
-        if one is not None
+        help=only.help
+        if only is not None
         else tuple(
             f"for {titles[i].partition(', which')[0]}: {text}"
             for i, answer in zip(asking, answers, strict=True)
             for text in answer.help
         ),
-        changes=one.changes if one is not None else (),
-        node_groups=one.node_groups if one is not None else (),
+        changes=only.changes if only is not None else (),
+        node_groups=only.node_groups if only is not None else (),
         when_empty=empty.when_empty,
         reasons_when_empty=empty.reasons_when_empty,
-        search=SearchLine(sum(one.search.nodes for _, one in planned), worst.search.exhausted),
+        search=SearchLine(sum(v.search.nodes for _, v in planned), worst.search.exhausted),
     )
 
 
@@ -699,26 +707,27 @@ _WHEN_EMPTY: Final[tuple[WhenEmpty, ...]] = ("", "fits", "unknown", "never")  # 
 
 def _without_made_minima(answer: GangVerdict, steps: Steps) -> GangVerdict:
     """Return an answer without lower minima of the gangs that steps are planned as: no object has them."""
-    made = [one for one in answer.changes if one.minimum and steps.keys() & set(one.groups)]
-    texts = {one.text for one in made}
+    lowered = [c for c in answer.changes if c.minimum and steps.keys() & set(c.groups)]
+    texts = {change.text for change in lowered}
     return msgspec.structs.replace(
         answer,
-        changes=tuple(one for one in answer.changes if one not in made),
+        changes=tuple(change for change in answer.changes if change not in lowered),
         help=tuple(text for text in answer.help if text not in texts),
     )
 
 
-def _texts(made: PreemptionVerdict, question: PlanInput) -> tuple[str, ...]:
-    return made.reasons if question.readers.everything else made.reduced or made.reasons
+def _texts(preemption: PreemptionVerdict, question: PlanInput) -> tuple[str, ...]:
+    reduced = () if question.readers.everything else preemption.reduced
+    return reduced or preemption.reasons
 
 
-def _victims(made: PreemptionPlan, readers: Visibility) -> tuple[PlannedVictimLine, ...]:
+def _victims(preemption: PreemptionPlan, readers: Visibility) -> tuple[PlannedVictimLine, ...]:
     """Return the units that would be evicted; of one that the caller does not see kind, priority and number of pods."""
     return tuple(
         PlannedVictimLine(u.name, tuple(p.pod for p in u.pods))
         if readers.sees(namespace_of(u.name))
         else PlannedVictimLine(name_for(readers, u.name, priority=u.priority, pods=len(u.pods)), ())
-        for u in made.victims
+        for u in preemption.victims
     )
 
 

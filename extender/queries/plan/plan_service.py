@@ -1,13 +1,12 @@
-"""Answer `POST /v1/plan` in a worker process, on the cluster of the request or on the live cluster.
+"""Answer plan queries in a worker process: bodies of `POST /v1/plan`, and queries of the service about the live cluster.
 
-Chooses the cluster and hands it to the worker process; for the live cluster it makes a snapshot in slices of the
-event loop.
+The live cluster is handed to the worker process as a snapshot, which is made in slices of the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -16,14 +15,17 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Position
 from extender.core.model.visibility import EVERYTHING, Visibility
+from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.ports.cluster_ports import ReleasingGangs
 from extender.ports.log_ports import Clock, StateSource
 from extender.ports.workload_ports import Workloads
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.plan.plan_worker_input import LiveSnapshot, snapshot
+from extender.queries.plan.plan_query import PlanAnswer, PlanInput
+from extender.queries.plan.plan_worker_input import LiveSnapshot, answer_live_query, snapshot
 
 NOW_BODY_MAX = 1 << 20  # bytes of a request for the live cluster; it is parsed on the event loop
+T = TypeVar("T")
 
 
 class ClusterSource(Protocol):
@@ -44,6 +46,14 @@ class ClusterSource(Protocol):
     @property
     def workloads(self) -> Workloads | None:
         """Return the workloads of the cluster; None: they are not read."""
+        ...
+
+
+class RunInWorker(Protocol):
+    """Runs a function of a module in the worker process, see `PlanQueryWorker.run`."""
+
+    async def __call__(self, work: Callable[..., T], *args: object) -> T:
+        """Return what the function returns."""
         ...
 
 
@@ -69,7 +79,16 @@ class _ClusterField(msgspec.Struct):
 
 
 class PlanService:
-    """Sends plan queries to the worker process."""
+    """Sends plan queries to the worker process.
+
+    Args:
+        cluster: The live cluster.
+        state: The reservation state.
+        releasing: The gangs whose bind barrier is open.
+        clock: For the time of the answer.
+        run: Runs functions in the worker process.
+        answer_body: Answers the JSON of a `PlanQuestion`, there.
+    """
 
     def __init__(
         self,
@@ -77,13 +96,15 @@ class PlanService:
         state: StateSource,
         releasing: ReleasingGangs,
         clock: Clock,
-        run: Callable[[bytes, LiveInput | None], Awaitable[bytes]],
+        run: RunInWorker,
+        answer_body: Callable[[bytes, LiveInput | None], bytes],
     ) -> None:
         self._cluster = cluster
         self._state = state
         self._releasing = releasing
         self._clock = clock
         self._run = run
+        self._answer_body = answer_body
 
     async def plan(self, body: bytes, readers: Visibility = EVERYTHING) -> PlanResult:
         """Return the answer to a plan query, the JSON of a `PlanQuestion`.
@@ -98,19 +119,31 @@ class PlanService:
             ClusterUnavailable: The query is about the live cluster, and the view is not current.
         """
         if not _is_about_live_cluster(body):
-            return PlanResult(await self._run(body, None))
-        if reason := self._cluster.not_ready_reason():
-            raise ClusterUnavailable(f"the view of the cluster is not current: {reason}")
-        state, now_us = self._state.committed, self._clock.now_us()
-        saved = await snapshot(
-            self._cluster.view(), state, releasing=self._releasing.started(), now_us=now_us
-        )
+            return PlanResult(await self._run(self._answer_body, body, None))
+        saved, position = await self._snapshot()
         workloads = self._cluster.workloads
         profiles = () if workloads is None else tuple(workloads.view().profiles.values())
-        live = LiveInput(
-            saved, self._cluster.priority_classes(), rfc3339(now_us), profiles, readers
-        )
-        return PlanResult(await self._run(body, live), state.position)
+        as_of = rfc3339(saved.moment.now_us)
+        live = LiveInput(saved, self._cluster.priority_classes(), as_of, profiles, readers)
+        return PlanResult(await self._run(self._answer_body, body, live), position)
+
+    async def plan_live(self, query: PlanInput) -> PlanAnswer:
+        """Return the answer to a query about trees of the live cluster.
+
+        Raises:
+            TooManyQueries: Too many queries wait already.
+            ClusterUnavailable: The view of the cluster is not current.
+        """
+        saved, _ = await self._snapshot()
+        return await self._run(answer_live_query, query, saved)
+
+    async def _snapshot(self) -> tuple[LiveSnapshot, Position]:
+        """Return the live cluster for the worker process, and the position of its state."""
+        if reason := self._cluster.not_ready_reason():
+            raise ClusterUnavailable(f"the view of the cluster is not current: {reason}")
+        state = self._state.committed
+        moment = EvictableContext(releasing=self._releasing.started(), now_us=self._clock.now_us())
+        return await snapshot(self._cluster.view(), state, moment), state.position
 
 
 def _is_about_live_cluster(body: bytes) -> bool:

@@ -45,14 +45,14 @@ class TreeStep(msgspec.Struct, frozen=True, kw_only=True):
 
 def steps_in(tree: Tree, origins: Mapping[GroupKey, GroupOrigin]) -> Steps:
     """Return the composites of a tree whose children start one after the other, with the steps whose groups exist."""
-    found = {}
+    by_group = {}
     for key, children in tree.children.items():
         origin = origins.get(key)
         names = {child.key.name for child in children}
         steps = [step for step in origin.steps if step.child in names] if origin is not None else []
         if len(steps) > 1:
-            found[key] = tuple(steps)
-    return found
+            by_group[key] = tuple(steps)
+    return by_group
 
 
 def tree_steps(tree: Tree, steps: Steps) -> Iterable[TreeStep]:
@@ -62,14 +62,14 @@ def tree_steps(tree: Tree, steps: Steps) -> Iterable[TreeStep]:
     """
     for number in range(max(map(len, steps.values()))):
         now = {key: of[min(number, len(of) - 1)] for key, of in steps.items()}
-        names = dict.fromkeys(one.name for key, one in now.items() if number < len(steps[key]))
-        conditions = dict.fromkeys(one.after for one in now.values() if one.after)
-        there = _tree_at(tree, now)
-        members = {pod.uid for pod in there.pods}
+        names = dict.fromkeys(step.name for key, step in now.items() if number < len(steps[key]))
+        conditions = dict.fromkeys(step.after for step in now.values() if step.after)
+        step_tree = _tree_at(tree, now)
+        members = {pod.uid for pod in step_tree.pods}
         yield TreeStep(
             name=" and ".join(names),
             after=" and ".join(conditions),
-            tree=there,
+            tree=step_tree,
             absent=frozenset(pod.uid for pod in tree.pods if pod.uid not in members),
             groups=tuple(name for step in now.values() for name in step.runs),
         )
@@ -94,13 +94,13 @@ def _tree_at(tree: Tree, now: Mapping[GroupKey, PartStep]) -> Tree:
             group = msgspec.structs.replace(group, basic=False, minimum=len(below), required=())
         groups.append(group)
         if group.key.kind == "CompositePodGroup":
-            made = [add(child, () if child.key.name in names else names) for child in below]
-            children[group.key] = tuple(made)
+            kept = [add(child, () if child.key.name in names else names) for child in below]
+            children[group.key] = tuple(kept)
         return group
 
     root = add(tree.root, ())
-    there = {group.key for group in groups}
-    members = {key: pods for key, pods in tree.members.items() if key in there}
+    keys = {group.key for group in groups}
+    members = {key: pods for key, pods in tree.members.items() if key in keys}
     return msgspec.structs.replace(
         tree, root=root, groups=tuple(groups), children=children, members=members
     )

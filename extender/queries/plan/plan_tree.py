@@ -47,7 +47,9 @@ def group_lines(
             count = sum(pod.node is not None for pod in pods) + placed.get(group.key.name, 0)
         else:
             total = len(below)
-            count = sum(lines[one.key].placed >= max(1, lines[one.key].minimum) for one in below)
+            count = sum(
+                lines[child.key].placed >= max(1, lines[child.key].minimum) for child in below
+            )
         origin = origins.get(group.key)
         lines[group.key] = GroupLine(
             group=group.key.name,

@@ -1,4 +1,4 @@
-"""Serialize the live view and state for the worker process that answers `POST /v1/plan`.
+"""Serialize the live view and state for the worker process of plan queries, and answer queries on them there.
 
 The bytes are never stored, so their form can change. View and state are immutable, so they are encoded in slices of
 the event loop while the service continues with newer ones.
@@ -25,10 +25,11 @@ from extender.core.model.cluster_view import (
     with_pod,
 )
 from extender.core.model.disruption_budgets import PodDisruptionBudget
-from extender.core.model.ids import GangUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Blueprint, Group
 from extender.core.model.pods import Pod
+from extender.core.preempt.disruption_units import EvictableContext
+from extender.queries.plan.plan_query import PlanAnswer, PlanInput, answer_plan_query
 from extender.runtime.cooperative_yield import Yielder
 from extender.snapshots.state_loader import decode_state, encode_state, join_states
 
@@ -46,13 +47,12 @@ class LiveSnapshot(msgspec.Struct, frozen=True):
     workloads: tuple[bytes, ...]
     budgets: tuple[bytes, ...]
     state: tuple[bytes, ...]
-    releasing: frozenset[GangUid]  # gangs whose bind barrier is open
-    now_us: int
+    moment: EvictableContext
     max_children: int
 
 
 async def snapshot(
-    view: ClusterView, state: ReservationState, *, releasing: frozenset[GangUid], now_us: int
+    view: ClusterView, state: ReservationState, moment: EvictableContext
 ) -> LiveSnapshot:
     """Return view and state encoded; gives the event loop back every half millisecond."""
     pace = Yielder()
@@ -64,8 +64,7 @@ async def snapshot(
         workloads=await _written(workloads, pace),
         budgets=await _written(view.budgets.values(), pace),
         state=await _paced(map(encode_state, _parts(state)), pace),
-        releasing=releasing,
-        now_us=now_us,
+        moment=moment,
         max_children=view.max_children,
     )
 
@@ -86,6 +85,12 @@ def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
     return view, join_states(decode_state(piece) for piece in saved.state)
 
 
+def answer_live_query(query: PlanInput, saved: LiveSnapshot) -> PlanAnswer:
+    """Return the answer to a plan query on a snapshot, with its state and moment."""
+    view, state = restored(saved)
+    return answer_plan_query(view, msgspec.structs.replace(query, state=state, moment=saved.moment))
+
+
 def _parts(state: ReservationState) -> Iterator[ReservationState]:
     """Yield a state in parts: first all but its gangs, then one gang after the other."""
     yield msgspec.structs.replace(state, gangs=Map(), stream_versions=Map())
@@ -93,12 +98,12 @@ def _parts(state: ReservationState) -> Iterator[ReservationState]:
         yield msgspec.structs.replace(EMPTY, gangs=Map({root.uid: root}))
 
 
-async def _written(things: Iterable[object], pace: Yielder) -> tuple[bytes, ...]:
-    return await _paced(_pieces(iter(things)), pace)
+async def _written(values: Iterable[object], pace: Yielder) -> tuple[bytes, ...]:
+    return await _paced(_pieces(iter(values)), pace)
 
 
-def _pieces(things: Iterator[object]) -> Iterator[bytes]:
-    while piece := list(islice(things, PIECE)):
+def _pieces(values: Iterator[object]) -> Iterator[bytes]:
+    while piece := list(islice(values, PIECE)):
         yield zlib.compress(msgspec.msgpack.encode(piece), 1)
 
 

@@ -37,10 +37,10 @@ class GangSelection(msgspec.Struct, frozen=True, kw_only=True):
         return not self.states or not self.states.isdisjoint(states)
 
 
-def checked_states(texts: Collection[str], known: tuple[str, ...], field: str) -> frozenset[str]:
+def checked_states(texts: Collection[str], choices: tuple[str, ...], field: str) -> frozenset[str]:
     """Return states of gangs or trees.
 
     Raises:
         BadInput: One of them is no such state; the message has all of them.
     """
-    return frozenset(checked_choice(text, known, field, "state") for text in texts)
+    return frozenset(checked_choice(text, choices, field, "state") for text in texts)

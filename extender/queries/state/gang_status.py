@@ -45,6 +45,7 @@ class GangStatus(msgspec.Struct, frozen=True, gc=False):
     needed: int  # pods of the minimum; 0 before the first admission
     reasons: tuple[str, ...]
     waiting_since_us: int = 0  # since when the minimum is not bound; 0: it is, or need not be
+    loss: str = ""  # what became of a gang whose minimum is not bound any more, see `reasons`
 
 
 def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangStatus:
@@ -62,16 +63,17 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
     groups = _groups_now(root.groups, made_for) if made_for is not None else root.groups
     minimum = minimum_status(root, groups)
     state: str = effective_phase(root, minimum)
+    loss = ""
     if state == "completed":
         reasons = ()
     elif root.phase == "scheduled" and minimum.present < minimum.needed:
         if made_for is not None and made_for.suspended and not root.bound:
-            state, first = SUSPENDED, f"{spaced(made_for.workload)} is suspended"
+            state, loss = SUSPENDED, f"{spaced(made_for.workload)} is suspended"
         else:
-            first = _loss_text(root.last_loss, minimum, state)
-        reasons = (first, *reasons)
+            loss = _last_loss_text(root.last_loss, minimum, state)
+        reasons = (f"preempted: {loss}" if state == "preempted" else loss, *reasons)
     return GangStatus(
-        state, minimum.present, minimum.needed, reasons, _waiting_since_us(root, state)
+        state, minimum.present, minimum.needed, reasons, _waiting_since_us(root, state), loss
     )
 
 
@@ -97,17 +99,20 @@ def _groups_now(groups: tuple[GroupRecord, ...], made_for: RootWorkload) -> tupl
     return tuple(map(now, groups))
 
 
-def _loss_text(loss: MemberLoss | None, minimum: MinimumStatus, state: str) -> str:
+def loss_text(loss: MemberLoss) -> str:
+    """Return how a member was lost."""
+    if loss.preemptor:
+        return f"evicted for {spaced(loss.preemptor)}"
+    return loss_reason(loss.cause, loss.message)
+
+
+def _last_loss_text(loss: MemberLoss | None, minimum: MinimumStatus, state: str) -> str:
     """Return the sentence about the last loss of a gang whose minimum is not bound any more."""
     counts = f"{minimum.present} of {counted(minimum.needed, 'pod')} of the minimum {'is' if minimum.needed == 1 else 'are'} there"
     if loss is None:
         return counts
     pod = f"pod {loss.pod} on {loss.node} at {rfc3339(loss.at_us)}"
-    text = (
-        f"evicted for {spaced(loss.preemptor)}"
-        if loss.preemptor
-        else loss_reason(loss.cause, loss.message)
-    )
+    text = loss_text(loss)
     if state == "preempted":
-        return f"preempted: {text}; last was {pod}"
+        return f"{text}; last was {pod}"
     return f"{counts}; last lost: {pod}: {text}"

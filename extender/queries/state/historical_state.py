@@ -84,14 +84,14 @@ class HistoricalState:
         self._forgetting: asyncio.TimerHandle | None = None
 
     async def state(
-        self, at: str, scope: Scope, *, known: bool = False, readers: Visibility = EVERYTHING
+        self, at: str, scope: Scope, *, exists: bool = False, readers: Visibility = EVERYTHING
     ) -> StateAt:
         """Return the state at a time or position.
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
             scope: Which part of the state.
-            known: The node or namespace exists, so an empty answer is not an error.
+            exists: Whether the node or namespace is known to exist, so that an empty answer is not an error.
             readers: What the caller sees.
 
         Raises:
@@ -104,7 +104,7 @@ class HistoricalState:
         with gc_paused():
             state = await self.folded(moment)
             pictured = await asyncio.to_thread(build_state_report, state, scope, readers)
-        if not (known or pictured.gangs or pictured.preemptions):
+        if not (exists or pictured.gangs or pictured.preemptions):
             await self._check_in_log(scope, readers)
         fields = msgspec.structs.asdict(pictured)
         return StateAt(as_of=moment, log=_log_end(end), scope=scope, **fields)
@@ -176,8 +176,8 @@ class HistoricalState:
         near = max((p for p in self._kept if p < position), default=START)
         if near and position - near <= NEAR_EVENTS:
             chain, state = self._kept[near]
-            there = await self._log.at(near)
-            if there is not None and there.chain == chain:
+            head = await self._log.at(near)
+            if head is not None and head.chain == chain:
                 return await fold_from(state, self._log, until=position, past=True)
             del self._kept[near]  # the log was replaced since then, by an older copy
         return await load_historical_state(self._log, self._snapshots, until=position)
@@ -224,19 +224,19 @@ class HistoricalState:
             began = f"; the log begins at {rfc3339(first.at_us)}" if first is not None else ""
             msg = f"{field}: nothing had been recorded by {text}{began}"
             raise BadInput(msg)
-        there = await self._log.at(position)
-        return _moment(text, there if there is not None else end)
+        head = await self._log.at(position)
+        return _moment(text, head if head is not None else end)
 
     async def _at_position(self, text: str, field: str, end: LogHead) -> LogHead:
         position = Position(int(text)) if len(text) <= DIGITS_MAX else None
         if position is None or position > end.position:
             msg = f"{field}: position {text[:40]} is not in the log; {_ends(end)}"
             raise BadInput(msg)
-        there = await self._log.at(position) if position else None
-        if there is None:
+        head = await self._log.at(position) if position else None
+        if head is None:
             msg = f"{field}: position {text} is not in the log; positions begin at 1"
             raise BadInput(msg)
-        return there
+        return head
 
     async def _check_in_log(self, scope: Scope, readers: Visibility) -> None:
         """Raise NotFound when the log has no event about the namespace or node of a query."""
@@ -250,9 +250,9 @@ class HistoricalState:
             raise NotFound(msg)
 
 
-def _moment(text: str, there: LogHead) -> PointInTime:
+def _moment(text: str, head: LogHead) -> PointInTime:
     return PointInTime(
-        requested=text, position=there.position, time=rfc3339(there.at_us), hash=there.chain.hex()
+        requested=text, position=head.position, time=rfc3339(head.at_us), hash=head.chain.hex()
     )
 
 

@@ -80,19 +80,19 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _requirement(part: str, field: str) -> LabelRequirement:
-    found = _REQUIREMENT.fullmatch(part)
-    if found is None or (found["absent"] and (found["equality"] or found["set"])):
+    match = _REQUIREMENT.fullmatch(part)
+    if match is None or (match["absent"] and (match["equality"] or match["set"])):
         raise BadInput(f"{field}: {part[:80]!r} is not a requirement on labels; there are {FORMS}")
-    key, values = found["key"], [found["value"] or ""]
-    if found["set"]:
-        values = [value.strip() for value in found["values"].split(",")]
+    key, values = match["key"], [match["value"] or ""]
+    if match["set"]:
+        values = [value.strip() for value in match["values"].split(",")]
     for value in values:
         if not _VALUE.fullmatch(value):
             raise BadInput(
                 f"{field}: {value[:80]!r} cannot be the value of label {key}: at most 63 letters, digits, '-', '_' or '.', "
                 "a letter or digit first and last"
             )
-    if found["equality"] or found["set"]:
-        excluded = found["equality"] == "!=" or found["set"] == "notin"
+    if match["equality"] or match["set"]:
+        excluded = match["equality"] == "!=" or match["set"] == "notin"
         return LabelRequirement(key, "NotIn" if excluded else "In", frozenset(values))
-    return LabelRequirement(key, "DoesNotExist" if found["absent"] else "Exists")
+    return LabelRequirement(key, "DoesNotExist" if match["absent"] else "Exists")

@@ -34,11 +34,11 @@ def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> NodeNow 
     node = view.nodes.get(name)
     if node is None:
         return None
-    here = view.on_node.get(name, Map())
+    on_it = view.on_node.get(name, Map())
     used = view.usage.get(name, NOTHING).requests
     taken = dict(used)
     for pod in had.pods if had is not None else ():
-        if pod.state == "reserved" and pod.uid not in here:
+        if pod.state == "reserved" and pod.uid not in on_it:
             for resource, amount in pod.requests.items():
                 taken[resource] = taken.get(resource, 0) + amount
     for other in had.others if had is not None else ():
@@ -52,6 +52,6 @@ def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> NodeNow 
         allocatable=node.allocatable,
         used=used,
         free={key: amount - taken.get(key, 0) for key, amount in node.allocatable.items()},
-        pods=len(here),
-        ordinary=sum(pod.group is None for pod in here.values()),
+        pods=len(on_it),
+        ordinary=sum(pod.group is None for pod in on_it.values()),
     )

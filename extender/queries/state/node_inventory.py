@@ -97,10 +97,10 @@ class NodeInventory:
         )
         pieces = [head]
         for name in self._names.get(lambda: sorted(view.nodes), same=(view.nodes,)):
-            node, here = view.nodes[name], view.on_node.get(name)
+            node, pods = view.nodes[name], view.on_node.get(name)
             cached = self._lines.get(name)
-            if cached is None or cached[0] is not node or cached[1] is not here:
-                cached = (node, here, msgspec.json.encode(node_line(node, here or {})))
+            if cached is None or cached[0] is not node or cached[1] is not pods:
+                cached = (node, pods, msgspec.json.encode(node_line(node, pods or {})))
             lines[name] = cached
             pieces += (b",", cached[2])
             await pace.yield_if_due()
@@ -146,15 +146,15 @@ def _closed(pieces: list[bytes]) -> list[bytes]:
     return pieces
 
 
-def node_line(node: Node, here: Mapping[PodUid, Pod]) -> NodeLine:
+def node_line(node: Node, pods: Mapping[PodUid, Pod]) -> NodeLine:
     """Return a node with the sums of the requests of its pods.
 
     Args:
         node: The node.
-        here: Pods that are assigned to it and have not ended.
+        pods: Pods that are assigned to it and have not ended.
     """
-    members = [pod for pod in here.values() if pod.group is not None]
-    ordinary = [pod for pod in here.values() if pod.group is None]
+    members = [pod for pod in pods.values() if pod.group is not None]
+    ordinary = [pod for pod in pods.values() if pod.group is None]
     return NodeLine(
         node=node.name,
         labels=node.labels,
@@ -183,13 +183,13 @@ async def _keys_in_use(view: ClusterView, pace: Yielder) -> list[str]:
     for group in view.groups.values():
         keys.update(group.topology)
         await pace.yield_if_due()
-    found: set[str] = set()
+    in_use: set[str] = set()
     for node in view.nodes.values() if keys else ():
-        found.update(keys.intersection(node.labels))
-        if len(found) == len(keys):
+        in_use.update(keys.intersection(node.labels))
+        if len(in_use) == len(keys):
             break
         await pace.yield_if_due()
-    return sorted(found)
+    return sorted(in_use)
 
 
 async def groups_by_parent(
@@ -206,15 +206,15 @@ async def groups_by_parent(
 
 def groups_below(group: Group, children: Mapping[str, list[Group]]) -> Iterator[Group]:
     """Yield a group and those below it depth first, each once, so that a cycle ends; see `groups_by_parent`."""
-    open_ones, seen = [group], set[GroupKey]()
+    open_ones, visited = [group], set[GroupKey]()
     while open_ones:
-        here = open_ones.pop()
-        if here.key in seen:
+        group = open_ones.pop()
+        if group.key in visited:
             continue
-        seen.add(here.key)
-        yield here
-        if here.key.kind == "CompositePodGroup":
-            below = children.get(here.key.name, [])
+        visited.add(group.key)
+        yield group
+        if group.key.kind == "CompositePodGroup":
+            below = children.get(group.key.name, [])
             stored = sorted(below, key=lambda g: (g.created_us, g.key.name, g.key.kind))
             open_ones += reversed(stored)
 

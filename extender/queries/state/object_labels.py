@@ -42,5 +42,5 @@ class ObjectLabels:
 
     def of_workload(self, uid: str) -> Mapping[str, str]:
         """Return the labels of a workload; one that is gone, or not known yet, has none."""
-        found = self._workloads.view().objects.get(uid)
-        return found.labels if found is not None else _NO_LABELS
+        workload = self._workloads.view().objects.get(uid)
+        return workload.labels if workload is not None else _NO_LABELS

@@ -75,24 +75,24 @@ def build_state_report(
     """
     state = visible_state(whole, readers)
     labels = topology_of(whole, scope.node)
-    wanted = _wanted_nodes(scope, labels)
-    roots = _roots(state, scope, wanted)
-    preemptions = _preemptions(state, scope, wanted)
+    nodes_asked = _wanted_nodes(scope, labels)
+    roots = _roots(state, scope, nodes_asked)
+    preemptions = _preemptions(state, scope, nodes_asked)
     made_for = workloads_of_roots(state.trees.values())
     if scope.states:
         selected = {root.uid for root in roots}
-        preemptions = [one for one in preemptions if one.gang_uid in selected]
+        preemptions = [preemption for preemption in preemptions if preemption.gang_uid in selected]
     gangs = sorted((gang_at(root, made_for) for root in roots), key=_BY_GANG)
     others: Mapping[str, tuple[OthersAt, ...]] = {}
     if not (readers.everything or scope.namespace or scope.states):
-        others = _others(whole, readers, wanted)
-    holds = _holds(state, roots, wanted)
+        others = _others(whole, readers, nodes_asked)
+    holds = _holds(state, roots, nodes_asked)
     claims = [
         *((p.gang, _of_claims(claims_of((), [p], ()))) for p in preemptions),
         *((root.gang, _of_claims(root.replacement_holds.values())) for root in roots),
         *((hold.gang, _of_claims(hold.pods)) for hold in holds),
     ]
-    nodes = _nodes(gangs, claims, labels, wanted, others)
+    nodes = _nodes(gangs, claims, labels, nodes_asked, others)
     totals = Totals(
         gangs=len(gangs),
         pending=sum(g.state in PENDING for g in gangs),
@@ -111,16 +111,16 @@ def build_state_report(
     )
 
 
-def _control_plane(found: ControlPlaneFeaturesDetected | None) -> ControlPlaneAt | None:
-    if found is None:
+def _control_plane(detected: ControlPlaneFeaturesDetected | None) -> ControlPlaneAt | None:
+    if detected is None:
         return None
     return ControlPlaneAt(
-        served=list(found.served),
-        dropped_fields=dropped_field_texts(found),
-        untested=list(found.untested),
-        admission_policy=found.admission_policy,
-        native_group_scheduling=found.native_group_scheduling,
-        message=found.message,
+        served=list(detected.served),
+        dropped_fields=dropped_field_texts(detected),
+        untested=list(detected.untested),
+        admission_policy=detected.admission_policy,
+        native_group_scheduling=detected.native_group_scheduling,
+        message=detected.message,
     )
 
 
@@ -133,13 +133,13 @@ def compare(
     """Return the differences between two states, for gangs that are in the requested part of either, and that readers see."""
     labels = [topology_of(state) if scope.domain else {} for state in (before, after)]
     before, after = visible_state(before, readers), visible_state(after, readers)
-    found: dict[GangUid, None] = {}
+    uids: dict[GangUid, None] = {}
     for state, named in zip((before, after), labels, strict=True):
-        wanted = _wanted_nodes(scope, named)
-        found |= dict.fromkeys(root.uid for root in _roots(state, scope, wanted))
+        nodes = _wanted_nodes(scope, named)
+        uids |= dict.fromkeys(root.uid for root in _roots(state, scope, nodes))
     gangs: list[GangChange] = []
     members: list[MemberChange] = []
-    for uid in found:
+    for uid in uids:
         old, new = before.gangs.get(uid), after.gangs.get(uid)
         newest = new or old
         assert newest is not None
@@ -152,7 +152,7 @@ def compare(
         members += _moves(newest, old, new)
     gangs.sort(key=_BY_GANG)
     members.sort(key=_BY_POD)
-    roots = [root for uid in found if (root := after.gangs.get(uid)) is not None]
+    roots = [root for uid in uids if (root := after.gangs.get(uid)) is not None]
     return StateDifference(gangs=gangs, members=members, limitations=_not_known(roots, scope))
 
 
@@ -167,12 +167,12 @@ def topology_of(
         state: The state with the recorded labels.
         node: Return only the labels of this node; None: of all.
     """
-    found: dict[NodeName, dict[str, str]] = {}
+    by_node: dict[NodeName, dict[str, str]] = {}
     roots = [root for root in state.gangs.values() if not node or node in root.topology]
     for root in sorted(roots, key=lambda r: (r.admitted_us, r.uid)):
         for name, labels in root.topology.items():
-            found[name] = found[name] | labels if name in found else labels
-    return found
+            by_node[name] = by_node[name] | labels if name in by_node else labels
+    return by_node
 
 
 def gang_at(
@@ -294,17 +294,15 @@ def _wanted_nodes(
 
 
 def _roots(
-    state: ReservationState, scope: Scope, wanted: frozenset[NodeName] | None
+    state: ReservationState, scope: Scope, nodes: frozenset[NodeName] | None
 ) -> list[GangState]:
-    promised = (
-        {p.gang_uid for p in _preemptions(state, scope, wanted)} if wanted is not None else ()
-    )
+    promised = {p.gang_uid for p in _preemptions(state, scope, nodes)} if nodes is not None else ()
     made_for = workloads_of_roots(state.trees.values()) if scope.states else {}
     return [
         root
         for root in state.gangs.values()
         if _in_namespace(root.gang, scope)
-        and (wanted is None or root.uid in promised or _has_some_of(root, wanted))
+        and (nodes is None or root.uid in promised or _has_some_of(root, nodes))
         and (
             not scope.states
             or gang_status(root, made_for.get(RootKey(root.gang, root.kind))).state in scope.states
@@ -312,9 +310,9 @@ def _roots(
     ]
 
 
-def _has_some_of(root: GangState, wanted: frozenset[NodeName]) -> bool:
+def _has_some_of(root: GangState, nodes: frozenset[NodeName]) -> bool:
     members = (root.reservations, root.bound, root.replacement_holds)
-    return any(member.node in wanted for some in members for member in some.values())
+    return any(member.node in nodes for some in members for member in some.values())
 
 
 def _in_namespace(root: str, scope: Scope) -> bool:
@@ -322,26 +320,26 @@ def _in_namespace(root: str, scope: Scope) -> bool:
 
 
 def _preemptions(
-    state: ReservationState, scope: Scope, wanted: frozenset[NodeName] | None
+    state: ReservationState, scope: Scope, nodes: frozenset[NodeName] | None
 ) -> list[PendingPreemption]:
-    found = [
+    selected = [
         p
         for p in state.preemptions.values()
         if _in_namespace(p.gang, scope)
         and (
-            wanted is None
-            or not wanted.isdisjoint(p.claims)
-            or any(v.node in wanted for v in p.victims.values())
+            nodes is None
+            or not nodes.isdisjoint(p.claims)
+            or any(v.node in nodes for v in p.victims.values())
         )
     ]
-    return sorted(found, key=lambda p: p.position)
+    return sorted(selected, key=lambda p: p.position)
 
 
 def _nodes(
     gangs: Iterable[GangAt],
     claims: Iterable[tuple[str, list[MemberAt]]],
     labels: Mapping[NodeName, dict[str, str]],
-    wanted: frozenset[NodeName] | None,
+    selected: frozenset[NodeName] | None,
     others: Mapping[str, tuple[OthersAt, ...]],
 ) -> list[NodeAt]:
     pods: dict[str, list[PodAt]] = {}
@@ -349,7 +347,7 @@ def _nodes(
     for gang, members in chain(of_gangs, claims):
         for member in members:
             node = member.node
-            if wanted is None or node in wanted:
+            if selected is None or node in selected:
                 pod = PodAt(
                     pod=member.pod, uid=member.uid, gang=gang, group=member.group, state=member.state,
                     requests=member.requests,
@@ -365,21 +363,21 @@ def _nodes(
 
 
 def _others(
-    state: ReservationState, readers: Visibility, wanted: frozenset[NodeName] | None
+    state: ReservationState, readers: Visibility, nodes: frozenset[NodeName] | None
 ) -> Mapping[str, tuple[OthersAt, ...]]:
     """Return by node the sums of the members that readers do not see, by state and priority."""
-    found: dict[str, dict[tuple[str, int], tuple[int, dict[str, int]]]] = {}
-    for node, what, priority, requests in _hidden_members(state, readers):
-        if wanted is None or node in wanted:
-            here = found.setdefault(node, {})
-            count, total = here.get((what, priority), (0, _NOTHING))
-            here[what, priority] = (count + 1, _sum(total, requests))
+    by_node: dict[str, dict[tuple[str, int], tuple[int, dict[str, int]]]] = {}
+    for node, kind, priority, requests in _hidden_members(state, readers):
+        if nodes is None or node in nodes:
+            sums = by_node.setdefault(node, {})
+            count, total = sums.get((kind, priority), (0, _NOTHING))
+            sums[kind, priority] = (count + 1, _sum(total, requests))
     return {
         node: tuple(
-            OthersAt(state=what, priority=priority, pods=count, requests=total)
-            for (what, priority), (count, total) in sorted(here.items())
+            OthersAt(state=kind, priority=priority, pods=count, requests=total)
+            for (kind, priority), (count, total) in sorted(sums.items())
         )
-        for node, here in found.items()
+        for node, sums in by_node.items()
     }
 
 
@@ -426,9 +424,9 @@ def _node_at(
     )
 
 
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    total = dict(one)
-    for name, amount in other.items():
+def _sum(amounts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    total = dict(amounts)
+    for name, amount in more.items():
         total[name] = total.get(name, 0) + amount
     return total
 
@@ -464,22 +462,22 @@ def _preemption_at(preemption: PendingPreemption) -> PreemptionAt:
 
 
 def _holds(
-    state: ReservationState, roots: Iterable[GangState], wanted: frozenset[NodeName] | None
+    state: ReservationState, roots: Iterable[GangState], nodes: frozenset[NodeName] | None
 ) -> list[CapacityHold]:
     """Return the capacity holds of some gangs, or on the requested nodes, the oldest first."""
     if not state.capacity_holds:
         return []
     selected = {root.uid for root in roots}
-    found = [
+    holds = [
         hold
         for hold in state.capacity_holds.values()
         if (
             hold.gang_uid in selected
-            if wanted is None
-            else any(pod.node in wanted for pod in hold.pods)
+            if nodes is None
+            else any(pod.node in nodes for pod in hold.pods)
         )
     ]
-    return sorted(found, key=lambda hold: hold.position)
+    return sorted(holds, key=lambda hold: hold.position)
 
 
 def _hold_at(hold: CapacityHold) -> CapacityHoldAt:

@@ -95,14 +95,14 @@ def trees_at(
         readers: What the caller sees.
     """
     gangs = {gang.gang: gang for gang in state.gangs.values()}
-    found = [
+    selected = [
         tree
         for tree in state.trees.values()
         if readers.sees(namespace_of(tree.workload))
         and selection.in_namespace(tree.workload)
         and selection.has_labels(labels.of_workload(tree.uid))
     ]
-    for tree in sorted(found, key=lambda one: (one.workload, one.kind, one.uid)):
+    for tree in sorted(selected, key=lambda tree: (tree.workload, tree.kind, tree.uid)):
         line = _tree_at(tree, gangs)
         if selection.in_state(line.outcome, *(root.state for root in line.roots)):
             yield line
@@ -114,9 +114,9 @@ def root_groups(tree: WorkloadTree) -> list[tuple[str, str, str]]:
     One with a parent is below a root that a user wrote.
     """
     names = {group.name for group in tree.groups}
-    found = [(group.kind, group.name, group.parent) for group in tree.groups]
-    found += [("PodGroup", group.name, group.parent) for group in tree.adopted]
-    return [one for one in found if one[2] not in names]
+    groups = [(group.kind, group.name, group.parent) for group in tree.groups]
+    groups += [("PodGroup", group.name, group.parent) for group in tree.adopted]
+    return [group for group in groups if group[2] not in names]
 
 
 def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:

@@ -39,7 +39,7 @@ class AnchorComparison:
         self.trusted, others = sort_by_trust(anchors, keys.check if keys.key_ids else None)
         self.forged = [_forged(anchor, state, keys) for anchor, state in others]
         self.unsigned = sum(not keys.key_ids or not anchor.signature for anchor in self.trusted)
-        self._found: dict[int, bool] = {}  # by index in `trusted`
+        self._matches: dict[int, bool] = {}  # by index in `trusted`
 
     def between(self, after: Position, until: Position) -> Iterator[tuple[int, Anchor]]:
         """Yield index and anchor of those at positions after `after`, up to `until`."""
@@ -47,9 +47,9 @@ class AnchorComparison:
             if after < anchor.position <= until:
                 yield index, anchor
 
-    def record(self, index: int, *, found: bool) -> None:
+    def record(self, index: int, *, matches: bool) -> None:
         """Record whether the log has the hash of an anchor at its position."""
-        self._found[index] = found
+        self._matches[index] = matches
 
     def findings(self, end: VerifiedEnd, losses: Sequence[RecordedLoss]) -> Iterator[LogFinding]:
         """Yield what anchors prove about a log that was compared up to its end."""
@@ -59,8 +59,10 @@ class AnchorComparison:
             for index, anchor in enumerate(self.trusted)
             if not self._excused(index, losses)
         ]
-        differing = [(i, a) for i, a in judged if not self._found.get(i, False)]
-        last_matching = max((a.position for i, a in judged if self._found.get(i, False)), default=0)
+        differing = [(i, a) for i, a in judged if not self._matches.get(i, False)]
+        last_matching = max(
+            (a.position for i, a in judged if self._matches.get(i, False)), default=0
+        )
         if not differing:
             return
         if end.position == 0:
@@ -127,7 +129,7 @@ class AnchorComparison:
     def _later(self, index: int) -> Iterator[Anchor]:
         """Yield the anchors that were published after one and that the log has."""
         for later in range(index + 1, len(self.trusted)):
-            if self._found.get(later, False):
+            if self._matches.get(later, False):
                 yield self.trusted[later]
 
     def _excused(self, index: int, losses: Sequence[RecordedLoss]) -> bool:

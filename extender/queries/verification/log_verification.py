@@ -159,8 +159,8 @@ class LogVerification:
         self._findings.add(finding)
 
     async def _verify(self, until: Position) -> None:
-        known = LogMark(position=self.position, epoch=self._epoch, chain=self._chain)
-        if self.position and not await self._log.holds(known):
+        mark = LogMark(position=self.position, epoch=self._epoch, chain=self._chain)
+        if self.position and not await self._log.holds(mark):
             self._break(
                 "rewritten", self.position, "its hash is not the one that was verified a moment ago"
             )
@@ -188,7 +188,7 @@ class LogVerification:
             self._first = first.chain if first is not None else b""
         for index, anchor in self._anchors.between(self.position, last):
             mark = LogMark(position=anchor.position, epoch=anchor.epoch, chain=anchor.chain)
-            self._anchors.record(index, found=await self._log.holds(mark))
+            self._anchors.record(index, matches=await self._log.holds(mark))
         await self._compare_inputs(page)
         await self._compare_names(page)
         while self._snapshots and self._snapshots[0][0] <= last:
@@ -222,19 +222,19 @@ class LogVerification:
 
     async def _compare_inputs(self, page: LogPage) -> None:
         """Compare the inputs of decisions: stored, with their digest, unless they were pruned."""
-        wanted = {
+        expected = {
             event.position: (event.at_us, digest)
             for event in page
             if (digest := getattr(event.data, "input_digest", ""))
             and event.at_us >= self._pruned_us
         }
-        if not wanted:
+        if not expected:
             return
-        digests = sorted({digest for _, digest in wanted.values()})
+        digests = sorted({digest for _, digest in expected.values()})
         faults = await self._evidence.input_faults(digests)
         if any(fault.missing for fault in faults.values()):
             self._pruned_us = await self._evidence.pruned_before_us()  # perhaps a moment ago
-        for position, (at_us, digest) in wanted.items():
+        for position, (at_us, digest) in expected.items():
             fault = faults.get(digest)
             if fault is not None and fault.missing and at_us < self._pruned_us:
                 continue
@@ -315,8 +315,8 @@ class LogVerification:
         stored = await self._evidence.snapshot(position, codec)
         if stored is None or codec not in (FULL_CODEC, HISTORICAL_CODEC):
             return
-        here = await self._log.at(position)
-        if here is None or here.chain != stored.chain:
+        mark = await self._log.at(position)
+        if mark is None or mark.chain != stored.chain:
             return  # of a history that was lost: never used
         text = await asyncio.to_thread(self._snapshot_fault, stored)
         if text:
@@ -365,9 +365,9 @@ class LogVerification:
             or "other-database" in self._findings
             or "log-truncated" in self._findings
         )
-        known = max([self._epoch, *(a.epoch for a in self._anchors.trusted)], default=Epoch(0))
-        if lease < known and not older:
-            text = f"the lease has epoch {lease}, epoch {known} was held before"
+        highest = max([self._epoch, *(a.epoch for a in self._anchors.trusted)], default=Epoch(0))
+        if lease < highest and not older:
+            text = f"the lease has epoch {lease}, epoch {highest} was held before"
             self._report(LogFinding(kind="forged-epoch", position=self.position, message=text))
 
     async def _compare_open_rows(self) -> None:
@@ -394,8 +394,8 @@ def definition_fault(definition: Definition) -> str:
         return "it is not there; the migrations make it"
     if not definition.expected:
         return "it is there; the migrations do not make it"
-    there, made = definition.stored.split("\n"), definition.expected.split("\n")
-    lines = zip_longest(there, made, fillvalue="")
+    stored, expected = definition.stored.split("\n"), definition.expected.split("\n")
+    lines = zip_longest(stored, expected, fillvalue="")
     mine, theirs = next((a, b) for a, b in lines if a != b)
     differs = f"theirs has {theirs.strip()!r}" if theirs.strip() else "theirs has not"
     return f"it is not what the migrations make: it has {mine.strip()!r}, {differs}"
@@ -420,9 +420,9 @@ def row_fault(
     for field in names:
         if field == "victims":
             continue
-        expected, found = getattr(row, field), getattr(stored, field)
-        if expected != found:
-            return f"{table} has {field} {found!r} for {name}, by the log it is {expected!r}"
+        expected, actual = getattr(row, field), getattr(stored, field)
+        if expected != actual:
+            return f"{table} has {field} {actual!r} for {name}, by the log it is {expected!r}"
     if fixed_only and getattr(row, "to_position", 0) is None:
         ended = getattr(stored, "to_position", None)
         if ended is not None and ended <= position:

@@ -155,7 +155,7 @@ class EmbeddedPostgres:
 
     Args:
         data_dir: Directory of the service. The database cluster is in its directory `postgres/`, or in the
-            directory that its file `postgres.location` names (see `os_account`).
+            directory to which that is a link (see `os_account`).
         pg_bin: Folder with `postgres` and `initdb`; None: search wheel, PATH, distribution.
         settings: Server settings on top of `SETTINGS`, by the server's names.
     """

@@ -2,8 +2,8 @@
 
 Owns accounts, directories and their permissions. Must not start a process, and never changes the permissions of a
 directory that it did not create. Note: PostgreSQL refuses to run as root, so for root it runs under another
-account. If that account cannot reach the data directory (root's home is 0700), the database cluster is in another
-directory, which a pointer file in the data directory names.
+account. If that account cannot reach the data directory (root's home is 0700), its `postgres` is a link to a new
+directory in `ELSEWHERE`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import pwd
 import shutil
 import stat
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -22,11 +23,10 @@ from extender.store.embedded.postgres_binaries import Binaries
 
 SERVICE_ACCOUNT = "gang-extender"  # used by root, if it exists
 OVERFLOW_UID = 65534  # used by root otherwise: the account without rights, on every Linux
-POINTER = "postgres.location"
 PORT = 5432  # a part of the name of the socket; nothing listens on TCP
 SOCKET_NAME = f".s.PGSQL.{PORT}"
 SOCKET_PATH_MAX = 107  # bytes, sun_path without its terminating zero
-ELSEWHERE = ("/var/lib/gang-extender", "/var/tmp")  # noqa: S108 - created with mode 0700, owner checked
+ELSEWHERE = Path("/var/lib/gang-extender")
 SHORT_PLACES = ("/run", "/tmp")  # noqa: S108 - created with mode 0700, owner checked
 
 
@@ -67,9 +67,8 @@ class ServerHome(msgspec.Struct, frozen=True):
 
 
 def has_database(data_dir: Path) -> bool:
-    """Return whether a data directory has, or points to, a database cluster; changes nothing."""
-    data_dir = data_dir.expanduser().absolute()
-    return (data_dir / "postgres" / "pg").exists() or (data_dir / POINTER).exists()
+    """Return whether a data directory has a database cluster; changes nothing."""
+    return (data_dir.expanduser() / "postgres" / "pg").exists()
 
 
 def prepare_server_home(data_dir: Path) -> ServerHome:
@@ -134,34 +133,29 @@ def change_owner(path: Path, account: Account) -> None:
 
 
 def _home(data_dir: Path) -> Path:
-    """Return the directory of the server: in the data directory, or one that the server's account can reach."""
-    inside = data_dir / "postgres"
-    if os.geteuid() != 0 or inside.exists():
-        return inside
-    pointer = data_dir / POINTER
-    if pointer.is_file():
-        home = Path(pointer.read_text(encoding="utf-8").strip())
-        if not home.is_dir():
-            raise BadInput(
-                f"{pointer} names {home}, which is gone; remove the file to begin with an empty log"
-            )
-        return home
-    account = _service_account()
-    if _reachable(data_dir, account):
-        return inside
-    key = hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:16]
-    for place in map(Path, ELSEWHERE):
-        try:
-            place.mkdir(mode=0o755, exist_ok=True)
-            home = place / f"gang-extender-{key}"
-            home.mkdir(mode=0o700, exist_ok=True)
-        except OSError:
-            continue
-        if _reachable(place, account):
-            pointer.write_text(f"{home}\n", encoding="utf-8")
-            return home
-    raise BadInput(
-        f"account {account.name} can reach neither {data_dir} nor {' nor '.join(ELSEWHERE)}"
+    """Return the directory of the server: `postgres` of the data directory, or where that link points to."""
+    home = data_dir / "postgres"
+    if os.geteuid() == 0 and not home.is_symlink() and not home.exists():
+        account = _service_account()
+        if not _reachable(data_dir, account):
+            try:
+                ELSEWHERE.mkdir(mode=0o755, exist_ok=True)
+                if not _reachable(ELSEWHERE, account):
+                    raise _without_a_home(data_dir, account)
+                home.symlink_to(tempfile.mkdtemp(prefix="data-", dir=ELSEWHERE))
+            except OSError as error:
+                raise _without_a_home(data_dir, account, f" ({error})") from error
+    if home.is_symlink() and not home.exists():
+        raise BadInput(
+            f"{home} points to {home.readlink()}, which is gone; remove the link to begin with an empty log"
+        )
+    return home.resolve()
+
+
+def _without_a_home(data_dir: Path, account: Account, reason: str = "") -> BadInput:
+    return BadInput(
+        f"PostgreSQL does not run as root, and account {account.name}, as which it would run, can enter neither {data_dir} "
+        f"nor {ELSEWHERE}{reason}; name a folder that it can enter with --data-dir, or a server in GANG_EXTENDER_DATABASE_URL"
     )
 
 

@@ -50,7 +50,7 @@ async def asking(stage, *workloads):
         GangApi(reader, stage.inputs, stage.leader, labels_of(stage, *workloads)),
         TreeApi(stage.leader, labels_of(stage, *workloads)),
         ExplainApi(
-            ExplainService(stage.cluster, stage.leader, stage.clock, live_plans(stage).plan),
+            ExplainService(stage.cluster, stage.leader, stage.clock, live_plans(stage).plan_live),
             past=None,
         ),
     ):

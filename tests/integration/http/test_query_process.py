@@ -33,7 +33,6 @@ from extender.http.web.query_process import KEY, PATHS, VISIBLE, QueryProcess
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
 from extender.query_main import PROCESS_NAME
-from extender.runtime.cpu_slice import SHORT_NS
 from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.log.postgres_event_log import PostgresEventLog
@@ -42,7 +41,6 @@ from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.history import node_of, write_history
 from tests.support.logs.postgres import fresh_database, run
-from tests.support.service.cpu_slices import GRANTED_FROM, KERNEL, slice_ns
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, a_fleet, a_node, a_pod
 from tests.support.service.node_state import past_node
@@ -279,11 +277,6 @@ def answers(pid):
     return [p for p in children(pid) if Path(f"/proc/{p}/comm").read_text().strip() == PROCESS_NAME]
 
 
-def is_tracker(pid):
-    """Return whether a process only removes what others leave behind (multiprocessing)."""
-    return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
 def started(folder, url):
     """Start a service; return it when it leads and answers questions."""
     manifests = folder / "manifests"
@@ -346,17 +339,6 @@ async def test_calls_of_kube_scheduler_do_not_wait_for_questions(lasting):
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
     assert (await asking)[0] == 200
-
-
-@pytest.mark.skipif(KERNEL < GRANTED_FROM, reason="older kernels give no other slices")
-async def test_who_answers_kube_scheduler_asks_for_short_time_slices(lasting):
-    """Not so who answers questions, nor who plans."""
-    pid = lasting.process.pid
-    assert slice_ns(pid) == SHORT_NS
-    others = [p for p in children(pid) if not is_tracker(p)]
-    assert answers(pid)
-    assert set(answers(pid)) < set(others), "and the planner"
-    assert all(slice_ns(p) > SHORT_NS for p in others)
 
 
 async def test_an_asker_that_has_gone_when_its_stream_ends_is_no_fault(replica):

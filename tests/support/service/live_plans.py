@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from extender.cluster.manifests.plan_request_body import answer_plan_request
-from extender.queries.plan.plan_service import LiveInput, PlanService
+from extender.queries.plan.plan_service import PlanService
 from tests.support.service.manifest_builders import an_object
 
+T = TypeVar("T")
 CLASSES = (
     json.dumps(an_object("PriorityClass", "high", "scheduling.k8s.io/v1", "", value=1000)).encode(),
 )
@@ -18,7 +20,9 @@ def live_plans(stage: Any) -> PlanService:
     """Return the service; the cluster of the stage gets the PriorityClass `high`."""
     stage.cluster.priority_classes = lambda: CLASSES
 
-    async def run(body: bytes, ours: LiveInput | None) -> bytes:
-        return answer_plan_request(body, ours)
+    async def run(work: Callable[..., T], *args: object) -> T:
+        return work(*args)
 
-    return PlanService(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
+    return PlanService(
+        stage.cluster, stage.leader, stage.barriers, stage.clock, run, answer_plan_request
+    )

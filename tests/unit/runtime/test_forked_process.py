@@ -17,8 +17,7 @@ from tests.support.waiting import until
 
 PRELUDE = """
 import asyncio, os, signal, sys
-from extender.runtime.forked_process import ForkedProcess
-from extender.runtime.worker_process import WorkerProcess
+from extender.runtime.worker_process import ForkedProcess, WorkerProcess
 
 def work(options):
     own_session = os.getsid(0) == os.getpid()

@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.large_lists import documents
 from extender.cluster.manifests.manifest_entries import AnyEntry, Ident, Role, entries_in
 from extender.cluster.manifests.manifest_loader import (
     CompleteManifest,
@@ -27,7 +26,7 @@ from extender.cluster.manifests.manifest_loader import (
     complete,
     in_feed_order,
 )
-from extender.cluster.manifests.yaml_reader import files_of
+from extender.cluster.manifests.yaml_reader import documents, files_of
 from extender.core.model.errors import BadInput
 from extender.telemetry import METRICS
 
@@ -44,8 +43,8 @@ LEFT_OUT: Final = "its objects are not there"
 class ManifestFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files as they are now: the objects of the valid ones, and why others are ignored."""
 
-    found: CompleteManifest
-    things: Mapping[Ident, api.Readable] = {}  # the objects of `found`, referenced kinds first
+    manifest: CompleteManifest
+    objects: Mapping[Ident, api.Readable] = {}  # those of `manifest`, referenced kinds first
     by_uid: Mapping[str, Ident] = {}  # the pods and groups among them
     ignored: Mapping[str, str] = {}  # file -> what is wrong with it, and what is used in its place
     never_valid: tuple[
@@ -64,13 +63,13 @@ class FileWatcher:
         self._seen: _Marks | None = None  # at the last check
         self._read: _Marks | None = None  # at the last read, valid or not
 
-    async def changed(self, gone: Mapping[Ident, int]) -> ManifestFiles | None:
+    async def changed(self, deletions: Mapping[Ident, int]) -> ManifestFiles | None:
         """Return the manifests if they have changed since the last read and are stable, else None.
 
         A file that is not valid, alone or beside the others, is ignored: its last valid content stays in use.
 
         Args:
-            gone: How often the object of each name was deleted, for the UIDs of recreated ones.
+            deletions: How often the object of each name was deleted, for the UIDs of recreated ones.
 
         Raises:
             BadInput: No file is valid, or the last valid content is not valid any more without a file that was removed;
@@ -82,7 +81,7 @@ class FileWatcher:
         if now == self._read or before not in (None, now):
             return None
         self._read = now
-        self._memory.incarnation = dict(gone)
+        self._memory.incarnation = dict(deletions)
         return await asyncio.to_thread(self._complete, now)
 
     def read_again(self) -> None:
@@ -122,14 +121,14 @@ class FileWatcher:
         self._valid, self._memory = choice.used, built.memory
         for text in built.warnings:
             logger.info("A manifest has a warning", extra={"text": text})
-        things = {entry.ident: entry.thing for entry in in_feed_order(built.found.entries)}
+        objects = {entry.ident: entry.obj for entry in in_feed_order(built.manifest.entries)}
         return ManifestFiles(
-            found=built.found,
-            things=things,
+            manifest=built.manifest,
+            objects=objects,
             by_uid={
-                thing.metadata.uid: ident
-                for ident, thing in things.items()
-                if isinstance(thing, api.Pod | api.PodGroup | api.CompositePodGroup)
+                obj.metadata.uid: ident
+                for ident, obj in objects.items()
+                if isinstance(obj, api.Pod | api.PodGroup | api.CompositePodGroup)
             },
             ignored={
                 name: f"{faults[name]}; {KEPT if name in choice.used else LEFT_OUT}"
@@ -162,7 +161,7 @@ def _fault_of(name: str, error: Exception) -> BadInput:
 class _Built(msgspec.Struct, frozen=True, kw_only=True):
     """Content that is valid together."""
 
-    found: CompleteManifest
+    manifest: CompleteManifest
     memory: Memory
     warnings: tuple[str, ...]
 
@@ -218,9 +217,9 @@ class _Choice:
 
     def _build(self, used: Mapping[str, _Entries]) -> _Built:
         memory = Memory(created=dict(self._memory.created), incarnation=self._memory.incarnation)
-        found = complete(
+        completed = complete(
             [entry for name in self._order if name in used for entry in used[name]],
             memory,
             serving=True,
         )
-        return _Built(found=found, memory=memory, warnings=build(found).warnings)
+        return _Built(manifest=completed, memory=memory, warnings=build(completed).warnings)

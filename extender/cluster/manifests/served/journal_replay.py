@@ -87,8 +87,8 @@ class JournalOverlay:
     def _apply_to_group(self, record: Conditions | PodGroupWritten | CompositeWritten) -> None:
         uid = record.uid
         if isinstance(record, Conditions):
-            known = self.conditions.setdefault(uid, {})
-            known.update({one.type: one for one in record.conditions})
+            conditions = self.conditions.setdefault(uid, {})
+            conditions.update({condition.type: condition for condition in record.conditions})
             self.where[uid] = (record.kind, record.source, record.namespace, record.name)
             return
         self.groups[uid] = record.object
@@ -110,13 +110,13 @@ class JournalOverlay:
         return self.groups.pop(record.uid, None) is not None
 
 
-def with_writes(thing: api.Readable, overlay: JournalOverlay) -> api.Readable:
+def with_writes(obj: api.Readable, overlay: JournalOverlay) -> api.Readable:
     """Return an object of the manifests with the writes to it applied."""
-    if isinstance(thing, api.Pod):
-        return _pod(thing, overlay)
-    if isinstance(thing, api.PodGroup | api.CompositePodGroup):
-        return _group(thing, overlay)
-    return thing
+    if isinstance(obj, api.Pod):
+        return _pod(obj, overlay)
+    if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+        return _group(obj, overlay)
+    return obj
 
 
 def _group(group: api.Group, overlay: JournalOverlay) -> api.Group:

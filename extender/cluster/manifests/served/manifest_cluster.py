@@ -201,7 +201,7 @@ class ManifestCluster:
         self._recorded_paths: tuple[str, ...] = ()  # by the newest line of the journal
         self._overlay = JournalOverlay()
         self._world = ObjectStore(max_children=max_children)
-        self._things: dict[Ident, api.Readable] = {}  # of the manifests, without the overlay
+        self._objects: dict[Ident, api.Readable] = {}  # of the manifests, without the overlay
         self._by_uid: dict[str, Ident] = {}  # of pods, groups and workloads
         self._invalid: set[Ident] = set()  # of `_things`: not in the world as they are
         self._left: dict[str, Ident] = {}  # removed from the manifests, and not recorded yet
@@ -264,7 +264,7 @@ class ManifestCluster:
         if is_done:
             return
         self._watcher.read_again()
-        self._invalid |= self._things.keys()
+        self._invalid |= self._objects.keys()
         if not self._was_valid:
             self._fault = "a defect of this service kept the manifests from being read, see the log"
 
@@ -281,11 +281,11 @@ class ManifestCluster:
     async def _look(self) -> None:
         """Read the manifests again if they have changed, and apply them."""
         try:
-            found = await self._watcher.changed(self._overlay.gone)
-            if found is None:
+            files = await self._watcher.changed(self._overlay.gone)
+            if files is None:
                 return
-            self._report_ignored(found.ignored)
-            await self._take(found)
+            self._report_ignored(files.ignored)
+            await self._take(files)
         except (BadInput, OSError) as fault:
             if not isinstance(fault, BadInput):
                 self._watcher.read_again()
@@ -314,50 +314,55 @@ class ManifestCluster:
         Raises:
             BadInput: Recorded objects are missing, and a file that was never valid may have them.
         """
-        things = dict(files.things)
-        workloads = {one.metadata.uid: _workload_ident(one) for one in files.found.served.manifests}
+        objects = dict(files.objects)
+        workloads = {
+            manifest.metadata.uid: _workload_ident(manifest)
+            for manifest in files.manifest.served.manifests
+        }
         for group in self._overlay.groups.values():
             if owner_uid(group) in workloads:
-                things.setdefault(ident_of(group), group)
-        known = self._left | self._overlay.where | self._by_uid
+                objects.setdefault(ident_of(group), group)
+        idents = self._left | self._overlay.where | self._by_uid
         by_uid = {**workloads, **files.by_uid}
         by_uid |= {
             uid: ident_of(group)
             for uid, group in self._overlay.groups.items()
-            if things.get(ident_of(group)) is group
+            if objects.get(ident_of(group)) is group
         }
-        left = {uid: known[uid] for uid in known.keys() - by_uid.keys()}
+        left = {uid: idents[uid] for uid in idents.keys() - by_uid.keys()}
         if left and files.never_valid and not self._was_valid:
             raise _perhaps_there(files, next(iter(left.values())))
-        before, self._things = self._things, things
+        before, self._objects = self._objects, objects
         self._by_uid, self._left = by_uid, left
         self._watcher.forget(self._left.values())
-        await self._apply(before, things)
-        self.workloads.take(files.found.served)
+        await self._apply(before, objects)
+        self.workloads.take(files.manifest.served)
         self._wake_waiting()
 
     async def _apply(
-        self, before: Mapping[Ident, api.Readable], things: Mapping[Ident, api.Readable]
+        self, before: Mapping[Ident, api.Readable], objects: Mapping[Ident, api.Readable]
     ) -> None:
         """Bring the world from some objects to others, kind by kind; writes may come between two slices."""
         changed: dict[tuple[type[api.Readable], Source], list[Ident]] = {}
-        for number, (ident, thing) in enumerate(things.items(), start=1):
+        for number, (ident, obj) in enumerate(objects.items(), start=1):
             old = before.get(ident)
-            if old is not thing and (old is None or old != thing or ident in self._invalid):
-                changed.setdefault((type(thing), _source(thing)), []).append(ident)
+            if old is not obj and (old is None or old != obj or ident in self._invalid):
+                changed.setdefault((type(obj), _source(obj)), []).append(ident)
             if number % COMPARED_PER_SLICE == 0:
                 await asyncio.sleep(0)
-        gone: dict[tuple[type[api.Readable], Source], list[api.Readable]] = {}
-        for ident in before.keys() - things.keys():
-            gone.setdefault((type(before[ident]), _source(before[ident])), []).append(before[ident])
+        deleted: dict[tuple[type[api.Readable], Source], list[api.Readable]] = {}
+        for ident in before.keys() - objects.keys():
+            deleted.setdefault((type(before[ident]), _source(before[ident])), []).append(
+                before[ident]
+            )
         for kind in _KINDS:
             for number, ident in enumerate(changed.get(kind, ()), start=1):
                 self._upsert(ident)
                 if number % OBJECTS_PER_SLICE == 0:
                     await self._next_slice()
-            removed = sorted(gone.get(kind, ()), key=lambda thing: thing.key)
-            for number, thing in enumerate(removed, start=1):
-                self._pass_on(ident_of(thing), functools.partial(self._world.delete, thing))
+            removed = sorted(deleted.get(kind, ()), key=lambda obj: obj.key)
+            for number, obj in enumerate(removed, start=1):
+                self._pass_on(ident_of(obj), functools.partial(self._world.delete, obj))
                 if number % OBJECTS_PER_SLICE == 0:
                     await self._next_slice()
 
@@ -367,7 +372,7 @@ class ManifestCluster:
 
     def _upsert(self, ident: Ident) -> None:
         """Apply an object of the manifests with the writes to it; it may have been deleted since."""
-        if ident in self._things:
+        if ident in self._objects:
             self._pass_on(ident, functools.partial(self._put, ident))
 
     def _pass_on(self, ident: Ident, change: Callable[[], None]) -> None:
@@ -378,12 +383,12 @@ class ManifestCluster:
         )
 
     def _put(self, ident: Ident) -> None:
-        thing = self._things.get(ident)
-        if thing is None:
+        obj = self._objects.get(ident)
+        if obj is None:
             return
         self._invalid.discard(ident)
         try:
-            self._world.upsert(with_writes(thing, self._overlay))
+            self._world.upsert(with_writes(obj, self._overlay))
         except BadInput as fault:
             self._invalid.add(ident)
             logger.warning("An object is left out", extra={"fault": str(fault)})
@@ -395,7 +400,10 @@ class ManifestCluster:
         at_us = self._clock.now_us()
         try:
             await asyncio.gather(
-                *(self._write(_deleted(uid, one, at_us)) for uid, one in sorted(self._left.items()))
+                *(
+                    self._write(_deleted(uid, ident, at_us))
+                    for uid, ident in sorted(self._left.items())
+                )
             )
         except ClusterUnavailable as fault:
             logger.warning("Removals are not recorded yet", extra={"fault": str(fault)})
@@ -422,16 +430,16 @@ class ManifestCluster:
         """Apply the writes to one object; a group of a workload may be new, or deleted."""
         group = self._overlay.groups.get(uid)
         if group is not None and owner_uid(group) in self._by_uid:
-            there = self._things.get(ident_of(group), group)
-            if there.metadata.uid == uid:
-                self._things[ident_of(group)], self._by_uid[uid] = group, ident_of(group)
+            current = self._objects.get(ident_of(group), group)
+            if current.metadata.uid == uid:
+                self._objects[ident_of(group)], self._by_uid[uid] = group, ident_of(group)
         ident = self._by_uid.get(uid)
         if ident is None:
             return
         if uid not in self._overlay.where:
             del self._by_uid[uid]
-            thing = self._things.pop(ident)
-            self._pass_on(ident, functools.partial(self._world.delete, thing))
+            obj = self._objects.pop(ident)
+            self._pass_on(ident, functools.partial(self._world.delete, obj))
             return
         self._upsert(ident)
 
@@ -487,10 +495,10 @@ class ManifestCluster:
             ClusterUnavailable: The file cannot be written.
         """
         async with self._lock(pod.uid):
-            found = self._pod(pod)
-            if found.node is not None:
-                raise _refused(pod, f"is bound to {found.node}")
-            if found.nominated != node:
+            stored = self._pod(pod)
+            if stored.node is not None:
+                raise _refused(pod, f"is bound to {stored.node}")
+            if stored.nominated != node:
                 at = self._clock.now_us()
                 await self._write(
                     Nominated(
@@ -550,12 +558,12 @@ class ManifestCluster:
         """
         pod, node = binding.pod, binding.node
         async with self._lock(pod.uid):
-            found = self._pod(pod)
-            if found.node is None:
-                if found.deleting:
+            stored = self._pod(pod)
+            if stored.node is None:
+                if stored.deleting:
                     raise _refused(pod, "is being deleted")
-                if found.gates:
-                    raise _refused(pod, f"has scheduling gates: {', '.join(found.gates)}")
+                if stored.gates:
+                    raise _refused(pod, f"has scheduling gates: {', '.join(stored.gates)}")
                 await self._write(
                     Bound(
                         at_us=self._clock.now_us(),
@@ -566,9 +574,9 @@ class ManifestCluster:
                         plan=binding.plan or "",
                     )
                 )
-                found = self._pod(pod)  # another process may have bound it first
-            if found.node != node:
-                raise _refused(pod, f"is bound to {found.node}, not to {node}")
+                stored = self._pod(pod)  # another process may have bound it first
+            if stored.node != node:
+                raise _refused(pod, f"is bound to {stored.node}, not to {node}")
 
     async def published(self) -> tuple[Anchor, ...]:
         """Return the published anchors; see `LogHeadFile`."""
@@ -588,12 +596,12 @@ class ManifestCluster:
             ClusterUnavailable: The file cannot be written.
         """
         async with self._lock(uid):
-            found = self._world.view.groups.get(group)
-            if found is None or found.uid != uid:
+            current = self._world.view.groups.get(group)
+            if current is None or current.uid != uid:
                 msg = f"{group}: not found, or not the one with UID {uid}"
                 raise RequestRejected(msg)
             stored = {
-                (kind, status, reason, text) for kind, status, reason, text in found.conditions
+                (kind, status, reason, text) for kind, status, reason, text in current.conditions
             }
             differing = tuple(
                 c for c in conditions if (c.type, c.status, c.reason, c.message) not in stored
@@ -603,7 +611,7 @@ class ManifestCluster:
                     Conditions(
                         at_us=self._clock.now_us(),
                         kind=group.kind,
-                        source=found.source,
+                        source=current.source,
                         namespace=group.namespace,
                         name=group.name,
                         uid=uid,
@@ -611,13 +619,13 @@ class ManifestCluster:
                     )
                 )
 
-    async def set_finalizers(self, wanted: FinalizerChange) -> None:
+    async def set_finalizers(self, change: FinalizerChange) -> None:
         """Reject the change: files have no finalizers.
 
         Raises:
             RequestRejected: Always.
         """
-        raise RequestRejected(f"finalizers of {wanted.group}: a cluster of files has none")
+        raise RequestRejected(f"finalizers of {change.group}: a cluster of files has none")
 
     async def notice(self, notice: K8sEvent) -> None:
         """Record a Kubernetes Event; a failure is logged, not raised."""
@@ -648,10 +656,10 @@ class ManifestCluster:
         return lock
 
     def _pod(self, ref: PodRef) -> Pod:
-        found = self._world.view.pods.get(PodUid(ref.uid))
-        if found is None or (found.namespace, found.name) != (ref.namespace, ref.name):
+        pod = self._world.view.pods.get(PodUid(ref.uid))
+        if pod is None or (pod.namespace, pod.name) != (ref.namespace, ref.name):
             raise _refused(ref, f"not found, or not the one with UID {ref.uid}")
-        return found
+        return pod
 
 
 def _refused(pod: PodRef, reason: str) -> RequestRejected:
@@ -673,9 +681,9 @@ def _deleted(uid: str, ident: Ident, at_us: int) -> DeletedObject:
     )
 
 
-def _workload_ident(found: api.WorkloadManifest) -> Ident:
-    return (found.kind, "", *found.key)
+def _workload_ident(manifest: api.WorkloadManifest) -> Ident:
+    return (manifest.kind, "", *manifest.key)
 
 
-def _source(thing: api.Readable) -> Source:
-    return source_of(thing) if isinstance(thing, api.PodGroup | api.CompositePodGroup) else "crd"
+def _source(obj: api.Readable) -> Source:
+    return source_of(obj) if isinstance(obj, api.PodGroup | api.CompositePodGroup) else "crd"

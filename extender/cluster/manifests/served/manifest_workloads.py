@@ -72,11 +72,13 @@ class ManifestWorkloads:
 
     def take(self, served: ServedWorkloads) -> None:
         """Replace the workloads by those of the files; one that did not change stays the same object."""
-        manifests = {one.metadata.uid: one for one in served.manifests}
+        manifests = {manifest.metadata.uid: manifest for manifest in served.manifests}
         before = self._view
         objects = {
-            uid: before.objects[uid] if one == self._manifests.get(uid) else workload_of(one)
-            for uid, one in manifests.items()
+            uid: before.objects[uid]
+            if manifest == self._manifests.get(uid)
+            else workload_of(manifest)
+            for uid, manifest in manifests.items()
         }
         view = WorkloadView(
             objects=_kept(before.objects, objects),
@@ -110,11 +112,11 @@ class ManifestWorkloads:
             if owner is None:
                 text = f"{group.owner_kind} {group.owner_name} is not in the files any more"
                 raise RequestRejected(f"{group.key}: {text}")
-            found = _stored(group)
-            ident = ident_of(found)
+            stored = _stored(group)
+            ident = ident_of(stored)
             await self._put(
                 with_metadata(
-                    found,
+                    stored,
                     uid=filled_in_uid(ident, self._overlay.gone.get(ident, 0)),
                     creation_timestamp=owner.metadata.creation_timestamp,
                 )
@@ -140,8 +142,8 @@ class ManifestWorkloads:
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group that was written before; see the port."""
         if key in self._world.view.groups:
-            found = self._written(key, uid)
-            kind, source, namespace, name = ident_of(found)
+            stored = self._written(key, uid)
+            kind, source, namespace, name = ident_of(stored)
             await self._write(
                 DeletedObject(
                     at_us=self._clock.now_us(),
@@ -157,24 +159,24 @@ class ManifestWorkloads:
 
     def _written(self, key: GroupKey, uid: str) -> api.Group:
         """Return a group of the journal; raise RequestRejected if it is none, or has another UID."""
-        found = self._overlay.groups.get(uid)
-        there = self._world.view.groups.get(key)
-        if found is None or there is None or there.uid != uid:
+        written = self._overlay.groups.get(uid)
+        current = self._world.view.groups.get(key)
+        if written is None or current is None or current.uid != uid:
             text = f"not found with UID {uid}, or it is in a file; change or remove it there"
             raise RequestRejected(f"{key}: {text}")
-        return found
+        return written
 
-    async def _put(self, found: api.Group) -> None:
+    async def _put(self, group: api.Group) -> None:
         try:
-            group_of(found, self._world.priorities)
+            group_of(group, self._world.priorities)
         except BadInput as fault:
             raise RequestRejected(str(fault)) from fault
-        at_us, metadata = self._clock.now_us(), found.metadata
+        at_us, metadata = self._clock.now_us(), group.metadata
         where = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
-        if isinstance(found, api.PodGroup):
-            await self._write(PodGroupWritten(at_us=at_us, object=found, **where))
+        if isinstance(group, api.PodGroup):
+            await self._write(PodGroupWritten(at_us=at_us, object=group, **where))
         else:
-            await self._write(CompositeWritten(at_us=at_us, object=found, **where))
+            await self._write(CompositeWritten(at_us=at_us, object=group, **where))
 
 
 def _stored(group: GroupManifest) -> api.Group:
@@ -187,11 +189,11 @@ def _owned(
     before: WorkloadView, objects: Iterable[WorkloadObject]
 ) -> Mapping[str, Map[str, WorkloadObject]]:
     """Return the workloads that have an owner, by its UID."""
-    found: dict[str, dict[str, WorkloadObject]] = {}
-    for one in objects:
-        if one.owner is not None:
-            found.setdefault(one.owner.uid, {})[one.uid] = one
-    return {uid: _kept(before.owned.get(uid, Map()), ones) for uid, ones in found.items()}
+    owned: dict[str, dict[str, WorkloadObject]] = {}
+    for workload in objects:
+        if workload.owner is not None:
+            owned.setdefault(workload.owner.uid, {})[workload.uid] = workload
+    return {uid: _kept(before.owned.get(uid, Map()), ones) for uid, ones in owned.items()}
 
 
 def _kept(before: Map[K, V], now: Mapping[K, V]) -> Map[K, V]:

@@ -186,7 +186,7 @@ class Decoder:
     """Decodes one request after another; parts with equal bytes give the same row objects."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[bytes, bytes, list[PlanNode]]] = [(b"", b"", [])] * BUCKETS
+        self._decoded: list[tuple[bytes, bytes, list[PlanNode]]] = [(b"", b"", [])] * BUCKETS
         self._nodes: tuple[PlanNode, ...] = ()
 
     def decode(self, head: bytes, parts: Sequence[bytes]) -> PlanRequest:
@@ -198,15 +198,15 @@ class Decoder:
         """
         if len(parts) < PARTS:
             raise ValueError(f"{len(parts)} parts, at least {PARTS} expected")
-        known = list(self._known)
-        for bucket, (fixed, capacity, _) in enumerate(self._known):
+        decoded = list(self._decoded)
+        for bucket, (fixed, capacity, _) in enumerate(self._decoded):
             if (parts[bucket], parts[BUCKETS + bucket]) != (fixed, capacity):
                 rows = _rows(bucket, parts[bucket], parts[BUCKETS + bucket])
-                known[bucket] = (parts[bucket], parts[BUCKETS + bucket], rows)
-        if not same_objects(known, self._known):
-            every = [row for _, _, rows in known for row in rows]
+                decoded[bucket] = (parts[bucket], parts[BUCKETS + bucket], rows)
+        if not same_objects(decoded, self._decoded):
+            every = [row for _, _, rows in decoded for row in rows]
             self._nodes = tuple(sorted(every, key=lambda n: n.name))
-            self._known = known
+            self._decoded = decoded
         request = msgspec.structs.replace(_HEAD.decode(head), nodes=self._nodes)
         bare = request.evictable
         if bare is None:

@@ -4,8 +4,6 @@ Pods are sorted by the priority of their unit, its name and their own, and cut b
 pod more or less changes one part, and a preemptor of higher priority shares all parts of one of lower priority. A
 part is self-contained: it has the shapes of its own pods, and refers to gangs and budgets by name. Indexes are
 assigned when the parts are decoded, always the same ones.
-
-A new format of a part gets a tag of its own, and the old one stays readable.
 """
 
 from __future__ import annotations
@@ -54,6 +52,7 @@ class UnitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     disruption_target: bool = False
 
 
+# a new format of a part gets a new tag, and the old one stays readable: stored decisions have it
 class UnitTable(msgspec.Struct, frozen=True, array_like=True, tag="units"):
     """Units of one priority."""
 
@@ -123,17 +122,17 @@ def _trees(gangs: Sequence[PlanGang]) -> list[list[PlanGang]]:
     for i, gang in enumerate(gangs):
         roots.append(i if gang.parent < 0 else roots[gang.parent])
         trees.setdefault(roots[i], []).append(i)
-    found = []
+    ordered = []
     for root in sorted(trees, key=lambda i: gangs[i].name):
         place = {i: n for n, i in enumerate(trees[root])}
         away = [n - place[gangs[i].parent] if i != root else 0 for i, n in place.items()]
-        found.append(
+        ordered.append(
             [
                 msgspec.structs.replace(gangs[i], parent=distance)
                 for i, distance in zip(place, away, strict=True)
             ]
         )
-    return found
+    return ordered
 
 
 class _Writer:
@@ -151,7 +150,7 @@ class _Writer:
             if not rows or rows[-1][0] is not unit:
                 rows.append((unit, []))
             rows[-1][1].append(self._row(pod, shapes))
-        made = (
+        unit_rows = (
             UnitRow(
                 u.name,
                 u.uid,
@@ -163,7 +162,7 @@ class _Writer:
             )
             for u, victims in rows
         )
-        return _ENCODER.encode(UnitTable(self._table(shapes), tuple(made)))
+        return _ENCODER.encode(UnitTable(self._table(shapes), tuple(unit_rows)))
 
     def going(self, pods: Sequence[PlanVictim]) -> bytes:
         shapes: dict[int, int] = {}
@@ -233,10 +232,10 @@ def units_in(part: bytes) -> list[tuple[tuple[str, str, str], int]]:
     Raises:
         msgspec.ValidationError: The bytes are not a part.
     """
-    found = _DECODER.decode(part)
-    if not isinstance(found, UnitTable):
+    table = _DECODER.decode(part)
+    if not isinstance(table, UnitTable):
         return []
-    return [((row.kind, row.name, row.uid), len(row.pods)) for row in found.rows]
+    return [((row.kind, row.name, row.uid), len(row.pods)) for row in table.rows]
 
 
 def _unit_of(piece: tuple[UnitRow, tuple[PodShape, ...]]) -> tuple[str, str, str]:

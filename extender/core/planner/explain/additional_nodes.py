@@ -34,7 +34,9 @@ def more_nodes(
     conflict: list[PlacementRequirement],
     fits_with: FitsWith,
 ) -> list[Relaxation]:
-    """Return additional empty nodes with which the tree fits, and no fewer of any kind as far as the search goes; or nothing.
+    """Return additional empty nodes with which the tree fits; nothing if the search finds none.
+
+    No smaller number of one kind is enough, as far as the search goes.
 
     Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
 
@@ -57,14 +59,14 @@ class _NodeSearch:
     def __init__(self, solved: Solved, request: PlanRequest, fits_with: FitsWith) -> None:
         self.solved = solved
         self.problem = solved.problem
-        self.fleet = solved.problem.fleet
+        self.node_table = solved.problem.node_table
         self.request = request
         self.asked = tuple(dict.fromkeys(k for g in self.problem.groups for k in g.level.keys))
         deciding = _deciding_keys(request)
         self.keys = deciding.union(self.asked)
-        self.own = _own_keys(self.fleet, frozenset(self.asked), deciding)
+        self.own = _own_keys(self.node_table, frozenset(self.asked), deciding)
         self.asks = [_asks(self.problem, kind) for kind in range(len(self.problem.kinds))]
-        self.may = [may_run(self.fleet, shape) for shape in self.problem.shapes]
+        self.may = [may_run(self.node_table, shape) for shape in self.problem.shapes]
         self._fits_with = fits_with
         self._known: dict[frozenset[tuple[NodeName, int]], bool | None] = {}
         # a new node is one more domain over which pods must be spread
@@ -92,9 +94,9 @@ class _NodeSearch:
         )
 
     def _fits(self, counts: Counts) -> bool | None:
-        nodes = self.fleet.nodes
+        nodes = self.node_table.nodes
         new = (
-            _copy(nodes[self.fleet.index[name]], number, self.own)
+            _copy(nodes[self.node_table.index[name]], number, self.own)
             for name, count in counts.items()
             for number in range(count)
         )
@@ -112,7 +114,7 @@ class _NodeSearch:
         return Relaxation(kind="nodes", text=text, added=added)
 
     def _text(self, name: NodeName, count: int) -> str:
-        labels = self.fleet.nodes[self.fleet.index[name]].labels
+        labels = self.node_table.nodes[self.node_table.index[name]].labels
         place = "/".join(labels[k] for k in self.asked if k in labels and k not in self.own)
         apart = sorted(
             k for k in self.own & self.keys if k in labels and labels[k] != name and k != HOSTNAME
@@ -154,15 +156,15 @@ class _NodeSearch:
     def _offers_together(self, group: CompiledGroup) -> Iterator[Counts]:
         """Yield nodes for what a group lacks of its resources, in the domains where that takes the fewest."""
         kinds = sorted({k for leaf in self._leaves_below(group) for k in leaf.members})
-        found: list[tuple[int, NodeName]] = []
+        offers: list[tuple[int, NodeName]] = []
         for domain in range(group.level.count):
             nodes = group.level.members(domain).tolist()
             models = (self._model_node(kind, nodes) for kind in kinds)
             counts = [
                 (self._at_least(group, domain, node), node.name) for node, _ in filter(None, models)
             ]
-            found += [min(counts)] if counts else []
-        for count, name in sorted(found)[:DOMAINS_MAX]:
+            offers += [min(counts)] if counts else []
+        for count, name in sorted(offers)[:DOMAINS_MAX]:
             yield {name: max(count, 1)}
 
     def _leaves_below(self, group: CompiledGroup) -> Iterator[CompiledGroup]:
@@ -201,22 +203,22 @@ class _NodeSearch:
     def _floor(self, name: NodeName) -> int:
         """Return a number of nodes like one below which the tree does not fit."""
         root = self.problem.groups[0]
-        position = self.fleet.index[name]
+        position = self.node_table.index[name]
         new = self.own.intersection(root.level.keys)
         domain = -1 if new else int(root.level.domain[position])
-        return self._at_least(root, domain, self.fleet.nodes[position])
+        return self._at_least(root, domain, self.node_table.nodes[position])
 
     def _offers(self, leaf: CompiledGroup) -> Iterator[Counts]:
         """Yield nodes for the shortfall of a leaf, in the domains where it comes closest to its minimum."""
         if not leaf.level.count or not leaf.members:
             return
-        here = placeable(self.problem, leaf)
-        holds = held_in(leaf, here)
+        by_kind = placeable(self.problem, leaf)
+        holds = held_in(leaf, by_kind)
         yielded = 0
         for domain in np.argsort(-holds, kind="stable").tolist():
             if leaf.pinned >= 0 and domain != leaf.pinned:
                 continue
-            lacking = {k: len(m) - int(here[k][domain]) for k, m in leaf.members.items()}
+            lacking = {k: len(m) - int(by_kind[k][domain]) for k, m in leaf.members.items()}
             missing = max(leaf.minimum - int(holds[domain]), 1)
             nodes = leaf.level.members(domain).tolist()
             # as many pods as are missing, of the most frequent kinds; then all that have no place
@@ -234,14 +236,14 @@ class _NodeSearch:
     def _models(self, lacking: dict[int, int], nodes: list[int], most: int) -> Counts:
         """Return nodes for so many more pods: of each kind those that lack a place, the most frequent kind first."""
         counts: Counts = {}
-        for kind, lacks in sorted(lacking.items(), key=lambda one: (-one[1], one[0])):
-            found = self._model_node(kind, nodes)
-            wanted = min(lacks, most)
-            if found is None or (wanted <= 0 and counts):
+        for kind, lacks in sorted(lacking.items(), key=lambda item: (-item[1], item[0])):
+            model = self._model_node(kind, nodes)
+            needed = min(lacks, most)
+            if model is None or (needed <= 0 and counts):
                 continue
-            node, each = found
-            counts[node.name] = counts.get(node.name, 0) + max(1, -(-wanted // each))
-            most -= max(wanted, 0)
+            node, each = model
+            counts[node.name] = counts.get(node.name, 0) + max(1, -(-needed // each))
+            most -= max(needed, 0)
         return counts
 
     def _model_node(self, kind: int, nodes: list[int]) -> tuple[PlanNode, int] | None:
@@ -250,9 +252,9 @@ class _NodeSearch:
         for i in nodes:
             if not self.may[kind][i]:
                 continue
-            each = self._each(kind, self.fleet.nodes[i])
+            each = self._each(kind, self.node_table.nodes[i])
             if each and (best is None or each > best[1]):
-                best = (self.fleet.nodes[i], each)
+                best = (self.node_table.nodes[i], each)
         return best
 
     def _each(self, kind: int, node: PlanNode) -> int:
@@ -298,24 +300,24 @@ class _NodeSearch:
 
     def _different_nodes(self) -> list[NodeName]:
         """Return one node of each kind that can run a pod of the tree, those that hold most first."""
-        found: dict[object, tuple[int, NodeName]] = {}
-        levels = [self.fleet.label(key)[0] for key in sorted(self.keys) if key not in self.own]
+        by_kind: dict[object, tuple[int, NodeName]] = {}
+        levels = [self.node_table.label(key)[0] for key in sorted(self.keys) if key not in self.own]
         may = np.array(self.may).T.tolist() if self.may else []
-        rows = np.array(levels).T.tolist() if levels else [()] * self.fleet.size
+        rows = np.array(levels).T.tolist() if levels else [()] * self.node_table.size
         axes = sorted({r for asks in self.asks for r, _ in asks})
-        for node, allowed, row in zip(self.fleet.nodes, may, rows, strict=False):
+        for node, allowed, row in zip(self.node_table.nodes, may, rows, strict=False):
             if not any(allowed):
                 continue
             offer = tuple(node.allocatable.get(r, 0) for r in axes)
             key = (tuple(allowed), tuple(row), offer, node.taints, node.unschedulable)
-            if key not in found:
+            if key not in by_kind:
                 holds = sum(self._each(k, node) for k, yes in enumerate(allowed) if yes)
-                found[key] = (-holds, node.name)
-        return [name for holds, name in sorted(found.values()) if holds][:MODELS_MAX]
+                by_kind[key] = (-holds, node.name)
+        return [name for holds, name in sorted(by_kind.values()) if holds][:MODELS_MAX]
 
     def _packed(self, name: NodeName, most: int) -> int:
         """Return how many nodes hold what all leaves need if there is no other capacity and no constraint but that of resources."""
-        node = self.fleet.nodes[self.fleet.index[name]]
+        node = self.node_table.nodes[self.node_table.index[name]]
         needed = 0.0
         for leaf in self.problem.groups:
             each = [self._each(kind, node) for kind in leaf.members]
@@ -382,7 +384,9 @@ def _deciding_keys(request: PlanRequest) -> frozenset[str]:
     return frozenset(keys | {key for rule in request.rules for key in rule.keys})
 
 
-def _own_keys(fleet: NodeTable, asked: frozenset[str], deciding: frozenset[str]) -> frozenset[str]:
+def _own_keys(
+    node_table: NodeTable, asked: frozenset[str], deciding: frozenset[str]
+) -> frozenset[str]:
     """Return the keys of which a new node has a value of its own.
 
     These are the hostname, keys whose value is the name of the node, and, if no topology constraint names them, keys of
@@ -390,9 +394,11 @@ def _own_keys(fleet: NodeTable, asked: frozenset[str], deciding: frozenset[str])
     """
     own = {HOSTNAME}
     for key in asked | deciding:
-        codes, values = fleet.label(key)
+        codes, values = node_table.label(key)
         different = 1 < len(values) == int((codes >= 0).sum())
-        named = all(node.labels[key] == node.name for node in fleet.nodes if key in node.labels)
+        named = all(
+            node.labels[key] == node.name for node in node_table.nodes if key in node.labels
+        )
         if named or (different and key not in asked):
             own.add(key)
     return frozenset(own)

@@ -12,17 +12,17 @@ from extender.core.planner.solve.solver_pipeline import Solved
 Search: TypeAlias = Callable[[int], Solved]  # for the same tree with another minimum of its root
 
 
-def best_partial(all_gone: Solved, search: Search) -> str:
+def best_partial(all_evicted: Solved, search: Search) -> str:
     """Return how many of the pods or child groups that the root needs could be placed together.
 
     Args:
-        all_gone: The proof that the tree does not fit when all units are evicted.
+        all_evicted: The proof that the tree does not fit when all units are evicted.
         search: Solves the same with another minimum of the root; called a few times.
     """
-    needed = threshold(all_gone.problem.groups[0].source)
-    held, alone, what = _best(all_gone)
+    needed = threshold(all_evicted.problem.groups[0].source)
+    held, alone, word = _best(all_evicted)
     got, proved = _at_once(held, min(alone, needed - 1), search)
-    return f"{got if proved else f'at least {got}'} of {needed} {what}"
+    return f"{got if proved else f'at least {got}'} of {needed} {word}"
 
 
 def _best(solved: Solved) -> tuple[int, int, str]:
@@ -35,9 +35,9 @@ def _best(solved: Solved) -> tuple[int, int, str]:
     children = [groups[c] for c in root.children if groups[c].alive]
     best = solved.bounds.best
     where = {domain_phrase(child) for child in children}
-    what = f"child groups, each{min(where)}" if len(where) == 1 and all(where) else "child groups"
+    word = f"child groups, each{min(where)}" if len(where) == 1 and all(where) else "child groups"
     held = sum(c.holds for c in children)
-    return held, sum(c.holds or bool((best[c.index] >= 0).any()) for c in children), what
+    return held, sum(c.holds or bool((best[c.index] >= 0).any()) for c in children), word
 
 
 def _at_once(held: int, most: int, search: Search) -> tuple[int, bool]:

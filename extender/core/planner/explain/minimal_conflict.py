@@ -29,7 +29,7 @@ from extender.core.planner.plan_types import PlanGroup, PlanRequest
 OF_GROUPS = ("minCount", "minGroupCount", "topology")  # kinds of requirements of a single group
 
 
-def requirements_of(request: PlanRequest, fleet: NodeTable) -> list[PlacementRequirement]:
+def requirements_of(request: PlanRequest, node_table: NodeTable) -> list[PlacementRequirement]:
     """List what can be dropped, the least informative requirements first: these are dropped first."""
     groups = walk(request.root)
     shapes = [request.shapes[s] for s in sorted({m.shape for g in groups for m in g.members})]
@@ -39,21 +39,21 @@ def requirements_of(request: PlanRequest, fleet: NodeTable) -> list[PlacementReq
     if any(s.exclusive_claims for s in shapes):
         text += "; a ReadWriteOncePod claim is used by one pod"
     resources = PlacementRequirement("resources", request.root.key, text)
-    return [*_of_nodes(request, fleet, shapes), *_of_groups(groups), resources]
+    return [*_of_nodes(request, node_table, shapes), *_of_groups(groups), resources]
 
 
 def _of_nodes(
-    request: PlanRequest, fleet: NodeTable, shapes: list[PodShape]
+    request: PlanRequest, node_table: NodeTable, shapes: list[PodShape]
 ) -> Iterator[PlacementRequirement]:
     """Yield what keeps pods off nodes, apart from their capacity."""
     root = request.root.key
     if reserved := [n.name for n in request.nodes if n.reserved]:
         text = f"capacity on {counted(len(reserved), 'node')} is reserved for other trees"
         yield PlacementRequirement("reservation", root, text)
-    if taints := hard_taints(fleet):
+    if taints := hard_taints(node_table):
         text = f"taints of nodes are respected: {join_names(taints)}"
         yield PlacementRequirement("taint", root, text)
-    if cordoned := cordoned_nodes(fleet):
+    if cordoned := cordoned_nodes(node_table):
         text = f"cordoned nodes get no pods: {join_names([*cordoned])}"
         yield PlacementRequirement("taint", root, text, part="cordons")
     if request.rules:
@@ -93,15 +93,15 @@ def topology_text(group: PlanGroup) -> str:
     return f"all pods in one {' and '.join(group.topology)}"
 
 
-def hard_taints(fleet: NodeTable) -> list[str]:
+def hard_taints(node_table: NodeTable) -> list[str]:
     """Return the keys of all taints that keep pods off nodes, sorted."""
-    lists = fleet.taints()[1]
+    lists = node_table.taints()[1]
     return sorted({t.key for taints in lists for t in taints if t.effect != "PreferNoSchedule"})
 
 
-def cordoned_nodes(fleet: NodeTable) -> list[NodeName]:
+def cordoned_nodes(node_table: NodeTable) -> list[NodeName]:
     """Return the names of the nodes that are marked unschedulable, sorted."""
-    return [fleet.nodes[i].name for i in np.flatnonzero(fleet.cordoned()).tolist()]
+    return [node_table.nodes[i].name for i in np.flatnonzero(node_table.cordoned()).tolist()]
 
 
 def rule_texts(request: PlanRequest) -> list[str]:

@@ -40,7 +40,7 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
                     pod=member.pod,
                     uid=member.uid,
                     group=group.source.key,
-                    node=problem.fleet.nodes[nodes[position]].name,
+                    node=problem.node_table.nodes[nodes[position]].name,
                     shape=member.shape,
                     extra=must < 0,
                 )
@@ -80,7 +80,9 @@ def _seats(
         later: list[int] = []
         for position in chosen:
             preferred_node = leaf.source.members[position].prefer
-            node = problem.fleet.index.get(preferred_node) if preferred_node is not None else None
+            node = (
+                problem.node_table.index.get(preferred_node) if preferred_node is not None else None
+            )
             if node is not None and free[node] > 0:
                 seats[position] = node
                 free[node] -= 1

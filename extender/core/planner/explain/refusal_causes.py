@@ -129,7 +129,7 @@ class GroupCauses:
         self._kinds = sorted({kind for inner in below for kind in inner.members})
         self._compiled: PlacementProblem | None = None  # the request without a change
         self._answers: dict[frozenset[str], bool | None] = {}  # by the texts of what is left out
-        cells = len(self._kinds) * problem.fleet.size
+        cells = len(self._kinds) * problem.node_table.size
         self._bounding = 1 + len(below) // BOUNDS_PER_STEP + cells // CELLS_PER_STEP
         pods = sum(len(inner.source.members) for inner in below)
         self._compiling = len(below) // GROUPS_PER_STEP + pods // PODS_PER_STEP
@@ -242,24 +242,24 @@ class GroupCauses:
         self, request: PlanRequest, *, maximise: bool, options: Options | None = None
     ) -> Solved | None:
         """Search, or return None where that cannot decide: the budget is spent, or bound members are in no common domain."""
-        fleet: NodeTable = self._problem.fleet
+        node_table: NodeTable = self._problem.node_table
         if self._compiled is None and request.root is self._request.root:
             if self._budget.left < self._compiling:
                 return None
             self._budget.spend(self._compiling)
             plain = msgspec.structs.replace(self._request, rejected_nodes=(), rules=())
-            self._compiled = compile_request(plain, fleet)
+            self._compiled = compile_request(plain, node_table)
         is_shared = self._compiled is not None and shares_groups(request, self._compiled)
         size_nodes = self._bounding + (0 if is_shared else self._compiling)
         if self._budget.left <= size_nodes:
             return None
-        problem = compile_request(request, fleet, options, compiled=self._compiled)
+        problem = compile_request(request, node_table, options, compiled=self._compiled)
         if problem.violations:
             self._budget.spend(size_nodes)
             return None
         left = self._budget.left - size_nodes
         request = msgspec.structs.replace(request, budget=min(request.budget, left))
-        solved = solve(request, fleet, maximise=maximise, problem=problem)
+        solved = solve(request, node_table, maximise=maximise, problem=problem)
         self._budget.spend(size_nodes + solved.nodes)
         return solved
 
@@ -321,10 +321,10 @@ class GroupCauses:
                 yield Cause(text, _with_topology(holder.topology, others), rank=OWN_TOPOLOGY)
 
     def _of_nodes(self, shapes: list[PodShape]) -> Iterator[Cause]:
-        fleet = self._problem.fleet
+        node_table = self._problem.node_table
         keys = {
             taint.key
-            for taints in fleet.taints()[1]
+            for taints in node_table.taints()[1]
             for taint in taints
             if taint.effect != "PreferNoSchedule"
             and not all(tolerated(_one(taint), shape)[0] for shape in shapes)
@@ -333,10 +333,10 @@ class GroupCauses:
             word = "taint" if len(keys) == 1 else "taints"
             text = f"{word} {join_names(sorted(keys))}, not tolerated"
             yield Cause(text, _with_shapes(_tolerating(sorted(keys))))
-        if fleet.cordoned().any():
+        if node_table.cordoned().any():
             yield Cause("cordoned nodes", _with_shapes(_tolerating([CORDON.key])))
         own = [s for s in shapes if s.node_selector or any(not x.volume for x in s.selectors)]
-        if own and not all(selected(fleet, shape).all() for shape in own):
+        if own and not all(selected(node_table, shape).all() for shape in own):
             parts = [f"{key}={value}" for s in own for key, value in s.node_selector]
             parts += [text for s in own for x in s.selectors if not x.volume for text in _words(x)]
             yield Cause(

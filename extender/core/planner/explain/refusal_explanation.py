@@ -2,7 +2,8 @@
 
 Every statement is checked by a solve: a requirement is in the conflict only if dropping it (and those
 dropped before) could make the rest satisfiable, and a relaxation is listed only after a solve found a
-placement with it. Where bound members are in no common domain, it is the constraint that they contradict. Bounded by a number of solves and by a part of the search budget of the request.
+placement with it. Where bound members are in no common domain, the conflict is the constraint that they contradict.
+The search is bounded by a number of solves and by a part of the search budget of the request.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ def contradicted_topology(problem: PlacementProblem) -> Conflict:
 
 
 def without_contradicted_topology(
-    request: PlanRequest, fleet: NodeTable, problem: PlacementProblem
+    request: PlanRequest, node_table: NodeTable, problem: PlacementProblem
 ) -> tuple[Relaxation, ...]:
     """Return that the contradicted constraints are dropped, if the tree fits then."""
     dropped = set(problem.violated)
     groups = [group for group in walk(request.root) if group.key in dropped]
-    found = without_topology(RequirementSolver(request, fleet), groups)
-    return (found,) if found is not None else ()
+    relaxation = without_topology(RequirementSolver(request, node_table), groups)
+    return (relaxation,) if relaxation is not None else ()
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class RefusalExplanation:
 
 def explain(
     request: PlanRequest,
-    fleet: NodeTable,
+    node_table: NodeTable,
     solved: Solved,
     rejected_nodes: tuple[NodeRejection, ...] = (),
 ) -> RefusalExplanation:
@@ -70,12 +71,12 @@ def explain(
 
     Args:
         request: What does not fit, without node rejections.
-        fleet: Made from its nodes.
+        node_table: Made from its nodes.
         solved: The proof.
         rejected_nodes: Node rejections in spite of which a change must make the tree fit.
     """
-    solver = RequirementSolver(request, fleet)
-    rest = minimal_conflict(solver, requirements_of(request, fleet))
+    solver = RequirementSolver(request, node_table)
+    rest = minimal_conflict(solver, requirements_of(request, node_table))
     conflict = tuple(
         Conflict(kind=r.kind, object=str(r.object), message=r.message, part=r.part) for r in rest
     )
@@ -84,11 +85,11 @@ def explain(
 
 
 def explain_contradiction(
-    request: PlanRequest, fleet: NodeTable, problem: PlacementProblem
+    request: PlanRequest, node_table: NodeTable, problem: PlacementProblem
 ) -> RefusalExplanation:
     """Return the explanation of a tree whose bound members are in no common domain."""
     reasons = tuple(problem.violations)
     if not request.explain:
         return RefusalExplanation(reasons)
-    changes = without_contradicted_topology(request, fleet, problem)
+    changes = without_contradicted_topology(request, node_table, problem)
     return RefusalExplanation(reasons, (contradicted_topology(problem),), changes)

@@ -45,11 +45,11 @@ class PlacementRequirement(msgspec.Struct, frozen=True):
 class RequirementSolver:
     """Solves changed requests, within a number of solves and of search nodes."""
 
-    def __init__(self, request: PlanRequest, fleet: NodeTable) -> None:
+    def __init__(self, request: PlanRequest, node_table: NodeTable) -> None:
         self.request = msgspec.structs.replace(
             request, budget=max(request.budget // PART_OF_BUDGET, 1)
         )
-        self.fleet = fleet
+        self.node_table = node_table
         self.left = 0
         self.nodes = 0
         self._groups = len(walk(request.root))
@@ -63,7 +63,7 @@ class RequirementSolver:
             self.request = msgspec.structs.replace(self.request, rejected_nodes=rejected_nodes)
             self._known = {}
             self._forms = TreeForms(self.request.root, _rejecting(rejected_nodes))
-        work = max(self.fleet.size * self._groups, 1)
+        work = max(self.node_table.size * self._groups, 1)
         self.left = min(max(SOLVES_WORK // work, SOLVES_MIN), SOLVES_MAX)
         self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
 
@@ -80,22 +80,22 @@ class RequirementSolver:
         """Return whether a limit is reached."""
         return self.left <= 0 or self.nodes <= 0
 
-    def fits(self, request: PlanRequest, fleet: NodeTable, options: Options) -> bool | None:
+    def fits(self, request: PlanRequest, node_table: NodeTable, options: Options) -> bool | None:
         """Return whether the minimum fits; None when a limit was reached first."""
         if self.exhausted:
             return None
         self.left -= 1
         if not admissible(request.root):
             return False
-        problem = compile_request(request, fleet, options)
+        problem = compile_request(request, node_table, options)
         if problem.violations:
             return False
         if satisfied_by_bound(request.root):  # also where no node has the keys of its topology
             return True
         request = msgspec.structs.replace(request, budget=min(request.budget, self.nodes))
-        end = solve(request, fleet, options=options, maximise=False, problem=problem)
-        made = 0 if fleet is self.fleet else fleet.size // NODES_PER_STEP
-        self.nodes -= end.nodes + len(problem.groups) // GROUPS_PER_STEP + made + 1
+        end = solve(request, node_table, options=options, maximise=False, problem=problem)
+        table_cost = 0 if node_table is self.node_table else node_table.size // NODES_PER_STEP
+        self.nodes -= end.nodes + len(problem.groups) // GROUPS_PER_STEP + table_cost + 1
         return True if end.solution is not None else (False if end.proved else None)
 
     def fits_with(self, changes: Changes, options: Options | None = None) -> bool | None:
@@ -110,7 +110,7 @@ class RequirementSolver:
         request = msgspec.structs.replace(
             self.request, root=changed_tree(self.request.root, changes)
         )
-        answer = self._known[form] = self.fits(request, self.fleet, options)
+        answer = self._known[form] = self.fits(request, self.node_table, options)
         return answer
 
     def form(self, changes: Changes) -> int:

@@ -60,17 +60,17 @@ def relaxations(
     def fits_with(new: tuple[PlanNode, ...]) -> bool | None:
         if solver.exhausted:
             return None
-        fleet = solver.fleet.extended(new)
-        request = msgspec.structs.replace(solver.request, nodes=fleet.nodes)
-        return solver.fits(request, fleet, Options())
+        node_table = solver.node_table.extended(new)
+        request = msgspec.structs.replace(solver.request, nodes=node_table.nodes)
+        return solver.fits(request, node_table, Options())
 
     with solver.limited_to(NODES_PART):
         nodes = more_nodes(solved, solver.request, conflict, fits_with)
     with solver.limited_to(OTHERS_PART):
         others = [*itertools.islice(_others(solver, conflict), RELAXATIONS_MAX)]
     lower = _lower_minimum(solver, conflict)  # last: this takes the most solves
-    found = [*lower[: RELAXATIONS_MAX - len(nodes)], *nodes, *others]
-    return tuple(found[:RELAXATIONS_MAX])
+    candidates = [*lower[: RELAXATIONS_MAX - len(nodes)], *nodes, *others]
+    return tuple(candidates[:RELAXATIONS_MAX])
 
 
 def evicting(text: str, names: Sequence[str]) -> str:
@@ -115,11 +115,11 @@ def _lower_minimum(
     solver: RequirementSolver, conflict: list[PlacementRequirement]
 ) -> list[Relaxation]:
     """Find, for one group at a time, the largest minimum with which the tree fits; of interchangeable groups for the first."""
-    found: list[tuple[int, Relaxation]] = []
+    lowered: list[tuple[int, Relaxation]] = []
     tried: set[int] = set()
     groups = {group.key: group for group in walk(solver.request.root)}
     for r in sorted(conflict, key=lambda r: threshold(groups[r.object])):  # few solves first
-        if r.kind not in {"minCount", "minGroupCount"} or len(found) >= RELAXATIONS_MAX:
+        if r.kind not in {"minCount", "minGroupCount"} or len(lowered) >= RELAXATIONS_MAX:
             continue
         form = solver.form({r.object: RequirementChange(minimum=0)})
         if form in tried:
@@ -137,8 +137,8 @@ def _lower_minimum(
                 high = middle - 1
         text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
         change = Relaxation(kind=r.kind, text=text, groups=(r.object,), minimum=best)
-        found.append((now - best, change))
-    return [change for _, change in sorted(found, key=lambda one: (one[0], one[1].text))]
+        lowered.append((now - best, change))
+    return [change for _, change in sorted(lowered, key=lambda pair: (pair[0], pair[1].text))]
 
 
 def _others(
@@ -206,14 +206,14 @@ def _emptied(node: PlanNode) -> PlanNode:
 def _without_selectors(solver: RequirementSolver) -> Iterator[Relaxation]:
     shapes = tuple(map(without_selectors, solver.request.shapes))
     request = msgspec.structs.replace(solver.request, shapes=shapes)
-    if solver.fits(request, solver.fleet, Options()):
+    if solver.fits(request, solver.node_table, Options()):
         yield Relaxation(kind="selector", text="drop the node selectors and required affinity")
 
 
 def _without_volumes(solver: RequirementSolver) -> Iterator[Relaxation]:
     shapes = tuple(map(without_volumes, solver.request.shapes))
     request = msgspec.structs.replace(solver.request, shapes=shapes)
-    if solver.fits(request, solver.fleet, Options()):
+    if solver.fits(request, solver.node_table, Options()):
         text = f"a volume that other nodes can use, instead of the {volume_text(solver.request.shapes)}"
         yield Relaxation(kind="volumes", text=text)
 
@@ -224,7 +224,7 @@ def _without_rules(solver: RequirementSolver) -> Iterator[Relaxation]:
     def fits_without(dropped: list[int]) -> bool:
         rules = tuple(r for i, r in enumerate(solver.request.rules) if i not in dropped)
         request = msgspec.structs.replace(solver.request, rules=rules)
-        return solver.fits(request, solver.fleet, Options()) is True
+        return solver.fits(request, solver.node_table, Options()) is True
 
     dropped = _needed([*range(len(solver.request.rules))], fits_without)
     if dropped:
@@ -242,7 +242,7 @@ def _without_taints(solver: RequirementSolver, parts: set[str]) -> Iterator[Rela
         solver: Solves the changed requests.
         parts: `""` and `cordons`, those that are in the conflict.
     """
-    taints, nodes = hard_taints(solver.fleet), cordoned_nodes(solver.fleet)
+    taints, nodes = hard_taints(solver.node_table), cordoned_nodes(solver.node_table)
 
     def fits_when(tolerated: Iterable[str], uncordoned: Iterable[str]) -> bool:
         return _fits_on(solver, _more_open(solver.request.nodes, {*tolerated}, {*uncordoned}))
@@ -281,7 +281,7 @@ def _more_open(
 def _fits_on(solver: RequirementSolver, nodes: Iterable[PlanNode]) -> bool:
     """Return whether the tree fits on changed nodes."""
     request = msgspec.structs.replace(solver.request, nodes=tuple(nodes))
-    return solver.fits(request, solver.fleet.renewed(request.nodes), Options()) is True
+    return solver.fits(request, solver.node_table.renewed(request.nodes), Options()) is True
 
 
 def _needed(items: list[Item], fits_with: Callable[[list[Item]], bool]) -> list[Item]:

@@ -96,9 +96,9 @@ def placeable(problem: PlacementProblem, leaf: CompiledGroup) -> dict[int, Ints]
     }
 
 
-def held_in(leaf: CompiledGroup, here: dict[int, Ints]) -> Ints:
-    """Return how many members a leaf could have in each domain, bound ones included; `here`: see `placeable`."""
-    return sum(here.values(), np.full(leaf.level.count, leaf.bound, dtype=np.int64))
+def held_in(leaf: CompiledGroup, by_kind: dict[int, Ints]) -> Ints:
+    """Return how many members a leaf could have in each domain, bound ones included; `by_kind`: see `placeable`."""
+    return sum(by_kind.values(), np.full(leaf.level.count, leaf.bound, dtype=np.int64))
 
 
 def _lacking(problem: PlacementProblem, leaf: CompiledGroup, domain: int) -> list[str]:
@@ -109,8 +109,8 @@ def _lacking(problem: PlacementProblem, leaf: CompiledGroup, domain: int) -> lis
         fits = leaf.bound
         for kind, members in leaf.members.items():
             ask = int(problem.requests[kind, axis])
-            there = nodes[problem.allowed[kind][nodes]]
-            capacity = int((problem.free[there, axis] // ask).sum()) if ask else len(members)
+            usable = nodes[problem.allowed[kind][nodes]]
+            capacity = int((problem.free[usable, axis] // ask).sum()) if ask else len(members)
             fits += min(capacity, len(members))
         if fits < leaf.minimum:
             lacking.append(name)
@@ -164,8 +164,8 @@ class _Reasons:
             domain = joint.domain
         most = "" if joint.exact else "at most "
         missing = _missing(group.minimum - holds, exact=joint.exact)
-        what = causes.named() or ", ".join(self._short(group, domain)) or NOT_SEARCHED
-        return f"{need}; {_place(group, domain)} holds {most}{holds} of them ({missing}: {what})"
+        reasons = causes.named() or ", ".join(self._short(group, domain)) or NOT_SEARCHED
+        return f"{need}; {_place(group, domain)} holds {most}{holds} of them ({missing}: {reasons})"
 
     def _children(self, group: CompiledGroup) -> list[CompiledGroup]:
         groups = self._solved.problem.groups
@@ -237,10 +237,10 @@ def _leaf(
         holds, domain = joint.holds, joint.domain if joint.domain >= 0 else close.domain
     most = "" if joint is not None else "at most "
     missing = _missing(leaf.minimum - holds, exact=joint is not None)
-    what = causes.named() or ", ".join(close.lacking) or NOT_SEARCHED
+    reasons = causes.named() or ", ".join(close.lacking) or NOT_SEARCHED
     bound = f" ({leaf.bound} bound already)" if leaf.bound else ""
     yield (
-        f"{need}; {_place(leaf, domain)} holds {most}{holds}{bound} ({missing}: {what})"
+        f"{need}; {_place(leaf, domain)} holds {most}{holds}{bound} ({missing}: {reasons})"
         f"{_elsewhere(problem, leaf)}"
     )
 
@@ -282,17 +282,17 @@ def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     """Return the static filter that rejects all nodes for all pods of a leaf, or an empty string."""
     if not leaf.members or any(problem.allowed[kind].any() for kind in leaf.members):
         return ""
-    if not problem.fleet.size:
+    if not problem.node_table.size:
         return "there are no nodes"
     shape = problem.shapes[min(leaf.members)]
-    matching = selected(problem.fleet, shape)
-    if not matching.any() and selected(problem.fleet, without_volumes(shape)).any():
-        return f"none of the {problem.fleet.size} nodes that it could run on has its {volume_text([shape])}"
+    matching = selected(problem.node_table, shape)
+    if not matching.any() and selected(problem.node_table, without_volumes(shape)).any():
+        return f"none of the {problem.node_table.size} nodes that it could run on has its {volume_text([shape])}"
     if not matching.any():
-        return f"none of {_the_nodes(problem.fleet.size)} matches its node selector"
-    kept = matching & tolerated(problem.fleet, shape)
+        return f"none of {_the_nodes(problem.node_table.size)} matches its node selector"
+    kept = matching & tolerated(problem.node_table, shape)
     if not kept.any():
-        cordoned = int((matching & tolerated(problem.fleet, shape, cordons=False)).sum())
+        cordoned = int((matching & tolerated(problem.node_table, shape, cordons=False)).sum())
         return _kept_out(int(matching.sum()), cordoned)
     mask = problem.rules.masks.get(problem.kinds[min(leaf.members)])
     if mask is not None and not (kept & mask).any():

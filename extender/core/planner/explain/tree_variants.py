@@ -111,9 +111,9 @@ class TreeForms:
             forms[index] = self._of(index, group, below.get(index, self._below[index]))
             parent = self._parent[index]
             if parent >= 0:
-                here = below.setdefault(parent, self._below[parent].copy())
-                here[self._form[index], self._required[index]] -= 1
-                here[forms[index], self._required[index]] += 1
+                counts = below.setdefault(parent, self._below[parent].copy())
+                counts[self._form[index], self._required[index]] -= 1
+                counts[forms[index], self._required[index]] += 1
         return forms.get(0, self._form[0])
 
     def _touched(self, changes: Changes) -> list[int]:

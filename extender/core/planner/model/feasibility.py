@@ -48,8 +48,8 @@ def threshold(group: PlanGroup) -> int:
     if group.basic:
         return 1
     names = required_names(group)
-    there = sum(child.key.name in names for child in group.groups) if names else 0
-    return max(group.minimum, len(names), there)
+    existing = sum(child.key.name in names for child in group.groups) if names else 0
+    return max(group.minimum, len(names), existing)
 
 
 def required_names(group: PlanGroup) -> tuple[str, ...]:
@@ -65,8 +65,8 @@ def is_required(child: PlanGroup, parent: PlanGroup) -> bool:
 def _has_required(group: PlanGroup, counts: Callable[[PlanGroup], bool]) -> bool:
     """Return whether all required children of a group exist and count."""
     names = required_names(group)
-    there = [child for child in group.groups if child.key.name in names] if names else []
-    return len({child.key.name for child in there}) == len(names) and all(map(counts, there))
+    existing = [child for child in group.groups if child.key.name in names] if names else []
+    return len({child.key.name for child in existing}) == len(names) and all(map(counts, existing))
 
 
 def is_leaf(group: PlanGroup) -> bool:
@@ -104,17 +104,17 @@ def waiting_reasons(group: PlanGroup) -> list[str]:
     """
     if admissible(group):
         return []
-    what = "members" if is_leaf(group) else "child groups"
+    elements = "members" if is_leaf(group) else "child groups"
     state = "present" if is_leaf(group) else "ready"
     text = (
-        f"waiting for {what} of {group.key.kind} {group.key.path}: "
+        f"waiting for {elements} of {group.key.kind} {group.key.path}: "
         f"{threshold(group)} required, {present(group)} {state}"
     )
     ready = {child.key.name for child in group.groups if admissible(child)}
     if lacking := [name for name in required_names(group) if name not in ready]:
-        there = [child.key.name for child in group.groups]
-        absent = next((name for name in lacking if name not in there), "")
-        hint = did_you_mean(absent, there) if absent else ""
+        names = [child.key.name for child in group.groups]
+        absent = next((name for name in lacking if name not in names), "")
+        hint = did_you_mean(absent, names) if absent else ""
         text += f", without {join_names(lacking)}, which its requiredGroups name{hint}"
     return [text, *(line for child in group.groups for line in waiting_reasons(child))]
 

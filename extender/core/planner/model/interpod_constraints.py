@@ -1,7 +1,7 @@
 """Rules between pods, compiled into node masks, resource axes, domain keys and counts per domain.
 
-A rule about pods of the cluster becomes a mask of nodes. A rule about waiting members becomes one of three
-things. Anti-affinity on domains of one node each becomes a resource axis, as a host port does. Affinity of all
+A rule about pods of the cluster becomes a mask of nodes. A rule about waiting members has one of three
+forms. Anti-affinity on domains of one node each becomes a resource axis, as a host port does. Affinity of all
 members of a group to each other becomes a shared domain, like a topology constraint. Any other rule is counted
 while a placement grows (`ConstraintLedger`) and is part of the CP-SAT model. All of this is exact; a rule that
 could only be approximated is left out and listed in `InterpodConstraints.unseen`.
@@ -83,31 +83,31 @@ class InterpodConstraints:
 
 
 def compile_rules(
-    request: PlanRequest, fleet: NodeTable, *, strict: bool = True
+    request: PlanRequest, node_table: NodeTable, *, strict: bool = True
 ) -> InterpodConstraints:
     """Compile the rules of a request.
 
     Args:
         request: Its rules are read.
-        fleet: Made from its nodes.
+        node_table: Made from its nodes.
         strict: False leaves out rules that evicting other pods could satisfy (C.2): of `near` remain those that
             need a pod which no eviction makes.
     """
-    made = InterpodConstraints()
+    constraints = InterpodConstraints()
     if not request.rules:
-        return made
+        return constraints
     waiting = frozenset(m.shape for leaf in _leaves(request.root) for m in leaf.members)
     for index, rule in enumerate(request.rules):
-        left_out = len(made.unseen)
+        left_out = len(constraints.unseen)
         if rule.kind == "near" and (strict or not _evictions_may_satisfy(rule, waiting)):
-            _near(made, request, fleet, rule, waiting)
+            _near(constraints, request, node_table, rule, waiting)
         elif strict and rule.kind == "apart":
-            _apart(made, request, fleet, rule, waiting)
+            _apart(constraints, request, node_table, rule, waiting)
         elif strict and rule.kind == "spread":
-            _spread(made, request, fleet, rule, index, waiting)
-        if len(made.unseen) > left_out:
-            made.unjudged[index] = rule_text(rule)
-    return made
+            _spread(constraints, request, node_table, rule, index, waiting)
+        if len(constraints.unseen) > left_out:
+            constraints.unjudged[index] = rule_text(rule)
+    return constraints
 
 
 def _evictions_may_satisfy(rule: PlanRule, waiting: Shapes) -> bool:
@@ -115,17 +115,17 @@ def _evictions_may_satisfy(rule: PlanRule, waiting: Shapes) -> bool:
     return any(rule.there) and bool(frozenset(rule.about) & frozenset(rule.shapes) & waiting)
 
 
-def _where(fleet: NodeTable, key: str, counts: Mapping[str, int]) -> Bools:
+def _where(node_table: NodeTable, key: str, counts: Mapping[str, int]) -> Bools:
     """Return which nodes have a value of a key with a positive count."""
-    codes, values = fleet.label(key)
+    codes, values = node_table.label(key)
     hit = np.array([*(counts.get(v, 0) > 0 for v in values), False], dtype=np.bool_)
     return hit[codes]  # -1, no such label, is the last
 
 
-def _has(fleet: NodeTable, keys: tuple[str, ...]) -> Bools:
-    has = np.ones(fleet.size, dtype=np.bool_)
+def _has(node_table: NodeTable, keys: tuple[str, ...]) -> Bools:
+    has = np.ones(node_table.size, dtype=np.bool_)
     for key in keys:
-        has &= fleet.label(key)[0] >= 0
+        has &= node_table.label(key)[0] >= 0
     return has
 
 
@@ -138,9 +138,9 @@ def rule_text(rule: PlanRule) -> str:
 
 
 def _near(
-    made: InterpodConstraints,
+    constraints: InterpodConstraints,
     request: PlanRequest,
-    fleet: NodeTable,
+    node_table: NodeTable,
     rule: PlanRule,
     waiting: Shapes,
 ) -> None:
@@ -150,19 +150,19 @@ def _near(
         Plugin InterPodAffinity: a pod that matches its own terms may be the first one anywhere.
     """
     keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
-    made.exclude(keepers, ~_has(fleet, rule.keys))
+    constraints.exclude(keepers, ~_has(node_table, rule.keys))
     if any(rule.there) and about <= keepers:
-        for key, there in zip(rule.keys, rule.there, strict=True):
-            made.exclude(keepers, ~_where(fleet, key, dict(there)))
+        for key, counts in zip(rule.keys, rule.there, strict=True):
+            constraints.exclude(keepers, ~_where(node_table, key, dict(counts)))
     elif not any(rule.there) and not about:
-        made.exclude(keepers, np.ones(fleet.size, dtype=np.bool_))
+        constraints.exclude(keepers, np.ones(node_table.size, dtype=np.bool_))
     elif (
         not any(rule.there) and about == keepers and (group := _lowest_group(request.root, keepers))
     ):
-        kept = made.keys.get(group.key, ())
-        made.keys[group.key] = (*kept, *(k for k in rule.keys if k not in kept))
+        kept = constraints.keys.get(group.key, ())
+        constraints.keys[group.key] = (*kept, *(k for k in rule.keys if k not in kept))
     else:
-        made.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
+        constraints.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
 
 
 def _leaves(group: PlanGroup) -> list[PlanGroup]:
@@ -196,35 +196,35 @@ def _lowest_group(root: PlanGroup, shapes: Shapes) -> PlanGroup | None:
 
 
 def _apart(
-    made: InterpodConstraints,
+    constraints: InterpodConstraints,
     request: PlanRequest,
-    fleet: NodeTable,
+    node_table: NodeTable,
     rule: PlanRule,
     waiting: Shapes,
 ) -> None:
     """Compile pod anti-affinity: a node without the key is in no domain."""
     keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
-    there = _where(fleet, rule.keys[0], dict(rule.there[0]))
+    occupied = _where(node_table, rule.keys[0], dict(rule.there[0]))
     if not rule.shapes:
-        made.exclude(about, there)
+        constraints.exclude(about, occupied)
         return
-    made.exclude(keepers, there)
+    constraints.exclude(keepers, occupied)
     alone, plain = keepers & about, keepers - about
     if alone:
-        made_axis = _axis(request, fleet, rule, alone, about - alone)
-        if made_axis is not None:
-            made.axes.append(made_axis)
+        axis = _axis(request, node_table, rule, alone, about - alone)
+        if axis is not None:
+            constraints.axes.append(axis)
         else:
-            made.dynamic.append(_moving(fleet, rule, alone, about - alone, alone=True))
+            constraints.dynamic.append(_moving(node_table, rule, alone, about - alone, alone=True))
     if plain and about:
-        made.dynamic.append(_moving(fleet, rule, plain, about, alone=False))
+        constraints.dynamic.append(_moving(node_table, rule, plain, about, alone=False))
 
 
 def _axis(
-    request: PlanRequest, fleet: NodeTable, rule: PlanRule, keepers: Shapes, others: Shapes
+    request: PlanRequest, node_table: NodeTable, rule: PlanRule, keepers: Shapes, others: Shapes
 ) -> ExclusionAxis | None:
     """Return an axis if every domain is one node, else None."""
-    level = fleet.level(rule.keys)
+    level = node_table.level(rule.keys)
     has = level.domain >= 0
     if level.count != int(has.sum()):
         return None
@@ -236,9 +236,9 @@ def _axis(
 
 
 def _moving(
-    fleet: NodeTable, rule: PlanRule, keepers: Shapes, others: Shapes, *, alone: bool
+    node_table: NodeTable, rule: PlanRule, keepers: Shapes, others: Shapes, *, alone: bool
 ) -> AntiAffinityDomains:
-    level = fleet.level(rule.keys)
+    level = node_table.level(rule.keys)
     return AntiAffinityDomains(level.domain, level.count, keepers, others, alone)
 
 
@@ -246,9 +246,9 @@ def _moving(
 
 
 def _spread(
-    made: InterpodConstraints,
+    constraints: InterpodConstraints,
     request: PlanRequest,
-    fleet: NodeTable,
+    node_table: NodeTable,
     rule: PlanRule,
     index: int,
     waiting: Shapes,
@@ -265,14 +265,14 @@ def _spread(
     keys = tuple(
         k for r in request.rules if r.kind == "spread" and r.shapes == rule.shapes for k in r.keys
     )
-    counts = [_eligible(request, fleet, rule, shape, keys) for shape in sorted(keepers)]
+    counts = [_eligible(request, node_table, rule, shape, keys) for shape in sorted(keepers)]
     alike = all((c == counts[0]).all() for c in counts)
     if keepers != about or not alike:
-        made.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
+        constraints.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
         return
     if not counts:
         return
-    level = fleet.level(rule.keys)
+    level = node_table.level(rule.keys)
     domain = np.where(counts[0], level.domain, -1)
     used = np.unique(domain[domain >= 0])
     number = np.full(level.count + 1, -1, dtype=np.int64)
@@ -280,25 +280,25 @@ def _spread(
     domain = number[domain]
     start = np.zeros(len(used), dtype=np.int64)
     for name, pods in rule.there[0]:
-        node = fleet.index.get(name)  # type: ignore[call-overload]
+        node = node_table.index.get(name)  # type: ignore[call-overload]
         if node is not None and domain[node] >= 0:
             start[domain[node]] += pods
-    made.dynamic.append(
+    constraints.dynamic.append(
         SpreadDomains(
             index, domain, start, keepers, rule.skew, floor=len(used) < rule.least_domains
         )
     )
-    made.exclude(keepers, domain < 0)
+    constraints.exclude(keepers, domain < 0)
 
 
 def _eligible(
-    request: PlanRequest, fleet: NodeTable, rule: PlanRule, shape: int, keys: tuple[str, ...]
+    request: PlanRequest, node_table: NodeTable, rule: PlanRule, shape: int, keys: tuple[str, ...]
 ) -> Bools:
-    nodes = _has(fleet, keys)
+    nodes = _has(node_table, keys)
     if rule.honors_affinity:
-        nodes &= selected(fleet, request.shapes[shape])
+        nodes &= selected(node_table, request.shapes[shape])
     if rule.honors_taints:
-        nodes &= tolerated(fleet, request.shapes[shape], cordons=False)
+        nodes &= tolerated(node_table, request.shapes[shape], cordons=False)
     return nodes
 
 

@@ -27,24 +27,24 @@ _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 _INT64 = 1 << 63
 
 
-def may_run(fleet: NodeTable, shape: PodShape) -> Bools:
+def may_run(node_table: NodeTable, shape: PodShape) -> Bools:
     """Return per node whether the static filters let a pod of this shape pass.
 
     Source:
         Plugins NodeUnschedulable, NodeAffinity, TaintToleration.
     """
-    return selected(fleet, shape) & tolerated(fleet, shape)
+    return selected(node_table, shape) & tolerated(node_table, shape)
 
 
-def selected(fleet: NodeTable, shape: PodShape) -> Bools:
+def selected(node_table: NodeTable, shape: PodShape) -> Bools:
     """Return per node whether nodeSelector and every required selector hold."""
-    mask = np.ones(fleet.size, dtype=np.bool_)
+    mask = np.ones(node_table.size, dtype=np.bool_)
     for key, value in shape.node_selector:
         mask &= _requirement(
-            fleet, NodeSelectorRequirement(key=key, operator="In", values=(value,))
+            node_table, NodeSelectorRequirement(key=key, operator="In", values=(value,))
         )
     for selector in shape.selectors:
-        mask &= _selector(fleet, selector)
+        mask &= _selector(node_table, selector)
     return mask
 
 
@@ -61,17 +61,19 @@ def without_volumes(shape: PodShape) -> PodShape:
 
 
 def tolerated(
-    fleet: NodeTable, shape: PodShape, *, taints: bool = True, cordons: bool = True
+    node_table: NodeTable, shape: PodShape, *, taints: bool = True, cordons: bool = True
 ) -> Bools:
     """Return per node whether its taints and its cordon are tolerated; each can be left out."""
-    codes, lists = fleet.taints() if taints else (np.zeros(0, dtype=np.int64), [])
+    codes, lists = node_table.taints() if taints else (np.zeros(0, dtype=np.int64), [])
     good = [
-        all(t.effect == "PreferNoSchedule" or _tolerates(shape.tolerations, t) for t in found)
-        for found in lists
+        all(t.effect == "PreferNoSchedule" or _tolerates(shape.tolerations, t) for t in node_taints)
+        for node_taints in lists
     ]
-    mask = np.array(good, dtype=np.bool_)[codes] if lists else np.ones(fleet.size, dtype=np.bool_)
+    mask = (
+        np.array(good, dtype=np.bool_)[codes] if lists else np.ones(node_table.size, dtype=np.bool_)
+    )
     if cordons and not _tolerates(shape.tolerations, CORDON):
-        mask &= ~fleet.cordoned()
+        mask &= ~node_table.cordoned()
     return mask
 
 
@@ -87,35 +89,35 @@ def _tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
     return False
 
 
-def _selector(fleet: NodeTable, selector: NodeSelector) -> Bools:
-    mask = np.zeros(fleet.size, dtype=np.bool_)
+def _selector(node_table: NodeTable, selector: NodeSelector) -> Bools:
+    mask = np.zeros(node_table.size, dtype=np.bool_)
     for term in selector.terms:
         if not term.labels and not term.fields:
             continue  # an empty term matches no node
-        good = np.ones(fleet.size, dtype=np.bool_)
+        good = np.ones(node_table.size, dtype=np.bool_)
         for requirement in term.labels:
-            good &= _requirement(fleet, requirement)
+            good &= _requirement(node_table, requirement)
         for requirement in term.fields:
-            good &= _field(fleet, requirement)
+            good &= _field(node_table, requirement)
         mask |= good
     return mask
 
 
-def _field(fleet: NodeTable, requirement: NodeSelectorRequirement) -> Bools:
+def _field(node_table: NodeTable, requirement: NodeSelectorRequirement) -> Bools:
     """Match a field requirement; only metadata.name with In or NotIn exists."""
-    mask = np.zeros(fleet.size, dtype=np.bool_)
+    mask = np.zeros(node_table.size, dtype=np.bool_)
     if requirement.key != "metadata.name" or requirement.operator not in {"In", "NotIn"}:
         return mask
     for name in requirement.values:
-        position = fleet.index.get(NodeName(name))
+        position = node_table.index.get(NodeName(name))
         if position is not None:
             mask[position] = True
     return mask if requirement.operator == "In" else ~mask
 
 
-def _requirement(fleet: NodeTable, requirement: NodeSelectorRequirement) -> Bools:
+def _requirement(node_table: NodeTable, requirement: NodeSelectorRequirement) -> Bools:
     """Match a label requirement once per distinct value, and return the result per node."""
-    codes, values = fleet.label(requirement.key)
+    codes, values = node_table.label(requirement.key)
     present, absent = _matches(requirement, values)
     table = np.array([*present, absent], dtype=np.bool_)  # code -1 picks the last entry
     return table[codes]
@@ -123,13 +125,13 @@ def _requirement(fleet: NodeTable, requirement: NodeSelectorRequirement) -> Bool
 
 def _matches(requirement: NodeSelectorRequirement, values: list[str]) -> tuple[list[bool], bool]:
     """Return for each value, and for a node without the label, whether the requirement matches."""
-    wanted = set(requirement.values)
+    listed = set(requirement.values)
     match requirement.operator:
         case "In":
-            return [v in wanted for v in values], False
+            return [v in listed for v in values], False
         case "NotIn":
             # without values the expression is invalid and its term matches nothing
-            return [bool(wanted) and v not in wanted for v in values], bool(wanted)
+            return [bool(listed) and v not in listed for v in values], bool(listed)
         case "Exists":
             return [True] * len(values), False
         case "DoesNotExist":
@@ -176,10 +178,10 @@ def port_request(shape: PodShape, axes: list[HostPort]) -> list[int]:
     return taken
 
 
-def free_ports(fleet: NodeTable, axis: HostPort) -> Ints:
+def free_ports(node_table: NodeTable, axis: HostPort) -> Ints:
     """Return per node 1 if the axis is free, 0 if a port in use there conflicts with it."""
-    capacity = np.ones(fleet.size, dtype=np.int64)
-    for i, node in enumerate(fleet.nodes):
+    capacity = np.ones(node_table.size, dtype=np.int64)
+    for i, node in enumerate(node_table.nodes):
         for port in node.host_ports:
             if (port.protocol, port.port) == (axis.protocol, axis.port) and (
                 port.ip == axis.ip or ANY_ADDRESS in {port.ip, axis.ip}

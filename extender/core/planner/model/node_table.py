@@ -50,9 +50,11 @@ class Level:
         """Return the sum of a per-node number over each domain, shape (domains,)."""
         if self.count == 1 and not self.keys:
             return np.array([int(per_node.sum())], dtype=np.int64)
-        known = self.domain >= 0
+        in_domain = self.domain >= 0
         # bincount adds in float64: exact, the sums stay below 2**53
-        sums = np.bincount(self.domain[known], weights=per_node[known], minlength=self.count)
+        sums = np.bincount(
+            self.domain[in_domain], weights=per_node[in_domain], minlength=self.count
+        )
         return sums.astype(np.int64)
 
 
@@ -135,15 +137,15 @@ class NodeTable:
 
     def label(self, key: str) -> tuple[Ints, list[str]]:
         """Return per node the number of its value (-1: no such label), and the values in order."""
-        known = self._labels.get(key)
-        if known is None:
+        column = self._labels.get(key)
+        if column is None:
             raw = [n.labels.get(key) for n in self.nodes]
             values = sorted({v for v in raw if v is not None})
             number: dict[str | None, int] = {v: i for i, v in enumerate(values)}
             number[None] = -1
-            known = (np.array([number[v] for v in raw], dtype=np.int64), values)
-            self._labels[key] = known
-        return known
+            column = (np.array([number[v] for v in raw], dtype=np.int64), values)
+            self._labels[key] = column
+        return column
 
     def level(self, keys: tuple[str, ...]) -> Level:
         """Return the domains of a list of keys; no keys: one domain with every node."""
@@ -155,14 +157,14 @@ class NodeTable:
 
     def up(self, keys: tuple[str, ...], prefix: tuple[str, ...]) -> Ints:
         """Return, for each domain of `keys`, the domain of `prefix` that contains it."""
-        known = self._ups.get((keys, prefix))
-        if known is None:
+        parents = self._ups.get((keys, prefix))
+        if parents is None:
             inner, outer = self.level(keys), self.level(prefix)
-            known = np.zeros(inner.count, dtype=np.int64)
+            parents = np.zeros(inner.count, dtype=np.int64)
             placed = inner.domain >= 0
-            known[inner.domain[placed]] = outer.domain[placed]
-            self._ups[keys, prefix] = known
-        return known
+            parents[inner.domain[placed]] = outer.domain[placed]
+            self._ups[keys, prefix] = parents
+        return parents
 
     def _make_level(self, keys: tuple[str, ...]) -> Level:
         if not keys:

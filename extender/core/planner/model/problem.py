@@ -69,7 +69,7 @@ class CompiledGroup:
 class PlacementProblem:
     """Everything that a search reads; nothing in it changes during a search."""
 
-    fleet: NodeTable
+    node_table: NodeTable
     groups: list[CompiledGroup]  # parents before children, stored order
     kinds: list[int]  # kind -> index of its shape
     shapes: list[PodShape]  # per kind
@@ -105,16 +105,16 @@ class Options:
 
 def compile_request(
     request: PlanRequest,
-    fleet: NodeTable,
+    node_table: NodeTable,
     options: Options | None = None,
     *,
     compiled: PlacementProblem | None = None,
 ) -> PlacementProblem:
-    """Compile a request; cheap if the columns of `fleet` are computed already.
+    """Compile a request; cheap if the columns of `node_table` are computed already.
 
     Args:
         request: What to compile.
-        fleet: Made from `request.nodes`.
+        node_table: Made from `request.nodes`.
         options: Requirements to leave out.
         compiled: A request of the same tree, compiled without node rejections and rules: its groups and kinds are used
             again where they are the same, which saves most of the time for a large tree.
@@ -122,22 +122,22 @@ def compile_request(
     options = options or Options()
     rules = InterpodConstraints()
     if not options.no_rules:
-        rules = compile_rules(request, fleet, strict=not options.only_near)
+        rules = compile_rules(request, node_table, strict=not options.only_near)
     if compiled is not None and shares_groups(request, compiled):
         groups, kinds = compiled.groups, compiled.kinds
         rejected = [frozenset[int]()] * len(kinds)
     else:
-        groups, kinds, rejected = _groups(request, fleet, options, rules)
+        groups, kinds, rejected = _groups(request, node_table, options, rules)
     shapes = [request.shapes[shape] for shape in kinds]
-    axes, requests, free = _free_capacity(fleet, shapes, request, options)
+    axes, requests, free = _free_capacity(node_table, shapes, request, options)
     if rules.axes:
         axes, requests, free = _with_rules(rules, kinds, axes, requests, free)
-    allowed = np.zeros((len(kinds), fleet.size), dtype=np.bool_)
-    counts = np.zeros((len(kinds), fleet.size), dtype=np.int64)
+    allowed = np.zeros((len(kinds), node_table.size), dtype=np.bool_)
+    counts = np.zeros((len(kinds), node_table.size), dtype=np.int64)
     claims = [frozenset(() if options.no_resources else shape.exclusive_claims) for shape in shapes]
     in_use = frozenset(request.claims_in_use)
     for k, shape in enumerate(shapes):
-        allowed[k] = _static(fleet, shape, options)
+        allowed[k] = _static(node_table, shape, options)
         if kinds[k] in rules.masks:
             allowed[k] &= rules.masks[kinds[k]]
         allowed[k][sorted(rejected[k])] = False
@@ -145,7 +145,7 @@ def compile_request(
         if claims[k]:
             counts[k] = 0 if claims[k] & in_use else np.minimum(counts[k], 1)
     problem = PlacementProblem(
-        fleet,
+        node_table,
         groups,
         kinds,
         shapes,
@@ -183,21 +183,23 @@ def _weights(requests: Ints, free: Ints) -> list[int]:
     ]
 
 
-def _static(fleet: NodeTable, shape: PodShape, options: Options) -> Bools:
+def _static(node_table: NodeTable, shape: PodShape, options: Options) -> Bools:
     if options.no_selectors:
         volumes = tuple(selector for selector in shape.selectors if selector.volume)
         shape = PodShape(tolerations=shape.tolerations, selectors=volumes)
     if options.no_volumes:
         shape = without_volumes(shape)
-    kept = tolerated(fleet, shape, taints=not options.no_taints, cordons=not options.no_cordons)
-    return selected(fleet, shape) & kept
+    kept = tolerated(
+        node_table, shape, taints=not options.no_taints, cordons=not options.no_cordons
+    )
+    return selected(node_table, shape) & kept
 
 
 def _groups(
-    request: PlanRequest, fleet: NodeTable, options: Options, rules: InterpodConstraints
+    request: PlanRequest, node_table: NodeTable, options: Options, rules: InterpodConstraints
 ) -> tuple[list[CompiledGroup], list[int], list[frozenset[int]]]:
     """Return the compiled groups, the shape of each kind, and the rejected nodes of each kind."""
-    of_shape, of_pod = _rejected(request, fleet, options)
+    of_shape, of_pod = _rejected(request, node_table, options)
     groups: list[CompiledGroup] = []
     number: dict[tuple[int, frozenset[int]], int] = {}
     none: frozenset[int] = frozenset()
@@ -219,7 +221,7 @@ def _groups(
             parent=parent,
             leaf=is_leaf(source),
             minimum=threshold(source),
-            level=fleet.level(keys),
+            level=node_table.level(keys),
             bound=len(source.bound),
             alive=alive and admissible(source),
             holds=satisfied_by_bound(source),
@@ -242,13 +244,13 @@ def _groups(
 
 
 def _rejected(
-    request: PlanRequest, fleet: NodeTable, options: Options
+    request: PlanRequest, node_table: NodeTable, options: Options
 ) -> tuple[dict[int, set[int]], dict[str, set[int]]]:
     """Return the rejected nodes of shapes, and those of single pods by their UIDs."""
     of_shape: dict[int, set[int]] = {}
     of_pod: dict[str, set[int]] = {}
     for rejection in () if options.no_rejections else request.rejected_nodes:
-        node = fleet.index.get(rejection.node)
+        node = node_table.index.get(rejection.node)
         if node is None:
             continue
         if rejection.uid is not None:
@@ -268,7 +270,7 @@ def _least(group: CompiledGroup, groups: list[CompiledGroup]) -> int:
 
 
 def _free_capacity(
-    fleet: NodeTable, shapes: list[PodShape], request: PlanRequest, options: Options
+    node_table: NodeTable, shapes: list[PodShape], request: PlanRequest, options: Options
 ) -> tuple[list[str], Ints, Ints]:
     """Return the axes (requested resources, `pods`, host ports per address), requests and free capacity."""
     per_shape = [{**{r: v for r, v in s.requests if v > 0}, "pods": 1} for s in shapes]
@@ -280,14 +282,20 @@ def _free_capacity(
     ]
     requests = np.array(rows, dtype=np.int64).reshape(len(shapes), len(names) + len(ports))
     if options.no_resources:
-        columns = [np.full(fleet.size, FIT_MAX << 20, dtype=np.int64) for _ in [*names, *ports]]
+        columns = [
+            np.full(node_table.size, FIT_MAX << 20, dtype=np.int64) for _ in [*names, *ports]
+        ]
     else:
-        columns = [fleet.free(r) for r in names] + [free_ports(fleet, p) for p in ports]
+        columns = [node_table.free(r) for r in names] + [free_ports(node_table, p) for p in ports]
         if options.no_reservations:
             columns = _unreserved(request, names, columns)
         if options.no_pod_limit:
-            columns[names.index("pods")] = np.full(fleet.size, FIT_MAX << 20, dtype=np.int64)
-    free = np.stack(columns, axis=1) if fleet.size else np.zeros((0, len(columns)), dtype=np.int64)
+            columns[names.index("pods")] = np.full(node_table.size, FIT_MAX << 20, dtype=np.int64)
+    free = (
+        np.stack(columns, axis=1)
+        if node_table.size
+        else np.zeros((0, len(columns)), dtype=np.int64)
+    )
     axes = names + [f"host port {p.port}/{p.protocol}" for p in ports]
     return axes, requests, free
 
@@ -316,7 +324,7 @@ def _unreserved(request: PlanRequest, names: list[str], columns: list[Ints]) -> 
 
 def _pin(problem: PlacementProblem) -> None:
     """Set the domain that bound members fix for each constrained group, and list violations."""
-    groups, fleet = problem.groups, problem.fleet
+    groups, node_table = problem.groups, problem.node_table
     below: list[list[PlanBound]] = [list(g.source.bound) for g in groups]
     for group in reversed(groups):
         if group.parent >= 0:
@@ -325,29 +333,29 @@ def _pin(problem: PlacementProblem) -> None:
         if not group.level.keys or not below[group.index]:
             continue
         if group.source.topology:
-            text = _violation(group, below[group.index], fleet)
+            text = _violation(group, below[group.index], node_table)
             if text:
                 problem.violations.append(text)
                 problem.violated.append(group.source.key)
                 continue
-        node = fleet.index.get(NodeName(below[group.index][0].node))
+        node = node_table.index.get(NodeName(below[group.index][0].node))
         if node is not None:
             group.pinned = int(group.level.domain[node])
 
 
-def _violation(group: CompiledGroup, bound: list[PlanBound], fleet: NodeTable) -> str:
+def _violation(group: CompiledGroup, bound: list[PlanBound], node_table: NodeTable) -> str:
     """Return the reason why the bound members of a group are in no common domain, or an empty string."""
     name = f"{group.source.key.kind} {group.source.key.path}"
     for key in group.source.topology:
         first: PlanBound | None = None
         for b in bound:
-            node = fleet.index.get(b.node)
+            node = node_table.index.get(b.node)
             if node is None:
                 return (
                     f"{name}: member {b.pod} is bound to node {b.node}, which is not in the "
                     f"cluster, so its domain of {key} is not known; nothing new is placed"
                 )
-            value = fleet.nodes[node].labels.get(key)
+            value = node_table.nodes[node].labels.get(key)
             if value is None:
                 return (
                     f"{name}: member {b.pod} is bound to node {b.node}, which has no label {key}; "
@@ -355,8 +363,8 @@ def _violation(group: CompiledGroup, bound: list[PlanBound], fleet: NodeTable) -
                 )
             if first is None:
                 first = b
-            elif fleet.nodes[fleet.index[first.node]].labels[key] != value:
-                other = fleet.nodes[fleet.index[first.node]].labels[key]
+            elif node_table.nodes[node_table.index[first.node]].labels[key] != value:
+                other = node_table.nodes[node_table.index[first.node]].labels[key]
                 return (
                     f'{name}: bound members are in two domains of {key}: "{other}" ({first.pod}) '
                     f'and "{value}" ({b.pod}); nothing new is placed'

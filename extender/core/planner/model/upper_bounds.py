@@ -35,12 +35,12 @@ class UpperBounds:
 def pods_per_node(problem: PlacementProblem, kinds: list[int], counts: Ints) -> Ints:
     """Return a bound per node on the pods of any mix of kinds; exact for equal requests."""
     if not kinds:
-        return np.zeros(problem.fleet.size, dtype=np.int64)
+        return np.zeros(problem.node_table.size, dtype=np.int64)
     if len(kinds) == 1:
         only: Ints = counts[kinds[0]]
         return only
     least = problem.requests[kinds].min(axis=0)
-    bound = np.full(problem.fleet.size, FIT_MAX, dtype=np.int64)
+    bound = np.full(problem.node_table.size, FIT_MAX, dtype=np.int64)
     for axis in np.flatnonzero(least):
         bound = np.minimum(bound, problem.free[:, axis] // int(least[axis]))
     bound = np.minimum(bound, counts[kinds].sum(axis=0))
@@ -58,7 +58,7 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
     groups = problem.groups
     best: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(groups)
     together = list(best)
-    known: dict[tuple[object, ...], Ints] = {}
+    by_signature: dict[tuple[object, ...], Ints] = {}
     kinds: list[set[int]] = [set(g.members) for g in groups]
     copies = _Copies(problem, table)
     for group in reversed(groups):
@@ -69,9 +69,9 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
         elif group.leaf:
             sizes = tuple((k, len(m)) for k, m in group.members.items())
             signature = (group.level.keys, group.bound, group.minimum, sizes)
-            if signature not in known:
-                known[signature] = _leaf(problem, group, table)
-            result = known[signature]
+            if signature not in by_signature:
+                by_signature[signature] = _leaf(problem, group, table)
+            result = by_signature[signature]
         else:
             result = _composite(problem, group, best, sorted(kinds[group.index]), table)
             together[group.index], fits_required = copies.at_once(group, best)
@@ -111,7 +111,7 @@ def best_inside(
         return values
     out = np.full(parent.level.count, NEVER, dtype=np.int64)
     if len(values):
-        np.maximum.at(out, problem.fleet.up(child.level.keys, parent.level.keys), values)
+        np.maximum.at(out, problem.node_table.up(child.level.keys, parent.level.keys), values)
     return out
 
 
@@ -125,8 +125,8 @@ def _composite(
     alive = [problem.groups[c] for c in group.children if problem.groups[c].alive]
     if not alive:  # reached only with a relaxed minimum of 0
         return np.zeros(group.level.count, dtype=np.int64)
-    known: dict[tuple[object, ...], Ints] = {}  # leaves that are alike share one array
-    rows = np.stack([_row(problem, c, group, best[c.index], known) for c in alive])
+    shared: dict[tuple[object, ...], Ints] = {}  # leaves that are alike share one array
+    rows = np.stack([_row(problem, c, group, best[c.index], shared) for c in alive])
     can = rows >= 0
     holds = np.array([c.holds for c in alive], dtype=np.bool_)[:, None]
     required = np.array([c.required for c in alive], dtype=np.bool_)
@@ -149,12 +149,12 @@ def _row(
     child: CompiledGroup,
     parent: CompiledGroup,
     values: Ints,
-    known: dict[tuple[object, ...], Ints],
+    shared: dict[tuple[object, ...], Ints],
 ) -> Ints:
     key = (id(values), child.level.keys)
-    if key not in known:
-        known[key] = best_inside(problem, child, parent, values)
-    return known[key]
+    if key not in shared:
+        shared[key] = best_inside(problem, child, parent, values)
+    return shared[key]
 
 
 class _Copies:
@@ -194,7 +194,7 @@ class _Copies:
 
         And whether the required ones of each kind of them can.
         """
-        there = np.zeros(group.level.count, dtype=np.int64)
+        fitting = np.zeros(group.level.count, dtype=np.int64)
         all_required = np.ones(group.level.count, dtype=np.bool_)
         alike: dict[int, list[CompiledGroup]] = {}
         for index in group.children:
@@ -205,25 +205,25 @@ class _Copies:
             if number is not None:
                 alike.setdefault(number, []).append(child)
             else:
-                here = best_inside(self._problem, child, group, best[index])
-                there += (here >= 0) | child.holds
+                inside = best_inside(self._problem, child, group, best[index])
+                fitting += (inside >= 0) | child.holds
         for number, children in alike.items():
             fit = self._inside(children[0], group, self._fit[number])
-            there += np.minimum(fit, len(children))
+            fitting += np.minimum(fit, len(children))
             all_required &= fit >= sum(child.required for child in children)
-        return there, all_required
+        return fitting, all_required
 
     def _classes(self, group: CompiledGroup) -> dict[int, int] | None:
         """Return how many children of each signature a composite has; None if one has bound members."""
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for index in group.children:
             if not self._problem.groups[index].alive:
                 continue
             number = self._signature.get(index)
             if number is None:
                 return None
-            found[number] = found.get(number, 0) + 1
-        return found
+            counts[number] = counts.get(number, 0) + 1
+        return counts
 
     def _leaves(self, leaf: CompiledGroup) -> Ints:
         if leaf.minimum <= 0:
@@ -250,5 +250,5 @@ class _Copies:
             return fit
         out = np.zeros(parent.level.count, dtype=np.int64)
         if len(fit):
-            np.add.at(out, self._problem.fleet.up(child.level.keys, parent.level.keys), fit)
+            np.add.at(out, self._problem.node_table.up(child.level.keys, parent.level.keys), fit)
         return np.minimum(out, FIT_MAX)

@@ -23,22 +23,22 @@ class CandidateDomain:
     where: str  # key=value; empty: anywhere
     nodes: Bools | None  # None: everywhere
     units: list[int]  # that free something there, the cheapest first
+    # lower bound of (violations, highest priority) of the cost of a set in this domain; None: evicting all is not enough
     least: tuple[int, int] | None = None
-    """Lower bound of violations and highest priority of any set here; None: no set is enough."""
 
 
 class CandidateDomains:
     """The candidate domains of the root of one request; the whole cluster if it has no topology constraint."""
 
     def __init__(
-        self, eviction_view: PostEvictionView, cost_model: CostModel, *, wanted: int
+        self, eviction_view: PostEvictionView, cost_model: CostModel, *, min_pods: int
     ) -> None:
         self.eviction_view = eviction_view
         self.cost_model = cost_model
-        self.wanted = wanted
+        self.min_pods = min_pods
         self.prices = [cost_model.alone(i) for i in range(len(eviction_view.units))]
-        self.found = list(self._list())
-        self._bound(wanted)
+        self.domains = list(self._list())
+        self._bound(min_pods)
 
     def _list(self) -> Iterable[CandidateDomain]:
         root = self.eviction_view.full.groups[0]
@@ -58,10 +58,12 @@ class CandidateDomains:
     def _cost_class(self, unit: int) -> tuple[int, int]:
         return (self.prices[unit].violations, self.prices[unit].highest)
 
-    def _bound(self, wanted: int) -> None:
-        """Find per domain the cheapest class of units that must be evicted according to the upper bounds.
+    def _bound(self, min_pods: int) -> None:
+        """Set `least` of each domain.
 
-        A sufficient set has a unit of that class or of a more expensive one, so it costs no less.
+        A class is all units of equal violations and priority. The classes are evicted step by step from the cheapest on,
+        until the upper bounds allow the tree in the domain. Every sufficient set needs a unit of the last step or a more
+        expensive one, so it costs at least as much as the first class of that step.
         """
         root = self.eviction_view.full.groups[0]
         classes = sorted({self._cost_class(i) for i in range(len(self.prices))})
@@ -69,13 +71,13 @@ class CandidateDomains:
         domains = [root.pinned] if root.pinned >= 0 else range(root.level.count)
         for first in range(0, len(classes), max(step, 1)):
             last = classes[min(first + step, len(classes)) - 1]
-            gone = np.array(
+            evicted = np.array(
                 [self._cost_class(i) <= last for i in range(len(self.prices))], dtype=np.bool_
             )
-            bound = self.eviction_view.problem(gone, base=self.eviction_view.full)
+            bound = self.eviction_view.problem(evicted, base=self.eviction_view.full)
             best = bound_all(bound).best[0]
-            for place, domain in zip(self.found, domains, strict=True):
-                if place.least is None and best[domain] >= wanted:
+            for place, domain in zip(self.domains, domains, strict=True):
+                if place.least is None and best[domain] >= min_pods:
                     place.least = classes[first]
 
     # --- in which order ----------------------------------------------------------------------------
@@ -104,11 +106,11 @@ class CandidateDomains:
         counting = set(self.eviction_view.counting.tolist())
         if counting:
             orders += [[i for i in order if i not in counting] for order in (place.units, *orders)]
-        known = [place.units]
+        distinct = [place.units]
         for order in orders:
-            if order not in known:
-                known.append(order)
-        return known[1:]
+            if order not in distinct:
+                distinct.append(order)
+        return distinct[1:]
 
     def _gains(self, place: CandidateDomain) -> list[int]:
         """Return the capacity that each unit frees in a domain: shares of the largest requests, in millionths."""
@@ -127,6 +129,6 @@ class CandidateDomains:
         """Rank units by the order in which `EmptiedNodes` evicts them; the others have the same rank, the last."""
         ranks = [len(self.eviction_view.units)] * len(self.eviction_view.units)
         emptied = EmptiedNodes(self.eviction_view, self.cost_model, self.prices, place.nodes)
-        for position, unit in enumerate(emptied.units_in_order(self.wanted)):
+        for position, unit in enumerate(emptied.units_in_order(self.min_pods)):
             ranks[unit] = position
         return ranks

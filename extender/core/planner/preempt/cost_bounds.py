@@ -25,7 +25,7 @@ Sum: TypeAlias = tuple[int, ...]  # the parts of a cost that are sums over its u
 
 @dataclass(slots=True)
 class Promising:
-    """What is left to search after a set of victims was found."""
+    """The sets that may cost less than a set of victims that was found."""
 
     proved: bool  # no set costs less, apart from the order by names
     units: Bools  # no cheaper set has any other unit
@@ -40,40 +40,42 @@ class CostBounds:
         cost_model: CostModel,
         places: CandidateDomains,
         *,
-        wanted: int,
+        min_pods: int,
     ) -> None:
         self._eviction_view = eviction_view
         self._cost_model = cost_model
         self._places = places
         self._sums = [_sum_of(price) for price in places.prices]
         width = eviction_view.capacity.width
-        self._asks: Ints = least_asks(eviction_view.full, wanted)[:width]
+        self._asks: Ints = least_asks(eviction_view.full, min_pods)[:width]
         free: Ints = np.maximum(eviction_view.capacity.free, 0)
         self._free = self._usable(free)
         most = self._usable(eviction_view.full.free[:, :width])
-        # What is free and too small for a pod may be used when any unit of its node is gone.
+        # What is free and too small for a pod may be used when any unit of its node is evicted.
         rest = (free - self._free)[eviction_view.node] + eviction_view.back
         self._gains = np.minimum(rest, (most - self._free)[eviction_view.node])
         self._breaks = [self._broken_by(unit) for unit in range(len(eviction_view.units))]
 
-    def promising(self, best: VictimCost, gone: Bools) -> Promising:
-        """Return which units a set may have that costs less than a known one.
+    def promising(self, best: VictimCost, evicted: Bools) -> Promising:
+        """Return which units a set may have that costs less than a given set.
 
         Args:
             best: Its cost.
-            gone: Its units, shape (units,).
+            evicted: Its units, shape (units,).
         """
-        known = _figures(best)
+        figures = _figures(best)
         # a cost only grows with the set, so a set costs no less than each of its units alone
-        able = np.array([_figures(price) <= known for price in self._places.prices], dtype=np.bool_)
-        kept = self._eviction_view.none_gone
+        able = np.array(
+            [_figures(price) <= figures for price in self._places.prices], dtype=np.bool_
+        )
+        kept = self._eviction_view.none_evicted
         proved = True
-        for place in self._places.found:
+        for place in self._places.domains:
             open_units = self._open_units(place, able, best)
             if open_units is not None:
                 proved = False
                 kept[open_units] = True
-        return Promising(proved, kept | gone)
+        return Promising(proved, kept | evicted)
 
     def _open_units(
         self, place: CandidateDomain, able: Bools, best: VictimCost
@@ -92,8 +94,8 @@ class CostBounds:
         if broken < best.broken:
             return units
         cheapest = sorted(self._sums[i] for i in units)[:count]
-        least, known = _added(cheapest), _sum_of(best)
-        if least >= known:
+        least, best_sum = _added(cheapest), _sum_of(best)
+        if least >= best_sum:
             return None
         if not count:
             return units
@@ -102,7 +104,7 @@ class CostBounds:
         return [
             i
             for i, large in zip(units, enough.tolist(), strict=True)
-            if large and _added([others, self._sums[i]]) <= known
+            if large and _added([others, self._sums[i]]) <= best_sum
         ]
 
     def _large_enough(
@@ -186,19 +188,19 @@ class CostBounds:
         return _fewest(more, np.maximum(missing - unbroken, 0))
 
 
-def least_asks(problem: PlacementProblem, wanted: int) -> Ints:
+def least_asks(problem: PlacementProblem, min_pods: int) -> Ints:
     """Return what any valid placement requests of each resource, at least, shape (axes,).
 
     Args:
         problem: The compiled request.
-        wanted: Smallest number of pods to place; 0: the minimum of the tree.
+        min_pods: Smallest number of pods to place; 0: the minimum of the tree.
     """
-    if wanted:
+    if min_pods:
         members = dict.fromkeys(range(len(problem.kinds)), 0)
         for group in problem.groups:
             for kind, positions in group.members.items():
                 members[kind] += len(positions) if group.alive else 0
-        return _smallest(problem, members, wanted)
+        return _smallest(problem, members, min_pods)
     least: dict[int, Ints] = {}
     for group in reversed(problem.groups):
         if group.alive and not group.holds:

@@ -1,9 +1,9 @@
 """An order of units to evict: nodes are emptied one after the other, for one leaf of the tree after the other.
 
-Each next node is the one that costs least when the units before it are gone: a group that runs on several nodes is
-evicted once for all of them, and the pods of a gang that breaks anyway cost no further gang. A leaf that must be in one domain takes the domain in which all its nodes together
-cost least. Rules between pods and the topology of composites below the root are not regarded; whether the tree fits
-is found afterwards.
+Each next node is the one that costs least when the units before it are evicted: a group that runs on several nodes is
+evicted once for all of them, and the pods of a gang that breaks anyway cost no further gang. A leaf that must be in one
+domain takes the domain in which all its nodes together cost least. Rules between pods and the topology of composites
+below the root are not considered: the caller checks afterwards whether the tree fits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Draft:
     """Nodes that are emptied for one leaf in one domain."""
 
     free: dict[int, list[int]] = field(default_factory=dict)  # of nodes that changed
-    gone: dict[int, None] = field(default_factory=dict)  # in the order of their eviction
+    evicted: dict[int, None] = field(default_factory=dict)  # in the order of their eviction
     lost: dict[int, int] = field(default_factory=dict)  # members that leaves have lost in all
 
 
@@ -61,7 +61,7 @@ class EmptiedNodes:
         self._cost_model = cost_model
         self._within = within
         self._free: list[list[int]] = eviction_view.capacity.free.tolist()
-        self._gone: dict[int, None] = {}
+        self._evicted: dict[int, None] = {}
         self._lost: dict[int, int] = {}  # members by leaf
         self._bills_left = BILLS_MAX
         self._prices = [_numbers(price) for price in prices]
@@ -85,21 +85,21 @@ class EmptiedNodes:
             if self._leaf[unit] in self._spare:
                 self._nodes_of_leaf.setdefault(self._leaf[unit], set()).add(node)
 
-    def units_in_order(self, wanted: int) -> list[int]:
+    def units_in_order(self, min_pods: int) -> list[int]:
         """Return the units that are evicted, in their order.
 
         Args:
-            wanted: Smallest number of pods to place; 0: the minimum of the tree.
+            min_pods: Smallest number of pods to place; 0: the minimum of the tree.
         """
         problem = self._eviction_view.full
         leaves = [g for g in problem.groups if g.leaf and g.alive and g.members]
         weight = {g.index: max(problem.weights[k] for k in g.members) for g in leaves}
         for leaf in sorted(leaves, key=lambda g: (-weight[g.index], g.index)):
-            pods = leaf.size if wanted else leaf.least
+            pods = leaf.size if min_pods else leaf.least
             kind = max(leaf.members, key=lambda k: (problem.weights[k], -k))
             if pods and self._bills_left > 0:
                 self._place(leaf, kind, pods)
-        return list(self._gone)
+        return list(self._evicted)
 
     def _place(self, leaf: CompiledGroup, kind: int, pods: int) -> None:
         """Evict for a leaf, in the domain where that costs least."""
@@ -123,12 +123,12 @@ class EmptiedNodes:
             draft = self._emptied(nodes[usable[nodes]].tolist(), asks, pods)
             if draft is None:
                 continue
-            found = (self._cost_model.cost([*self._gone, *draft.gone]), len(drafts))
+            rank = (self._cost_model.cost([*self._evicted, *draft.evicted]), len(drafts))
             drafts.append(draft)
-            best = found if best is None else min(best, found)
+            best = rank if best is None else min(best, rank)
         if best is not None:
             draft = drafts[best[1]]
-            self._gone.update(draft.gone)
+            self._evicted.update(draft.evicted)
             self._lost.update(draft.lost)
             for node, free in draft.free.items():
                 self._free[node] = free
@@ -146,26 +146,26 @@ class EmptiedNodes:
             if bills[node] != bill:
                 continue
             pods -= 1
-            draft.gone.update(dict.fromkeys(bill[1]))
+            draft.evicted.update(dict.fromkeys(bill[1]))
             changed = {node}
             for unit in bill[1]:
                 leaf = self._leaf[unit]
                 if leaf in self._spare:
                     draft.lost[leaf] = draft.lost.get(leaf, self._lost.get(leaf, 0)) + 1
                     changed |= self._nodes_of_leaf[leaf]
-                for there, back in self._nodes[unit]:
-                    draft.free[there] = list(
-                        map(add, draft.free.get(there, self._free[there]), back)
+                for other, back in self._nodes[unit]:
+                    draft.free[other] = list(
+                        map(add, draft.free.get(other, self._free[other]), back)
                     )
-                    changed.add(there)
+                    changed.add(other)
             left = list(draft.free.get(node, self._free[node]))
             for axis, ask in asks:
                 left[axis] -= ask
             draft.free[node] = left
-            for there in sorted(changed & bills.keys()):
-                bills[there] = again = self._bill(there, asks, draft)
+            for other in sorted(changed & bills.keys()):
+                bills[other] = again = self._bill(other, asks, draft)
                 if again is not None:
-                    heapq.heappush(waiting, (again, there))
+                    heapq.heappush(waiting, (again, other))
         return draft if not pods else None
 
     def _bill(self, node: int, asks: list[tuple[int, int]], draft: _Draft) -> Bill | None:
@@ -179,7 +179,7 @@ class EmptiedNodes:
         prices: list[Price] = []
         lost: dict[int, int] = {}
         for unit, back in self._cheapest_first(node, draft) if missing else ():
-            if unit in self._gone or unit in draft.gone:
+            if unit in self._evicted or unit in draft.evicted:
                 continue
             chosen.append(unit)
             prices.append(self._price(unit, draft, lost))
@@ -190,13 +190,13 @@ class EmptiedNodes:
 
     def _cheapest_first(self, node: int, draft: _Draft) -> list[tuple[int, list[int]]]:
         """Return the units of a node, those of broken gangs as if they were in none."""
-        here = self._units.get(node, [])
-        if not draft.lost or not draft.lost.keys() & {self._leaf[unit] for unit, _ in here}:
-            return here
-        return sorted(here, key=lambda row: self._price(row[0], draft, {}))
+        rows = self._units.get(node, [])
+        if not draft.lost or not draft.lost.keys() & {self._leaf[unit] for unit, _ in rows}:
+            return rows
+        return sorted(rows, key=lambda row: self._price(row[0], draft, {}))
 
     def _price(self, unit: int, draft: _Draft, lost: dict[int, int]) -> Price:
-        """Return what a unit costs more when others are gone, and note that its leaf loses a member."""
+        """Return what a unit costs more when others are evicted, and note that its leaf loses a member."""
         price = self._prices[unit]
         leaf = self._leaf[unit]
         spare = self._spare.get(leaf)

@@ -44,66 +44,70 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """Return why preemption does not help; nothing where it was not considered, or the verdict has it already."""
-        made = self.preemption
-        if not isinstance(made, NoPreemption) or made.cause == "not-triggered":
+        preemption = self.preemption
+        if not isinstance(preemption, NoPreemption) or preemption.cause == "not-triggered":
             return ()
-        return () if self.verdict.reasons[: len(made.reasons)] == made.reasons else made.reasons
+        return (
+            ()
+            if self.verdict.reasons[: len(preemption.reasons)] == preemption.reasons
+            else preemption.reasons
+        )
 
     @property
     def notes_reduced(self) -> tuple[str, ...]:
         """Return the notes without names of other namespaces; empty: there are none in them."""
-        made = self.preemption
-        return made.reduced if isinstance(made, NoPreemption) and self.notes else ()
+        preemption = self.preemption
+        return preemption.reduced if isinstance(preemption, NoPreemption) and self.notes else ()
 
 
 def judge(
-    request: PlanRequest, *, fleet: NodeTable | None = None, verdict: Verdict | None = None
+    request: PlanRequest, *, node_table: NodeTable | None = None, verdict: Verdict | None = None
 ) -> Judgement:
     """Plan a tree, and search units to evict if it is refused.
 
     Args:
         request: Without `evictable` this is `plan`.
-        fleet: The node table of the same `request.nodes` object; it changes only the time taken.
+        node_table: The node table of the same `request.nodes` object; it changes only the time taken.
         verdict: The result of `plan` for the same nodes and tree without an explanation; None computes it.
     """
     bare = msgspec.structs.replace(request, evictable=None)
-    if fleet is None or fleet.nodes is not request.nodes:
-        fleet = NodeTable(request.nodes)
+    if node_table is None or node_table.nodes is not request.nodes:
+        node_table = NodeTable(request.nodes)
     if request.evictable is None:
-        return Judgement(verdict=plan(bare, fleet=fleet))
+        return Judgement(verdict=plan(bare, node_table=node_table))
     if verdict is None:
-        verdict = plan(msgspec.structs.replace(bare, explain=False), fleet=fleet)
+        verdict = plan(msgspec.structs.replace(bare, explain=False), node_table=node_table)
     if not may_trigger_preemption(request, verdict):
         if bare.explain and isinstance(verdict, Refusal):
-            verdict = plan(bare, fleet=fleet)
+            verdict = plan(bare, node_table=node_table)
         return Judgement(verdict=verdict)
-    made = preempt(request, fleet=fleet, verdict=verdict)
-    if isinstance(made, PreemptionPlan) or isinstance(verdict, Plan):
-        return Judgement(verdict=verdict, preemption=made)
-    refusal = refused(verdict, made)
+    preemption = preempt(request, node_table=node_table, verdict=verdict)
+    if isinstance(preemption, PreemptionPlan) or isinstance(verdict, Plan):
+        return Judgement(verdict=verdict, preemption=preemption)
+    refusal = refused(verdict, preemption)
     if bare.explain and refusal.outcome != "waiting":
-        refusal = _explained(request, fleet, refusal, made)
-    return Judgement(verdict=refusal, preemption=made)
+        refusal = _explained(request, node_table, refusal, preemption)
+    return Judgement(verdict=refusal, preemption=preemption)
 
 
-def refused(verdict: Refusal, made: NoPreemption) -> Refusal:
+def refused(verdict: Refusal, preemption: NoPreemption) -> Refusal:
     """Return a refusal after the search for victims: it proves nothing if that does not."""
-    if made.cause == "comes-free":
-        return awaiting(verdict, made)
+    if preemption.cause == "comes-free":
+        return awaiting(verdict, preemption)
     search = msgspec.structs.replace(
-        verdict.search, exhausted=verdict.search.exhausted and made.cause != "unknown"
+        verdict.search, exhausted=verdict.search.exhausted and preemption.cause != "unknown"
     )
-    outcome = "unknown" if made.cause == "unknown" else verdict.outcome
+    outcome = "unknown" if preemption.cause == "unknown" else verdict.outcome
     return msgspec.structs.replace(verdict, outcome=outcome, search=search)
 
 
-def awaiting(verdict: Refusal, made: NoPreemption) -> Refusal:
+def awaiting(verdict: Refusal, preemption: NoPreemption) -> Refusal:
     """Return that a tree waits for terminating pods; nothing else is needed."""
     return msgspec.structs.replace(
         verdict,
         outcome="waiting",
         status="Wait",
-        reasons=(*made.reasons, *verdict.reasons),
+        reasons=(*preemption.reasons, *verdict.reasons),
         conflict=(),
         changes=(),
         when_empty="",
@@ -115,17 +119,17 @@ def awaiting(verdict: Refusal, made: NoPreemption) -> Refusal:
 
 
 def _explained(
-    request: PlanRequest, fleet: NodeTable, refusal: Refusal, made: NoPreemption
+    request: PlanRequest, node_table: NodeTable, refusal: Refusal, preemption: NoPreemption
 ) -> Refusal:
     """Return a refusal with its conflict, and with what would help."""
-    pods = list(_may_go(request)) if made.cause != "never" else []
+    pods = list(_may_go(request)) if preemption.cause != "never" else []
     roomier = without(request, pods)
     roomier = msgspec.structs.replace(roomier, evictable=None, rejected_nodes=())
-    table = fleet.renewed(roomier.nodes)
+    table = node_table.renewed(roomier.nodes)
     solved = solve(roomier, table, maximise=False) if pods else None
     if solved is None or solved.solution is not None or not solved.proved:
         # no eviction changes anything, or it is not the capacity of units that decides
-        alone = plan(msgspec.structs.replace(request, evictable=None), fleet=fleet)
+        alone = plan(msgspec.structs.replace(request, evictable=None), node_table=node_table)
         assert isinstance(alone, Refusal)
         return msgspec.structs.replace(
             refusal,
@@ -136,12 +140,12 @@ def _explained(
         )
     refusal = compared_with_empty(refusal, request)
     explanation = explain(roomier, table, solved, request.rejected_nodes)
-    usable = FREE if made.cause == "not-triggered" else FREE_OR_LOWER
+    usable = FREE if preemption.cause == "not-triggered" else FREE_OR_LOWER
     conflict = (
         msgspec.structs.replace(c, message=c.message.replace(FREE, usable))
         for c in explanation.conflict
     )
-    planned = (_planned(request, fleet, change) for change in explanation.changes)
+    planned = (_planned(request, node_table, change) for change in explanation.changes)
     changes = [change for change in planned if change is not None]
     return msgspec.structs.replace(
         refusal,
@@ -161,27 +165,27 @@ def _may_go(request: PlanRequest) -> Iterator[PlanVictim]:
             yield from unit.pods
 
 
-def _planned(request: PlanRequest, fleet: NodeTable, change: Relaxation) -> Relaxation | None:
+def _planned(request: PlanRequest, node_table: NodeTable, change: Relaxation) -> Relaxation | None:
     """Return a change with the units that must be evicted beside it; None: it does not help after all."""
     budget = max(request.budget // BUDGET_PART, 1)
     changed = with_change(msgspec.structs.replace(request, explain=False, budget=budget), change)
     if change.kind == "reservation":  # what runs on an emptied node is gone already
         changed = _without_units_on(changed, set(change.nodes))
-    table = fleet.renewed(changed.nodes)
-    verdict = plan(msgspec.structs.replace(changed, evictable=None), fleet=table)
+    table = node_table.renewed(changed.nodes)
+    verdict = plan(msgspec.structs.replace(changed, evictable=None), node_table=table)
     if isinstance(verdict, Plan):
         return change
-    made = preempt(changed, fleet=table, verdict=verdict)
-    if isinstance(made, PreemptionPlan):
+    preemption = preempt(changed, node_table=table, verdict=verdict)
+    if isinstance(preemption, PreemptionPlan):
         readers = Visibility.of((request.root.key.namespace,))
         names = tuple(
             name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
-            for unit in (*made.victims, *made.superseded)
+            for unit in (*preemption.victims, *preemption.superseded)
         )
         return _evicting(change, names) if names else change
-    if made.cause == "comes-free":
+    if preemption.cause == "comes-free":
         return change
-    return _evicting(change, (SOME_UNITS,)) if made.cause == "unknown" else None
+    return _evicting(change, (SOME_UNITS,)) if preemption.cause == "unknown" else None
 
 
 def _evicting(change: Relaxation, names: tuple[str, ...]) -> Relaxation:

@@ -2,11 +2,7 @@
 
 The model of `solve.cp_sat_placement` with a boolean per unit (evicted or not), and with the capacity that evicted
 units free on their nodes. The parts of the cost are minimised one after the other; each is then a constraint.
-Only units that a cheaper set than the one found first can have are in the model (`cost_bounds`); if there are none,
-nothing is solved.
-
-A pod affinity that selects its own pods holds anywhere once no placed pod is counted, and else only beside counted
-ones. These are different problems, so there is one model for each choice of such rules (`_regimes`).
+Only units that a cheaper set than the one found first can have are in the model (`cost_bounds`).
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ COEFFICIENT_MAX = 1 << 40  # in an objective that combines several parts of the 
 class CheapestVictims:
     """The result of the solver."""
 
-    gone: Bools | None  # None: none was found that costs less
+    evicted: Bools | None  # None: none was found that costs less
     solution: Solution
     proved: bool  # no set costs less, apart from the order by names
     steps: int
@@ -83,7 +79,7 @@ def find_cheapest(
     promising: Promising,
     *,
     limit: int,
-    wanted: int,
+    min_pods: int,
     hint: tuple[Bools, Solution],
 ) -> CheapestVictims:
     """Find the cheapest set of units without which the tree can be placed.
@@ -93,23 +89,25 @@ def find_cheapest(
         cost_model: The costs of sets.
         promising: The units that may be in it.
         limit: Search nodes that may be spent on building the model and solving it.
-        wanted: Smallest number of pods to place; 0: the minimum of the tree.
+        min_pods: Smallest number of pods to place; 0: the minimum of the tree.
         hint: A set and a placement to start from.
     """
-    if promising.proved:
+    if promising.proved:  # no unit that a cheaper set could have: there is nothing to solve
         return CheapestVictims(None, {}, proved=True, steps=0)
     best = CheapestVictims(None, {}, proved=True, steps=0)
 
-    def price(found: CheapestVictims) -> VictimCost:
-        gone = found.gone if found.gone is not None else hint[0]
-        return cost_model.cost([int(i) for i in np.flatnonzero(gone)])
+    def price(candidate: CheapestVictims) -> VictimCost:
+        evicted = candidate.evicted if candidate.evicted is not None else hint[0]
+        return cost_model.cost([int(i) for i in np.flatnonzero(evicted)])
 
-    for model, left in _models(eviction_view, cost_model, promising.units, limit, wanted, best):
-        found = model.minimise(left, hint)
-        best.steps += found.steps
-        best.proved &= found.proved
-        if found.gone is not None and (best.gone is None or price(found) < price(best)):
-            best.gone, best.solution = found.gone, found.solution
+    for model, left in _models(eviction_view, cost_model, promising.units, limit, min_pods, best):
+        candidate = model.minimise(left, hint)
+        best.steps += candidate.steps
+        best.proved &= candidate.proved
+        if candidate.evicted is not None and (
+            best.evicted is None or price(candidate) < price(best)
+        ):
+            best.evicted, best.solution = candidate.evicted, candidate.solution
     return best
 
 
@@ -127,16 +125,16 @@ def find_any(
     Returns:
         A set and the placement. `proved`: no set allows more pods; without a set: none is enough.
     """
-    units = ~eviction_view.none_gone
+    units = ~eviction_view.none_evicted
     best = CheapestVictims(None, {}, proved=True, steps=0)
     for model, left in _models(eviction_view, cost_model, units, limit, 0, best):
-        found = model.place(left, maximise=maximise)
-        best.steps += found.steps
-        best.proved &= found.proved
-        if found.gone is not None and (
-            best.gone is None or size(found.solution) > size(best.solution)
+        candidate = model.place(left, maximise=maximise)
+        best.steps += candidate.steps
+        best.proved &= candidate.proved
+        if candidate.evicted is not None and (
+            best.evicted is None or size(candidate.solution) > size(best.solution)
         ):
-            best.gone, best.solution = found.gone, found.solution
+            best.evicted, best.solution = candidate.evicted, candidate.solution
             if not maximise:
                 return best
     return best
@@ -147,7 +145,7 @@ def _models(
     cost_model: CostModel,
     units: Bools,
     limit: int,
-    wanted: int,
+    min_pods: int,
     answer: CheapestVictims,
 ) -> Iterator[tuple[_Model, int]]:
     """Yield a model for each regime, and how many search nodes are left to solve it; note in `answer` what is not proved."""
@@ -164,7 +162,7 @@ def _models(
         if share <= 0 or _least_size(eviction_view, problem, units) > share // BUILD_SHARE:
             answer.proved = False
             continue
-        model = _Model(eviction_view, problem, cost_model, units, wanted, cleared)
+        model = _Model(eviction_view, problem, cost_model, units, min_pods, cleared)
         fits = model.build(share // BUILD_SHARE)
         built = model.built()
         answer.steps += min(built, share)
@@ -175,7 +173,11 @@ def _models(
 
 
 def _regimes(eviction_view: PostEvictionView, units: Bools) -> list[frozenset[int]]:
-    """Return the choices of near rules that count no pod any more; those that count some come first."""
+    """Return the sets of near rules for each of which there is a model; the smallest sets come first.
+
+    A pod affinity that selects its own pods holds anywhere once no placed pod is counted, and else only beside counted
+    pods. These are different problems. The rules of a set count no pod any more, all others count some.
+    """
     if not len(eviction_view.counting):
         return [frozenset()]
     clearable = eviction_view.clearable(units)
@@ -190,13 +192,13 @@ class _Model(PlacementModel):
         problem: PlacementProblem,
         cost_model: CostModel,
         units: Bools,
-        wanted: int,
+        min_pods: int,
         cleared: frozenset[int],
     ) -> None:
         self.eviction_view = eviction_view
         self.cost_model = cost_model
         self.units = units  # that may be evicted, shape (units,)
-        self.wanted = wanted
+        self.min_pods = min_pods
         self.cleared = cleared  # near rules that must count no pod any more
         self.barriers = [b for b in eviction_view.barriers if units[b.unit]]
         self.near = list(self._near_domains())
@@ -205,7 +207,7 @@ class _Model(PlacementModel):
         barred += [np.flatnonzero(domain.nodes) for domain in self.near]
         touched = np.unique(np.concatenate([eviction_view.node[self.rows], *barred]))
         super().__init__(problem, bound_all(problem), _cells(problem, touched))
-        self.gone = {i: self.model.new_bool_var("") for i in np.flatnonzero(units).tolist()}
+        self.evicted = {i: self.model.new_bool_var("") for i in np.flatnonzero(units).tolist()}
 
     def _near_domains(self) -> Iterator[_NearDomain]:
         """Yield the domains in which every counted pod of a near rule may go."""
@@ -215,15 +217,15 @@ class _Model(PlacementModel):
             pods = view.counts_of(index) if rule.kind == "near" and judged else {}
             leaving = [(unit, pod) for unit in pods if self.units[unit] for pod in pods[unit]]
             for table, key in zip(rule.there, rule.keys, strict=True) if leaving else ():
-                codes, values = view.fleet.label(key)
+                codes, values = view.node_table.label(key)
                 by_value: dict[int, dict[int, int]] = {}
                 for unit, pod in leaving:
-                    code = int(codes[view.fleet.index[pod.node]])
+                    code = int(codes[view.node_table.index[pod.node]])
                     counts = by_value.setdefault(code, {})
                     counts[unit] = counts.get(unit, 0) + 1
-                there = dict(table)
+                pods_by_value = dict(table)
                 for code, counts in by_value.items():
-                    if code >= 0 and sum(counts.values()) >= there.get(values[code], 0):
+                    if code >= 0 and sum(counts.values()) >= pods_by_value.get(values[code], 0):
                         yield _NearDomain(rule.shapes, codes == code, counts)
 
     def build(self, limit: int) -> bool:
@@ -241,9 +243,9 @@ class _Model(PlacementModel):
         self._claims()
         self._barriers()
         self._nearness()
-        if self.wanted:
+        if self.min_pods:
             pods = [v for leaves in self.leaves for v in leaves.pods.values()]
-            self.model.add(self.cp.LinearExpr.sum(pods) >= self.wanted)
+            self.model.add(self.cp.LinearExpr.sum(pods) >= self.min_pods)
         return True
 
     def _node_capacities(self, users: dict[int, list[tuple[int, cp_model.IntVar]]]) -> None:
@@ -252,15 +254,15 @@ class _Model(PlacementModel):
         rows: dict[int, list[int]] = {}
         for row in self.rows:
             rows.setdefault(int(eviction_view.node[row]), []).append(row)
-        for node, here in rows.items():
+        for node, node_rows in rows.items():
             pods = users.get(node, [])
             for axis in range(eviction_view.capacity.width):
                 asks = [int(self.problem.requests[k, axis]) for k, _ in pods]
                 if not any(asks):
                     continue
                 taken = self.cp.LinearExpr.weighted_sum([v for _, v in pods], asks)
-                backs = [int(eviction_view.back[r, axis]) for r in here]
-                units = [self.gone[int(eviction_view.unit[r])] for r in here]
+                backs = [int(eviction_view.back[r, axis]) for r in node_rows]
+                units = [self.evicted[int(eviction_view.unit[r])] for r in node_rows]
                 back = self.cp.LinearExpr.weighted_sum(units, backs)
                 free = int(eviction_view.capacity.free[node, axis])
                 if free >= 0:
@@ -273,13 +275,13 @@ class _Model(PlacementModel):
 
     def _claims(self) -> None:
         """Forbid pods with a claim as long as a unit that holds it is not evicted."""
-        claims_of = [(i, self.eviction_view.claims[i]) for i in self.gone]
+        claims_of = [(i, self.eviction_view.claims[i]) for i in self.evicted]
         claims_of = [(i, claims) for i, claims in claims_of if claims]
         for leaves in self.leaves:
             for (kind, _), variable in leaves.pods.items():
                 for unit, claims in claims_of:
                     if claims & self.problem.claims[kind]:
-                        self.model.add(variable <= self.gone[unit])
+                        self.model.add(variable <= self.evicted[unit])
 
     def _barriers(self) -> None:
         """Forbid pods on the nodes of a barrier as long as its unit is not evicted."""
@@ -289,18 +291,18 @@ class _Model(PlacementModel):
                 for (kind, cell), variable in leaves.pods.items():
                     barred = self.problem.kinds[kind] in barrier.shapes
                     if barred and barrier.nodes[self.cells[cell].nodes[0]]:
-                        self.model.add(variable <= most * self.gone[barrier.unit])
+                        self.model.add(variable <= most * self.evicted[barrier.unit])
 
     def _nearness(self) -> None:
         """Allow pods with an affinity only beside counted pods that stay, or let all of these go."""
         for rule in self.cleared:
             for unit in self.eviction_view.counts_of(rule):
-                self.model.add(self.gone[unit] == 1)
+                self.model.add(self.evicted[unit] == 1)
         every = sum(g.size for g in self.problem.groups)
         for place in self.near:
-            here = self.model.new_bool_var("")
-            stay = [(1 - self.gone[unit]) * pods for unit, pods in place.pods.items()]
-            self.model.add(here <= self.cp.LinearExpr.sum(stay))
+            allowed = self.model.new_bool_var("")
+            stay = [(1 - self.evicted[unit]) * pods for unit, pods in place.pods.items()]
+            self.model.add(allowed <= self.cp.LinearExpr.sum(stay))
             pods = [
                 variable
                 for leaves in self.leaves
@@ -308,17 +310,17 @@ class _Model(PlacementModel):
                 if self.problem.kinds[kind] in place.shapes
                 and place.nodes[self.cells[cell].nodes[0]]
             ]
-            self.model.add(self.cp.LinearExpr.sum(pods) <= every * here)
+            self.model.add(self.cp.LinearExpr.sum(pods) <= every * allowed)
 
     def _starts(self, rule: SpreadDomains) -> tuple[Sequence[cp_model.LinearExprT], int]:
         """Return the pods per domain that stay, before any member is placed, and their sum at most."""
         starts: list[cp_model.LinearExprT] = rule.start.tolist()
         counted = int(rule.start.sum())
         for unit, pods in self.eviction_view.counts_of(rule.rule).items():
-            for pod in pods if unit in self.gone else ():
-                domain = int(rule.domain[self.eviction_view.fleet.index[pod.node]])
+            for pod in pods if unit in self.evicted else ():
+                domain = int(rule.domain[self.eviction_view.node_table.index[pod.node]])
                 if domain >= 0:
-                    starts[domain] += 1 - self.gone[unit]
+                    starts[domain] += 1 - self.evicted[unit]
                     counted += 1
         return starts, counted
 
@@ -327,8 +329,8 @@ class _Model(PlacementModel):
     def _parts(self) -> list[_Part]:
         """Return the fields of `VictimCost` as linear expressions, in its order."""
         units = self.eviction_view.units
-        running = [i for i in self.gone if units[i].has_cost]
-        free = [i for i in self.gone if not units[i].has_cost]
+        running = [i for i in self.evicted if units[i].has_cost]
+        free = [i for i in self.evicted if not units[i].has_cost]
         return [
             self._violations(running),
             self._highest(running),
@@ -343,7 +345,7 @@ class _Model(PlacementModel):
         ]
 
     def _sum(self, chosen: list[int], factors: list[int]) -> _Part:
-        pairs = [(self.gone[i], f) for i, f in zip(chosen, factors, strict=True) if f]
+        pairs = [(self.evicted[i], f) for i, f in zip(chosen, factors, strict=True) if f]
         return _Part([v for v, _ in pairs], [f for _, f in pairs], sum(f for _, f in pairs))
 
     def _violations(self, running: list[int]) -> _Part:
@@ -359,7 +361,7 @@ class _Model(PlacementModel):
                 continue
             over = self.model.new_int_var(0, most, "")
             taken = self.cp.LinearExpr.weighted_sum(
-                [self.gone[i] for i, _ in pairs], [pods for _, pods in pairs]
+                [self.evicted[i] for i, _ in pairs], [pods for _, pods in pairs]
             )
             self.model.add(over >= taken - allowed)
             part.variables.append(over)
@@ -372,7 +374,7 @@ class _Model(PlacementModel):
         rank = {priority: n for n, priority in enumerate(levels, start=1)}
         top = self.model.new_int_var(0, len(levels), "")
         for i in running:
-            self.model.add(top >= rank[self.eviction_view.units[i].priority] * self.gone[i])
+            self.model.add(top >= rank[self.eviction_view.units[i].priority] * self.evicted[i])
         return _Part([top], [1], len(levels))
 
     def _broken(self, running: list[int]) -> _Part:
@@ -399,7 +401,7 @@ class _Model(PlacementModel):
             if not holds[index]:
                 continue
             below = [(fallen[c], 1) for c in below_of.get(index, ()) if c in fallen]
-            terms = below + [(self.gone[i], n) for i, n in lost.get(index, [])]
+            terms = below + [(self.evicted[i], n) for i, n in lost.get(index, [])]
             children = sum(holds[c] for c in below_of.get(index, ()))
             spare = gang.running + children - gang.minimum
             most = sum(n for _, n in terms)
@@ -424,7 +426,7 @@ class _Model(PlacementModel):
     def minimise(self, limit: int, hint: tuple[Bools, Solution]) -> CheapestVictims:
         """Minimise the parts of the cost in order; several at once if their ranges fit into one objective."""
         self._hint(hint[1])
-        for unit, variable in self.gone.items():
+        for unit, variable in self.evicted.items():
             self.model.add_hint(variable, bool(hint[0][unit]))
         best = CheapestVictims(None, {}, proved=True, steps=0)
         for part in _joined([p for p in self._parts() if not p.void]):
@@ -438,7 +440,7 @@ class _Model(PlacementModel):
             if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
                 best.proved = False
                 return best
-            best.gone = self._gone(solver)
+            best.evicted = self._evicted(solver)
             best.solution = self._read(solver)
             if status != self.cp.OPTIMAL or best.steps >= limit:
                 best.proved = False
@@ -460,12 +462,14 @@ class _Model(PlacementModel):
         if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
             return CheapestVictims(None, {}, proved=False, steps=steps)
         proved = status == self.cp.OPTIMAL or not maximise
-        return CheapestVictims(self._gone(solver), self._read(solver), proved=proved, steps=steps)
+        return CheapestVictims(
+            self._evicted(solver), self._read(solver), proved=proved, steps=steps
+        )
 
-    def _gone(self, solver: cp_model.CpSolver) -> Bools:
-        gone = np.zeros_like(self.units)
-        gone[[i for i, v in self.gone.items() if solver.boolean_value(v)]] = True
-        return gone
+    def _evicted(self, solver: cp_model.CpSolver) -> Bools:
+        evicted = np.zeros_like(self.units)
+        evicted[[i for i, v in self.evicted.items() if solver.boolean_value(v)]] = True
+        return evicted
 
     def _solver(self, limit: int) -> cp_model.CpSolver:
         solver = self.cp.CpSolver()
@@ -495,7 +499,7 @@ def _least_size(view: PostEvictionView, problem: PlacementProblem, units: Bools)
 
 def _cells(problem: PlacementProblem, touched: np.ndarray) -> list[NodeClass]:
     """Return each node with units as a class of its own, and merge the others."""
-    apart = np.zeros(problem.fleet.size, dtype=np.bool_)
+    apart = np.zeros(problem.node_table.size, dtype=np.bool_)
     apart[touched] = True
     merged = make_node_classes(
         dataclasses.replace(problem, counts=np.where(apart, 0, problem.counts))

@@ -6,9 +6,6 @@ the search, which tries hundreds of sets.
 Evicting more never takes a place from a member, with two exceptions: a pod affinity may need the pods that go, and a
 topology spread measures every domain against the one with the fewest pods. Where such a rule counts units, each set
 of units is judged with the counts that remain (`base`), and `full`, which leaves these rules out, is an upper bound.
-
-Note: `PlanNode.host_ports` lists a port once, however many pods use it. A port is therefore free when the last
-of the evictable or terminating pods that use it is gone.
 """
 
 from __future__ import annotations
@@ -29,13 +26,13 @@ from extender.core.planner.plan_types import PlanNode, PlanRequest, PlanRule
 from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 from extender.core.planner.solve.greedy_placement import Solution
 
-BASES_MAX = 64  # problems that are kept, one for each combination of counted units that are gone
+BASES_MAX = 64  # problems that are kept, one for each combination of counted units that are evicted
 
 
-def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
-    """Return the request after some pods of its `evictable` are gone; they and their units are removed from it."""
+def without(request: PlanRequest, evicted: Iterable[PlanVictim]) -> PlanRequest:
+    """Return the request after some pods of its `evictable` are evicted; they and their units are removed from it."""
     source = request.evictable or Evictable(priority=0)
-    pods = list(gone)
+    pods = list(evicted)
     if not pods:
         return request
     left = {pod.uid for pod in pods}
@@ -76,11 +73,11 @@ def _without_counts(
             value = pod.node if rule.kind == "spread" else nodes[pod.node].labels.get(key)
             if value is not None and value in table:
                 table[value] -= 1
-    made = list(request.rules)
+    rules = list(request.rules)
     for i, left in tables.items():
-        there = tuple(tuple(sorted((v, n) for v, n in t.items() if n > 0)) for t in left)
-        made[i] = msgspec.structs.replace(made[i], there=there)
-    return tuple(made)
+        counts = tuple(tuple(sorted((v, n) for v, n in t.items() if n > 0)) for t in left)
+        rules[i] = msgspec.structs.replace(rules[i], there=counts)
+    return tuple(rules)
 
 
 def _pods(source: Evictable) -> Iterator[PlanVictim]:
@@ -138,15 +135,19 @@ class PostEvictionCapacity:
         self._count_twice(request)
 
     def _count_twice(self, request: PlanRequest) -> None:
-        """Subtract a port for every pod that uses it, not only for the first one on a node."""
+        """Subtract a port for every pod that uses it, not only for the first one on a node.
+
+        `PlanNode.host_ports` lists a port once, however many pods use it. So the port is free when the last of the
+        evictable or terminating pods that use it is evicted.
+        """
         source = request.evictable or Evictable(priority=0)
         place = {node.name: i for i, node in enumerate(request.nodes)}
-        seen: set[tuple[NodeName, HostPort]] = set()
+        used: set[tuple[NodeName, HostPort]] = set()
         for pod in _pods(source) if self.ports else ():
             for port in source.shapes[pod.shape].host_ports:
-                if (pod.node, port) in seen and pod.node in place:
+                if (pod.node, port) in used and pod.node in place:
                     self.free[place[pod.node], len(self.names) :] -= self._conflicts((port,))
-                seen.add((pod.node, port))
+                used.add((pod.node, port))
 
     def _conflicts(self, ports: Iterable[HostPort]) -> Ints:
         """Count per port axis the ports that conflict with it."""
@@ -171,7 +172,10 @@ class PostEvictionCapacity:
         return np.array([*amounts, *port_request(shape, self.ports)], dtype=np.int64)
 
     def freed_by(
-        self, units: Sequence[Sequence[PlanVictim]], shapes: Sequence[PodShape], fleet: NodeTable
+        self,
+        units: Sequence[Sequence[PlanVictim]],
+        shapes: Sequence[PodShape],
+        node_table: NodeTable,
     ) -> tuple[Ints, Ints, Ints]:
         """Return the capacity that units free: per row a unit, a node, and the amounts, shape (rows, axes)."""
         rows: dict[tuple[int, int], int] = {}  # by unit and node
@@ -179,7 +183,7 @@ class PostEvictionCapacity:
         shape_of_pod: list[int] = []
         for number, pods in enumerate(units):
             for pod in pods:
-                place = fleet.index.get(pod.node)
+                place = node_table.index.get(pod.node)
                 if place is not None:
                     row_of_pod.append(rows.setdefault((number, place), len(rows)))
                     shape_of_pod.append(pod.shape)
@@ -208,15 +212,17 @@ class EvictionBarrier:
 
 
 class PostEvictionView:
-    """The compiled problem as a function of the units that are gone; terminating pods are always gone."""
+    """The compiled problem as a function of the units that are evicted; terminating pods are always gone."""
 
-    def __init__(self, request: PlanRequest, fleet: NodeTable) -> None:
+    def __init__(self, request: PlanRequest, node_table: NodeTable) -> None:
         source = request.evictable or Evictable(priority=0)
         self.source = source
         self.request = without(request, source.going)
         lower = [u for u in source.units if u.priority < source.priority]
         # rules that are not judged even while all units run; what they count stays
-        self.unjudged = compile_rules(self.request, fleet).unjudged if self.request.rules else {}
+        self.unjudged = (
+            compile_rules(self.request, node_table).unjudged if self.request.rules else {}
+        )
         self.withheld = tuple(u for u in lower if self._rules_of(u) & self.unjudged.keys())
         self.units: tuple[PlanUnit, ...] = tuple(u for u in lower if u not in self.withheld)
         counting = [i for i, u in enumerate(self.units) if self._rules_of(u)]
@@ -224,15 +230,15 @@ class PostEvictionView:
             counting, dtype=np.int64
         )  # units that a near or spread rule counts
         self._everything = without(self.request, (p for u in self.units for p in u.pods))
-        self.fleet = fleet.renewed(self._everything.nodes)
+        self.node_table = node_table.renewed(self._everything.nodes)
         self.bound_request = self._bound_request()
-        self.full: PlacementProblem = compile_request(self.bound_request, self.fleet)
+        self.full: PlacementProblem = compile_request(self.bound_request, self.node_table)
         # rules that are not judged without some units, in the problems compiled until now
         self.unjudged_after: dict[int, str] = {}
         self._bases: dict[bytes, PlacementProblem] = {}
         self.capacity = PostEvictionCapacity(self.request, self.full.shapes)
         self.unit, self.node, self.back = self.capacity.freed_by(
-            [u.pods for u in self.units], source.shapes, self.fleet
+            [u.pods for u in self.units], source.shapes, self.node_table
         )
         self.claims = [
             frozenset(c for p in u.pods for c in source.shapes[p.shape].exclusive_claims)
@@ -262,7 +268,7 @@ class PostEvictionView:
         return numbers
 
     def _compiled(self, leaves: Callable[[int, int], bool]) -> PlacementProblem:
-        """Compile what is left when all units are gone, but for the counts of near and spread rules.
+        """Compile what is left when all units are evicted, but for the counts of near and spread rules.
 
         Args:
             leaves: Whether a rule does not count a unit any more, both given by their numbers.
@@ -277,7 +283,7 @@ class PostEvictionView:
         ]
         rules = _without_counts(self.request, counted)
         request = msgspec.structs.replace(self._everything, rules=rules)
-        problem = compile_request(request, self.fleet)
+        problem = compile_request(request, self.node_table)
         for i in problem.rules.unjudged.keys() - self.unjudged.keys():
             # no unit is evicted for a placement that is not judged
             self.unjudged_after[i] = problem.rules.unjudged[i]
@@ -286,7 +292,7 @@ class PostEvictionView:
         return problem
 
     def _bound_request(self) -> PlanRequest:
-        """Return what is left when all units are gone, without the near and spread rules that count one."""
+        """Return what is left when all units are evicted, without the near and spread rules that count one."""
         if not len(self.counting):
             return self._everything
         counted = {i for number in self._counting for i in self._rules_of(self.units[number])}
@@ -298,23 +304,23 @@ class PostEvictionView:
         )
         return msgspec.structs.replace(self._everything, rules=rules)
 
-    def base(self, gone: Bools) -> PlacementProblem:
-        """Return the problem with the rules as they are when some units are gone, and the capacity as if all were."""
+    def base(self, evicted: Bools) -> PlacementProblem:
+        """Return the problem with the rules as they are when some units are evicted, and the capacity as if all were."""
         if not len(self.counting):
             return self.full
-        key = gone[self.counting].tobytes()
+        key = evicted[self.counting].tobytes()
         problem = self._bases.pop(key, None)
         if problem is None:
-            problem = self._compiled(lambda _, unit: bool(gone[unit]))
+            problem = self._compiled(lambda _, unit: bool(evicted[unit]))
         self._bases[key] = problem
         if len(self._bases) > BASES_MAX:
             del self._bases[next(iter(self._bases))]
         return problem
 
     def clearable(self, units: Bools) -> list[int]:
-        """Return the near rules that count no pod any more when some units are gone."""
-        gone = [self.units[i] for i in np.flatnonzero(units).tolist()]
-        left = without(self.request, (p for u in gone for p in u.pods))
+        """Return the near rules that count no pod any more when some units are evicted."""
+        evicted = [self.units[i] for i in np.flatnonzero(units).tolist()]
+        left = without(self.request, (p for u in evicted for p in u.pods))
         return [
             i
             for i, (before, after) in enumerate(zip(self.request.rules, left.rules, strict=True))
@@ -326,9 +332,9 @@ class PostEvictionView:
         near = [rule.kind == "near" for rule in self.request.rules]
         return self._compiled(lambda i, unit: i in cleared if near[i] else bool(units[unit]))
 
-    def keeps_rules(self, gone: Bools, solution: Solution) -> bool:
-        """Return whether a placement keeps the near and spread rules when some units are gone."""
-        problem = self.base(gone)
+    def keeps_rules(self, evicted: Bools, solution: Solution) -> bool:
+        """Return whether a placement keeps the near and spread rules when some units are evicted."""
+        problem = self.base(evicted)
         placed: list[dict[int, int]] = [{} for _ in problem.groups]  # per group, pods by node
         for index, by_kind in solution.items():
             for kind, nodes in by_kind.items():
@@ -349,47 +355,47 @@ class PostEvictionView:
         node_devices = [shape.node_devices for shape in self.request.shapes]
         for number, unit in enumerate(self.units):
             for pod in unit.pods:
-                node = self.fleet.index.get(pod.node)
+                node = self.node_table.index.get(pod.node)
                 doubts = (
                     self.source.shapes[pod.shape].node_devices if any(node_devices) else frozenset()
                 )
                 for uncounted_resource in sorted(doubts if node is not None else ()):
-                    here = np.zeros(self.fleet.size, dtype=np.bool_)
-                    here[node] = True
+                    on_node = np.zeros(self.node_table.size, dtype=np.bool_)
+                    on_node[node] = True
                     alike = frozenset(
                         i for i, words in enumerate(node_devices) if uncounted_resource in words
                     )
                     if alike and unit.kind != "reservation":
-                        yield EvictionBarrier(number, alike, here, uncounted_resource)
+                        yield EvictionBarrier(number, alike, on_node, uncounted_resource)
                 for i in pod.rules if node is not None else ():
                     rule = self.request.rules[i]
-                    codes, _ = self.fleet.label(rule.keys[0])
+                    codes, _ = self.node_table.label(rule.keys[0])
                     if rule.kind == "apart" and node is not None and codes[node] >= 0:
                         shapes = frozenset(rule.shapes or rule.about)
                         yield EvictionBarrier(number, shapes, codes == codes[node])
 
     @property
-    def none_gone(self) -> Bools:
-        """Return the set in which no unit is gone, shape (units,)."""
+    def none_evicted(self) -> Bools:
+        """Return the set in which no unit is evicted, shape (units,)."""
         return np.zeros(len(self.units), dtype=np.bool_)
 
-    def free(self, gone: Bools) -> Ints:
+    def free(self, evicted: Bools) -> Ints:
         """Return the free capacity, shape (nodes, axes of `capacity`); negative where overcommitted."""
         free = self.capacity.free.copy()
-        rows = gone[self.unit]
+        rows = evicted[self.unit]
         np.add.at(free, self.node[rows], self.back[rows])
         return free
 
-    def in_use(self, gone: Bools) -> frozenset[str]:
+    def in_use(self, evicted: Bools) -> frozenset[str]:
         """Return the exclusive claims that no member can use while the other units run."""
         if not self._freed:
             return self.full.in_use
-        held = {c for i in self.holders[~gone[self.holders]] for c in self.claims[i]}
+        held = {c for i in self.holders[~evicted[self.holders]] for c in self.claims[i]}
         return self.full.in_use | (self._freed & held)
 
     def problem(
         self,
-        gone: Bools,
+        evicted: Bools,
         within: Bools | None = None,
         *,
         pessimistic: bool = True,
@@ -398,21 +404,21 @@ class PostEvictionView:
         """Return the compiled problem without some units.
 
         Args:
-            gone: Per unit, shape (units,).
+            evicted: Per unit, shape (units,).
             within: Per node: where members may be placed; None: everywhere.
             pessimistic: Apply barriers that are only assumed, too.
             base: Has the rules; None: as they are without these units.
         """
-        full, width = base or self.base(gone), self.capacity.width
+        full, width = base or self.base(evicted), self.capacity.width
         free = full.free.copy()
-        free[:, :width] = np.maximum(self.free(gone), 0)
+        free[:, :width] = np.maximum(self.free(evicted), 0)
         allowed = full.allowed if within is None else full.allowed & within
         if self.barriers:
             allowed = allowed.copy()
             for barrier in self.barriers:
-                if not gone[barrier.unit] and (pessimistic or not barrier.uncounted_resource):
+                if not evicted[barrier.unit] and (pessimistic or not barrier.uncounted_resource):
                     allowed[[s in barrier.shapes for s in full.kinds]] &= ~barrier.nodes
-        in_use = self.in_use(gone)
+        in_use = self.in_use(evicted)
         counts = np.zeros_like(full.counts)
         for k in range(len(full.kinds)):
             if full.claims[k] & in_use:
@@ -424,7 +430,7 @@ class PostEvictionView:
 
     def units_affecting(self, within: Bools | None) -> Bools:
         """Return which units free something on some nodes: capacity, a claim of a member, or a barrier."""
-        touches = self.none_gone
+        touches = self.none_evicted
         touches[self.unit if within is None else self.unit[within[self.node]]] = True
         touches[self.holders] = True
         touches[self.counting] = True

@@ -36,7 +36,7 @@ PROBES_MIN = 12  # for one step
 class VictimSet:
     """A valid set of victims, with the placement of the tree after their eviction."""
 
-    gone: Bools
+    evicted: Bools
     solution: Solution
     cost: VictimCost
     where: str  # the domain of the search; empty: anywhere
@@ -46,14 +46,14 @@ class VictimSet:
 class VictimSets:
     """The sets that were found, and the domains without any."""
 
-    found: list[VictimSet] = field(default_factory=list)
+    feasible: list[VictimSet] = field(default_factory=list)
     # evicting all units there is not enough
     infeasible: list[CandidateDomain] = field(default_factory=list)
 
     @property
     def best(self) -> VictimSet:
         """Return the cheapest set."""
-        return min(self.found, key=lambda c: c.cost)
+        return min(self.feasible, key=lambda c: c.cost)
 
 
 class Reprieve:
@@ -65,7 +65,7 @@ class Reprieve:
         cost_model: CostModel,
         effort: SearchBudget,
         *,
-        wanted: int,
+        min_pods: int,
     ) -> None:
         """Prepare the search.
 
@@ -73,81 +73,81 @@ class Reprieve:
             eviction_view: The problem without any set of units.
             cost_model: The costs of sets.
             effort: Search nodes that may be spent.
-            wanted: Smallest number of pods to place; 0: the minimum of the tree.
+            min_pods: Smallest number of pods to place; 0: the minimum of the tree.
         """
         self.eviction_view = eviction_view
         self.cost_model = cost_model
         self.effort = effort
-        self.wanted = wanted
+        self.min_pods = min_pods
         self.probes = 0
         self.allowed = PROBES_MAX  # upper limit of `probes` for the current step
-        self.places = CandidateDomains(eviction_view, cost_model, wanted=wanted)
+        self.places = CandidateDomains(eviction_view, cost_model, min_pods=min_pods)
         self.prices = self.places.prices
         self._promising_after: dict[VictimCost, Promising] = {}
-        self._bounds = CostBounds(eviction_view, cost_model, self.places, wanted=wanted)
+        self._bounds = CostBounds(eviction_view, cost_model, self.places, min_pods=min_pods)
         order = np.argsort(eviction_view.unit, kind="stable")
         cuts = np.searchsorted(
             eviction_view.unit[order], np.arange(len(eviction_view.units) + 1)
         ).tolist()
-        # per unit, into `removal.back`
+        # per unit, into `eviction_view.back`
         self._rows = [order[a:b] for a, b in itertools.pairwise(cuts)]
 
-    def search(self, gone: Bools, first: Solution) -> VictimSets:
+    def search(self, evicted: Bools, first: Solution) -> VictimSets:
         """Find sets of victims.
 
         Args:
-            gone: Units that are enough, per unit, shape (units,).
+            evicted: Units that are enough, per unit, shape (units,).
             first: A placement after their eviction, chosen without regard to the cost of victims.
         """
-        made = VictimSets(infeasible=[p for p in self.places.found if p.least is None])
-        made.found.append(self._candidate(gone, first, ""))
+        victim_sets = VictimSets(infeasible=[p for p in self.places.domains if p.least is None])
+        victim_sets.feasible.append(self._candidate(evicted, first, ""))
         promising_sets: list[tuple[VictimSet, CandidateDomain]] = []
         promising = self._promising()
         for place in promising:
-            if len(promising_sets) >= DOMAINS_MAX and self._costs_more(place, made):
+            if len(promising_sets) >= DOMAINS_MAX and self._costs_more(place, victim_sets):
                 break  # and all others are at least as expensive
             self._allot_probes(2 * len(promising))
             head = self._shortest_prefix(place, place.units)
             if head is not None:
                 promising_sets.append((head, place))
-                made.found.append(head)
-        if self.promising(made.best).proved:
-            return made
+                victim_sets.feasible.append(head)
+        if self.promising(victim_sets.best).proved:
+            return victim_sets
         promising_sets.sort(key=lambda pair: pair[0].cost)
         promising_sets = [
-            (h, p) for h, p in promising_sets[:DOMAINS_MAX] if not self._costs_more(p, made)
+            (h, p) for h, p in promising_sets[:DOMAINS_MAX] if not self._costs_more(p, victim_sets)
         ]
         for number, (head, place) in enumerate(promising_sets):
             orders = self.places.rankings(place)
             steps = (len(promising_sets) - number) * (len(orders) + 1)
             self._allot_probes(steps)
-            made.found.append(self._reduce(head, place))
-            reduced = {head.gone.tobytes()}
+            victim_sets.feasible.append(self._reduce(head, place))
+            reduced = {head.evicted.tobytes()}
             for done, order in enumerate(orders, start=1):
                 self._allot_probes(steps - done)
                 other = self._shortest_prefix(place, order)
-                if other is not None and other.gone.tobytes() not in reduced:
-                    reduced.add(other.gone.tobytes())
-                    made.found.append(self._reduce(other, place))
-        return made
+                if other is not None and other.evicted.tobytes() not in reduced:
+                    reduced.add(other.evicted.tobytes())
+                    victim_sets.feasible.append(self._reduce(other, place))
+        return victim_sets
 
-    def promising(self, made: VictimSet) -> Promising:
-        """Return which units a set may have that costs less than a known one."""
-        found = self._promising_after.get(made.cost)
-        if found is None:
-            found = self._bounds.promising(made.cost, made.gone)
-            self._promising_after[made.cost] = found
-        return found
+    def promising(self, victim_set: VictimSet) -> Promising:
+        """Return which units a set may have that costs less than a given set."""
+        promising = self._promising_after.get(victim_set.cost)
+        if promising is None:
+            promising = self._bounds.promising(victim_set.cost, victim_set.evicted)
+            self._promising_after[victim_set.cost] = promising
+        return promising
 
     def _promising(self) -> list[CandidateDomain]:
         """List the domains that the bounds allow, those with the lowest bound of the cost first."""
-        left = [place for place in self.places.found if place.least is not None]
+        left = [place for place in self.places.domains if place.least is not None]
         left.sort(key=lambda place: (place.least, len(place.units)))
         return left[:SKETCHES_MAX]
 
-    def _costs_more(self, place: CandidateDomain, made: VictimSets) -> bool:
+    def _costs_more(self, place: CandidateDomain, victim_sets: VictimSets) -> bool:
         """Return whether every set of a domain costs more than the best one known."""
-        best = made.best.cost
+        best = victim_sets.best.cost
         return place.least is None or place.least > (best.violations, best.highest)
 
     def _allot_probes(self, parts: int) -> None:
@@ -157,7 +157,7 @@ class Reprieve:
 
     # --- evicting ----------------------------------------------------------------------------------
 
-    def _probe(self, gone: Bools, place: CandidateDomain) -> Solution | None:
+    def _probe(self, evicted: Bools, place: CandidateDomain) -> Solution | None:
         """Return a placement of the tree without some units, or None if the greedy search finds none."""
         if self.probes >= self.allowed:
             return None
@@ -167,77 +167,79 @@ class Reprieve:
         except SearchBudgetExceeded:
             self.probes = self.allowed = PROBES_MAX
             return None
-        problem = self.eviction_view.problem(gone, place.nodes)
+        problem = self.eviction_view.problem(evicted, place.nodes)
         bounds = bound_all(problem)
-        if bounds.infeasible or bounds.root < self.wanted:
+        if bounds.infeasible or bounds.root < self.min_pods:
             return None
-        found = solve_quickly(problem, bounds, self.effort, maximise=self.wanted > 0)
-        return found if found is not None and size(found) >= self.wanted else None
+        solution = solve_quickly(problem, bounds, self.effort, maximise=self.min_pods > 0)
+        return solution if solution is not None and size(solution) >= self.min_pods else None
 
     def _shortest_prefix(self, place: CandidateDomain, order: list[int]) -> VictimSet | None:
         """Find a short sufficient prefix of an order by binary search; None if the whole order is not enough."""
-        gone = self.eviction_view.none_gone
-        gone[order] = True
-        found = self._probe(gone, place)
-        if found is None:
+        evicted = self.eviction_view.none_evicted
+        evicted[order] = True
+        solution = self._probe(evicted, place)
+        if solution is None:
             return None
-        best: tuple[Bools, Solution] = (gone, found)
+        best: tuple[Bools, Solution] = (evicted, solution)
         low, high = 0, len(order)
         while low < high:
             take = (low + high) // 2
-            gone = self.eviction_view.none_gone
-            gone[order[:take]] = True
-            found = self._probe(gone, place)
-            if found is None:
+            evicted = self.eviction_view.none_evicted
+            evicted[order[:take]] = True
+            solution = self._probe(evicted, place)
+            if solution is None:
                 low = take + 1
             else:
-                best, high = (gone, found), take
+                best, high = (evicted, solution), take
         return self._candidate(*best, place.where)
 
     # --- reprieving --------------------------------------------------------------------------------
 
-    def _candidate(self, gone: Bools, solution: Solution, where: str) -> VictimSet:
-        gone = self.reprieve_units(gone, solution)
-        return VictimSet(gone, solution, self.price(gone), where)
+    def _candidate(self, evicted: Bools, solution: Solution, where: str) -> VictimSet:
+        evicted = self.reprieve_units(evicted, solution)
+        return VictimSet(evicted, solution, self.price(evicted), where)
 
-    def price(self, gone: Bools) -> VictimCost:
+    def price(self, evicted: Bools) -> VictimCost:
         """Return the cost of a set."""
-        return self.cost_model.cost([int(i) for i in np.flatnonzero(gone)])
+        return self.cost_model.cost([int(i) for i in np.flatnonzero(evicted)])
 
-    def _most_expensive_first(self, gone: Bools) -> list[int]:
-        chosen: list[int] = np.flatnonzero(gone).tolist()
+    def _most_expensive_first(self, evicted: Bools) -> list[int]:
+        chosen: list[int] = np.flatnonzero(evicted).tolist()
         return sorted(chosen, key=lambda i: self.prices[i], reverse=True)
 
-    def _reduce(self, made: VictimSet, place: CandidateDomain) -> VictimSet:
+    def _reduce(self, victim_set: VictimSet, place: CandidateDomain) -> VictimSet:
         """Reprieve units that another placement does not need, many at once where possible."""
-        best: tuple[Bools, Solution] = (made.gone, made.solution)
+        best: tuple[Bools, Solution] = (victim_set.evicted, victim_set.solution)
 
         def keep(part: list[int]) -> None:
             nonlocal best
             part = [i for i in part if best[0][i]]
             if not part or self.probes >= self.allowed:
                 return
-            gone = best[0].copy()
-            gone[part] = False
-            found = self._probe(gone, place)
-            if found is not None:
-                best = (self.reprieve_units(gone, found), found)
+            evicted = best[0].copy()
+            evicted[part] = False
+            solution = self._probe(evicted, place)
+            if solution is not None:
+                best = (self.reprieve_units(evicted, solution), solution)
             elif len(part) > 1:
                 half = len(part) // 2
                 keep(part[:half])
                 keep(part[half:])
 
-        order = self._most_expensive_first(made.gone)
+        order = self._most_expensive_first(victim_set.evicted)
         half = (len(order) + 1) // 2
         keep(order[:half])
         keep(order[half:])
         return self._candidate(*best, place.where)
 
-    def reprieve_units(self, gone: Bools, solution: Solution, *, pessimistic: bool = True) -> Bools:
+    def reprieve_units(
+        self, evicted: Bools, solution: Solution, *, pessimistic: bool = True
+    ) -> Bools:
         """Reprieve every unit that can keep its place beside a placement, the most expensive first.
 
         Args:
-            gone: Per unit, shape (units,).
+            evicted: Per unit, shape (units,).
             solution: The placement.
             pessimistic: Apply barriers that are only assumed, too (L34).
 
@@ -246,23 +248,23 @@ class Reprieve:
         """
         eviction_view = self.eviction_view
         problem, width = eviction_view.full, eviction_view.capacity.width
-        used = np.zeros((eviction_view.fleet.size, width), dtype=np.int64)
+        used = np.zeros((eviction_view.node_table.size, width), dtype=np.int64)
         claims: set[str] = set()
         for kinds in solution.values():
             for kind, places in kinds.items():
                 claims |= problem.claims[kind]
                 for node, amount in places.items():
                     used[node] += amount * problem.requests[kind][:width]
-        left = eviction_view.free(gone) - used
+        left = eviction_view.free(evicted) - used
         # the others share no node with a placed pod, nor a claim
-        near = self.eviction_view.none_gone
+        near = self.eviction_view.none_evicted
         busy: Bools = np.any(used > 0, axis=1)
         near[eviction_view.unit[busy[eviction_view.node]]] = True
         near[eviction_view.holders] = True
         near[eviction_view.counting] = True
         barriers_against = self._barring_units(solution, pessimistic=pessimistic)
         near[list(barriers_against)] = True
-        kept = gone & near
+        kept = evicted & near
         counting = set(eviction_view.counting.tolist())
         again = True
         while again:

@@ -2,16 +2,7 @@
 
 Every part of the cost only grows with the set, so a cheapest set is also minimal: no unit of it could stay.
 
-The order is E-9 (docs/reference/groups.md). Two parts of it need a definition:
-
-- `broken`: running gangs that lose all their work: those that fall below their minimum, and groups that are evicted
-  as a whole (disruption mode `all`). So of pods with equal priority single pods and extra members are evicted first,
-  even if these are more, and of two gangs the one with fewer pods. It comes after the highest priority, because the
-  priority of a gang is its only importance.
-- `cascades`: units that would evict others when they are created again (L33). Only this one step is
-  considered, and each unit by the cluster before any eviction: its policy lets it preempt, some pod of it
-  fits nowhere in the free capacity, but would fit on a node that its static filters accept if every evictable
-  pod of strictly lower priority were gone from there.
+The order is E-9 (docs/reference/groups.md).
 """
 
 from __future__ import annotations
@@ -40,8 +31,11 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     violations: int = 0  # evictions beyond what PodDisruptionBudgets allow, summed over the budgets
     highest: int = NO_PRIORITY  # priority of the most important victim
-    broken: int = 0  # groups evicted as a whole, and running gangs that fall below their minimum
-    cascades: int = 0  # units that would evict others when created again
+    # Running gangs that lose all their work: groups that are evicted as a whole (disruption mode `all`), and gangs that fall
+    # below their minimum. So of pods with equal priority single pods and extra members are evicted first, even if these are
+    # more, and of two gangs the one with fewer pods. It comes after `highest`: only its priority makes a gang important.
+    broken: int = 0
+    cascades: int = 0  # units that would evict others when they are created again, see `_cascades`
     weight: int = 0  # sum over units of priority + 2^31
     units: int = 0
     pods: int = 0
@@ -55,13 +49,15 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
 class CostModel:
     """The costs of the units of one request."""
 
-    def __init__(self, request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTable) -> None:
+    def __init__(
+        self, request: PlanRequest, units: tuple[PlanUnit, ...], node_table: NodeTable
+    ) -> None:
         """Compute what does not depend on the set.
 
         Args:
             request: Without its terminating pods.
             units: Those that may be evicted.
-            fleet: The node table, of nodes with the same labels and taints as those of the request.
+            node_table: The node table, of nodes with the same labels and taints as those of the request.
         """
         self.source = request.evictable or Evictable(priority=0)
         self.units = units
@@ -70,7 +66,7 @@ class CostModel:
         self._ages_s = [self.age_s(u) for u in units]
         self._lost = [_members_lost(u) for u in units]  # by leaf
         self._have = self._satisfied({})
-        self.cascades = _cascades(request, units, fleet)
+        self.cascades = _cascades(request, units, node_table)
 
     def age_s(self, unit: PlanUnit) -> int:
         """Return the age of the pods of a unit beyond that of the youngest evictable pod, summed, in seconds."""
@@ -84,17 +80,17 @@ class CostModel:
                 counts[budget] = counts.get(budget, 0) + 1
         return counts
 
-    def cost(self, gone: list[int]) -> VictimCost:
+    def cost(self, evicted: list[int]) -> VictimCost:
         """Return the cost of a set, given as positions in `units`."""
-        chosen = [self.units[i] for i in gone]
-        running = [i for i in gone if self.units[i].has_cost]
+        chosen = [self.units[i] for i in evicted]
+        running = [i for i in evicted if self.units[i].has_cost]
         victims = [self.units[i] for i in running]
         free = [u for u in chosen if not u.has_cost]
         return VictimCost(
             violations=self._violations(victims),
             highest=max((u.priority for u in victims), default=NO_PRIORITY),
             broken=sum(u.is_whole_group for u in victims) + self._fallen(running),
-            cascades=sum(self.cascades[i] for i in gone),
+            cascades=sum(self.cascades[i] for i in evicted),
             weight=sum(u.priority + PRIORITY_OFFSET for u in victims),
             units=len(victims),
             pods=sum(len(u.pods) for u in victims),
@@ -139,11 +135,11 @@ class CostModel:
                 lost[leaf] = lost.get(leaf, 0) + members
         if not lost:
             return 0
-        gone = [leaf for leaf, n in lost.items() if self._have[leaf] - n < gangs[leaf].minimum]
-        if not gone:
+        broken = [leaf for leaf, n in lost.items() if self._have[leaf] - n < gangs[leaf].minimum]
+        if not broken:
             return 0
         fallen = 0
-        waiting = [-i for i in gone]  # the last first: groups come before those below them
+        waiting = [-i for i in broken]  # the last first: groups come before those below them
         heapq.heapify(waiting)
         while waiting:
             gang = gangs[at := -heapq.heappop(waiting)]
@@ -190,17 +186,24 @@ def _members_lost(unit: PlanUnit) -> dict[int, int]:
     return counts
 
 
-def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTable) -> list[bool]:
-    """Return per unit whether it would evict others when it is created again."""
+def _cascades(
+    request: PlanRequest, units: tuple[PlanUnit, ...], node_table: NodeTable
+) -> list[bool]:
+    """Return per unit whether it would evict others when it is created again (L33).
+
+    Only this one step is considered, and each unit by the cluster before any eviction: its policy lets it preempt, and some
+    pod of it fits nowhere in the free capacity, but would fit on a node that its static filters accept if every evictable
+    pod of strictly lower priority were evicted there.
+    """
     shapes = (request.evictable or Evictable(priority=0)).shapes
     mine = [u for u in units if u.kind != "reservation"]
     if not mine or len({u.priority for u in mine}) == 1:
         return [False] * len(units)
     capacity = PostEvictionCapacity(request, shapes)
-    unit, node, back = capacity.freed_by([u.pods for u in mine], shapes, fleet)
+    unit, node, back = capacity.freed_by([u.pods for u in mine], shapes, node_table)
     priority = np.array([u.priority for u in mine], dtype=np.int64)
     requests = [capacity.requests(shape) for shape in shapes]
-    may = [may_run(fleet, shape) for shape in shapes]
+    may = [may_run(node_table, shape) for shape in shapes]
 
     def fits(shape: int, below: int) -> bool:
         free = capacity.free.copy()
@@ -209,12 +212,12 @@ def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTabl
         axes = requests[shape] > 0
         return bool(((free[:, axes] >= requests[shape][axes]).all(axis=1) & may[shape]).any())
 
-    known: dict[tuple[int, int], bool] = {}
+    cached: dict[tuple[int, int], bool] = {}
 
     def again(shape: int, own: int) -> bool:
-        if (shape, own) not in known:
-            known[shape, own] = not fits(shape, NO_PRIORITY) and fits(shape, own)
-        return known[shape, own]
+        if (shape, own) not in cached:
+            cached[shape, own] = not fits(shape, NO_PRIORITY) and fits(shape, own)
+        return cached[shape, own]
 
     return [
         u.has_cost

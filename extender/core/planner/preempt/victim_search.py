@@ -6,8 +6,7 @@ in search nodes. The request must carry `evictable`; everything that the decisio
 The rules are E-1 to E-15 of docs/reference/groups.md. Only a tree that is refused as Unschedulable preempts; a tree whose minimum is
 bound preempts for its extra members. Only units of strictly lower priority are evicted, as a whole, and no unit
 that could keep its place. A verdict *unknown* evicts no pod. Reservations of lower-priority trees cost less than
-any running pod (E-10). Terminating pods count as gone; if that is enough, no pod is evicted. Members whose
-claims or volumes do not exist are left out: kube-scheduler rejects them on every node, whatever is evicted.
+any running pod (E-10). Terminating pods count as evicted; if their capacity is enough, no pod is evicted.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ PreemptionVerdict: TypeAlias = PreemptionPlan | NoPreemption
 
 
 def preempt(
-    request: PlanRequest, *, fleet: NodeTable | None = None, verdict: Verdict | None = None
+    request: PlanRequest, *, node_table: NodeTable | None = None, verdict: Verdict | None = None
 ) -> PreemptionVerdict:
     """Find the cheapest units whose eviction lets the minimum of a tree be placed.
 
@@ -115,23 +114,26 @@ def preempt(
 
     Args:
         request: With `evictable`; without it there is nothing to evict.
-        fleet: The node table of the same `request.nodes` object; it changes only the time taken.
+        node_table: The node table of the same `request.nodes` object; it changes only the time taken.
         verdict: The result of `plan` for the same request; None computes it.
     """
     source = request.evictable or Evictable(priority=0)
-    fleet = (
-        fleet if fleet is not None and fleet.nodes is request.nodes else NodeTable(request.nodes)
+    node_table = (
+        node_table
+        if node_table is not None and node_table.nodes is request.nodes
+        else NodeTable(request.nodes)
     )
     lacking = next((t for s in request.shapes for t in s.lacking), "")
     if lacking:
+        # kube-scheduler rejects a member whose claim or volume does not exist on every node, whatever is evicted
         root = without_lacking_members(request.root, request.shapes)
         if root != request.root:
             request, verdict = msgspec.structs.replace(request, root=root), None
     bare = msgspec.structs.replace(request, evictable=None, explain=False)
-    verdict = plan(bare, fleet=fleet) if verdict is None else verdict
+    verdict = plan(bare, node_table=node_table) if verdict is None else verdict
     spent = verdict.search.nodes
     if isinstance(verdict, Plan):
-        idle = _not_triggered_reason(bare, verdict, fleet)
+        idle = _not_triggered_reason(bare, verdict, node_table)
     elif verdict.outcome == "waiting" and lacking:
         idle = f"no eviction can help: {lacking}"
     elif verdict.outcome != "impossible":
@@ -146,16 +148,18 @@ def preempt(
         source = msgspec.structs.replace(source, units=())
         request = msgspec.structs.replace(request, evictable=source)
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
-    made = _Decision(request, fleet, spent).decide(placed, extras=isinstance(verdict, Plan))
-    if isinstance(made, NoPreemption) and made.cause == "comes-free":
-        return made
+    decision = _Decision(request, node_table, spent).decide(
+        placed, extras=isinstance(verdict, Plan)
+    )
+    if isinstance(decision, NoPreemption) and decision.cause == "comes-free":
+        return decision
     if source.only_awaits:
         text = "what terminates is not enough, and nothing is evicted for it"
-        return _none("not-triggered", text, made.search.nodes)
+        return _none("not-triggered", text, decision.search.nodes)
     if not source.may_preempt:
         text = "preemptionPolicy Never: it waits, and no pod is evicted"
-        return _none("never", text, made.search.nodes)
-    return made
+        return _none("never", text, decision.search.nodes)
+    return decision
 
 
 def only_awaiting(request: PlanRequest) -> PlanRequest:
@@ -178,12 +182,12 @@ def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
     return verdict.outcome == "impossible" and verdict.status == "Unschedulable"
 
 
-def _not_triggered_reason(request: PlanRequest, verdict: Plan, fleet: NodeTable) -> str:
+def _not_triggered_reason(request: PlanRequest, verdict: Plan, node_table: NodeTable) -> str:
     """Return the reason why a tree that has a plan does not preempt, or an empty string when it does for extra members."""
     name = f"{request.root.key.kind} {request.root.key.path}"
     if not satisfied_by_bound(request.root):
         return f"{name} is placed without evictions; what is beyond its minimum may ask later"
-    groups = compile_request(request, fleet).groups
+    groups = compile_request(request, node_table).groups
     wanting = sum(g.size for g in groups if g.alive)
     if len(verdict.assignments) == wanting:
         return f"{name}: all that waits finds a place"
@@ -204,7 +208,7 @@ def _none(cause: NoPreemptionCause, text: str, nodes: int, *, proved: bool = Tru
 class _Reach:
     """Units that are enough, if there are any."""
 
-    gone: Bools
+    evicted: Bools
     solution: Solution | None  # None: no set was found
     bound: Solved  # without all units, and without the rules that count one of them
     proved: bool  # without a solution: no set is enough; else none allows more pods
@@ -218,11 +222,11 @@ class _Reach:
 class _Decision:
     """The state of one `preempt` call."""
 
-    def __init__(self, request: PlanRequest, fleet: NodeTable, spent: int) -> None:
+    def __init__(self, request: PlanRequest, node_table: NodeTable, spent: int) -> None:
         self.request = request
-        self.eviction_view = PostEvictionView(request, fleet)
+        self.eviction_view = PostEvictionView(request, node_table)
         self.cost_model = CostModel(
-            self.eviction_view.request, self.eviction_view.units, self.eviction_view.fleet
+            self.eviction_view.request, self.eviction_view.units, self.eviction_view.node_table
         )
         self.effort = SearchBudget(request.budget * BUDGETS)
         self.spent = spent  # by planning without evictions
@@ -242,7 +246,7 @@ class _Decision:
         free = placed
         waited: Solved | None = None
         if source.going:
-            waited = self._solve(eviction_view.none_gone, maximise=extras, pessimistic=False)
+            waited = self._solve(eviction_view.none_evicted, maximise=extras, pessimistic=False)
             if waited.solution is not None:
                 free = size(waited.solution)
             elif not waited.proved:
@@ -252,12 +256,12 @@ class _Decision:
         if waited is not None and free > placed and (not extras or most <= free):
             return _none("comes-free", self._awaited(waited), self.nodes)
         if reach.solution is not None and (not extras or most > free):
-            return self._cheapest(reach.gone, reach.solution, most if extras else 0)
+            return self._cheapest(reach.evicted, reach.solution, most if extras else 0)
         return self._refused(reach, extras=extras)
 
     def _awaited(self, solved: Solved) -> str:
         """Return which terminating pods a placement waits for, or all of them where it needs no node of one."""
-        names = [node.name for node in solved.problem.fleet.nodes]
+        names = [node.name for node in solved.problem.node_table.nodes]
         used = {
             names[node]
             for by_kind in (solved.solution or {}).values()
@@ -288,8 +292,8 @@ class _Decision:
             return self._none_helps(lambda _: text, cause="unknown")
         if eviction_view.units:
             return self._no_help(reach, extras=extras)
-        what = "no other unit" if source.spared else "no unit"
-        text = f"{what} of lower priority than {source.priority} that may be evicted runs or holds capacity"
+        subject = "no other unit" if source.spared else "no unit"
+        text = f"{subject} of lower priority than {source.priority} that may be evicted runs or holds capacity"
         return self._none_helps(lambda _: text)
 
     def _not_judged(self, rules: dict[int, str]) -> NoPreemption:
@@ -309,8 +313,8 @@ class _Decision:
         if not self.request.rejected_nodes:
             return False
         request = msgspec.structs.replace(self.request, rejected_nodes=())
-        view = PostEvictionView(request, self.eviction_view.fleet)
-        free = self._solve(~view.none_gone, maximise=extras, eviction_view=view, base=view.full)
+        view = PostEvictionView(request, self.eviction_view.node_table)
+        free = self._solve(~view.none_evicted, maximise=extras, eviction_view=view, base=view.full)
         return free.solution is not None or not free.proved
 
     def _withheld_may_help(self, *, extras: bool) -> bool:
@@ -322,14 +326,14 @@ class _Decision:
         request = without(view.request, (p for u in lower for p in u.pods))
         apart = tuple(rule for rule in request.rules if rule.kind == "apart")
         request = msgspec.structs.replace(request, rules=apart, budget=self._share)
-        solved = solve(request, view.fleet.renewed(request.nodes), maximise=extras)
+        solved = solve(request, view.node_table.renewed(request.nodes), maximise=extras)
         self._charge(solved.nodes)
         return solved.solution is not None or not solved.proved
 
     def _reach(self, *, maximise: bool) -> _Reach:
         """Return a set of units that is enough, with as many pods as any set allows, or that there is none."""
         view = self.eviction_view
-        every = ~view.none_gone
+        every = ~view.none_evicted
         if not len(view.counting):
             solved = self._solve(every, maximise=maximise)
             return _Reach(every, solved.solution, solved, proved=solved.proved)
@@ -339,21 +343,21 @@ class _Decision:
         best = _Reach(every, None, bound, proved=False)
         plain = every.copy()
         plain[view.counting] = False
-        for gone in (every, plain):
-            solved = self._solve(gone, maximise=maximise)
+        for evicted in (every, plain):
+            solved = self._solve(evicted, maximise=maximise)
             if solved.solution is not None and size(solved.solution) > best.size:
-                best = _Reach(gone, solved.solution, bound, proved=False)
+                best = _Reach(evicted, solved.solution, bound, proved=False)
             if best.size and (not maximise or best.size == size(bound.solution or {})):
                 return best
         exact = find_any(view, self.cost_model, limit=self._share, maximise=maximise)
         self._charge(exact.steps)
-        if exact.gone is not None and size(exact.solution) > best.size:
-            return _Reach(exact.gone, exact.solution, bound, proved=exact.proved)
+        if exact.evicted is not None and size(exact.solution) > best.size:
+            return _Reach(exact.evicted, exact.solution, bound, proved=exact.proved)
         return dataclasses.replace(best, proved=exact.proved)
 
     def _solve(
         self,
-        gone: Bools,
+        evicted: Bools,
         *,
         maximise: bool,
         eviction_view: PostEvictionView | None = None,
@@ -363,8 +367,8 @@ class _Decision:
         """Run the complete search with half of the remaining budget."""
         eviction_view = eviction_view or self.eviction_view
         request = msgspec.structs.replace(eviction_view.request, budget=self._share)
-        problem = eviction_view.problem(gone, pessimistic=pessimistic, base=base)
-        solved = solve(request, eviction_view.fleet, problem=problem, maximise=maximise)
+        problem = eviction_view.problem(evicted, pessimistic=pessimistic, base=base)
+        solved = solve(request, eviction_view.node_table, problem=problem, maximise=maximise)
         self._charge(solved.nodes)
         return solved
 
@@ -378,8 +382,10 @@ class _Decision:
 
     # --- refusing ----------------------------------------------------------------------------------
 
-    def _not_found(self, what: str) -> NoPreemption:
-        text = f"not found within the budget of {counted(self.effort.limit, 'search node')} {what}"
+    def _not_found(self, sought: str) -> NoPreemption:
+        text = (
+            f"not found within the budget of {counted(self.effort.limit, 'search node')} {sought}"
+        )
         return _none("unknown", text, self.nodes, proved=False)
 
     def _no_help(self, reach: _Reach, *, extras: bool) -> NoPreemption:
@@ -390,12 +396,12 @@ class _Decision:
             units = len(self.eviction_view.units)
             text = f"{EVICTING}none, some or all of the {units} lower-priority units keeps {texts}"
             return self._none_helps(lambda _: text)
-        what = "frees capacity for no further member"
+        effect = "frees capacity for no further member"
         if not extras:
             most = "at most " if len(self.eviction_view.counting) else ""
-            what = f"yields {most}{best_partial(reach.bound, self._with_minimum)}"
+            effect = f"yields {most}{best_partial(reach.bound, self._with_minimum)}"
         more = () if extras else diagnose(self.eviction_view.bound_request, reach.bound)
-        return self._none_helps(lambda readers: f"{self._all_units(readers)} {what}", more)
+        return self._none_helps(lambda readers: f"{self._all_units(readers)} {effect}", more)
 
     def _counting_rules(self, rules: tuple[PlanRule, ...]) -> Iterator[PlanRule]:
         """Yield the near and spread rules that count a unit."""
@@ -443,9 +449,9 @@ class _Decision:
         """Place the tree with another minimum of its root when all units are evicted."""
         root = msgspec.structs.replace(self.request.root, minimum=minimum)
         request = msgspec.structs.replace(self.request, root=root)
-        eviction_view = PostEvictionView(request, self.eviction_view.fleet)
+        eviction_view = PostEvictionView(request, self.eviction_view.node_table)
         return self._solve(
-            ~eviction_view.none_gone,
+            ~eviction_view.none_evicted,
             maximise=False,
             eviction_view=eviction_view,
             base=eviction_view.full,
@@ -453,30 +459,30 @@ class _Decision:
 
     # --- choosing ----------------------------------------------------------------------------------
 
-    def _cheapest(self, gone: Bools, first: Solution, wanted: int) -> PreemptionVerdict:
-        reprieve = Reprieve(self.eviction_view, self.cost_model, self.effort, wanted=wanted)
-        made = reprieve.search(gone, first)
-        best = made.best
+    def _cheapest(self, evicted: Bools, first: Solution, min_pods: int) -> PreemptionVerdict:
+        reprieve = Reprieve(self.eviction_view, self.cost_model, self.effort, min_pods=min_pods)
+        victim_sets = reprieve.search(evicted, first)
+        best = victim_sets.best
         exact = find_cheapest(
             self.eviction_view,
             self.cost_model,
             reprieve.promising(best),
             limit=(self.effort.limit - self.effort.nodes) // PROOF_SHARE,
-            wanted=wanted,
-            hint=(best.gone, best.solution),
+            min_pods=min_pods,
+            hint=(best.evicted, best.solution),
         )
         self._charge(exact.steps)
-        if exact.gone is not None:
-            gone = reprieve.reprieve_units(exact.gone, exact.solution)
-            found = VictimSet(gone, exact.solution, reprieve.price(gone), "")
-            made.found.append(found)
-            if msgspec.structs.replace(found.cost, names=()) < msgspec.structs.replace(
+        if exact.evicted is not None:
+            evicted = reprieve.reprieve_units(exact.evicted, exact.solution)
+            victim_set = VictimSet(evicted, exact.solution, reprieve.price(evicted), "")
+            victim_sets.feasible.append(victim_set)
+            if msgspec.structs.replace(victim_set.cost, names=()) < msgspec.structs.replace(
                 best.cost, names=()
             ):
-                best = found
-        best, answer = self._planned(best, reprieve, wanted)
-        victims = self._units(best.gone, running=True)
-        superseded = self._units(best.gone, running=False)
+                best = victim_set
+        best, answer = self._planned(best, reprieve, min_pods)
+        victims = self._units(best.evicted, running=True)
+        superseded = self._units(best.evicted, running=False)
         doubts = self._doubts(best, reprieve)
         used = {a.node for a in answer.assignments}
         source = self.eviction_view.source
@@ -494,38 +500,40 @@ class _Decision:
             already_terminating=tuple(p.pod for p in source.going if p.node in used),
             plan=answer,
             cost=best.cost,
-            alternatives=self._alternatives(best, made),
+            alternatives=self._alternatives(best, victim_sets),
             reasons=reasons,
             search=SearchEffort(nodes=self.nodes, exhausted=exact.proved),
             reduced=reduced if reduced != reasons else (),
         )
 
-    def _planned(self, best: VictimSet, reprieve: Reprieve, wanted: int) -> tuple[VictimSet, Plan]:
+    def _planned(
+        self, best: VictimSet, reprieve: Reprieve, min_pods: int
+    ) -> tuple[VictimSet, Plan]:
         """Plan the whole tree after the evictions, and reprieve units that this plan does not need.
 
         Repeated, because the new plan may place the minimum on other nodes. Extra members use only capacity
         that is left, so they need no unit.
         """
         while True:
-            solved = self._replanned(best, wanted)
-            pods = (p for u in self._units(best.gone) for p in u.pods)
-            made = make_plan(without(self.eviction_view.request, pods), solved)
-            minimum = (solved.solution or {}) if wanted else _minimum(made, solved)
-            gone = reprieve.reprieve_units(best.gone, minimum)
-            if bool((gone == best.gone).all()):
-                return best, made
-            best = VictimSet(gone, minimum, reprieve.price(gone), best.where)
+            solved = self._replanned(best, min_pods)
+            pods = (p for u in self._units(best.evicted) for p in u.pods)
+            tree_plan = make_plan(without(self.eviction_view.request, pods), solved)
+            minimum = (solved.solution or {}) if min_pods else _minimum(tree_plan, solved)
+            evicted = reprieve.reprieve_units(best.evicted, minimum)
+            if bool((evicted == best.evicted).all()):
+                return best, tree_plan
+            best = VictimSet(evicted, minimum, reprieve.price(evicted), best.where)
 
-    def _replanned(self, best: VictimSet, wanted: int) -> Solved:
+    def _replanned(self, best: VictimSet, min_pods: int) -> Solved:
         """Place as many pods as possible, at least as many as the set was chosen for."""
-        solved = self._solve(best.gone, maximise=True)
-        if solved.solution is None or size(solved.solution) < max(wanted, size(best.solution)):
-            problem = self.eviction_view.problem(best.gone)
+        solved = self._solve(best.evicted, maximise=True)
+        if solved.solution is None or size(solved.solution) < max(min_pods, size(best.solution)):
+            problem = self.eviction_view.problem(best.evicted)
             return Solved(problem, bound_all(problem), best.solution, proved=False, nodes=0)
         return solved
 
-    def _units(self, gone: Bools, *, running: bool | None = None) -> tuple[PlanUnit, ...]:
-        chosen = [self.eviction_view.units[i] for i in np.flatnonzero(gone)]
+    def _units(self, evicted: Bools, *, running: bool | None = None) -> tuple[PlanUnit, ...]:
+        chosen = [self.eviction_view.units[i] for i in np.flatnonzero(evicted)]
         return tuple(
             sorted(
                 (u for u in chosen if running is None or (u.kind != "reservation") == running),
@@ -535,18 +543,20 @@ class _Decision:
 
     def _doubts(self, best: VictimSet, reprieve: Reprieve) -> dict[str, str]:
         """Return the victims that only a resource counted by kube-scheduler alone rules out, with the reason."""
-        back = best.gone & ~reprieve.reprieve_units(best.gone, best.solution, pessimistic=False)
+        back = best.evicted & ~reprieve.reprieve_units(
+            best.evicted, best.solution, pessimistic=False
+        )
         barriers = [
             barrier for barrier in reprieve.barriers_against(best.solution) if back[barrier.unit]
         ]
-        found = {
+        resources = {
             self.eviction_view.units[barrier.unit].name: barrier.uncounted_resource
             for barrier in barriers
         }
         return {
-            name: f"it uses a {found[name]} on a node of a member that uses one, "
+            name: f"it uses a {resources[name]} on a node of a member that uses one, "
             "and what is free of it only kube-scheduler knows"
-            for name in sorted(found)
+            for name in sorted(resources)
         }
 
     # --- texts -------------------------------------------------------------------------------------
@@ -573,14 +583,16 @@ class _Decision:
         named = {unit.name: _name_of(unit, readers) for unit in victims}
         return [f"{named[name]} is not put back: {reason}" for name, reason in doubts.items()]
 
-    def _alternatives(self, best: VictimSet, made: VictimSets) -> tuple[VictimAlternative, ...]:
+    def _alternatives(
+        self, best: VictimSet, victim_sets: VictimSets
+    ) -> tuple[VictimAlternative, ...]:
         """List the other sets that were considered, the cheapest first, then the domains without any."""
         listed: list[VictimAlternative] = []
-        seen = {best.cost.names}
-        for other in sorted(made.found, key=lambda c: (c.cost, not c.where)):
-            if other.cost.names in seen or len(listed) >= ALTERNATIVES_MAX:
+        names_listed = {best.cost.names}
+        for other in sorted(victim_sets.feasible, key=lambda c: (c.cost, not c.where)):
+            if other.cost.names in names_listed or len(listed) >= ALTERNATIVES_MAX:
                 continue
-            seen.add(other.cost.names)
+            names_listed.add(other.cost.names)
             listed.append(
                 VictimAlternative(
                     where=other.where or self._nodes_of(other),
@@ -589,7 +601,7 @@ class _Decision:
                     reason=_not_chosen_reason(other.cost, best.cost),
                 )
             )
-        for place in made.infeasible[: ALTERNATIVES_MAX - len(listed)]:
+        for place in victim_sets.infeasible[: ALTERNATIVES_MAX - len(listed)]:
             names = tuple(sorted(self.eviction_view.units[i].name for i in place.units))
             listed.append(
                 VictimAlternative(
@@ -601,17 +613,17 @@ class _Decision:
             )
         return tuple(listed)
 
-    def _nodes_of(self, made: VictimSet) -> str:
-        rows = made.gone[self.eviction_view.unit]
+    def _nodes_of(self, victim_set: VictimSet) -> str:
+        rows = victim_set.evicted[self.eviction_view.unit]
         nodes = np.unique(self.eviction_view.node[rows]).tolist()
-        return "nodes " + join_names([self.eviction_view.fleet.nodes[n].name for n in nodes])
+        return "nodes " + join_names([self.eviction_view.node_table.nodes[n].name for n in nodes])
 
 
 def _name_of(unit: PlanUnit, readers: Visibility) -> str:
     return name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
 
 
-def _minimum(made: Plan, solved: Solved) -> Solution:
+def _minimum(tree_plan: Plan, solved: Solved) -> Solution:
     """Return the assignments of a plan that are not extra, as a placement."""
     kind_of = {
         group.source.members[position].uid: (group.index, kind)
@@ -620,13 +632,13 @@ def _minimum(made: Plan, solved: Solved) -> Solution:
         for position in positions
     }
     least: Solution = {}
-    for assignment in made.assignments:
+    for assignment in tree_plan.assignments:
         if assignment.extra:
             continue
         group, kind = kind_of[assignment.uid]
-        node = solved.problem.fleet.index[assignment.node]
-        there = least.setdefault(group, {}).setdefault(kind, {})
-        there[node] = there.get(node, 0) + 1
+        node = solved.problem.node_table.index[assignment.node]
+        by_node = least.setdefault(group, {}).setdefault(kind, {})
+        by_node[node] = by_node.get(node, 0) + 1
     return least
 
 

@@ -1,9 +1,6 @@
 """The complete search: the whole tree as one integer program, solved by CP-SAT.
 
-Used when the greedy search found no placement, or fewer pods than the upper bounds allow. One worker, a
-fixed seed, and limits counted in steps of the solver, so that a replay gives the same result. Identical
-leaves under one parent share their variables: n leaves together have n*m to n*k pods, and assigning these
-to the leaves in turn gives each leaf at least its minimum m.
+Used when the greedy search found no placement, or fewer pods than the upper bounds allow.
 """
 
 from __future__ import annotations
@@ -43,7 +40,11 @@ class CpSatResult:
 
 @dataclass(slots=True)
 class _Leaves:
-    """Identical leaves under one parent and their variables."""
+    """Identical leaves under one parent, with the variables that they share.
+
+    n leaves with the minimum m and k members each have n*m to n*k pods together. Assigning these to the leaves in turn
+    gives each leaf at least its minimum.
+    """
 
     like: CompiledGroup
     twins: list[CompiledGroup]
@@ -159,7 +160,7 @@ class PlacementModel:
         if owner < 0:
             return None
         keys = self.problem.groups[owner].level.keys
-        up = self.problem.fleet.up(group.level.keys, keys)
+        up = self.problem.node_table.up(group.level.keys, keys)
         return self.chosen[owner].get(int(up[domain]), self._never())
 
     def _never(self) -> cp_model.IntVar:
@@ -312,7 +313,7 @@ class PlacementModel:
 
     def _rules(self) -> None:
         """Add the dynamic rules between pods."""
-        all_gone = sum(g.size for g in self.problem.groups)
+        all_members = sum(g.size for g in self.problem.groups)
         for rule in self.problem.rules.dynamic:
             keepers, others = self._users(rule)
             if isinstance(rule, SpreadDomains):
@@ -320,10 +321,12 @@ class PlacementModel:
                 continue
             for domain in keepers.keys() & others.keys() if not rule.alone else keepers.keys():
                 first, second = keepers[domain], others.get(domain, [])
-                here = self.model.new_bool_var("")
-                most = 1 if rule.alone else all_gone
-                self.model.add(self.cp.LinearExpr.sum(first) <= most * here)
-                self.model.add(self.cp.LinearExpr.sum(second) <= all_gone * (1 - here))
+                keepers_allowed = self.model.new_bool_var("")
+                most = 1 if rule.alone else all_members
+                self.model.add(self.cp.LinearExpr.sum(first) <= most * keepers_allowed)
+                self.model.add(
+                    self.cp.LinearExpr.sum(second) <= all_members * (1 - keepers_allowed)
+                )
 
     def _spread(self, rule: SpreadDomains, keepers: dict[int, list[cp_model.IntVar]]) -> None:
         """Limit every domain that gets a pod to the smallest count plus the skew."""
@@ -335,9 +338,9 @@ class PlacementModel:
             total = self.cp.LinearExpr.sum(pods) + start
             if not rule.floor:
                 self.model.add(fewest <= total)
-            here = self.model.new_bool_var("")
-            self.model.add(self.cp.LinearExpr.sum(pods) <= most * here)
-            self.model.add(total <= fewest + rule.skew + most * (1 - here))
+            pods_allowed = self.model.new_bool_var("")
+            self.model.add(self.cp.LinearExpr.sum(pods) <= most * pods_allowed)
+            self.model.add(total <= fewest + rule.skew + most * (1 - pods_allowed))
 
     def _starts(self, rule: SpreadDomains) -> tuple[Sequence[cp_model.LinearExprT], int]:
         """Return the pods per domain before any member is placed, and their sum at most."""
@@ -372,7 +375,7 @@ class PlacementModel:
             return
         kinds = list(range(len(self.problem.kinds)))
         per_node = pods_per_node(self.problem, kinds, self.problem.counts)
-        capacities = {keys: self.problem.fleet.level(keys).total(per_node) for keys, _ in sums}
+        capacities = {keys: self.problem.node_table.level(keys).total(per_node) for keys, _ in sums}
         for (keys, domain), terms in sums.items():
             variables, sizes = [v for _, v in terms], [n for n, _ in terms]
             capacity = int(capacities[keys][domain])
@@ -389,6 +392,7 @@ class PlacementModel:
         if hint is not None:
             self._hint(hint)
         solver = self.cp.CpSolver()
+        # one worker, a fixed seed, and a limit counted in steps of the solver: a replay gives the same result
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
         solver.parameters.linearization_level = (
@@ -437,8 +441,8 @@ class PlacementModel:
                         continue
                     for _ in range(solver.value(variable)):
                         node = _next(seats[cell][kind])
-                        there = solution.setdefault(twins[turn].index, {}).setdefault(kind, {})
-                        there[node] = there.get(node, 0) + 1
+                        by_node = solution.setdefault(twins[turn].index, {}).setdefault(kind, {})
+                        by_node[node] = by_node.get(node, 0) + 1
                         turn = (turn + 1) % len(twins)
         return solution
 

@@ -42,16 +42,16 @@ class ExtraMembers:
     def _move(self, leaves: list[CompiledGroup]) -> None:
         """Move incomplete leaves to domains that hold more of their members, one leaf at a time."""
         for leaf in leaves:
-            here = self._amount(leaf)
+            held = self._amount(leaf)
             outer = self._outer(leaf)
-            if here == leaf.size or outer is None or leaf.pinned >= 0:
+            if held == leaf.size or outer is None or leaf.pinned >= 0:
                 continue
             inside = self.draft.inside(leaf, outer)
             if len(inside) < 2:  # noqa: PLR2004 -- nowhere else to go
                 continue
             domain = self.draft.domains[leaf.index]
             steps = self._remove(leaf)
-            best, most = domain, here
+            best, most = domain, held
             for other in self.draft.candidates(leaf, outer)[:MOVES_MAX]:
                 mark = len(self.draft.trail)
                 count = self._fill_domain(leaf, other)

@@ -81,9 +81,9 @@ class PartialPlacement:
         """Return the sum of the steps."""
         placed: Solution = {}
         for leaf, kind, nodes, amounts in self.trail:
-            there = placed.setdefault(leaf, {}).setdefault(kind, {})
+            by_node = placed.setdefault(leaf, {}).setdefault(kind, {})
             for node, amount in zip(nodes.tolist(), amounts.tolist(), strict=True):
-                there[node] = there.get(node, 0) + amount
+                by_node[node] = by_node.get(node, 0) + amount
         return placed
 
     def minimum(self) -> bool:
@@ -115,7 +115,7 @@ class PartialPlacement:
         keys = parent.level.keys if parent else ()
         if group.level.keys == keys:
             return np.array([outer] if best[outer] >= 0 else [], dtype=np.int64)
-        up = self.problem.fleet.up(group.level.keys, keys)
+        up = self.problem.node_table.up(group.level.keys, keys)
         return np.flatnonzero((up == outer) & (best >= 0))
 
     def candidates(self, group: CompiledGroup, outer: int) -> list[int]:
@@ -154,12 +154,12 @@ class PartialPlacement:
 
     def _free_capacity(self, group: CompiledGroup) -> Ints:
         """Return how many pods of the tree each domain can hold before any is placed."""
-        known = self._domain_capacities.get(group.level.keys)
-        if known is None:
+        capacities = self._domain_capacities.get(group.level.keys)
+        if capacities is None:
             kinds = list(range(len(self.problem.kinds)))
-            known = group.level.total(pods_per_node(self.problem, kinds, self.problem.counts))
-            self._domain_capacities[group.level.keys] = known
-        return known
+            capacities = group.level.total(pods_per_node(self.problem, kinds, self.problem.counts))
+            self._domain_capacities[group.level.keys] = capacities
+        return capacities
 
     def _children(self, group: CompiledGroup, domain: int) -> bool:
         """Place as many children as the group needs: those that need the fewest pods, the largest of these first.
@@ -206,9 +206,9 @@ class PartialPlacement:
         if len(leaf.members) == 1:
             return self.put(leaf, next(iter(leaf.members)), nodes, need) == need
         mark = len(self.trail)
-        for wanted in _choices(self.problem, leaf, need):
-            kinds = sorted(wanted, key=lambda k: (-self.problem.weights[k], k))
-            if all(self.put(leaf, k, nodes, wanted[k]) == wanted[k] for k in kinds):
+        for choice in _choices(self.problem, leaf, need):
+            kinds = sorted(choice, key=lambda k: (-self.problem.weights[k], k))
+            if all(self.put(leaf, k, nodes, choice[k]) == choice[k] for k in kinds):
                 return True
             self.undo(mark)
             self.effort.charge(len(leaf.members))
@@ -300,10 +300,10 @@ def _preferred_nodes(problem: PlacementProblem) -> dict[tuple[int, int], dict[in
         for kind, positions in group.members.items():
             for position in positions:
                 name = group.source.members[position].prefer
-                node = problem.fleet.index.get(name) if name is not None else None
+                node = problem.node_table.index.get(name) if name is not None else None
                 if node is not None:
-                    there = preferred.setdefault((group.index, kind), {})
-                    there[node] = there.get(node, 0) + 1
+                    by_node = preferred.setdefault((group.index, kind), {})
+                    by_node[node] = by_node.get(node, 0) + 1
     return preferred
 
 

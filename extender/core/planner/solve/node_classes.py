@@ -3,7 +3,7 @@
 A node on which all allowed pods have equal requests is a number of equal slots, and slots of nodes in the
 same domains can be added. On other nodes the *patterns* are listed if they are few: the maximal numbers of
 pods of each kind that fit together. Nodes in the same domains with the same patterns are merged. Every other
-node is a class of its own; of identical nodes only as many are kept as there are pods.
+node is a class of its own.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def make_node_classes(problem: PlacementProblem) -> list[NodeClass]:
     cells: list[NodeClass] = []
     for number, row in enumerate(sets):
         kinds = np.flatnonzero(row).tolist()
-        here = which == number
-        nodes = useful[here]
+        alike = which == number
+        nodes = useful[alike]
         if len({int(like[k]) for k in kinds}) == 1:
             slots = count_fitting(problem.free[nodes], problem.requests[kinds[0]])
-            cells.extend(_slot_classes(kinds, nodes, atoms[here], slots))
+            cells.extend(_slot_classes(kinds, nodes, atoms[alike], slots))
         else:
-            cells.extend(_singles(problem, kinds, nodes, atoms[here]))
+            cells.extend(_singles(problem, kinds, nodes, atoms[alike]))
     cells.sort(key=lambda c: c.nodes[0])
     return cells
 
@@ -64,7 +64,7 @@ def _atoms(problem: PlacementProblem) -> Ints:
     levels = {g.level.keys: g.level.domain for g in problem.groups if g.alive and g.level.keys}
     domains = [*levels.values(), *(rule.domain for rule in problem.rules.dynamic)]
     if not domains:
-        return np.zeros(problem.fleet.size, dtype=np.int64)
+        return np.zeros(problem.node_table.size, dtype=np.int64)
     _, atoms = np.unique(np.stack(domains, axis=1), axis=0, return_inverse=True)
     return atoms.astype(np.int64).reshape(-1)
 
@@ -91,14 +91,14 @@ def _singles(
     pods = int(sizes[kinds].sum())
     asks = problem.requests[kinds].tolist()
     most = sizes[kinds].tolist()
-    known: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    patterns_by_row: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     merged: dict[tuple[int, tuple[tuple[int, ...], ...]], NodeClass] = {}
-    seen: dict[tuple[int, ...], int] = {}
+    row_counts: dict[tuple[int, ...], int] = {}
     cells: list[NodeClass] = []
     for node, atom, row in zip(nodes.tolist(), atoms.tolist(), capacity.tolist(), strict=True):
-        if tuple(row) not in known:
-            known[tuple(row)] = _patterns(row, asks, most)
-        patterns = known[tuple(row)]
+        if tuple(row) not in patterns_by_row:
+            patterns_by_row[tuple(row)] = _patterns(row, asks, most)
+        patterns = patterns_by_row[tuple(row)]
         if patterns:
             cell = merged.setdefault(
                 (atom, tuple(patterns)), NodeClass(kinds, [], None, [], patterns=patterns)
@@ -107,8 +107,9 @@ def _singles(
                 cell.nodes.append(node)
             continue
         key = (atom, *row)
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= pods:
+        # each node that is used has a pod, so of identical nodes as many are enough as there are pods
+        row_counts[key] = row_counts.get(key, 0) + 1
+        if row_counts[key] <= pods:
             cells.append(NodeClass(kinds, [node], None, row))
     return [*merged.values(), *cells]
 
@@ -126,7 +127,7 @@ def _usable(capacity: Ints, requests: Ints) -> Ints:
 
 def _patterns(capacity: list[int], asks: list[list[int]], most: list[int]) -> list[tuple[int, ...]]:
     """Return the patterns of a node; empty if they are too many."""
-    found: list[tuple[int, ...]] = []
+    patterns: list[tuple[int, ...]] = []
     steps = 0
 
     def fits(left: list[int], ask: list[int]) -> int:
@@ -135,12 +136,12 @@ def _patterns(capacity: list[int], asks: list[list[int]], most: list[int]) -> li
     def fill(kind: int, left: list[int], counts: list[int]) -> bool:
         nonlocal steps
         steps += 1
-        if steps > STEPS_MAX or len(found) > PATTERNS_MAX:
+        if steps > STEPS_MAX or len(patterns) > PATTERNS_MAX:
             return False
         if kind == len(asks):
             full = all(counts[k] >= most[k] or fits(left, ask) == 0 for k, ask in enumerate(asks))
             if full:
-                found.append(tuple(counts))
+                patterns.append(tuple(counts))
             return True
         top = min(fits(left, asks[kind]), most[kind])
         for n in range(top, -1, -1):
@@ -149,4 +150,4 @@ def _patterns(capacity: list[int], asks: list[list[int]], most: list[int]) -> li
                 return False
         return True
 
-    return found if fill(0, capacity, []) and len(found) <= PATTERNS_MAX else []
+    return patterns if fill(0, capacity, []) and len(patterns) <= PATTERNS_MAX else []

@@ -34,7 +34,7 @@ class Solved:
 
 def solve(
     request: PlanRequest,
-    fleet: NodeTable,
+    node_table: NodeTable,
     *,
     options: Options | None = None,
     maximise: bool = True,
@@ -44,13 +44,13 @@ def solve(
 
     Args:
         request: What to place.
-        fleet: Made from `request.nodes`.
+        node_table: Made from `request.nodes`.
         options: Requirements to leave out.
         maximise: False: place the minimum only; `proved` then does not cover extra members.
         problem: The request, compiled with these options; None compiles it.
     """
     if problem is None:
-        problem = compile_request(request, fleet, options)
+        problem = compile_request(request, node_table, options)
     bounds = bound_all(problem)
     if bounds.infeasible:
         return Solved(problem, bounds, None, proved=True, nodes=0)
@@ -66,8 +66,8 @@ def solve(
         )
         nodes += first.steps
         if first.outcome in {"none", "unknown"} or not maximise:
-            found = first.solution if first.outcome == "found" else None
-            return Solved(problem, bounds, found, proved=first.outcome != "unknown", nodes=nodes)
+            solution = first.solution if first.outcome == "found" else None
+            return Solved(problem, bounds, solution, proved=first.outcome != "unknown", nodes=nodes)
         hint = first.solution
     if size(hint) >= bounds.root:
         return Solved(problem, bounds, hint, proved=True, nodes=nodes)

@@ -78,15 +78,15 @@ class FieldNote(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.path}: {self.text}"
 
 
-def field_notes(kind: str, thing: Mapping[str, Any]) -> Iterator[FieldNote]:
+def field_notes(kind: str, obj: Mapping[str, Any]) -> Iterator[FieldNote]:
     """Yield the fields of an object that are not used; nothing for a kind whose fields are not known.
 
     Args:
         kind: The kind of the object.
-        thing: The object, or some of its fields: `spec` is enough.
+        obj: The object, or some of its fields: `spec` is enough.
     """
     if kind in types():
-        yield from _notes(thing, kind, "", version_of(kind), in_pod=kind == "Pod")
+        yield from _notes(obj, kind, "", version_of(kind), in_pod=kind == "Pod")
 
 
 def version_of(kind: str) -> str:
@@ -96,24 +96,24 @@ def version_of(kind: str) -> str:
     ('JobSet v0.12.0', 'Kubernetes v1.37.2')
     """
     piece = _KINDS.get(kind, "kubernetes")
-    module = next(one for one in VERSIONS if piece in one)
+    module = next(version for version in VERSIONS if piece in version)
     return f"{_PRODUCTS[piece]} {module.rpartition('@')[2]}"
 
 
 @functools.cache
 def types() -> Mapping[str, Fields]:
     """Return all types of the table by name."""
-    found: dict[str, dict[str, str]] = {}
+    by_name: dict[str, dict[str, str]] = {}
     fields: dict[str, str] = {}
     for line in TABLE.splitlines():
         names = line
         if line and not line.startswith(" "):
             name, _, names = line.partition(" =")
-            fields = found[name] = {}
+            fields = by_name[name] = {}
         for word in names.split():
             field, _, of = word.partition(":")
             fields[field] = of
-    return found
+    return by_name
 
 
 def _notes(
@@ -125,18 +125,18 @@ def _notes(
         return
     if not isinstance(value, Mapping):
         return
-    known, not_used = types()[type_], _NOT_USED.get(type_, {})
+    fields, not_used = types()[type_], _NOT_USED.get(type_, {})
     for field, below in value.items():
-        here = f"{path}.{field}" if path else str(field)
+        field_path = f"{path}.{field}" if path else str(field)
         if below is None:
             continue  # not set
-        if field not in known:
+        if field not in fields:
             limits = not in_pod and _CONSTRAINT.search(str(field)) is not None
             text = f"there is no such field in {version}, so it is not used"
-            text += did_you_mean(str(field), known)
-            yield FieldNote(path=here, text=text, kind="constraint" if limits else "unknown")
+            text += did_you_mean(str(field), fields)
+            yield FieldNote(path=field_path, text=text, kind="constraint" if limits else "unknown")
         elif below and field in not_used:
-            yield FieldNote(path=here, text=f"is not used: {not_used[field]}", kind="unused")
-        elif of := known[field]:
+            yield FieldNote(path=field_path, text=f"is not used: {not_used[field]}", kind="unused")
+        elif of := fields[field]:
             inside = in_pod or of in _POD_TYPES
-            yield from _notes(below, of, here, version, in_pod=inside)
+            yield from _notes(below, of, field_path, version, in_pod=inside)

@@ -58,11 +58,11 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             return _labelled_replica(workload.name, name, labels)
         return split_replica(_TAIL, workload.name, name)
 
-    def wanted(replica: Replica) -> int:
+    def desired(replica: Replica) -> int:
         return _replicas(roles[replica.role]) if replica.role in roles else 0
 
     below: dict[str, dict[str, list[Replica]]] = {}
-    for replica in observed_replicas(observed, replica_of, wanted):
+    for replica in observed_replicas(observed, replica_of, desired):
         of_role = below.setdefault(replica.set_revision, {})
         of_role.setdefault(replica.role, []).append(replica)
     roots = tuple(
@@ -141,17 +141,19 @@ def _roles_of(
     now = [name for name, role in roles.items() if _replicas(role) > 0]
     now += sorted(set(replicas) - set(now))
     root = joined_name(workload.name, f"-{revision}")
-    composites = [one for one in observed.existing if one.kind == "CompositePodGroup"]
-    made = next((one for one in composites if one.name == root and not one.basic), None)
-    if made is None or made.minimum == len(now):
+    composites = [group for group in observed.existing if group.kind == "CompositePodGroup"]
+    root_group = next(
+        (group for group in composites if group.name == root and not group.basic), None
+    )
+    if root_group is None or root_group.minimum == len(now):
         return now, len(now), tuple(_role_group(workload, revision, name) for name in now)
     pattern = re.compile(rf"-{re.escape(revision)}-(?P<role>{_ROLE_NAME})")
-    matches = (split_name(pattern, workload.name, one.name) for one in composites)
-    then = {found["role"] for found in matches if found is not None}
-    required = made.required
-    if not required and len(then) == made.minimum:  # made before groups named them
+    matches = (split_name(pattern, workload.name, group.name) for group in composites)
+    then = {match["role"] for match in matches if match is not None}
+    required = root_group.required
+    if not required and len(then) == root_group.minimum:  # made before groups named them
         required = tuple(_role_group(workload, revision, name) for name in sorted(then))
-    return sorted(then | set(replicas)), made.minimum, required
+    return sorted(then | set(replicas)), root_group.minimum, required
 
 
 def _replicas(role: Role) -> int:
@@ -179,14 +181,16 @@ def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
 
 def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
     del policy
-    found: list[TreeRefusal] = []
+    refusals: list[TreeRefusal] = []
     for index, role in enumerate(workload.spec.get("roles") or ()):
         annotations = (role.get("metadata") or {}).get("annotations") or {}
         place = f"spec.roles[{index}].metadata"
-        found += exclusive_topology(workload, place, annotations, role.get("spec") or {})
-        found += impossible_subgroups(workload, place, annotations, role.get("spec") or {})
-        found += impossible_restarts(workload, f"spec.roles[{index}].spec", role.get("spec") or {})
-    return (*found, *only_whole(workload))
+        refusals += exclusive_topology(workload, place, annotations, role.get("spec") or {})
+        refusals += impossible_subgroups(workload, place, annotations, role.get("spec") or {})
+        refusals += impossible_restarts(
+            workload, f"spec.roles[{index}].spec", role.get("spec") or {}
+        )
+    return (*refusals, *only_whole(workload))
 
 
 def _kept_out(workload: WorkloadObject) -> str:

@@ -1,7 +1,6 @@
 """Job: one leaf, a gang if all its pods run at once.
 
-Source: batch/v1 of Kubernetes 1.37, pkg/controller/job: at most min(parallelism, completions - succeeded) pods are
-active, so the minimum follows the remaining work downwards; otherwise the last pods would wait for pods that never come.
+Source: batch/v1 of Kubernetes 1.37, pkg/controller/job.
 """
 
 from __future__ import annotations
@@ -94,6 +93,8 @@ def remaining_pods(job: WorkloadObject) -> int:
     succeeded = number(job.status, "succeeded", 0)
     if completions is None:
         return number(job.status, "active", 0) if succeeded else parallelism
+    # At most min(parallelism, completions - succeeded) pods are active. So the minimum follows the remaining work:
+    # otherwise the last pods would wait for pods that the Job never makes.
     left = int(completions) - succeeded - _indexes(job.status.get("failedIndexes") or "")
     return max(0, min(parallelism, left))
 
@@ -146,7 +147,9 @@ def job_problems(
         )
         yield "podReplacementPolicy", text
     of_indexes = [
-        one for one in ("backoffLimitPerIndex", "successPolicy") if spec.get(one) is not None
+        field_name
+        for field_name in ("backoffLimitPerIndex", "successPolicy")
+        if spec.get(field_name) is not None
     ]
     for field in () if indexed else of_indexes:
         yield (

@@ -3,6 +3,10 @@
 Source: jobset.x-k8s.io/v1alpha2 of JobSet v0.12.0. With `dependsOn` or the start-up order InOrder the controller makes
 the Jobs of a later step when the earlier one is ready or complete, so a gang over all of them could never start: the
 root is Basic then, and each step is a gang of its own.
+
+The groups that JobSet makes itself from `spec.scheduling` are those of KEP-969 (keps/969-WAS-integration of JobSet, not
+released): one PodGroup for the whole JobSet, or one for the ReplicatedJobs of each entry of `replicatedJobs`, or with
+`job` one for each Job. A JobSet that starts in steps has one for each ReplicatedJob. There is no composite above them.
 """
 
 from __future__ import annotations
@@ -22,7 +26,6 @@ from extender.core.workloads.kinds.job_kind import (
     pods_at_once,
     restart_policy,
 )
-from extender.core.workloads.kinds.jobset_native_parts import native_parts
 from extender.core.workloads.kinds.jobset_steps import (
     EXCLUSIVE,
     NODE_SELECTOR,
@@ -75,7 +78,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         named = {job["name"]: parts.get(job["name"]) for job in replicated_jobs(workload)}
         step_of = {job["name"]: at for at, step in enumerate(steps or ()) for job in step}
         roots = templated_roots(
-            TemplateUser(workload=workload, wanted=policy.workload, templates=observed.templates),
+            TemplateUser(workload=workload, name=policy.workload, templates=observed.templates),
             named,
             step_of,
             lambda template: group_name(workload, template),
@@ -118,7 +121,7 @@ def _needs_root(name: str, only: Part, policy: TreePolicy, observed: Observed) -
     It is where a tree was made with it before, or where the leaf has a topology of its own besides that of the root.
     """
     was_made = any(
-        one.kind == "CompositePodGroup" and one.name == name for one in observed.existing
+        group.kind == "CompositePodGroup" and group.name == name for group in observed.existing
     )
     both = bool(policy.root_topology and policy.leaf_topology)
     return was_made or (both and isinstance(only, Leaf) and only.most > 1)
@@ -144,7 +147,7 @@ def _part(
         if replicas * most > PODS_MAX:
             raise InvalidPolicy(_too_many_templates(workload, name, replicas * most))
         templates = (pod_template(workload, job, index) for index in range(replicas))
-        of_pods = tuple(one for one in templates for _ in range(most))
+        of_pods = tuple(template for template in templates for _ in range(most))
         return msgspec.structs.replace(leaf, leading=of_pods)
     gang = all_at_once(spec) and not is_initializer(job)
     if replicas > CHILDREN_MAX:
@@ -274,13 +277,13 @@ def _impossible_order(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     before: list[str] = []
     for index, job in enumerate(replicated_jobs(workload)):
         field = f"spec.replicatedJobs[{index}].dependsOn"
-        for one in job.get("dependsOn") or ():
+        for dependency in job.get("dependsOn") or ():
             text = ""
             if in_order:
                 text = "cannot be combined with startupPolicyOrder InOrder; remove one of the two"
-            elif one.get("name") not in before:
+            elif dependency.get("name") not in before:
                 earlier = f", which are {', '.join(before)}" if before else ", and there are none"
-                text = f"{one.get('name')!r} is not one of the ReplicatedJobs listed before {job['name']}{earlier}"
+                text = f"{dependency.get('name')!r} is not one of the ReplicatedJobs listed before {job['name']}{earlier}"
             if text:
                 yield refusal_of(workload, "InvalidField", field, text)
         before.append(job["name"])
@@ -290,11 +293,11 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     """Yield a refusal where the webhook of JobSet rejects all pods but the first of a Job until that one has a node."""
     places = [("metadata", workload.annotations)]
     for index, job in enumerate(replicated_jobs(workload)):
-        found = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
-        places.append((f"spec.replicatedJobs[{index}].template.metadata", found))
-    for place, found in places:
-        key = found.get(EXCLUSIVE)
-        if key and NODE_SELECTOR not in found:
+        annotations = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
+        places.append((f"spec.replicatedJobs[{index}].template.metadata", annotations))
+    for place, annotations in places:
+        key = annotations.get(EXCLUSIVE)
+        if key and NODE_SELECTOR not in annotations:
             field = f"{place}.annotations[{EXCLUSIVE}]"
             text = (
                 f"{key!r}: JobSet makes the other pods of a Job only when its first pod has a "
@@ -324,12 +327,89 @@ def _pod_labels(
     """
     parts = [labels.get(key) for key in (NAME_LABEL, f"{PREFIX}/replicatedjob-name", _INDEX_LABEL)]
     job = {JOB_NAME_LABEL: "-".join(map(str, parts))} if all(parts) else {}
-    spec = next((job_spec(one) for one in replicated_jobs(workload) if one["name"] == parts[1]), {})
+    spec = next(
+        (
+            job_spec(replicated_job)
+            for replicated_job in replicated_jobs(workload)
+            if replicated_job["name"] == parts[1]
+        ),
+        {},
+    )
     at_once = pods_at_once(spec)
     index = {}
     if at_once and _is_indexed(spec) and leaf.pods == leaf.most:
         index = {POD_INDEX_LABEL: str(number_ % at_once)}
     return {**labels, **job, **index, **old_labels(job)}
+
+
+def _native_parts(workload: WorkloadObject, policy: TreePolicy) -> tuple[Part, ...]:
+    """Return the parts of a JobSet; a leaf is named as the template of its PodGroup. Empty: one group is all of it."""
+    block = workload.spec.get("scheduling") or {}
+    jobs = {job["name"]: job for job in replicated_jobs(workload) if number(job, "replicas", 1) > 0}
+    steps = steps_of(workload, list(jobs.values()))
+    entries = block.get("replicatedJobs") or ()
+    if not entries and steps is None:
+        return ()
+    parts: dict[str, Part | None] = dict.fromkeys(jobs)
+    left = dict(jobs)
+    for entry in entries:
+        targets = [left.pop(n) for n in entry.get("targetReplicatedJobs") or () if n in left]
+        if targets:
+            parts[targets[0]["name"]] = _part_of_entry(workload, entry, targets, policy)
+    for name, job in left.items():
+        parts[name] = _native_leaf(name, name, [job], block)
+    if steps is None:
+        children = tuple(part for part in parts.values() if part is not None)
+        minimum = len(children) if policy.gang == "all" else BASIC
+    else:
+        children, minimum = tuple(step_parts(workload, steps, parts, policy)), BASIC
+    if not children:
+        return ()
+    name = group_name(workload)
+    return (Composite(name=name, role="", children=children, minimum=minimum),)
+
+
+def _part_of_entry(
+    workload: WorkloadObject,
+    entry: Mapping[str, Any],
+    targets: list[ReplicatedJob],
+    policy: TreePolicy,
+) -> Part:
+    first = targets[0]
+    name, of_job = str(first["name"]), entry.get("job")
+    if of_job is None:
+        joined = "-".join(str(job["name"]) for job in targets)
+        return _native_leaf(joined, joined, targets, entry)
+    leaves = tuple(
+        _native_leaf(f"{name}-{index}", "", [first], of_job)
+        for index in range(number(first, "replicas", 1))
+    )
+    if len(leaves) == 1:
+        return leaves[0]
+    minimum = BASIC if policy.gang == "per-job" else len(leaves)
+    return Composite(name=group_name(workload, name), role=name, children=leaves, minimum=minimum)
+
+
+def _native_leaf(
+    template: str, role: str, jobs: list[ReplicatedJob], settings: Mapping[str, Any]
+) -> Leaf:
+    """Return the leaf of a group; its own minimum and topology are its controller's."""
+    specs = [job_spec(job) for job in jobs]
+    templates = [spec.get("template") or {} for spec in specs]
+    pods = sum(
+        number(job, "replicas", 1) * pods_at_once(spec)
+        for job, spec in zip(jobs, specs, strict=True)
+    )
+    return Leaf(
+        name=template,
+        role=role,
+        pods=pods,
+        most=max(pods, len(jobs)),
+        minimum=BASIC if (settings.get("schedulingPolicy") or {}).get("basic") is not None else 1,
+        template=templates[0],
+        leading=tuple(templates[1:]),
+        one_by_one="all" not in (settings.get("disruptionMode") or {}),
+    )
 
 
 JOBSET = WorkloadKind(
@@ -367,5 +447,5 @@ JOBSET = WorkloadKind(
     suspended=lambda workload: bool(workload.spec.get("suspend")),
     refusals=_refusals,
     kept_out=_kept_out,
-    native_parts=native_parts,
+    native_parts=_native_parts,
 )

@@ -45,12 +45,14 @@ def pod_template(workload: WorkloadObject, job: ReplicatedJob, index: int) -> Ma
     """Return the pod template of one Job of a ReplicatedJob, with what JobSet adds for its placement.
 
     Source: `constructJob` of JobSet v0.12.0: with the annotations for exclusive placement by node selector, a Job runs on
-    nodes that carry its name, and that have a taint against all else.
+    nodes that carry its name, and that have a taint against all other pods.
     """
     template: Mapping[str, Any] = job_spec(job).get("template") or {}
     own = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
     of_set = workload.annotations if EXCLUSIVE in workload.annotations else {}
-    if not all(one in own or one in of_set for one in (EXCLUSIVE, NODE_SELECTOR)):
+    if not all(
+        annotation in own or annotation in of_set for annotation in (EXCLUSIVE, NODE_SELECTOR)
+    ):
         return template
     spec = template.get("spec") or {}
     name = f"{workload.namespace}_{workload.name}-{job['name']}-{index}"
@@ -84,7 +86,9 @@ def steps_of(
     steps: dict[frozenset[tuple[str, str]], list[ReplicatedJob]] = {}
     for job in jobs:
         after = job.get("dependsOn") or ()
-        key = frozenset((one.get("name", ""), one.get("status", "")) for one in after)
+        key = frozenset(
+            (dependency.get("name", ""), dependency.get("status", "")) for dependency in after
+        )
         steps.setdefault(key, []).append(job)
     return list(steps.values())
 
@@ -124,10 +128,10 @@ def with_steps(
         roots: Its roots.
         parts: The parts of its ReplicatedJobs, by name; None: all its Jobs are finished.
     """
-    job_of = {one.name: name for name, one in parts.items() if one is not None}
+    job_of = {part.name: name for name, part in parts.items() if part is not None}
     conditions = _conditions(workload, job_of.values())
-    made = [_with_steps(root, job_of, conditions) for root in roots]
-    jobs = {root.name: _jobs_of(root, job_of) for root in made}
+    ordered = [_with_steps(root, job_of, conditions) for root in roots]
+    jobs = {root.name: _jobs_of(root, job_of) for root in ordered}
     before = {name: _ended(own, conditions) for name, own in jobs.items()}
     return tuple(
         msgspec.structs.replace(
@@ -138,7 +142,7 @@ def with_steps(
                 if below <= before[root.name] or jobs[root.name] <= before[name]
             ),
         )
-        for root in made
+        for root in ordered
     )
 
 
@@ -148,8 +152,8 @@ Conditions = Mapping[
 
 
 def _conditions(workload: WorkloadObject, names: Iterable[str]) -> Conditions:
-    known = set(names)
-    jobs = [job for job in replicated_jobs(workload) if job["name"] in known]
+    job_names = set(names)
+    jobs = [job for job in replicated_jobs(workload) if job["name"] in job_names]
     if (workload.spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder":
         before = [None, *(str(job["name"]) for job in jobs)]
         return {
@@ -158,9 +162,9 @@ def _conditions(workload: WorkloadObject, names: Iterable[str]) -> Conditions:
         }
     return {
         job["name"]: {
-            one["name"]: one.get("status") == "Complete"
-            for one in job.get("dependsOn") or ()
-            if one.get("name") in known
+            dependency["name"]: dependency.get("status") == "Complete"
+            for dependency in job.get("dependsOn") or ()
+            if dependency.get("name") in job_names
         }
         for job in jobs
     }
@@ -224,10 +228,10 @@ def _ended(own: frozenset[str], conditions: Conditions) -> frozenset[str]:
 
 def _earlier(own: frozenset[str], conditions: Conditions) -> frozenset[str]:
     """Return the ReplicatedJobs that have started before all of some."""
-    found: set[str] = set()
+    started: set[str] = set()
     waiting = set(own)
     while waiting:
-        more = {q for job in waiting for q in conditions[job]} - found - own
-        found |= more
+        more = {q for job in waiting for q in conditions[job]} - started - own
+        started |= more
         waiting = more
-    return frozenset(found)
+    return frozenset(started)

@@ -80,8 +80,8 @@ def replica_rules(head: LabelValue, *middle: Piece) -> tuple[NameRule, ...]:
     """
     leader = LabelCondition(key=WORKER_INDEX, value="0")
     worker = LabelCondition(key=WORKER_INDEX, value="0", absent=True)
-    leaf = {one: LabelCondition(key=LEAF_LABEL, value=one) for one in _LEAVES}
-    whole = tuple(LabelCondition(key=LEAF_LABEL, value=one, absent=True) for one in _LEAVES)
+    leaf = {value: LabelCondition(key=LEAF_LABEL, value=value) for value in _LEAVES}
+    whole = tuple(LabelCondition(key=LEAF_LABEL, value=value, absent=True) for value in _LEAVES)
 
     def rule(when: tuple[LabelCondition, ...], index: str, *suffix: Piece) -> NameRule:
         number_, revision = LabelValue(key=index), LabelValue(key=REVISION_LABEL)
@@ -90,8 +90,8 @@ def replica_rules(head: LabelValue, *middle: Piece) -> tuple[NameRule, ...]:
 
     subgroup: tuple[Piece, ...] = ("-s", LabelValue(key=SUBGROUP_INDEX))
     leading = [
-        rule((leaf[one], leader), index, "-leader")
-        for one in (ROLE, LEADER_AND_SUBGROUPS)
+        rule((leaf[value], leader), index, "-leader")
+        for value in (ROLE, LEADER_AND_SUBGROUPS)
         for index in (POD_INDEX, GROUP_INDEX)
     ]
     return (
@@ -132,7 +132,7 @@ class Replica(msgspec.Struct, frozen=True, order=True, gc=False):
 def observed_replicas(
     observed: Observed,
     replica_of: Callable[[str, Mapping[str, str]], Replica | None],
-    wanted: Callable[[Replica], int],
+    desired: Callable[[Replica], int],
 ) -> tuple[Replica, ...]:
     """Return the replicas that have pods, and those without pods that will have some again, in order.
 
@@ -141,7 +141,7 @@ def observed_replicas(
     Args:
         observed: What was seen of the workload.
         replica_of: The replica of a leaf by its name and the labels of a pod; None: it is not one.
-        wanted: How many replicas there should be of the kind of a replica.
+        desired: How many replicas there should be of the kind of a replica.
     """
     pods: dict[Replica, int] = {}
     for use in observed.uses:
@@ -154,7 +154,7 @@ def observed_replicas(
     return tuple(
         replica
         for replica in sorted(pods)
-        if pods[replica] or (replica.index < wanted(replica) and live.may_return(replica))
+        if pods[replica] or (replica.index < desired(replica) and live.may_return(replica))
     )
 
 
@@ -163,10 +163,14 @@ class _Live:
 
     def __init__(self, replicas: list[Replica]) -> None:
         self._any = bool(replicas)
-        self._sets = {one.set_revision for one in replicas}
-        self._roles = {(one.set_revision, one.role) for one in replicas}
-        self._indexes = {(one.set_revision, one.role, one.index) for one in replicas}
-        self._revisions = {(one.set_revision, one.role, one.revision) for one in replicas}
+        self._sets = {replica.set_revision for replica in replicas}
+        self._roles = {(replica.set_revision, replica.role) for replica in replicas}
+        self._indexes = {
+            (replica.set_revision, replica.role, replica.index) for replica in replicas
+        }
+        self._revisions = {
+            (replica.set_revision, replica.role, replica.revision) for replica in replicas
+        }
 
     def may_return(self, replica: Replica) -> bool:
         """Return whether the controller makes the pods of this replica again."""
@@ -188,10 +192,10 @@ def split_replica(pattern: re.Pattern[str], head: str, name: str) -> Replica | N
         head: The name of the workload.
         name: The name of the leaf.
     """
-    found = split_name(pattern, head, name)
-    if found is None:
+    match = split_name(pattern, head, name)
+    if match is None:
         return None
-    parts = found.groupdict()
+    parts = match.groupdict()
     return Replica(
         parts.get("set", ""), parts.get("role", ""), int(parts["index"]), parts["revision"]
     )
@@ -386,10 +390,10 @@ def _with_leader(
     gang: bool,
 ) -> Composite:
     """Return the subgroups of a replica, the leader in the first one."""
-    found = []
+    leaves = []
     for index, workers in {0: 0, **sizes}.items():
         pods = workers + (index == 0)
-        found.append(
+        leaves.append(
             Leaf(
                 name=name_of(f"-s{index}"),
                 role="",
@@ -400,8 +404,8 @@ def _with_leader(
                 leading=(templates.of_leader,) if index == 0 else (),
             )
         )
-    minimum = len(found) if gang else BASIC
-    return Composite(name=name_of(""), role="replica", children=tuple(found), minimum=minimum)
+    minimum = len(leaves) if gang else BASIC
+    return Composite(name=name_of(""), role="replica", children=tuple(leaves), minimum=minimum)
 
 
 def _subgroups(
@@ -422,11 +426,11 @@ def _subgroups(
             "make the subgroups larger"
         )
         raise InvalidPolicy(refusal_of(workload, "TooManyGroups", field, text))
-    found = {}
+    sizes = {}
     for index in range(count):
         begin, end = index * each + first, (index + 1) * each + first
-        found[index] = min(size, end) - max(1, begin)
-    return found
+        sizes[index] = min(size, end) - max(1, begin)
+    return sizes
 
 
 # --- what both kinds refuse
@@ -466,7 +470,7 @@ def impossible_subgroups(
     annotations: Mapping[str, str],
     spec: Mapping[str, Any],
 ) -> Iterable[TreeRefusal]:
-    """Yield a refusal where the webhook of LeaderWorkerSet refuses the subgroups; as a tree they would not be what was asked for.
+    """Yield a refusal where the webhook of LeaderWorkerSet refuses the subgroups: a tree with them would differ from the request.
 
     Args:
         workload: For messages.
@@ -486,7 +490,7 @@ def impossible_subgroups(
     each = number(policy, "subGroupSize", 1)
     excluded = policy.get("subGroupPolicyType") == "LeaderExcluded"
     whole = (size - 1,) if excluded else (size, size - 1)
-    if each < 1 or each > size or all(one % each for one in whole):
+    if each < 1 or each > size or all(pods % each for pods in whole):
         field = f"{before}spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
         text = f"{each}: {' or '.join(map(str, whole))} pods cannot be divided into subgroups of {each}"
         yield refusal_of(workload, "InvalidField", field, text)
@@ -523,9 +527,9 @@ def replica_kept_out(spec: Mapping[str, Any]) -> str:
     return ""
 
 
-def starts_leader_first(workload: WorkloadObject, what: str) -> str:
+def starts_leader_first(workload: WorkloadObject, suffix: str) -> str:
     """Return what a user should know about the start-up policy LeaderReady."""
     return (
-        f"{workload}{what} makes the workers of a replica when its leader is ready, so they are groups of their own; "
+        f"{workload}{suffix} makes the workers of a replica when its leader is ready, so they are groups of their own; "
         "capacity for workers is not reserved while the leader starts"
     )

@@ -57,11 +57,13 @@ class _PodGangs:
         self._owner = owner
         self._topologies = topologies
         self._template: _Item = owner.spec.get("template") or {}
-        self._cliques = {str(one["name"]): one for one in self._template.get("cliques") or ()}
+        self._cliques = {
+            str(clique["name"]): clique for clique in self._template.get("cliques") or ()
+        }
         self._scaling: tuple[_Item, ...] = tuple(self._template.get("podCliqueScalingGroups") or ())
         self._grouped: set[str] = set()
-        for at, one in enumerate(self._scaling):
-            for name in one.get("cliqueNames") or ():
+        for at, scaling_group in enumerate(self._scaling):
+            for name in scaling_group.get("cliqueNames") or ():
                 if name not in self._cliques:
                     text = f"there is no clique {name!r}; there are {', '.join(self._cliques)}"
                     place = f"spec.template.podCliqueScalingGroups[{at}].cliqueNames"
@@ -73,29 +75,35 @@ class _PodGangs:
     def _check_numbers(self) -> None:
         """Raise BadInput if there are too many pods, or a part asks for more than it has."""
         pods = {
-            name: number(one.get("spec") or {}, "replicas", 0) or 1
-            for name, one in self._cliques.items()
+            name: number(clique.get("spec") or {}, "replicas", 0) or 1
+            for name, clique in self._cliques.items()
         }
         parts = [
             (f"cliques[{at}].spec", self._cliques[name].get("spec") or {}, pods[name], pods[name])
             for at, name in enumerate(self._cliques)
         ]
         parts += [
-            (f"podCliqueScalingGroups[{at}]", one, number(one, "replicas", 1), 1)
-            for at, one in enumerate(self._scaling)
+            (
+                f"podCliqueScalingGroups[{at}]",
+                scaling_group,
+                number(scaling_group, "replicas", 1),
+                1,
+            )
+            for at, scaling_group in enumerate(self._scaling)
         ]
         for place, part, replicas, least in parts:
             if (needed := number(part, "minAvailable", least)) > replicas:
                 text = f"is {needed}, more than replicas, which is {replicas}"
                 raise BadInput(f"spec.template.{place}.minAvailable: {text}")
-        for at, one in enumerate(self._cliques.values()):
-            for name in (one.get("spec") or {}).get("startsAfter") or ():
+        for at, clique in enumerate(self._cliques.values()):
+            for name in (clique.get("spec") or {}).get("startsAfter") or ():
                 if name not in self._cliques:
                     text = f"there is no clique {name!r}; there are {', '.join(self._cliques)}"
                     raise BadInput(f"spec.template.cliques[{at}].spec.startsAfter: {text}")
         grouped = (
-            number(one, "replicas", 1) * sum(pods[name] for name in one.get("cliqueNames") or ())
-            for one in self._scaling
+            number(scaling_group, "replicas", 1)
+            * sum(pods[name] for name in scaling_group.get("cliqueNames") or ())
+            for scaling_group in self._scaling
         )
         each = sum(count for name, count in pods.items() if name not in self._grouped) + sum(
             grouped
@@ -113,26 +121,31 @@ class _PodGangs:
         return (*bases, *scaled)
 
     def _base(self, name: str) -> PlannedPodGang:
-        cliques = {f"{name}-{one}": one for one in self._cliques if one not in self._grouped}
+        cliques = {
+            f"{name}-{clique}": clique for clique in self._cliques if clique not in self._grouped
+        }
         configs = []
-        for one in self._scaling:
-            for replica in range(number(one, "minAvailable", 1)):
-                prefix = f"{name}-{one['name']}-{replica}"
-                members = {f"{prefix}-{clique}": clique for clique in one.get("cliqueNames") or ()}
+        for scaling_group in self._scaling:
+            for replica in range(number(scaling_group, "minAvailable", 1)):
+                prefix = f"{name}-{scaling_group['name']}-{replica}"
+                members = {
+                    f"{prefix}-{clique}": clique
+                    for clique in scaling_group.get("cliqueNames") or ()
+                }
                 cliques |= members
-                if constraint := self._packed(one):
+                if constraint := self._packed(scaling_group):
                     configs.append({"name": prefix, "podGroupNames": [*members], **constraint})
         spec = {"topologyConstraintGroupConfigs": configs} if configs else {}
         return self._gang(name, cliques, {**spec, **self._packed(self._template)}, {})
 
     def _scaled(self, base: str) -> Iterator[PlannedPodGang]:
-        for one in self._scaling:
-            least = number(one, "minAvailable", 1)
-            for replica in range(least, number(one, "replicas", 1)):
-                group = f"{base}-{one['name']}"
-                names = one.get("cliqueNames") or ()
+        for scaling_group in self._scaling:
+            least = number(scaling_group, "minAvailable", 1)
+            for replica in range(least, number(scaling_group, "replicas", 1)):
+                group = f"{base}-{scaling_group['name']}"
+                names = scaling_group.get("cliqueNames") or ()
                 cliques = {f"{group}-{replica}-{clique}": clique for clique in names}
-                spec = self._packed(one) or self._packed(self._template)
+                spec = self._packed(scaling_group) or self._packed(self._template)
                 # The first scaled PodGang is number 0, whatever replica it holds.
                 yield self._gang(f"{group}-{replica - least}", cliques, spec, {BASE_LABEL: base})
 
@@ -161,8 +174,10 @@ class _PodGangs:
             "namespace": owner.namespace,
             "ownerReferences": [reference],
         }
-        pods = [self._cliques[one].get("spec", {}).get("podSpec", {}) for one in self._cliques]
-        if scheduler := next(filter(None, (one.get("schedulerName") for one in pods)), None):
+        pods = [
+            self._cliques[clique].get("spec", {}).get("podSpec", {}) for clique in self._cliques
+        ]
+        if scheduler := next(filter(None, (pod.get("schedulerName") for pod in pods)), None):
             metadata["labels"] = {SCHEDULER_LABEL: scheduler}
         priority = self._template.get("priorityClassName")
         manifest = {
@@ -170,19 +185,19 @@ class _PodGangs:
             "kind": "PodGang",
             "metadata": metadata,
             "spec": {
-                "podgroups": [self._pod_group(*one) for one in cliques.items()],
+                "podgroups": [self._pod_group(*item) for item in cliques.items()],
                 **({"priorityClassName": priority} if priority else {}),
                 **spec,
             },
         }
         templates = {
-            key: self._pod(key, self._cliques[one], labels) for key, one in cliques.items()
+            key: self._pod(key, self._cliques[clique], labels) for key, clique in cliques.items()
         }
         return PlannedPodGang(manifest=manifest, templates=templates)
 
     def _pod_group(self, name: str, clique: str) -> dict[str, Any]:
-        found = self._cliques[clique]
-        spec = found.get("spec") or {}
+        template = self._cliques[clique]
+        spec = template.get("spec") or {}
         replicas = number(spec, "replicas", 0) or 1
         return {
             "name": name,
@@ -191,7 +206,7 @@ class _PodGangs:
                 {"namespace": self._owner.namespace, "name": f"{name}-{index}"}
                 for index in range(replicas)
             ],
-            **self._packed(found),
+            **self._packed(template),
         }
 
     def _pod(self, name: str, clique: _Item, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -212,13 +227,13 @@ class _PodGangs:
         of_set = _topology_name(self._template)
         of_clique: dict[str, str] = {}
         yield self._template, "spec.template", ""
-        for at, one in enumerate(self._scaling):
-            yield one, f"spec.template.podCliqueScalingGroups[{at}]", of_set
-            for clique in one.get("cliqueNames") or ():
-                of_clique.setdefault(clique, _topology_name(one))
-        for at, (name, one) in enumerate(self._cliques.items()):
+        for at, scaling_group in enumerate(self._scaling):
+            yield scaling_group, f"spec.template.podCliqueScalingGroups[{at}]", of_set
+            for clique in scaling_group.get("cliqueNames") or ():
+                of_clique.setdefault(clique, _topology_name(scaling_group))
+        for at, (name, clique) in enumerate(self._cliques.items()):
             inherited = of_clique.get(name) or of_set
-            yield one, f"spec.template.cliques[{at}]", inherited
+            yield clique, f"spec.template.cliques[{at}]", inherited
 
     def _pack(self, part: _Item, place: str, inherited: str) -> dict[str, str]:
         """Return the keys of node labels that a part is packed by: `required`, `preferred`, both or none.
@@ -239,19 +254,19 @@ class _PodGangs:
         older = constraint.get("packDomain")
         if older and pack.get("required"):
             raise BadInput(f"{place}: has packDomain and pack.required; leave out packDomain")
-        wanted = {
+        domains = {
             "pack.required": pack.get("required"),
             "packDomain": older,
             "pack.preferred": pack.get("preferred"),
         }
-        if not any(wanted.values()):
+        if not any(domains.values()):
             raise BadInput(f"{place}: names no domain; set pack.required or pack.preferred")
         topology = str(constraint.get("topologyName") or inherited or TOPOLOGY)
         return {
             "preferred" if field == "pack.preferred" else "required": self._key(
                 str(domain), topology, f"{place}.{field}"
             )
-            for field, domain in wanted.items()
+            for field, domain in domains.items()
             if domain
         }
 

@@ -38,18 +38,18 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     children: list[Part] = []
     inner: dict[str, Composite] = {}
     for config in _items(workload, "topologyConstraintGroupConfigs"):
-        found = [str(name) for name in config.get("podGroupNames") or () if name in leaves]
-        found = [name for name in dict.fromkeys(found) if name not in inner]
-        if found:
+        names = [str(name) for name in config.get("podGroupNames") or () if name in leaves]
+        names = [name for name in dict.fromkeys(names) if name not in inner]
+        if names:
             composite = Composite(
                 name=joined_name(workload.name, f"-{config['name']}"),
                 role="",
-                children=tuple(leaves[name] for name in found),
-                minimum=len(found),
+                children=tuple(leaves[name] for name in names),
+                minimum=len(names),
                 topology=_required(config),
             )
             children.append(composite)
-            inner.update(dict.fromkeys(found, composite))
+            inner.update(dict.fromkeys(names, composite))
     children += [leaf for name, leaf in leaves.items() if name not in inner]
     if not children:
         return WorkloadParts(roots=())
@@ -85,7 +85,7 @@ def _leaf(workload: WorkloadObject, group: Item) -> Leaf:
 def _check_shape(workload: WorkloadObject, leaves: Iterable[Leaf], observed: Observed) -> None:
     """Raise InvalidPolicy if the groups that exist are for other pod groups: a tree does not change its shape."""
     now = {leaf.name for leaf in leaves}
-    then = {one.name for one in observed.existing if one.kind == "PodGroup"}
+    then = {group.name for group in observed.existing if group.kind == "PodGroup"}
     if then and then != now:
         text = (
             f"they are {_listed(now)}, but the tree was made for {_listed(then)}; it stays "
@@ -127,7 +127,7 @@ def _notices(workload: WorkloadObject) -> Iterable[Notice]:
 
 def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
     del policy
-    found = []
+    refusals = []
     for place, item in _constrained(workload):
         required = _required(item)
         if required and not is_label_key(required):
@@ -135,8 +135,8 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal
             text = (
                 f"{required!r} is not the key of a node label, such as topology.kubernetes.io/zone"
             )
-            found.append(refusal_of(workload, "InvalidTopology", field, text))
-    return (*found, *only_whole(workload))
+            refusals.append(refusal_of(workload, "InvalidTopology", field, text))
+    return (*refusals, *only_whole(workload))
 
 
 def _kept_out(workload: WorkloadObject) -> str:

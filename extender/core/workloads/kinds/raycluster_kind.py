@@ -2,7 +2,6 @@
 
 Source: ray.io/v1 of KubeRay v1.6.2. The autoscaler changes `replicas` between `minReplicas` and `maxReplicas`, so the
 minimum counts, and other workers are extras. A replica of several hosts is a group of its own, known by a random name.
-The Job that submits a RayJob is no member: it is made when the cluster is ready.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def _name(workload: WorkloadObject, part: str) -> str:
 def _names_in_use(workload: WorkloadObject, observed: Observed) -> frozenset[str]:
     """Return what follows the name of the cluster in the leaves that have pods."""
     matches = (split_name(_REPLICA, workload.name, use.name) for use in observed.uses if use.pods)
-    return frozenset(found["replica"] for found in matches if found is not None)
+    return frozenset(match["replica"] for match in matches if match is not None)
 
 
 def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[str]) -> Part | None:
@@ -227,6 +226,7 @@ def _of_rayjob(rayjob: Mapping[str, Any], place: str = "spec") -> HeldWorkload:
         template = _with_labels({"template": head.get("template") or {}}, "containers", _SUBMITTER)
         cluster["headGroupSpec"] = {**head, "template": template}
     elif mode == "K8sJobMode":
+        # the pod of the submitting Job is no member
         note = (
             "the pod that submits the job is made when the RayCluster is ready, and is not planned"
         )

@@ -107,8 +107,8 @@ def jobset_of(trainjob: WorkloadObject, runtime: Mapping[str, Any]) -> dict[str,
     _check_patches(trainjob, runtime)
     template = copy.deepcopy(dict(runtime.get("template") or {}))
     patches = [
-        (one.get("trainingRuntimeSpec") or {}).get("template") or {}
-        for one in (*(trainjob.spec.get("runtimePatches") or ()), *_label_patches(trainjob))
+        (entry.get("trainingRuntimeSpec") or {}).get("template") or {}
+        for entry in (*(trainjob.spec.get("runtimePatches") or ()), *_label_patches(trainjob))
     ]
     metadata = template.get("metadata") or {}
     spec = template.get("spec") or {}
@@ -151,7 +151,7 @@ def _label_patches(trainjob: WorkloadObject) -> Iterable[Mapping[str, Any]]:
     """Yield the patch that our admission policy adds when a TrainJob with the label is created."""
     label = trainjob.labels.get(TREE_LABEL)
     patches = trainjob.spec.get("runtimePatches") or ()
-    if label is not None and all(one.get("manager") != PATCH_MANAGER for one in patches):
+    if label is not None and all(patch.get("manager") != PATCH_MANAGER for patch in patches):
         template = {"metadata": {"labels": {TREE_LABEL: label}}}
         yield {"manager": PATCH_MANAGER, "trainingRuntimeSpec": {"template": template}}
 
@@ -212,27 +212,27 @@ def _containers(job: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
 
 def _merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object with a strategic merge patch."""
-    found = dict(base)
+    merged = dict(base)
     for field, value in patch.items():
-        old = found.get(field)
+        old = merged.get(field)
         if value is None:
             continue  # the API server drops it
         if isinstance(value, Mapping):
-            found[field] = _merged(old or {}, value)
+            merged[field] = _merged(old or {}, value)
         elif isinstance(value, list) and (key := _MERGE_KEYS.get(field)):
-            found[field] = _merged_items(old or [], value, key)
+            merged[field] = _merged_items(old or [], value, key)
         else:
-            found[field] = value
-    return found
+            merged[field] = value
+    return merged
 
 
 def _merged_items(
     base: list[Mapping[str, Any]], patch: list[Mapping[str, Any]], key: str
 ) -> list[dict[str, Any]]:
-    found = {one.get(key): dict(one) for one in base}
+    merged = {element.get(key): dict(element) for element in base}
     for item in patch:
-        found[item.get(key)] = _merged(found.get(item.get(key), {}), item)
-    return list(found.values())
+        merged[item.get(key)] = _merged(merged.get(item.get(key), {}), item)
+    return list(merged.values())
 
 
 # --- refusals
@@ -244,7 +244,7 @@ def _check_patches(trainjob: WorkloadObject, runtime: Mapping[str, Any]) -> None
         if trainjob.spec.get(field):
             raise BadInput(f"spec.{field}: Trainer v2.3 has no such field; use spec.runtimePatches")
     spec = (runtime.get("template") or {}).get("spec") or {}
-    jobs = {one.get("name"): one for one in spec.get("replicatedJobs") or ()}
+    jobs = {job.get("name"): job for job in spec.get("replicatedJobs") or ()}
     for at, patch in enumerate(trainjob.spec.get("runtimePatches") or ()):
         place = f"spec.runtimePatches[{at}]"
         _check_fields(patch, _PATCH, place)
@@ -252,16 +252,18 @@ def _check_patches(trainjob: WorkloadObject, runtime: Mapping[str, Any]) -> None
         for job in (template.get("spec") or {}).get("replicatedJobs") or ():
             name = job.get("name")
             if name not in jobs:
-                known = ", ".join(map(str, jobs))
-                text = f"the runtime has no ReplicatedJob {name!r}; it has {known}"
+                job_names = ", ".join(map(str, jobs))
+                text = f"the runtime has no ReplicatedJob {name!r}; it has {job_names}"
                 raise BadInput(f"{place}.trainingRuntimeSpec.template.spec.replicatedJobs: {text}")
             for field in ("initContainers", "containers"):
-                there = [one.get("name") for one in _containers(jobs[name], field)]
+                container_names = [
+                    container.get("name") for container in _containers(jobs[name], field)
+                ]
                 for container in _containers(job, field):
-                    if container.get("name") not in there:
+                    if container.get("name") not in container_names:
                         text = (
                             f"ReplicatedJob {name} of the runtime has no container "
-                            f"{container.get('name')!r} in {field}; it has {', '.join(map(str, there)) or 'none'}"
+                            f"{container.get('name')!r} in {field}; it has {', '.join(map(str, container_names)) or 'none'}"
                         )
                         raise BadInput(f"{place}.trainingRuntimeSpec.template.spec: {text}")
 

@@ -149,8 +149,8 @@ def adopted_groups(
     """
     if not composed:
         return tuple(AdoptedGroup(name=group.name, parent=parent) for group in native)
-    above = {one.name: one.parent for one in composed if one.kind == "PodGroup"}
-    found = []
+    above = {spec.name: spec.parent for spec in composed if spec.kind == "PodGroup"}
+    adopted = []
     for group in native:
         template = _template_of(group, above)
         if template is None:
@@ -159,14 +159,14 @@ def adopted_groups(
                 f"{_BLOCK} are {', '.join(above)}; write nativeGroups: Ignore into the TreeProfile to leave them alone"
             )
             raise InvalidPolicy(refusal_of(workload, "UnknownNativeGroup", _BLOCK, text))
-        found.append(AdoptedGroup(name=group.name, parent=above[template]))
-    return tuple(found)
+        adopted.append(AdoptedGroup(name=group.name, parent=above[template]))
+    return tuple(adopted)
 
 
-def _template_of(group: NativeGroup, known: Mapping[str, str]) -> str | None:
-    if group.template in known:
+def _template_of(group: NativeGroup, templates: Mapping[str, str]) -> str | None:
+    if group.template in templates:
         return group.template
-    return next((n for n in known if re.fullmatch(re.escape(n) + _HASH, group.template)), None)
+    return next((n for n in templates if re.fullmatch(re.escape(n) + _HASH, group.template)), None)
 
 
 def native_notices(
@@ -183,15 +183,15 @@ def native_notices(
         adopted: Its result.
         policy: What the profile sets for the kind.
     """
-    found = []
-    expected = sum(one.kind == "PodGroup" for one in composed) or 1
+    notices = []
+    expected = sum(group.kind == "PodGroup" for group in composed) or 1
     if len(adopted) < expected:
         text = f"{workload}: {len(adopted)} of {counted(expected, 'group')} of its controller are there; the others are waited for"
-        found.append(Notice(reason="WaitingForGroups", message=text))
+        notices.append(Notice(reason="WaitingForGroups", message=text))
     dropped = ["leaf"] if policy.leaf_topology else []
     dropped += ["root"] if policy.root_topology and not composed else []
     if dropped:
         levels = " and ".join(f"topology.{level}" for level in dropped)
         text = f"{workload}: {levels} of the TreeProfile is not applied to groups of its controller; set it in {_BLOCK}"
-        found.append(Notice(reason="NativeGroupsKept", message=text))
-    return tuple(found)
+        notices.append(Notice(reason="NativeGroupsKept", message=text))
+    return tuple(notices)

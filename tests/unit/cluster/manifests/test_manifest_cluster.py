@@ -584,7 +584,7 @@ async def test_a_defect_with_a_file_keeps_no_other(write, running, monkeypatch, 
 
     def fails(documents, role):
         entries = inner(documents, role)
-        if any(entry.thing.metadata.name == "bad" for entry in entries):
+        if any(entry.obj.metadata.name == "bad" for entry in entries):
             raise ZeroDivisionError("the test fails it")
         return entries
 

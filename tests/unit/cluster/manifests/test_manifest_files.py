@@ -129,7 +129,7 @@ async def test_files_that_need_each_other_are_read_in_any_order(folder) -> None:
     found = await FileWatcher([str(folder.path)]).changed({})
     assert found is not None
     assert [Path(name).name for name in found.ignored] == ["b.yaml"]
-    assert {entry.thing.metadata.name for entry in found.found.entries} == {"p", "late"}
+    assert {entry.obj.metadata.name for entry in found.manifest.entries} == {"p", "late"}
 
 
 async def test_a_removed_file_that_others_need_leaves_all_as_it_was(folder, tmp_path) -> None:

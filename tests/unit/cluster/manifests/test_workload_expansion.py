@@ -117,7 +117,7 @@ def test_pods_are_as_the_admission_policies_store_them() -> None:
         [Document(where="file", value=a_job(template=template, parallelism=2))], Role.WANTED
     )
     made = complete(entries).entries
-    group, first, second = (entry.thing for entry in made)
+    group, first, second = (entry.obj for entry in made)
     spec, limits = by_hand["spec"], by_hand["spec"]["containers"][0]["resources"]["limits"]
     uid = first.metadata.labels["controller-uid"]
     for number, pod in enumerate((first, second)):
@@ -155,7 +155,7 @@ def test_a_pod_that_has_scheduler_gate_and_markers_keeps_them() -> None:
         }
     }
     entries = entries_in([Document(where="file", value=a_job(template=template))], Role.WANTED)
-    spec = complete(entries).entries[1].thing.spec
+    spec = complete(entries).entries[1].obj.spec
     assert spec.scheduler_name == "mine"
     assert [gate.name for gate in spec.scheduling_gates] == [
         "theirs",
@@ -181,7 +181,7 @@ def test_recorded_pods_name_leaves_that_are_planned(path) -> None:
         assert not found.groups
         return
     entries = entries_in([Document(where="file", value=root)], Role.WANTED)
-    workload = workload_of(next(iter(entries)).thing)
+    workload = workload_of(next(iter(entries)).obj)
     kind = BY_KIND[workload.kind]
     stamped = with_template_labels(kind, workload, "default")
     request = CompileRequest(workload=stamped, profile=DEFAULT_PROFILE, profile_name="default")

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from extender.core.admit.gang_sentences import (
     MESSAGE_MAX,
     Sentences,
-    refused_answer,
-    waiting_answer,
+    refused_text,
+    waiting_text,
 )
 from extender.core.log.reservation_state import LastDecision
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import spaced
-from extender.queries.explain.gang_checks import which
+from extender.queries.explain.gang_checks import Finding
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
 from tests.unit.control.actuators.test_nominator import reported
@@ -51,27 +51,24 @@ def test_reasons_give_way_to_what_would_help() -> None:
 
 
 def test_never_is_another_answer_than_not_now() -> None:
-    now = refused_answer(WHO, decision(when_empty="fits"))
-    assert now == f"{WHO} does not fit now: it needs 2 pods; it fits when no other pod runs"
-    not_known = refused_answer(WHO, decision(when_empty="unknown"))
-    assert not_known == f"{WHO} does not fit now: it needs 2 pods"
-    never = refused_answer(WHO, decision(when_empty="never", reasons_when_empty=("no node has x",)))
-    assert (
-        never
-        == f"{WHO} can never be placed on these nodes, also when no other pod runs: no node has x"
-    )
-    assert refused_answer(WHO, decision("unknown")) == f"{WHO} may fit or not: it needs 2 pods"
+    now = refused_text(WHO, decision(when_empty="fits"))
+    assert now == "does not fit now: it needs 2 pods; it fits when no other pod runs"
+    not_known = refused_text(WHO, decision(when_empty="unknown"))
+    assert not_known == "does not fit now: it needs 2 pods"
+    never = refused_text(WHO, decision(when_empty="never", reasons_when_empty=("no node has x",)))
+    assert never == "can never be placed on these nodes, also when no other pod runs: no node has x"
+    assert refused_text(WHO, decision("unknown")) == "may fit or not: it needs 2 pods"
 
 
 def test_parts_of_sentences() -> None:
-    assert waiting_answer(WHO, "waiting for members of PodGroup ns/g: 2 required, 1 present") == (
-        f"{WHO} waits for members of PodGroup ns/g: 2 required, 1 present"
+    assert waiting_text("waiting for members of PodGroup ns/g: 2 required, 1 present") == (
+        "waits for members of PodGroup ns/g: 2 required, 1 present"
     )
-    assert waiting_answer(WHO, "kube-scheduler schedules groups itself") == (
-        f"{WHO} waits: kube-scheduler schedules groups itself"
+    assert waiting_text("kube-scheduler schedules groups itself") == (
+        "waits: kube-scheduler schedules groups itself"
     )
-    assert which(WHO, f"{WHO} runs") == f"{WHO}, which runs"
-    assert which(WHO, "PodGroup ns/other runs") == f"{WHO}: PodGroup ns/other runs"
+    finding = Finding(subject=WHO, text="runs", checks=())
+    assert (finding.answer, finding.clause) == (f"{WHO} runs", f"{WHO}, which runs")
 
 
 async def test_condition_event_and_explain_have_one_answer() -> None:

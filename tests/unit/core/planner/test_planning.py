@@ -157,8 +157,8 @@ def test_complete_search_without_patterns(request_):
 def test_fleet_changes_nothing(request_):
     """A fleet used before gives the same bytes."""
     fleet = NodeTable(request_.nodes)
-    first = plan(request_, fleet=fleet)
-    assert msgspec.json.encode(plan(request_, fleet=fleet)) == msgspec.json.encode(first)
+    first = plan(request_, node_table=fleet)
+    assert msgspec.json.encode(plan(request_, node_table=fleet)) == msgspec.json.encode(first)
     assert msgspec.json.encode(plan(request_)) == msgspec.json.encode(first)
 
 
@@ -167,7 +167,7 @@ def test_fleet_changes_nothing(request_):
 def test_what_is_kept_changes_nothing(request_, data):
     """Fleet, bytes and rows kept from other nodes give what those made anew give."""
     fleet, encoder, decoder = NodeTable(request_.nodes), Encoder(), Decoder()
-    plan(request_, fleet=fleet)
+    plan(request_, node_table=fleet)
     for _ in range(3):
         encoded = encoder.encode(request_)
         assert encoded == encode(request_)
@@ -175,7 +175,7 @@ def test_what_is_kept_changes_nothing(request_, data):
         nodes = data.draw(changed_nodes(request_.nodes))
         request_ = msgspec.structs.replace(request_, nodes=nodes)
         fleet = fleet.renewed(nodes)
-        assert msgspec.json.encode(plan(request_, fleet=fleet)) == msgspec.json.encode(
+        assert msgspec.json.encode(plan(request_, node_table=fleet)) == msgspec.json.encode(
             plan(request_)
         )
 

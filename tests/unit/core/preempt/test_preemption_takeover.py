@@ -210,7 +210,7 @@ def test_pods_of_higher_priority_in_claimed_capacity_end_the_preemption():
     )
     assert takeovers_by_pods(case.view, case.state, (draft,), KNOWN) == [], "once"
     there = {case.pending("mid").id: frozenset({case.cluster.pod("alone").uid})}
-    known = msgspec.structs.replace(KNOWN, there=there)
+    known = msgspec.structs.replace(KNOWN, present=there)
     assert takeovers_by_pods(case.view, case.state, (), known) == [], "it was there before"
 
 

@@ -54,7 +54,7 @@ def explaining(stage):
         stage.cluster,
         stage.leader,
         stage.clock,
-        plans.plan,
+        plans.plan_live,
         live=LiveProgress(
             turns=lambda: published.turns,
             at_bind=stage.barriers.members_at_bind,
@@ -91,9 +91,9 @@ async def test_it_plans_with_the_search_budget_of_the_service() -> None:
     async with a_stage(*a_gang("g", pods=5, requests=WHOLE)) as stage:
         await led(stage)
 
-        async def plan(body, readers):
-            asked.append(msgspec.json.decode(body)["budget"])
-            return await live_plans(stage).plan(body, readers)
+        async def plan(query):
+            asked.append(query.budget)
+            return await live_plans(stage).plan_live(query)
 
         for budget in (50, 10_000_000):
             service = ExplainService(stage.cluster, stage.leader, stage.clock, plan, budget=budget)

@@ -10,6 +10,7 @@ import inspect
 import os
 from uuid import UUID
 
+from extender.core.admit.gang_sentences import THEN
 from extender.core.log.events import (
     GangAdmitted,
     GangInvalid,
@@ -29,7 +30,8 @@ from extender.core.log.events import (
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.pods import SUCCEEDED
 from extender.core.workloads.tree_compiler import GroupSpec
-from extender.queries.explain import past_explanation
+from extender.queries.explain import object_explanation, past_explanation
+from extender.queries.explain.gang_checks import held_refusal
 from tests.support.document_outputs import DOCS, fixed_parts
 from tests.support.logs.short_log import GPUS, admitted, at_us, bound, events
 from tests.unit.queries.explain.test_past_explanation import asking
@@ -136,7 +138,10 @@ async def test_every_first_line_of_the_past_is_there() -> None:
     """The longest fixed part of each sentence is in one of the lines; a hint, in backquotes, is none."""
     found = "\n".join(await lines())
     missing = set()
-    for part in map(str.strip, fixed_parts(ast.parse(inspect.getsource(past_explanation)))):
+    parts = set(THEN) - {THEN.no_reason}
+    for source in (past_explanation, object_explanation, held_refusal):
+        parts |= fixed_parts(ast.parse(inspect.getsource(source)))
+    for part in map(str.strip, parts):
         if len(part) >= FEW and "`" not in part and part not in found:
             missing.add(part)
     assert missing == ELSEWHERE
@@ -146,6 +151,5 @@ async def test_every_first_line_of_the_past_is_there() -> None:
 ELSEWHERE = {
     "(the first of",
     ", the log had nothing that is called",
-    "; did you mean",
-    "; ordinary pods, and groups that were never placed, are not in the log",
+    "did you mean",
 }

@@ -40,7 +40,12 @@ from extender.core.model.pods import SUCCEEDED, PodEnd
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import TREE_LABEL
 from extender.http.web.health import Health
-from extender.queries.explain import explain_service, gang_checks, member_checks
+from extender.queries.explain import (
+    explain_service,
+    gang_checks,
+    member_checks,
+    object_explanation,
+)
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.explain.explanation import Explanation
 from extender.queries.explain.name_lookup import parse_name
@@ -587,10 +592,8 @@ async def small_budget(name: str) -> Explanation:
         await stage.one_pass()
         plans = live_plans(stage)
 
-        async def plan(body, readers):
-            return await plans.plan(
-                msgspec.json.encode(msgspec.json.decode(body) | {"budget": 40}), readers
-            )
+        async def plan(query):
+            return await plans.plan_live(msgspec.structs.replace(query, budget=40))
 
         service = ExplainService(stage.cluster, stage.leader, stage.clock, plan)
         return await service.explain(parse_name(name, "default"))
@@ -785,44 +788,45 @@ def test_every_state_has_an_output() -> None:
     assert phases - states == set()
 
 
-# Modules with first lines, and parts of them that stand for another sentence.
-WRITTEN_IN = (gang_sentences, gang_checks, member_checks, explain_service)
-COMPOSED = {": ", " is ", "; "}  # a workload or pod before the sentence about its gang; a clause
+# Modules with first lines
+WRITTEN_IN = (gang_sentences, gang_checks, member_checks, explain_service, object_explanation)
+WRITTEN_BY = ("_text", "_not_found", "waits")  # ends of the names of functions
 
 
 def first_lines(module) -> set[str]:
     """Return the longest fixed part of every sentence that a module makes as an answer.
 
-    These are the f-strings behind `answer=`, in assignments to `answer`, and in returns of functions `..._answer`,
-    `answer` and `_not_found`.
+    These are the texts behind `answer=`, `text=` of a finding and `link=` of details, in assignments to `answer`, `words` and
+    `hint`, in refusals in the present, and in returns of the functions `WRITTEN_BY`.
     """
-    found: set[str] = set()
-
-    def note(value: ast.AST | None) -> None:
-        if value is not None:
-            found.update(fixed_parts(value))
-
+    values: list[ast.AST] = []
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Call):
-            for keyword in node.keywords:
-                if keyword.arg == "answer":
-                    note(keyword.value)
-        if isinstance(node, ast.Assign) and any(
-            isinstance(target, ast.Name) and target.id in ("answer", "words")
-            for target in node.targets
-        ):
-            note(node.value)
-        if isinstance(node, ast.FunctionDef) and (
-            node.name.endswith("answer") or node.name == "_not_found"
-        ):
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Return):
-                    note(inner.value)
-    return found - COMPOSED - {""}
+            finding = ast.unparse(node.func) in ("Finding", "msgspec.structs.replace")
+            names = ("answer", "link", "text") if finding else ("answer", "link")
+            values += (keyword.value for keyword in node.keywords if keyword.arg in names)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            if {ast.unparse(target) for target in targets} & {"answer", "words", "hint", "NOW"}:
+                values.append(node.value)
+        if isinstance(node, ast.FunctionDef) and node.name.endswith(WRITTEN_BY):
+            returns = (inner for inner in ast.walk(node) if isinstance(inner, ast.Return))
+            values += (inner.value for inner in returns if inner.value is not None)
+    return {text for value in values for text in texts_in(value)}
 
 
-# Not first lines of `explain`: what a condition or an Event has of a tree whose rest waits.
-ELSEWHERE = {"the rest of "}
+def texts_in(value: ast.AST) -> set[str]:
+    """Return the longest fixed part of every f-string, and every other string, of an expression."""
+    parts = {
+        id(part) for n in ast.walk(value) if isinstance(n, ast.JoinedStr) for part in ast.walk(n)
+    }
+    strings = (n for n in ast.walk(value) if isinstance(n, ast.Constant) and id(n) not in parts)
+    return fixed_parts(value) | {n.value for n in strings if isinstance(n.value, str)}
+
+
+# Not in a first line of a page: the rest of a tree, in a condition or an Event; a refusal without a reason; the check of
+# a preemption whose victims are gone; the capacity of a node that has none.
+ELSEWHERE = {"the rest of ", "no reason is known", "all victims are gone", "nothing is known"}
 
 
 def test_every_first_line_has_a_section() -> None:

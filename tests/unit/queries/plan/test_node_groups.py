@@ -40,7 +40,11 @@ def a_group_of(name="large", most=8, gpu=8, labels=None, **spec):
 
 async def explained(stage, specs, name="g"):
     service = ExplainService(
-        stage.cluster, stage.leader, stage.clock, live_plans(stage).plan, tuple(specs)
+        stage.cluster,
+        stage.leader,
+        stage.clock,
+        live_plans(stage).plan_live,
+        node_groups(specs, "test"),
     )
     return await service.explain(parse_name(name, "default"))
 

@@ -11,11 +11,16 @@ import pytest
 import yaml
 
 from extender.cluster.manifests.manifest_entries import FAULTS_MAX
+from extender.cluster.manifests.node_group_file import node_groups
 from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.core.model.errors import BadInput, ClusterUnavailable
+from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.queries.plan import plan_service
+from extender.queries.plan.node_groups import NodeGroupSpec
+from extender.queries.plan.plan_query import PlanInput
 from extender.queries.plan.plan_query_worker import PlanQueryWorker
+from extender.queries.plan.plan_service import PlanService
 from extender.queries.plan.plan_worker_input import restored, snapshot
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage
@@ -163,7 +168,7 @@ async def test_view_and_state_come_back_as_they_were():
     ) as stage:
         await led(stage)
         view, state = stage.cluster.view(), stage.leader.committed
-        saved = await snapshot(view, state, releasing=frozenset(), now_us=1)
+        saved = await snapshot(view, state, EvictableContext(now_us=1))
         seen, held = restored(
             msgspec.msgpack.decode(msgspec.msgpack.encode(saved), type=type(saved))
         )
@@ -316,6 +321,26 @@ async def test_the_worker_process_names_all_wrong_fields_as_this_one_does():
         worker.stop()
     assert str(there.value) == str(here.value)
     assert str(here.value).startswith("2 problems:\n  body: cluster[0]: ")
+
+
+async def test_a_live_query_in_the_worker_process():
+    """Query, snapshot and answer go to another process and back: the answer is that of this process."""
+    async with a_stage(*a_gang("large", pods=5, requests={GPU: 8})) as stage:
+        await led(stage)
+        (node_group,) = node_groups(
+            (NodeGroupSpec(name="more", max=9, template=a_node("new", {"pool": "a"}, gpu=8)),),
+            "test",
+        )
+        query = PlanInput(groups=frozenset(stage.cluster.seen.groups), node_groups=(node_group,))
+        worker = PlanQueryWorker()
+        try:
+            args = (stage.cluster, stage.leader, stage.barriers, stage.clock)
+            answer = await PlanService(*args, worker.run, answer_plan_request).plan_live(query)
+        finally:
+            worker.stop()
+        assert answer == await live_plans(stage).plan_live(query)
+        (gang,) = answer.gangs
+        assert (gang.verdict, gang.node_groups[0].nodes) == ("impossible", 1)
 
 
 @pytest.mark.parametrize("item", [0, {}, {"kind": "Node", "apiVersion": "v1"}])

@@ -29,9 +29,9 @@ def only_proofs(*args, **options) -> CheapestVictims:
     return CheapestVictims(None, {}, proved=args[2].proved, steps=0)
 
 
-def everything(bounds: CostBounds, best, gone) -> Promising:
+def everything(bounds: CostBounds, best, evicted) -> Promising:
     """Stand for bounds that leave out no unit, and prove nothing."""
-    return Promising(proved=False, units=np.ones_like(gone))
+    return Promising(proved=False, units=np.ones_like(evicted))
 
 
 def proved_by_bounds(request) -> bool:
@@ -91,8 +91,8 @@ def test_a_unit_that_frees_too_little_on_a_node_is_not_proved():
 
 def parts_of(request) -> tuple[PostEvictionView, CostModel, CandidateDomains]:
     view = PostEvictionView(request, NodeTable(request.nodes))
-    model = CostModel(view.request, view.units, view.fleet)
-    return view, model, CandidateDomains(view, model, wanted=0)
+    model = CostModel(view.request, view.units, view.node_table)
+    return view, model, CandidateDomains(view, model, min_pods=0)
 
 
 def test_only_units_that_may_be_cheaper_are_in_the_integer_program():
@@ -102,13 +102,13 @@ def test_only_units_that_may_be_cheaper_are_in_the_integer_program():
     view, model, places = parts_of(ask(leaf("hi", 1, size=3), fleet, *units))
     names = [unit.name for unit in view.units]
     mid = names.index("Pod/ns/mid")
-    gone = view.none_gone
-    gone[mid] = True
-    promising = CostBounds(view, model, places, wanted=0).promising(model.alone(mid), gone)
+    evicted = view.none_evicted
+    evicted[mid] = True
+    promising = CostBounds(view, model, places, min_pods=0).promising(model.alone(mid), evicted)
     assert not promising.proved
     assert {names[i] for i in np.flatnonzero(promising.units)} == {"Pod/ns/low", "Pod/ns/mid"}
-    cheaper = find_cheapest(view, model, promising, limit=1000, wanted=0, hint=(gone, {}))
-    assert [names[i] for i in np.flatnonzero(cheaper.gone)] == ["Pod/ns/low"]
+    cheaper = find_cheapest(view, model, promising, limit=1000, min_pods=0, hint=(evicted, {}))
+    assert [names[i] for i in np.flatnonzero(cheaper.evicted)] == ["Pod/ns/low"]
     assert cheaper.proved
 
 

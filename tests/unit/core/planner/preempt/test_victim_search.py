@@ -160,8 +160,8 @@ def test_the_stored_input_is_complete(request_):
     assert encode(again).digest == encoded.digest
     first, second = preempt(request_), preempt(again)
     assert msgspec.json.encode(first) == msgspec.json.encode(second)
-    with_fleet = preempt(request_, fleet=NodeTable(request_.nodes))
-    assert msgspec.json.encode(with_fleet) == msgspec.json.encode(first)
+    with_table = preempt(request_, node_table=NodeTable(request_.nodes))
+    assert msgspec.json.encode(with_table) == msgspec.json.encode(first)
 
 
 def test_an_input_stored_before_there_was_preemption_can_be_read():
