@@ -71,7 +71,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
     nomination_delay_ms: Annotated[int, Meta(description="In a cluster of at most 100 nodes where no other pods wait, a member is nominated only if it is not at bind so long after the removal of its gate; 0: every member is nominated before.")] = 200
     replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
-    hold_capacity_after_s: Annotated[int, Meta(description="How long a tree waits for capacity before capacity is held for it as it frees; 0: never (docs/explanation/capacity-holds.md).")] = 600
+    hold_capacity_after_s: Annotated[int, Meta(description="How long a tree waits for capacity before capacity is held for it as it frees; 0: never (docs/explanation/capacity-claims.md).")] = 600
     hold_capacity_for_s: Annotated[int, Meta(description="How long capacity is held for a tree at most; then others have their turn.")] = 3600
     hold_capacity_max_percent: Annotated[int, Meta(description="How much of each resource, of the nodes that the pods of a tree may use, may be held for one namespace, in percent; a tree that needs more gets no hold.")] = 50
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True

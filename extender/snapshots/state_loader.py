@@ -20,33 +20,26 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 from immutables import Map
 from msgspec.msgpack import Decoder, Encoder
 
+from extender.core.log.capacity_claim import CapacityClaim, claims_by_node
 from extender.core.log.events import ControlPlaneFeaturesDetected, RecordedEvent
-from extender.core.log.preemption_state import (
-    CapacityClaim,
-    EvictedPod,
-    PendingPreemption,
-    Victim,
-    claimed_on,
-)
+from extender.core.log.preemption_state import EvictedPod, PendingPreemption, Victim
 from extender.core.log.reservation_state import (
     EMPTY,
     CapacityHold,
     GangState,
     RejectionKey,
     RejectionState,
-    ReplacementHold,
-    Reservation,
     ReservationState,
     UnusedHolds,
     WorkloadTree,
+    claims_of,
 )
-from extender.core.log.state_projector import StateProjector, capacity_held_on
+from extender.core.log.state_projector import StateProjector
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshot, Snapshots
@@ -56,8 +49,8 @@ log = logging.getLogger(__name__)
 Page = Sequence[RecordedEvent]
 
 # Both change with the meaning or format of the state; snapshots of other codecs are not used.
-FULL_CODEC = "state-5"  # full
-HISTORICAL_CODEC = "past-5"  # historical
+FULL_CODEC = "state-6"  # full
+HISTORICAL_CODEC = "past-6"  # historical
 
 BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state is unpacked first
 
@@ -110,7 +103,6 @@ class _Whole(msgspec.Struct, frozen=True, array_like=True):
 
 _WHOLE, _PAST = Decoder(_Whole), Decoder(_Saved)
 _ENDED = Decoder(dict[GangUid, int])
-_NONE: Map[Any, Any] = Map()
 _BROKEN = (zlib.error, msgspec.MsgspecError, KeyError, TypeError, ValueError)
 
 
@@ -238,40 +230,18 @@ def join_states(parts: Iterable[ReservationState]) -> ReservationState:
     """Return the first state, which has no roots, with the roots of the others."""
     first, *others = parts
     roots = [root for other in others for root in other.gangs.values()]
-    reservations_on, root_of = _indexes(roots)
+    return _indexed(msgspec.structs.replace(first, gangs=Map({root.uid: root for root in roots})))
+
+
+def _indexed(state: ReservationState) -> ReservationState:
+    """Return a state with its indexes."""
+    roots = state.gangs.values()
+    claims = claims_of(roots, state.preemptions.values(), state.capacity_holds.values())
     return msgspec.structs.replace(
-        first,
-        gangs=Map({root.uid: root for root in roots}),
-        reservations_on=reservations_on,
-        gang_of=root_of,
-        replacement_holds_on=_replacement_holds_on(roots),
+        state,
+        claims_on=claims_by_node(claims),
+        gang_of=Map({uid: root.uid for root in roots for uid in (*root.reservations, *root.bound)}),
     )
-
-
-def _indexes(
-    roots: Iterable[GangState],
-) -> tuple[Map[NodeName, Map[PodUid, Reservation]], Map[PodUid, GangUid]]:
-    """Return the indexes of some roots: reservations by node, and the root of each pod."""
-    reservations_on: dict[NodeName, dict[PodUid, Reservation]] = {}
-    root_of: dict[PodUid, GangUid] = {}
-    for root in roots:
-        for reservation in root.reservations.values():
-            reservations_on.setdefault(reservation.node, {})[reservation.uid] = reservation
-            root_of[reservation.uid] = root.uid
-        for uid in root.bound:
-            root_of[uid] = root.uid
-    return Map({node: Map(held) for node, held in reservations_on.items()}), Map(root_of)
-
-
-def _replacement_holds_on(
-    roots: Iterable[GangState],
-) -> Map[NodeName, Map[PodUid, ReplacementHold]]:
-    """Return a further index of some roots: replacement holds by node."""
-    snapshot: dict[NodeName, dict[PodUid, ReplacementHold]] = {}
-    for root in roots:
-        for hold in root.replacement_holds.values():
-            snapshot.setdefault(hold.node, {})[hold.uid] = hold
-    return Map({node: Map(holds) for node, holds in snapshot.items()})
 
 
 def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationState:
@@ -290,29 +260,23 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
     }
     if ended is not None:
         roots = {uid: _with_maps(root) for uid, root in roots.items()}
-    reservations_on, root_of = _indexes(roots.values()) if ended is not None else (_NONE, _NONE)
-    preemptions = Map({p.gang_uid: _preemption(p) for p in saved.preemptions})
-    return ReservationState(
+    state = ReservationState(
         position=Position(saved.position),
         epoch=Epoch(saved.epoch),
         at_us=saved.at_us,
         gangs=Map(roots),
         stream_versions=Map(versions),
-        reservations_on=reservations_on,
-        gang_of=root_of,
         rejections=Map(dict(saved.rejections)),
-        preemptions=preemptions,
-        claimed_on=claimed_on(preemptions.values()),
+        preemptions=Map({p.gang_uid: _preemption(p) for p in saved.preemptions}),
         evicted_pods=Map(saved.evicted_pods),
         evicted_units=Map({uid: Map(units) for uid, units in saved.evicted_units.items()}),
-        replacement_holds_on=_replacement_holds_on(roots.values()),
         capacity_holds=Map({hold.gang_uid: hold for hold in saved.capacity_holds}),
-        capacity_held_on=capacity_held_on(saved.capacity_holds),
         unused_holds=Map(saved.unused_holds),
         truncated_epoch=Epoch(saved.truncated_epoch),
         features=saved.features,
         trees=Map({tree.uid: tree for tree in saved.trees}),
     )
+    return state if ended is None else _indexed(state)
 
 
 def _with_maps(root: GangState) -> GangState:

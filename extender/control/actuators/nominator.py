@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum, auto
 
-import msgspec
 from immutables import Map, MapMutation
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
@@ -27,13 +26,20 @@ from extender.core.admit.gate_removal_order import (
     spread_rules,
 )
 from extender.core.admit.plan_request import GATE
-from extender.core.capacity.free_capacity import NO_HOLDS
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.control_plane_features import native_on
-from extender.core.log.preemption_state import CapacityClaim
-from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
+from extender.core.log.reservation_state import (
+    EMPTY,
+    Reservation,
+    ReservationState,
+    all_reservations,
+    claims_of,
+    reservation_of,
+    reservations_on,
+)
 from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
+from extender.core.model.ids import PlanId, PodUid
 from extender.core.model.object_identity import changed_keys
 from extender.core.model.pods import Pod
 from extender.core.reconcile.reservation_checks import unassigned
@@ -58,14 +64,6 @@ class Step(Enum):
     RELEASE = auto()  # nominate the member, and remove its gate
     RELEASE_IN_TURN = auto()  # the same, when its topology spread allows it
     WAIT = auto()  # the stage of the member has not come
-
-
-class ClaimedSeat(msgspec.Struct, frozen=True):
-    """Capacity that becomes free for a gated member when victims are gone."""
-
-    preemption: PlanId
-    gang_uid: GangUid
-    claim: CapacityClaim
 
 
 class Nominator:
@@ -110,9 +108,9 @@ class Nominator:
         )
         self._stale.name_of = lambda uid: self._clearing[uid].path if uid in self._clearing else uid
         self._faults: ObjectFaults[str] = ObjectFaults("nominations")
-        self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
+        self._promised: dict[PodUid, CapacityClaim] = {}
         self._started: Map[PodUid, PlanId] = Map()
-        self._reservations_on: Map[NodeName, Map[PodUid, Reservation]] = Map()  # at the last run
+        self._reserved = EMPTY  # at the last run
         self._let_go: dict[PodUid, PlanId] = {}  # gate removed, to be nominated if they are late
         # pods that are no members, and could take the capacity of a member
         self._others_wait = False
@@ -173,9 +171,9 @@ class Nominator:
             )
         for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.gang_uid, r.pod)):
             self._queue.add(reservation.uid)
-        claimed = self._claimed_seats
-        self._queue_claimed_seats(view, state)
-        self._clear_stale(view, (*ended, *claimed))
+        promised = self._promised
+        self._queue_promised(view, state)
+        self._clear_stale(view, (*ended, *promised))
 
     def _to_look_at(
         self, state: ReservationState, started: MapMutation[PodUid, PlanId]
@@ -185,12 +183,11 @@ class Nominator:
         Returns:
             The reservations, and the members of which one has ended.
         """
-        before, now = self._reservations_on, state.reservations_on
-        self._reservations_on = now
+        before, self._reserved = self._reserved, state
         new: dict[PodUid, Reservation] = {}
         ended: set[PodUid] = set()
-        for node in changed_keys(before, now):
-            old, held = before.get(node, NO_HOLDS), now.get(node, NO_HOLDS)
+        for node in changed_keys(before.claims_on, state.claims_on):
+            old, held = reservations_on(before, node), reservations_on(state, node)
             ended |= {uid for uid in old if uid not in held}
             new |= {uid: r for uid, r in held.items() if old.get(uid) is not r}
         ended -= new.keys()
@@ -220,8 +217,7 @@ class Nominator:
         released = self._started
         waiting = [
             r
-            for held in state.reservations_on.values()
-            for r in held.values()
+            for r in all_reservations(state)
             if released.get(r.uid) == r.plan and r.uid not in fresh and unassigned(view, r.uid)
         ]
         in_turn.sort(key=lambda r: r.pod)
@@ -230,20 +226,20 @@ class Nominator:
         self._later |= {r.uid for r in in_turn} - {r.uid for r in now}
         return now
 
-    def _queue_claimed_seats(self, view: ClusterView, state: ReservationState) -> None:
+    def _queue_promised(self, view: ClusterView, state: ReservationState) -> None:
         """Queue the nominations of gated members whose victims still terminate.
 
         By these kube-scheduler keeps the freed capacity from pods of lower or equal priority, also from pods for which it does
         not call this extender.
         """
-        before, self._claimed_seats = self._claimed_seats, {}
-        for seat in claimed_seats(state):
-            uid = seat.claim.uid
+        before, self._promised = self._promised, {}
+        for claim in claims_of((), state.preemptions.values(), ()):
+            uid = claim.uid
             pod = view.pods.get(uid)
             if pod is None or GATE not in pod.gates or uid in self._started or uid in self._later:
                 continue
-            self._claimed_seats[uid] = seat
-            if before.get(uid) != seat and pod.nominated != seat.claim.node:
+            self._promised[uid] = claim
+            if before.get(uid) != claim and pod.nominated != claim.node:
                 self._queue.add(uid)
 
     def _clear_stale(self, view: ClusterView, candidates: Iterable[PodUid]) -> None:
@@ -269,7 +265,7 @@ class Nominator:
         return (
             pod.uid not in self._started
             and pod.uid not in self._later
-            and pod.uid not in self._claimed_seats
+            and pod.uid not in self._promised
             and pod.group is not None
             and not pod.deleting
         )
@@ -281,10 +277,10 @@ class Nominator:
             group.create_task(self._stale.run(), name="stale nominations")
 
     def _name_of(self, uid: PodUid) -> str:
-        seat = self._seat_of(uid)
-        if seat is None:
+        claim = self._claim_of(uid)
+        if claim is None:
             return uid
-        return seat.pod if isinstance(seat, Reservation) else seat.claim.pod
+        return claim.pod
 
     async def _clear(self, uid: PodUid) -> Retry | None:
         pod = self._clearing.get(uid)
@@ -303,77 +299,67 @@ class Nominator:
         return None
 
     async def _execute(self, uid: PodUid) -> Retry | None:
-        seat = self._seat_of(uid)
-        if seat is None:
+        claim = self._claim_of(uid)
+        if claim is None:
             return None
-        pod = seat.pod if isinstance(seat, Reservation) else seat.claim.pod
         try:
-            await self._carry_out(seat)
+            await self._carry_out(claim)
         except RequestRejected as error:  # deleted or recreated: reconcile releases it
-            log.info("member not nominated", extra={"pod": pod, "error": str(error)})
+            log.info("member not nominated", extra={"pod": claim.pod, "error": str(error)})
         except ClusterUnavailable as error:
-            log.warning("member not nominated yet", extra={"pod": pod, "error": str(error)})
+            log.warning("member not nominated yet", extra={"pod": claim.pod, "error": str(error)})
             return Retry(error.retry_after_s)
         return None
 
-    def _seat_of(self, uid: PodUid) -> Reservation | ClaimedSeat | None:
-        """Return what is to be executed for a member: its released reservation, or its claimed seat."""
+    def _claim_of(self, uid: PodUid) -> CapacityClaim | None:
+        """Return what is to be executed for a member: its released reservation, or what its preemption frees for it."""
         plan = self._started.get(uid)
         if plan is not None:
             held = reservation_of(self._leader.committed, uid)
             return held if held is not None and held.plan == plan else None
-        seat = self._claimed_seats.get(uid)
-        return seat if seat is not None and self._is_current(seat) else None
+        claim = self._promised.get(uid)
+        return claim if claim is not None and self._is_current(claim) else None
 
-    def _is_current(self, seat: Reservation | ClaimedSeat) -> bool:
+    def _is_current(self, claim: CapacityClaim) -> bool:
         """Return whether a reservation or claim is still in the committed state."""
-        state = self._leader.committed
-        if isinstance(seat, ClaimedSeat):
-            preemption = state.preemptions.get(seat.gang_uid)
-            return (
-                preemption is not None
-                and preemption.id == seat.preemption
-                and seat.claim in preemption.claims.get(seat.claim.node, ())
-            )
-        now = reservation_of(state, seat.uid)
-        return now is not None and now.plan == seat.plan
+        now = self._leader.committed.claims_on.get(claim.node, NO_CLAIMS).get(claim.key)
+        return now is not None and now.plan == claim.plan
 
-    async def _carry_out(self, seat: Reservation | ClaimedSeat) -> None:
+    async def _carry_out(self, claim: CapacityClaim) -> None:
         """Nominate a member and remove its gate, after the queue has waited until this process may act.
 
         The nomination of a member that kube-scheduler finds without it comes last, if it is needed at all.
         """
-        about = seat.claim if isinstance(seat, ClaimedSeat) else seat
-        namespace, _, name = about.pod.partition("/")
-        pod = PodRef(namespace=namespace, name=name, uid=about.uid)
+        namespace, _, name = claim.pod.partition("/")
+        pod = PodRef(namespace=namespace, name=name, uid=claim.uid)
         view = self._cluster.view()
-        member = view.pods.get(about.uid)
-        if isinstance(seat, Reservation):
-            let_go = self._let_go.get(seat.uid) == seat.plan
+        member = view.pods.get(claim.uid)
+        if claim.kind == "reservation":
+            let_go = self._let_go.get(claim.uid) == claim.plan
             if let_go and (
-                self._arrived(seat.uid) or (member is not None and member.node is not None)
+                self._arrived(claim.uid) or (member is not None and member.node is not None)
             ):
                 return
             if not let_go and member is not None and self._needs_no_nomination(view, member):
                 await self._cluster.remove_gate(pod)
-                self._let_go[seat.uid] = seat.plan
-                self._queue.add_after(seat.uid, self._delay_s)
+                self._let_go[claim.uid] = claim.plan
+                self._queue.add_after(claim.uid, self._delay_s)
                 return
         nominated = member.nominated if member is not None else None
-        if nominated == about.node and _was_held_back(member, about.uid, self._held_back):
+        if nominated == claim.node and _was_held_back(member, claim.uid, self._held_back):
             # Only a change makes kube-scheduler retry the pod.
             await self._cluster.nominate(pod, None)
             nominated = None
-            if not await self._wait_and_recheck(seat):
+            if not await self._wait_and_recheck(claim):
                 return
-        if nominated != about.node:
-            await self._cluster.nominate(pod, about.node)
-        self._held_back.discard(about.uid)
-        if isinstance(seat, ClaimedSeat):
+        if nominated != claim.node:
+            await self._cluster.nominate(pod, claim.node)
+        self._held_back.discard(claim.uid)
+        if claim.kind == "preemption":
             # Its gate stays until the capacity is free.
             return
-        has_gate = about.uid not in self._let_go and (member is None or GATE in member.gates)
-        if has_gate and await self._wait_and_recheck(seat):
+        has_gate = claim.uid not in self._let_go and (member is None or GATE in member.gates)
+        if has_gate and await self._wait_and_recheck(claim):
             await self._cluster.remove_gate(pod)
 
     def _needs_no_nomination(self, view: ClusterView, pod: Pod) -> bool:
@@ -393,10 +379,10 @@ class Nominator:
             and len(view.nodes) <= NODES_ALL_OFFERED
         )
 
-    async def _wait_and_recheck(self, seat: Reservation | ClaimedSeat) -> bool:
+    async def _wait_and_recheck(self, claim: CapacityClaim) -> bool:
         """Wait until this process may act; return whether the write is still wanted then."""
         await self._leader.until_may_act()
-        return self._is_current(seat)
+        return self._is_current(claim)
 
 
 def next_step(
@@ -433,11 +419,3 @@ def next_step(
 def _was_held_back(pod: Pod | None, uid: PodUid, held_back: HeldBackMembers) -> bool:
     """Return whether filter has held a member back, under this leader or an earlier one."""
     return uid in held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
-
-
-def claimed_seats(state: ReservationState) -> Iterator[ClaimedSeat]:
-    """Yield the claimed capacity of all pending preemptions."""
-    for gang_uid, preemption in state.preemptions.items():
-        for claims in preemption.claims.values():
-            for claim in claims:
-                yield ClaimedSeat(preemption.id, gang_uid, claim)

@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from extender.control.log.leader import Leader
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import ReservationState, all_reservations
 from extender.ports.log_ports import Clock
 
 # A small tree is bound by then. Members that take longer wait for something else, such as kube-scheduler.
@@ -38,18 +38,14 @@ class PlacementPriority:
 
     def _are_being_placed(self) -> bool:
         state = self._leader.committed
-        if state.reservations_on is self._old:
+        if state.claims_on is self._old:
             return False
         if reserved_since(state, self._clock.recording_us() - FRESH_MS * 1000):
             return True
-        self._old = state.reservations_on
+        self._old = state.claims_on
         return False
 
 
 def reserved_since(state: ReservationState, at_us: int) -> bool:
     """Return whether a member that is not bound yet got its reservation after a time, in microseconds since the epoch."""
-    return any(
-        reservation.at_us > at_us
-        for held in state.reservations_on.values()
-        for reservation in held.values()
-    )
+    return any(reservation.at_us > at_us for reservation in all_reservations(state))

@@ -15,10 +15,13 @@ import msgspec
 from extender.core.capacity.capacity_claims import victims_are_gone
 from extender.core.log.events import CancelReason, NewEvent, PreemptionCancelled
 from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import GangState, ReservationState
+from extender.core.log.reservation_state import GangState, ReservationState, reservations_on
 from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
 from extender.core.model.ids import GangUid, GroupKey, PodUid
-from extender.core.model.object_identity import IdentityMemo
+from extender.core.model.object_identity import (
+    IdentityMemo,
+    changed_keys,
+)
 from extender.core.model.pod_groups import Group, Tree
 from extender.core.planner.plan_types import GIVEN, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.planning import DeferredWork
@@ -176,15 +179,12 @@ class SearchedCapacity(msgspec.Struct, frozen=True):
         return False
 
     def _reservations_have_ended(self, state: ReservationState, view: ClusterView) -> bool:
-        if state.reservations_on is self.state.reservations_on:
-            return False
-        for name, before in self.state.reservations_on.items():
-            now = state.reservations_on.get(name)
-            for uid in before if now is not before else ():
-                held = now is not None and uid in now
+        for name in changed_keys(self.state.claims_on, state.claims_on):
+            now = reservations_on(state, name)
+            for uid in reservations_on(self.state, name).keys() - now.keys():
                 pod = view.pods.get(uid)
                 runs = pod is not None and pod.node == name
-                if not held and not runs and uid not in self.counted:
+                if not runs and uid not in self.counted:
                     return True
         return False
 

@@ -30,6 +30,7 @@ from extender.core.log.reservation_state import (
     GangState,
     Reservation,
     ReservationState,
+    all_reservations,
     reservation_of,
 )
 from extender.core.model.cluster_view import ClusterView
@@ -217,10 +218,9 @@ class Reconciler:
             return
         self._comparison, self._terms = IncrementalReconciliation(), self._leader.terms
         self._unwatched = {
-            uid: reservation
-            for held in state.reservations_on.values()
-            for uid, reservation in held.items()
-            if uid not in view.pods
+            reservation.uid: reservation
+            for reservation in all_reservations(state)
+            if reservation.uid not in view.pods
         }
 
     def _differences(
@@ -243,7 +243,7 @@ class Reconciler:
         """Return the roots without bound members whose reservations have not been used for their lifetime."""
         found: set[GangUid] = set()
         waiting: set[GangUid] = set()
-        if not state.reservations_on:
+        if next(all_reservations(state), None) is None:
             return frozenset(found)
         longest_ms = self._settings.reservation_ttl_s * 1000
         self._idle.begin_round(self._leader.terms)

@@ -28,7 +28,7 @@ class CapacitySampler:
         self._leader = leader
         self._settings = settings
         self._rows = NodeRowCache()
-        self._inputs: tuple[object, ...] = (None,) * 7  # of the last measurement
+        self._inputs: tuple[object, ...] = (None,) * 5  # of the last measurement
         self._epoch: Epoch | None = None  # of the last append
         self._largest_free: tuple[FreeDomainRecord, ...] = ()
 
@@ -62,13 +62,7 @@ class CapacitySampler:
             return False
         leader = self._leader
         view, state, epoch = self._cluster.view(), leader.committed, leader.epoch
-        held = (
-            state.reservations_on,
-            state.preemptions,
-            state.replacement_holds_on,
-            state.capacity_holds,
-        )
-        inputs = (view.nodes, view.pods, view.groups, *held)
+        inputs = (view.nodes, view.pods, view.groups, state.claims_on, state.preemptions)
         if epoch == self._epoch and same_objects(inputs, self._inputs):
             return False
         keys = levels_of(view, self._settings.topology_keys)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from immutables import Map
 
-from extender.core.capacity.free_capacity import NO_HOLDS
-from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.log.capacity_claim import NO_CLAIMS, ClaimsOnNode
+from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.object_identity import changed_keys
@@ -16,13 +16,14 @@ class ChangedMembers:
 
     def __init__(self) -> None:
         self._view = ClusterView()
-        self._reservations_on: Map[NodeName, Map[PodUid, Reservation]] = Map()
+        self._claims_on: Map[NodeName, ClaimsOnNode] = Map()
 
     def since_last(self, view: ClusterView, state: ReservationState) -> set[PodUid]:
         """Return the UIDs of all pods that, or whose reservations, may differ from those of the last call."""
         uids = changed_pods(self._view, view)
-        for node in changed_keys(self._reservations_on, state.reservations_on):
-            before = self._reservations_on.get(node, NO_HOLDS)
-            uids |= changed_keys(before, state.reservations_on.get(node, NO_HOLDS))
-        self._view, self._reservations_on = view, state.reservations_on
+        for node in changed_keys(self._claims_on, state.claims_on):
+            before = self._claims_on.get(node, NO_CLAIMS)
+            claims = changed_keys(before, state.claims_on.get(node, NO_CLAIMS))
+            uids |= {uid for kind, _, uid in claims if kind == "reservation"}
+        self._view, self._claims_on = view, state.claims_on
         return uids

@@ -108,7 +108,7 @@ class InterpodRules:
         """Return per rule and node the number of pods with required anti-affinity."""
         return self._standing.get(
             lambda: _standing(view, state, priority),
-            same=(view.keeping_off, state.reservations_on),
+            same=(view.keeping_off, state.claims_on),
             equal=priority,
         )
 

@@ -46,6 +46,7 @@ from extender.core.model.cluster_view import (
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod, PodShape
+from extender.core.model.quantities import add_amounts
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanNode
@@ -303,13 +304,11 @@ def fits(
     beside = used_capacity_on(view, state, reservation.node, priority=reservation.priority)
     taken = dict(usage.requests)
     if beside is not None:  # it includes the reservation itself
-        for name, amount in used_requests(beside).items():
-            taken[name] = taken.get(name, 0) + amount
+        add_amounts(taken, used_requests(beside))
     claimed = claimed_under_victims(
         view, state, node.name, priority=reservation.priority, gang_uid=reservation.gang_uid
     )
-    for name, amount in claimed.items():
-        taken[name] = taken.get(name, 0) + amount
+    add_amounts(taken, claimed)
     if any(taken.get(name, 0) > node.allocatable.get(name, 0) for name in reservation.requests):
         return False
     row = PlanNode(

@@ -17,6 +17,7 @@ from immutables import Map
 
 from extender.core.admit.plan_request import GATE
 from extender.core.fairness.wait_reasons import ReadmissionPause
+from extender.core.log.capacity_claim import NO_CLAIMS
 from extender.core.log.events import NewEvent, NodeRejected, ReleaseReason, ReservationReleased
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
@@ -48,7 +49,7 @@ class _NodeCapacity(msgspec.Struct, frozen=True):
 
     node: Node | None
     usage: Usage
-    claimed: tuple[GangUid, ...]  # preemptors with claims there
+    claimed: frozenset[GangUid]  # preemptors with claims there
 
 
 class _Admission(msgspec.Struct, frozen=True):
@@ -236,7 +237,9 @@ class Readmissions:
 
 def _node_capacity(view: ClusterView, state: ReservationState, name: NodeName) -> _NodeCapacity:
     usage = view.usage.get(name, NOTHING)
-    return _NodeCapacity(view.nodes.get(name), usage, state.claimed_on.get(name, ()))
+    claims = state.claims_on.get(name, NO_CLAIMS)
+    preemptors = {uid for kind, uid, _ in claims if kind == "preemption"}
+    return _NodeCapacity(view.nodes.get(name), usage, frozenset(preemptors))
 
 
 def _changed(

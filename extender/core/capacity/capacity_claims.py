@@ -1,102 +1,125 @@
-"""Capacity that is not free for others, beside the usage of assigned pods: claims of preemptions, and capacity holds.
+"""Capacity that is not free for others, beside the usage of assigned pods: one table of who must leave which claims free.
 
-Also which reservations and replacement holds do not fit on an oversubscribed node.
+| kind | made by | kept from | counts until | ends (event; rules) |
+|---|---|---|---|---|
+| reservation | an admission | everyone in a plan; in filter pods of equal or lower priority, those of a tree that preempts also from higher ones that have another node | its pod is assigned | `PodBound`, `ReservationReleased`; `cluster_reconciliation` |
+| preemption | a plan of victims | others of equal or lower priority; while it has not ended also from higher ones that have another node | its pod is assigned, or pods that it waits for still use it | the reservations of the preemptor, `PreemptionCompleted`, `PreemptionCancelled`; `preemption_lifecycle`, `preemption_takeover` |
+| replacement | the end of a member | others of equal or lower priority | a new member has a reservation; the lost one counts itself while it terminates | `ReservationReleased`; `replacement_holds` |
+| hold | a long wait | others of equal or lower priority, but for the replacements of their lost members | its pod is assigned | `CapacityHoldReleased`; `capacity_hold_ends` |
+
+Also which claims do not fit on an oversubscribed node.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimKind
 from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import (
-    CapacityHold,
-    HeldOnNode,
-    ReplacementHold,
-    Reservation,
-    ReservationState,
-)
+from extender.core.log.reservation_state import CapacityHold, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pods import EXEMPT_NAMESPACES, Pod
+from extender.core.model.quantities import add_amounts
 
 
-class HeldClaim(NamedTuple):
-    """Free capacity of a node that is held for a preemptor, and that takes its turn among reservations."""
+class ClaimRule(NamedTuple):
+    """Whom the claims of a kind are kept from, beside others of equal or lower priority."""
 
-    requests: Mapping[str, int]
-    priority: int
-    at_us: int
-    pod: str = ""
-
-
-def oversubscribed_pods(
-    node: Node,
-    taken: Sequence[Mapping[str, int]],
-    holders: Sequence[Reservation | ReplacementHold | HeldClaim],
-) -> Iterator[PodUid]:
-    """Yield the pods that do not fit on a node; those of the lowest priority first, then the newest.
-
-    Args:
-        node: The node.
-        taken: Requests that are subtracted before all others.
-        holders: Reservations, holds and claims on the node; a claim that does not fit is left out.
-    """
-    if _fit_together(node, taken, holders):
-        return
-    free = dict(node.allocatable)
-    for requests in taken:
-        for resource, amount in requests.items():
-            free[resource] = free.get(resource, 0) - amount
-    for holder in sorted(holders, key=lambda r: (-r.priority, r.at_us, r.pod)):
-        if all(free.get(k, 0) >= v for k, v in holder.requests.items()):
-            for resource, amount in holder.requests.items():
-                free[resource] = free.get(resource, 0) - amount
-        elif not isinstance(holder, HeldClaim):
-            yield holder.uid
+    # while the preemption of their gang has not ended: also from higher priorities that have another node
+    from_higher: bool
+    # filter examines their node by our view also while a pod uses them: kube-scheduler may know of its end before
+    while_used: bool
+    empty_node: bool  # prioritize counts their node as empty
 
 
-def _fit_together(
-    node: Node,
-    taken: Sequence[Mapping[str, int]],
-    holders: Iterable[Reservation | ReplacementHold | HeldClaim],
-) -> bool:
-    """Return whether all fit, as nearly always: their sum is compared, in no order."""
-    shapes = [holder.requests for holder in holders]  # members of one shape share the object
-    counts = Counter(map(id, shapes))
-    needed: dict[str, int] = {}
-    for shape in {id(shape): shape for shape in shapes}.values():
-        count = counts[id(shape)]
-        for resource, amount in shape.items():
-            needed[resource] = needed.get(resource, 0) + amount * count
-    for resource, amount in needed.items():
-        free = node.allocatable.get(resource, 0)
-        for requests in taken:
-            free -= requests.get(resource, 0)
-        if free < amount:
-            return False
-    return True
+CLAIM_RULES: Final[Mapping[ClaimKind, ClaimRule]] = {
+    "reservation": ClaimRule(from_higher=True, while_used=False, empty_node=False),
+    "preemption": ClaimRule(from_higher=True, while_used=True, empty_node=False),
+    "replacement": ClaimRule(from_higher=False, while_used=True, empty_node=False),
+    "hold": ClaimRule(from_higher=False, while_used=False, empty_node=True),
+}
+BESIDE_RESERVATIONS: Final[tuple[ClaimKind, ...]] = ("preemption", "replacement", "hold")
 
 
-def parts_against(
-    state: ReservationState, node: NodeName, *, priority: int, gang_uid: GangUid | str
-) -> Iterator[HeldOnNode]:
-    """Yield the parts of capacity holds on a node that a tree or pod must leave free.
+def claims_against(
+    state: ReservationState,
+    node: NodeName,
+    *,
+    priority: int,
+    gang_uid: GangUid | str,
+    lower: bool = False,
+    kinds: tuple[ClaimKind, ...] = tuple(CLAIM_RULES),
+) -> list[CapacityClaim]:
+    """Return the claims on a node that a tree or pod must leave free, by `CLAIM_RULES`.
 
     Args:
         state: The reservation state.
         node: The node.
-        priority: Of the tree or pod; holds of lower priority are left out.
-        gang_uid: Of the tree or pod; its own hold is left out.
+        priority: Of the tree or pod; claims of lower priority are left out.
+        gang_uid: Of the tree or pod; its own claims are left out.
+        lower: Also claims of lower priority of preemptors that have not ended: they may be taken over, but only by a
+            tree or pod that fits nowhere else.
+        kinds: Those that are returned.
     """
-    for part in state.capacity_held_on.get(node, ()):
-        if part.gang_uid != gang_uid and part.priority >= priority:
-            yield part
+    return [
+        claim
+        for claim in state.claims_on.get(node, NO_CLAIMS).values()
+        if claim.kind in kinds
+        and claim.gang_uid != gang_uid
+        and (
+            claim.priority >= priority
+            or (
+                lower
+                and CLAIM_RULES[claim.kind].from_higher
+                and is_preempting(state, claim.gang_uid)
+            )
+        )
+    ]
 
 
-def held_requests_against(
+def is_in_use(view: ClusterView, claim: CapacityClaim) -> bool:
+    """Return whether the pod of a claim is assigned, so that the usage of its node includes it."""
+    pod = view.pods.get(claim.uid)
+    return pod is not None and pod.node is not None
+
+
+def not_free(
+    view: ClusterView,
+    state: ReservationState,
+    node: NodeName,
+    claims: Collection[CapacityClaim],
+    gang_uid: GangUid | str,
+) -> dict[str, int]:
+    """Return the amounts that some claims keep on a node beside the usage of assigned pods, by resource.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        node: The node.
+        claims: Some of `claims_against`; of a preemptor all on the node.
+        gang_uid: For whom they are kept free: what is kept for the replacements of its lost members is subtracted from
+            capacity holds.
+    """
+    amounts: dict[str, int] = {}
+    held: dict[str, int] = {}
+    if preemptions := preemptions_of(state, claims):
+        amounts = held_beyond_victims(view, preemptions, node)
+    for claim in claims:
+        if claim.kind != "preemption" and not is_in_use(view, claim):
+            add_amounts(held if claim.kind == "hold" else amounts, claim.requests)
+    if held:
+        for claim in state.claims_on[node].values():
+            if claim.kind == "replacement" and claim.gang_uid == gang_uid:
+                add_amounts(held, claim.requests, -1)
+        add_amounts(amounts, {name: amount for name, amount in held.items() if amount > 0})
+    return amounts
+
+
+def held_back(
     view: ClusterView,
     state: ReservationState,
     node: NodeName,
@@ -104,32 +127,57 @@ def held_requests_against(
     priority: int,
     gang_uid: GangUid | str,
 ) -> dict[str, int]:
-    """Return the amounts of capacity holds that a tree or pod must leave free on a node, by resource; empty: none.
+    """Return `not_free` for the capacity holds on a node alone; empty: there are none."""
+    holds = claims_against(state, node, priority=priority, gang_uid=gang_uid, kinds=("hold",))
+    return not_free(view, state, node, holds, gang_uid)
 
-    A gang that lost a member there may replace it: what is held for the replacement is subtracted.
+
+def preemptions_of(
+    state: ReservationState, claims: Iterable[CapacityClaim]
+) -> list[PendingPreemption]:
+    """Return the preemptions of some claims."""
+    preemptors = dict.fromkeys(claim.gang_uid for claim in claims if claim.kind == "preemption")
+    return [state.preemptions[uid] for uid in preemptors]
+
+
+def oversubscribed_pods(
+    node: Node, taken: Sequence[Mapping[str, int]], claims: Sequence[CapacityClaim]
+) -> Iterator[PodUid]:
+    """Yield the pods whose claims do not fit on a node; those of the lowest priority first, then the newest.
 
     Args:
-        view: The cluster; a pod of a hold that is assigned already is left out, because the usage includes it.
-        state: The reservation state.
         node: The node.
-        priority: As in `parts_against`.
-        gang_uid: As in `parts_against`.
+        taken: Requests that are subtracted before all others.
+        claims: Those on the node; one of a preemptor that does not fit is left out.
     """
-    amounts: dict[str, int] = {}
-    for part in parts_against(state, node, priority=priority, gang_uid=gang_uid):
-        for held in part.pods:
-            pod = view.pods.get(held.uid)
-            if pod is not None and pod.node is not None:
-                continue
-            for name, amount in held.requests.items():
-                amounts[name] = amounts.get(name, 0) + amount
-    if amounts:
-        for hold in state.replacement_holds_on.get(node, {}).values():
-            if hold.gang_uid == gang_uid:
-                for name, amount in hold.requests.items():
-                    if name in amounts:
-                        amounts[name] -= amount
-    return {name: amount for name, amount in amounts.items() if amount > 0}
+    if _fit_together(node, taken, claims):
+        return
+    free = dict(node.allocatable)
+    for requests in taken:
+        add_amounts(free, requests, -1)
+    for claim in sorted(claims, key=lambda c: (-c.priority, c.at_us, c.pod)):
+        if all(free.get(name, 0) >= amount for name, amount in claim.requests.items()):
+            add_amounts(free, claim.requests, -1)
+        elif claim.kind != "preemption":
+            yield claim.uid
+
+
+def _fit_together(
+    node: Node, taken: Sequence[Mapping[str, int]], claims: Iterable[CapacityClaim]
+) -> bool:
+    """Return whether all fit, as nearly always: their sum is compared, in no order."""
+    shapes = [claim.requests for claim in claims]  # members of one shape share the object
+    counts = Counter(map(id, shapes))
+    needed: dict[str, int] = {}
+    for shape in {id(shape): shape for shape in shapes}.values():
+        add_amounts(needed, shape, counts[id(shape)])
+    for resource, amount in needed.items():
+        free = node.allocatable.get(resource, 0)
+        for requests in taken:
+            free -= requests.get(resource, 0)
+        if free < amount:
+            return False
+    return True
 
 
 def may_leave(pod: Pod) -> bool:
@@ -146,30 +194,6 @@ def nodes_of(hold: CapacityHold) -> tuple[NodeName, ...]:
     return tuple(sorted({pod.node for pod in hold.pods}))
 
 
-def blocking_preemptions(
-    state: ReservationState,
-    node: NodeName,
-    *,
-    priority: int,
-    gang_uid: GangUid | str,
-    lower: bool = False,
-) -> Iterator[PendingPreemption]:
-    """Yield the preemptions whose claims on a node must be left free by a tree or pod.
-
-    Args:
-        state: The reservation state.
-        node: The node.
-        priority: Of the tree or pod.
-        gang_uid: Of the tree or pod; its own claims are left out.
-        lower: Also preemptions of lower priority that have not ended: their claims may be taken over, but only by
-            a tree or pod that fits nowhere else.
-    """
-    for preemption in preemptions_on(state, node):
-        counts = preemption.priority >= priority or (lower and not preemption.ended)
-        if preemption.gang_uid != gang_uid and counts:
-            yield preemption
-
-
 def is_preempting(state: ReservationState, uid: GangUid) -> bool:
     """Return whether a tree has a preemption that has not ended."""
     preemption = state.preemptions.get(uid)
@@ -178,10 +202,11 @@ def is_preempting(state: ReservationState, uid: GangUid) -> bool:
 
 def nodes_of_preemptors(state: ReservationState) -> frozenset[NodeName]:
     """Return the nodes with capacity for preemptors that evict others: claimed, or already reserved."""
-    nodes: set[NodeName] = set(state.claimed_on)
-    for uid in state.preemptions:
+    nodes: set[NodeName] = set()
+    for uid, preemption in state.preemptions.items():
+        nodes.update(preemption.claims)
         root = state.gangs.get(uid)
-        if root is not None and is_preempting(state, uid):
+        if root is not None and not preemption.ended:
             nodes.update(r.node for r in root.reservations.values())
     return frozenset(nodes)
 
@@ -199,11 +224,8 @@ def claimed_requests(
     """Return the capacity that a preemptor claims on a node, including what other pods still use of it."""
     needed: dict[str, int] = {}
     for claim in preemption.claims.get(node, ()):
-        pod = view.pods.get(claim.uid)
-        if pod is not None and pod.node is not None:
-            continue  # it is bound, here or elsewhere: the usage includes it
-        for name, amount in claim.requests.items():
-            needed[name] = needed.get(name, 0) + amount
+        if not is_in_use(view, claim):
+            add_amounts(needed, claim.requests)
     return needed
 
 
@@ -229,8 +251,7 @@ def claims_do_not_fit(
     for uid, pod in view.on_node.get(node, {}).items():
         leaves = pod.deleting or uid in preemption.victims or uid in preemption.already_terminating
         if leaves and uid not in stay:
-            for name, amount in pod.shape.requests:
-                used[name] = used.get(name, 0) - amount
+            add_amounts(used, dict(pod.shape.requests), -1)
     needed = claimed_requests(view, preemption, node)
     return any(
         offers.allocatable.get(name, 0) - used.get(name, 0) < amount
@@ -240,7 +261,7 @@ def claims_do_not_fit(
 
 def held_beyond_victims(
     view: ClusterView, preemptions: Iterable[PendingPreemption], node: NodeName
-) -> Mapping[str, int]:
+) -> dict[str, int]:
     """Return the capacity that preemptors claim on a node, that is free now, and that others must leave free.
 
     That is the claims less what victims and terminating pods still use: what these use is not available to other pods
@@ -251,8 +272,7 @@ def held_beyond_victims(
     """
     held: dict[str, int] = {}
     for _, amounts in held_by_preemptor(view, preemptions, node):
-        for name, amount in amounts.items():
-            held[name] = held.get(name, 0) + amount
+        add_amounts(held, amounts)
     return held
 
 
@@ -286,12 +306,6 @@ def held_by_preemptor(
     ]
 
 
-def preemptions_on(state: ReservationState, node: NodeName) -> Iterator[PendingPreemption]:
-    """Yield the preemptions with claims on a node."""
-    for uid in state.claimed_on.get(node, ()):
-        yield state.preemptions[uid]
-
-
 def claimed_under_victims(
     view: ClusterView,
     state: ReservationState,
@@ -309,17 +323,16 @@ def claimed_under_victims(
         view: The cluster.
         state: The reservation state.
         node: The node.
-        priority: As in `blocking_preemptions`.
-        gang_uid: As in `blocking_preemptions`.
-        lower: As in `blocking_preemptions`.
+        priority: As in `claims_against`.
+        gang_uid: As in `claims_against`.
+        lower: As in `claims_against`.
     """
-    blocking = tuple(
-        blocking_preemptions(state, node, priority=priority, gang_uid=gang_uid, lower=lower)
+    claims = claims_against(
+        state, node, priority=priority, gang_uid=gang_uid, lower=lower, kinds=("preemption",)
     )
+    preemptions = preemptions_of(state, claims)
     amounts: dict[str, int] = {}
-    for preemption in blocking:
-        for name, amount in claimed_requests(view, preemption, node).items():
-            amounts[name] = amounts.get(name, 0) + amount
-    for name, amount in held_beyond_victims(view, blocking, node).items():
-        amounts[name] -= amount
+    for preemption in preemptions:
+        add_amounts(amounts, claimed_requests(view, preemption, node))
+    add_amounts(amounts, held_beyond_victims(view, preemptions, node), -1)
     return {name: amount for name, amount in amounts.items() if amount}

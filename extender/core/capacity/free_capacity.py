@@ -14,22 +14,25 @@ Free capacity of a node is what is left after
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 import msgspec
 from immutables import Map
 
 from extender.core.capacity.capacity_claims import (
-    blocking_preemptions,
-    held_beyond_victims,
-    held_requests_against,
+    BESIDE_RESERVATIONS,
+    claims_against,
+    is_in_use,
+    not_free,
 )
-from extender.core.capacity.replacement_holds import holds_against
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.object_identity import IdentityMemo, same_objects
 from extender.core.model.pods import HostPort, Pod
+from extender.core.model.quantities import add_amounts
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanNode
@@ -74,14 +77,10 @@ def used_capacity(
             nomination of that pod is not counted.
     """
     used: dict[NodeName, UsedCapacity] = {}
-    for node, held in state.reservations_on.items():
-        taken = _held_back(view, held.values(), gang_uid)
+    for node in state.claims_on:
+        taken = _claimed(view, state, node, priority, gang_uid, lower=True)
         if taken is not None:
             used[node] = taken
-    for node in {*state.claimed_on, *state.replacement_holds_on, *state.capacity_held_on}:
-        claimed = _with_claims(used.get(node), view, state, node, priority, gang_uid, lower=True)
-        if claimed is not None:
-            used[node] = claimed
     for pod in view.nominated.values():
         if pod.nominated is not None and pod.uid != gang_uid and _counts(pod, priority):
             used[pod.nominated] = _with_nomination(used.get(pod.nominated), pod)
@@ -100,8 +99,7 @@ def used_capacity_on(
     gang_uid: GangUid | str = "",
 ) -> UsedCapacity | None:
     """Return the same for one node as kube-scheduler counts it: claims of preemptors below `priority` are left out."""
-    taken = _held_back(view, state.reservations_on.get(node, NO_HOLDS).values(), gang_uid)
-    taken = _with_claims(taken, view, state, node, priority, gang_uid)
+    taken = _claimed(view, state, node, priority, gang_uid, lower=False)
     for pod in view.nominated.values():
         if pod.nominated == node and _counts(pod, priority):
             taken = _with_nomination(taken, pod)
@@ -138,60 +136,45 @@ def _counts(pod: Pod, priority: int) -> bool:
     return pod.group is None and pod.priority >= priority
 
 
-def _held_back(
-    view: ClusterView, held: Iterable[Reservation], gang_uid: str
-) -> UsedCapacity | None:
-    waiting: list[Reservation] = []
-    ports: tuple[HostPort, ...] = ()
-    reserved = False
-    for reservation in held:
-        pod = view.pods.get(reservation.uid)
-        if pod is not None:
-            if pod.node is not None:
-                continue  # the usage of the node includes the pod
-            ports += pod.shape.host_ports
-        waiting.append(reservation)
-        reserved = reserved or reservation.gang_uid != gang_uid
-    return UsedCapacity(held=tuple(waiting), ports=ports, reserved=reserved) if waiting else None
-
-
-def _with_claims(
-    taken: UsedCapacity | None,
+def _claimed(
     view: ClusterView,
     state: ReservationState,
     node: NodeName,
     priority: int,
-    gang_uid: str,
+    gang_uid: GangUid | str,
     *,
-    lower: bool = False,
+    lower: bool,
 ) -> UsedCapacity | None:
-    """Return `taken` with the claims on a node, see `blocking_preemptions`, and holds of equal or higher priority."""
-    blocking = tuple(
-        blocking_preemptions(state, node, priority=priority, gang_uid=gang_uid, lower=lower)
-    )
-    amounts = dict(held_beyond_victims(view, blocking, node))
+    """Return what claims use on a node: all reservations, and what `claims_against` has of the other kinds."""
+    waiting: list[Reservation] = []
     ports: tuple[HostPort, ...] = ()
-    for preemption in blocking:
-        for claim in preemption.claims[node]:
-            pod = view.pods.get(claim.uid)
-            if pod is not None and pod.node is None:
-                ports += pod.shape.host_ports
-    for hold in holds_against(view, state, node, priority=priority, gang_uid=gang_uid):
-        for name, amount in hold.requests.items():
-            amounts[name] = amounts.get(name, 0) + amount
-    held = held_requests_against(view, state, node, priority=priority, gang_uid=gang_uid)
-    for name, amount in held.items():
-        amounts[name] = amounts.get(name, 0) + amount
-    if not amounts and not ports:
-        return taken
-    taken = taken or UsedCapacity()
-    return UsedCapacity(
-        held=taken.held,
-        nominated=taken.nominated,
-        ports=taken.ports + ports,
-        claimed=tuple(sorted(amounts.items())),
-        reserved=True,
-    )
+    reserved = others = False
+    for claim in state.claims_on.get(node, NO_CLAIMS).values():
+        if claim.kind != "reservation":
+            others = True
+        elif not is_in_use(view, claim):
+            waiting.append(claim)
+            ports += _ports(view, claim)
+            reserved = reserved or claim.gang_uid != gang_uid
+    amounts: dict[str, int] = {}
+    if others:
+        kept = claims_against(
+            state, node, priority=priority, gang_uid=gang_uid, lower=lower, kinds=BESIDE_RESERVATIONS
+        )  # fmt: skip
+        amounts = not_free(view, state, node, kept, gang_uid)
+        claimed_ports = [_ports(view, claim) for claim in kept if claim.kind == "preemption"]
+        ports += tuple(chain.from_iterable(claimed_ports))
+        reserved = reserved or bool(amounts) or any(claimed_ports)
+    if not (waiting or amounts or ports):
+        return None
+    claimed = tuple(sorted(amounts.items()))
+    return UsedCapacity(held=tuple(waiting), ports=ports, claimed=claimed, reserved=reserved)
+
+
+def _ports(view: ClusterView, claim: CapacityClaim) -> tuple[HostPort, ...]:
+    """Return the host ports that the pod of a claim will use; none of a pod that uses them already."""
+    pod = view.pods.get(claim.uid)
+    return pod.shape.host_ports if pod is not None and pod.node is None else ()
 
 
 def _with_nomination(taken: UsedCapacity | None, pod: Pod) -> UsedCapacity:
@@ -209,13 +192,10 @@ def used_requests(taken: UsedCapacity) -> dict[str, int]:
     """Return the sum by resource."""
     total: dict[str, int] = {}
     for reservation in taken.held:
-        for name, amount in reservation.requests.items():
-            total[name] = total.get(name, 0) + amount
+        add_amounts(total, reservation.requests)
     for pod in taken.nominated:
-        for name, amount in pod.shape.requests:
-            total[name] = total.get(name, 0) + amount
-    for name, amount in taken.claimed:
-        total[name] = total.get(name, 0) + amount
+        add_amounts(total, dict(pod.shape.requests))
+    add_amounts(total, dict(taken.claimed))
     return total
 
 
@@ -252,12 +232,7 @@ class NodeRowCache:
         own = root is not None and (root.reservations or root.replacement_holds)
         if own or gang_uid in state.capacity_holds or gang_uid in state.preemptions or lone:
             return used_capacity(view, state, priority=priority, gang_uid=gang_uid)
-        held = (
-            state.reservations_on,
-            state.preemptions,
-            state.replacement_holds_on,
-            state.capacity_holds,
-        )
+        held = (state.claims_on, state.preemptions)
         shared = self._taken.get(dict, same=(view.pods, view.nominated, view.nodes, *held))
         used = shared.get(priority)
         if used is None:

@@ -10,17 +10,15 @@ from typing import Final
 
 import msgspec
 
-from extender.core.capacity.capacity_claims import (
-    held_requests_against,
-    may_leave,
-    nodes_of,
-)
+from extender.core.capacity.capacity_claims import held_back, may_leave, nodes_of
 from extender.core.capacity.free_capacity import make_row, used_capacity_on
-from extender.core.log.reservation_state import CapacityHold, HeldPod, ReservationState
+from extender.core.log.capacity_claim import CapacityClaim
+from extender.core.log.reservation_state import CapacityHold, ReservationState, reservations_on
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, NodeName
 from extender.core.model.message_formatting import counted
 from extender.core.model.pods import PodShape
+from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import namespace_of
 from extender.core.planner.plan_types import PlanNode
 
@@ -56,7 +54,7 @@ def fitting_pods(
     view: ClusterView,
     state: ReservationState,
     gang_uid: GangUid,
-    pods: Iterable[HeldPod],
+    pods: Iterable[CapacityClaim],
     priority: int,
     leaving: Mapping[NodeName, Mapping[str, int]] = NOTHING_LEAVES,
 ) -> int:
@@ -80,13 +78,11 @@ def fitting_pods(
         if left is None:
             taken = used_capacity_on(view, state, held.node, priority=priority, gang_uid=gang_uid)
             left = dict(make_row(node, view.usage.get(held.node, NOTHING), taken).free)
-            for name, amount in leaving.get(held.node, {}).items():
-                left[name] = left.get(name, 0) + amount
+            add_amounts(left, leaving.get(held.node, {}))
             free[held.node] = left
         if all(left.get(name, 0) >= amount for name, amount in held.requests.items()):
             fitting += 1
-            for name, amount in held.requests.items():
-                left[name] -= amount
+            add_amounts(left, held.requests, -1)
     return fitting
 
 
@@ -99,7 +95,7 @@ def is_blocked_by_own_pods(view: ClusterView, state: ReservationState, hold: Cap
             for pod in view.on_node.get(node, {}).values()
             if pod.namespace == namespace and may_leave(pod)
         ]
-        for reservation in state.reservations_on.get(node, {}).values():
+        for reservation in reservations_on(state, node).values():
             pod = view.pods.get(reservation.uid)
             if pod is not None and pod.node is None and pod.namespace == namespace:
                 own.append((pod, dict(reservation.requests)))
@@ -135,8 +131,8 @@ def held_against(
         priority: Of the tree.
         gang_uid: Of the tree.
     """
-    for name in state.capacity_held_on:
-        held = held_requests_against(view, state, name, priority=priority, gang_uid=gang_uid)
+    for name in {name for hold in state.capacity_holds.values() for name in nodes_of(hold)}:
+        held = held_back(view, state, name, priority=priority, gang_uid=gang_uid)
         place = bisect_left(nodes, name, key=lambda node: node.name) if held else len(nodes)
         if place == len(nodes) or nodes[place].name != name:
             continue

@@ -8,17 +8,21 @@ restart of a JobSet). Any other gang that ended, or ends, as a whole has none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
-from immutables import Map
-
-from extender.core.capacity.capacity_claims import oversubscribed_pods
-from extender.core.log.events import MemberTerminated, MemberTerminationCause, ReleaseReason
+from extender.core.capacity.capacity_claims import claims_against, is_in_use, oversubscribed_pods
+from extender.core.log.capacity_claim import CapacityClaim
+from extender.core.log.events import (
+    MemberTerminated,
+    MemberTerminationCause,
+    ReleasedPod,
+    ReleaseReason,
+    ReservationReleased,
+)
 from extender.core.log.reservation_state import (
     BoundMember,
     GangState,
-    ReplacementHold,
     ReservationState,
     WorkloadTree,
 )
@@ -27,70 +31,10 @@ from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import SUCCEEDED
 
-NO_REPLACEMENT_HOLDS: Map[PodUid, ReplacementHold] = Map()
 _NOT_HELD: tuple[MemberTerminationCause, ...] = (
     "preempted",
     "node-lost",
 )  # the capacity is for the preemptor, or gone
-
-
-def holds_against(
-    view: ClusterView,
-    state: ReservationState,
-    node: NodeName,
-    *,
-    priority: int,
-    gang_uid: GangUid | str,
-) -> Iterator[ReplacementHold]:
-    """Yield the replacement holds on a node that a tree or pod must leave free, beside the usage of assigned pods.
-
-    Args:
-        view: The cluster; a lost member that still terminates is left out, because the usage includes it.
-        state: The reservation state.
-        node: The node.
-        priority: Of the tree or pod; holds of lower priority are left out.
-        gang_uid: Of the tree or pod; its own holds are left out.
-    """
-    for hold in _against(state, node, priority=priority, gang_uid=gang_uid):
-        if not _occupied(view, hold):
-            yield hold
-
-
-def hold_requests_against(
-    view: ClusterView,
-    state: ReservationState,
-    node: NodeName,
-    *,
-    priority: int,
-    gang_uid: GangUid | str,
-) -> Iterator[Mapping[str, int]]:
-    """Yield the requests of the replacement holds that block a pod on a node of a filter call, one mapping per hold.
-
-    The mapping is empty while the lost member is still in the view. It is yielded all the same, so that the node is
-    checked against our view: kube-scheduler may have seen the end of the pod earlier.
-
-    Args:
-        view: The cluster.
-        state: The reservation state.
-        node: The node.
-        priority: As in `holds_against`.
-        gang_uid: As in `holds_against`.
-    """
-    for hold in _against(state, node, priority=priority, gang_uid=gang_uid):
-        yield {} if _occupied(view, hold) else hold.requests
-
-
-def _against(
-    state: ReservationState, node: NodeName, *, priority: int, gang_uid: GangUid | str
-) -> Iterator[ReplacementHold]:
-    for hold in state.replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).values():
-        if hold.gang_uid != gang_uid and hold.priority >= priority:
-            yield hold
-
-
-def _occupied(view: ClusterView, hold: ReplacementHold) -> bool:
-    pod = view.pods.get(hold.uid)
-    return pod is not None and pod.node == hold.node
 
 
 def may_wait_for_capacity(
@@ -105,8 +49,18 @@ def may_wait_for_capacity(
         priority: Of the tree.
         gang_uid: Of the tree.
     """
-    hold = state.replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).get(uid)
-    return hold is None or hold.gang_uid == gang_uid or hold.priority < priority
+    blocking = claims_against(
+        state, node, priority=priority, gang_uid=gang_uid, kinds=("replacement",)
+    )
+    return all(hold.uid != uid for hold in blocking)
+
+
+def replacement_holds(state: ReservationState) -> Iterator[CapacityClaim]:
+    """Yield the replacement holds on all nodes."""
+    for claims in state.claims_on.values():
+        for claim in claims.values():
+            if claim.kind == "replacement":
+                yield claim
 
 
 def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
@@ -115,32 +69,19 @@ def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozense
     Holds of the lowest priority are dropped first, then the newest, until the rest fits.
     """
     taken: set[PodUid] = set()
-    for name, holds in state.replacement_holds_on.items():
-        node = view.nodes.get(name)
-        if node is None:
-            continue
-        waiting = [
-            r.requests
-            for uid, r in state.reservations_on.get(name, Map()).items()
-            if (pod := view.pods.get(uid)) is None or pod.node is None
-        ]
-        standing = (view.usage.get(name, NOTHING).requests, *waiting)
-        taken.update(
-            oversubscribed_pods(
-                node, standing, [v for v in holds.values() if not _occupied(view, v)]
-            )
-        )
+    for name in {hold.node for hold in replacement_holds(state)}:
+        claims = [c for c in state.claims_on[name].values() if not is_in_use(view, c)]
+        standing = [claim.requests for claim in claims if claim.kind == "reservation"]
+        holds = [claim for claim in claims if claim.kind == "replacement"]
+        node, usage = view.nodes.get(name), view.usage.get(name, NOTHING).requests
+        if node is not None:
+            taken.update(oversubscribed_pods(node, (usage, *standing), holds))
     return frozenset(taken)
 
 
 def expired_holds(state: ReservationState, now_us: int) -> frozenset[PodUid]:
     """Return the lost members whose hold has reached its end time."""
-    return frozenset(
-        uid
-        for holds in state.replacement_holds_on.values()
-        for uid, hold in holds.items()
-        if hold.until_us <= now_us
-    )
+    return frozenset(hold.uid for hold in replacement_holds(state) if hold.until_us <= now_us)
 
 
 class RecreatedLeaves:
@@ -231,8 +172,8 @@ def ended_holds(
     *,
     runs: bool,
     recreated: RecreatedLeaves,
-) -> Mapping[ReleaseReason, tuple[str, list[ReplacementHold]]]:
-    """Return the replacement holds of a root that end now, by reason, with the reason as text.
+) -> Iterator[ReservationReleased]:
+    """Yield the events for the replacement holds of a root that end now, one for each reason.
 
     Args:
         view: The cluster.
@@ -243,16 +184,22 @@ def ended_holds(
         runs: Whether any member of the root runs.
         recreated: The leaves whose members are created again also when none runs.
     """
-    ended: dict[ReleaseReason, tuple[str, list[ReplacementHold]]] = {}
-    for hold in _in_order(root.replacement_holds.values()):
+    ended: dict[ReleaseReason, tuple[str, list[CapacityClaim]]] = {}  # with the text of the first
+    for hold in sorted(root.replacement_holds.values(), key=lambda hold: hold.pod):
         alive = runs or leaf_of(root, hold.group) in recreated
-        reason = _hold_ended_reason(view, root, hold, tree, taken, over, runs=alive)
-        if reason is not None:
-            ended.setdefault(reason[0], (reason[1], []))[1].append(hold)
-    return ended
+        end = _hold_ended_reason(view, root, hold, tree, taken, over, runs=alive)
+        if end is not None:
+            ended.setdefault(end[0], (end[1], []))[1].append(hold)
+    for reason, (words, holds) in sorted(ended.items()):
+        yield ReservationReleased(
+            plan=holds[0].plan,
+            reason=reason,
+            pods=tuple(ReleasedPod(pod=hold.pod, uid=hold.uid, node=hold.node) for hold in holds),
+            message=f"capacity that was held for the replacement of a lost member: {words}",
+        )
 
 
-def _replaced_past_us(root: GangState, tree: Tree | None, hold: ReplacementHold) -> bool:
+def _replaced_past_us(root: GangState, tree: Tree | None, hold: CapacityClaim) -> bool:
     """Return whether a member of the leaf that the log does not have yet runs on the node of the hold."""
     key = leaf_of(root, hold.group)
     members = tree.members.get(key, ()) if tree is not None else ()
@@ -260,14 +207,10 @@ def _replaced_past_us(root: GangState, tree: Tree | None, hold: ReplacementHold)
     return any(p.node == hold.node and not any(p.uid in k for k in recorded) for p in members)
 
 
-def _in_order(holds: Iterable[ReplacementHold]) -> list[ReplacementHold]:
-    return sorted(holds, key=lambda v: v.pod)
-
-
 def _hold_ended_reason(
     view: ClusterView,
     root: GangState,
-    hold: ReplacementHold,
+    hold: CapacityClaim,
     tree: Tree | None,
     taken: Collection[PodUid],
     over: Collection[PodUid],

@@ -7,16 +7,24 @@ from collections.abc import Collection, Iterator, Mapping
 
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import group_records
-from extender.core.capacity.capacity_claims import held_requests_against, may_leave
+from extender.core.capacity.capacity_claims import (
+    claims_against,
+    is_preempting,
+    may_leave,
+    nodes_of,
+    not_free,
+)
 from extender.core.capacity.hold_progress import is_blocked_by_own_pods
+from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.each_gang import EachGang
 from extender.core.log.events import CapacityHoldReleased, GroupRecord, HoldEndReason, NewEvent
 from extender.core.log.gang_phase import HOLDS_CAPACITY
-from extender.core.log.reservation_state import CapacityHold, HeldPod, ReservationState
+from extender.core.log.reservation_state import CapacityHold, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.quantities import add_amounts
 from extender.core.reconcile.drift import ReconcileContext
 from extender.core.reconcile.reservation_checks import unassigned, unfit_pods
 
@@ -67,8 +75,7 @@ def _hold_end(
         return "deleted", "its root group is gone or being deleted"
     if root.reservations or root.phase in HOLDS_CAPACITY:
         return "admitted", "it was admitted"
-    preemption = state.preemptions.get(root.uid)
-    if preemption is not None and not preemption.ended:
+    if is_preempting(state, root.uid):
         return "preempting", "it preempts pods of lower priority instead"
     change = _change(view, tree, hold)
     if not change and is_blocked_by_own_pods(view, state, hold):
@@ -78,7 +85,7 @@ def _hold_end(
     lost = _lost_node(view, hold)
     if lost:
         return "node-lost", lost
-    taken = [node for node in _by_node(hold) if _is_taken(view, state, hold, node)]
+    taken = [node for node in nodes_of(hold) if _is_taken(view, state, hold, node)]
     if taken:
         where = counted(len(taken), "node")
         return (
@@ -108,7 +115,7 @@ def _minima(groups: Collection[GroupRecord]) -> frozenset[tuple[object, ...]]:
     return frozenset((g.kind, g.name, g.parent, g.basic, g.minimum, g.required) for g in groups)
 
 
-def _waits(view: ClusterView, held: HeldPod) -> bool:
+def _waits(view: ClusterView, held: CapacityClaim) -> bool:
     pod = view.pods.get(held.uid)
     return (
         pod is not None and unassigned(view, pod.uid) and dict(pod.shape.requests) == held.requests
@@ -117,7 +124,7 @@ def _waits(view: ClusterView, held: HeldPod) -> bool:
 
 def _lost_node(view: ClusterView, hold: CapacityHold) -> str:
     """Return why a node of a hold cannot have its pods any more; empty: all nodes suit."""
-    for name in _by_node(hold):
+    for name in nodes_of(hold):
         node = view.nodes.get(name)
         if node is None or node.deleting:
             return f"node {name} is gone or being deleted"
@@ -127,26 +134,18 @@ def _lost_node(view: ClusterView, hold: CapacityHold) -> str:
     return next((f"{words.removesuffix(':')}" for _, words in sorted(unfit.items())), "")
 
 
-def _by_node(hold: CapacityHold) -> Mapping[NodeName, list[HeldPod]]:
-    by_node: dict[NodeName, list[HeldPod]] = {}
-    for held in sorted(hold.pods, key=lambda held: (held.node, held.pod)):
-        by_node.setdefault(held.node, []).append(held)
-    return by_node
-
-
 def _is_taken(
     view: ClusterView, state: ReservationState, hold: CapacityHold, name: NodeName
 ) -> bool:
     """Return whether a node has too little for a hold beside what stays and what higher priorities hold there."""
     used: dict[str, int] = {}
     for requests in _standing(view, state, hold, name):
-        for resource, amount in requests.items():
-            used[resource] = used.get(resource, 0) + amount
+        add_amounts(used, requests)
     allocatable = view.nodes[name].allocatable
     asks: dict[str, int] = {}
-    for held in _by_node(hold)[name]:
-        for resource, amount in held.requests.items():
-            asks[resource] = asks.get(resource, 0) + amount
+    for claim in hold.pods:
+        if claim.node == name:
+            add_amounts(asks, claim.requests)
     return any(
         amount > 0 and allocatable.get(resource, 0) - used.get(resource, 0) < amount
         for resource, amount in asks.items()
@@ -159,13 +158,11 @@ def _standing(
     for pod in view.on_node.get(name, {}).values():
         if not may_leave(pod):
             yield dict(pod.shape.requests)
-    for reservation in state.reservations_on.get(name, {}).values():
-        if reservation.priority > hold.priority and unassigned(view, reservation.uid):
-            yield reservation.requests
-    for uid in state.claimed_on.get(name, ()):
-        preemption = state.preemptions[uid]
-        if preemption.priority > hold.priority:
-            yield from (claim.requests for claim in preemption.claims.get(name, ()))
-    yield held_requests_against(
-        view, state, name, priority=hold.priority + 1, gang_uid=hold.gang_uid
-    )
+    above = claims_against(state, name, priority=hold.priority + 1, gang_uid=hold.gang_uid)
+    for claim in above:
+        if claim.kind == "preemption" or (
+            claim.kind == "reservation" and unassigned(view, claim.uid)
+        ):
+            yield claim.requests
+    holds = [claim for claim in above if claim.kind == "hold"]
+    yield not_free(view, state, name, holds, hold.gang_uid)

@@ -24,13 +24,14 @@ from extender.core.admit.verdict_events import EventContext, draft_for, group_re
 from extender.core.capacity.capacity_claims import may_leave
 from extender.core.capacity.hold_progress import fitting_pods
 from extender.core.holds.hold_turns import HoldRefusal, displaced_holds
-from extender.core.log.events import (
-    AssignmentRecord,
-    CapacityHeld,
-    CapacityHoldReleased,
-    NewEvent,
+from extender.core.log.capacity_claim import CapacityClaim, planned_claims
+from extender.core.log.events import AssignmentRecord, CapacityHeld, CapacityHoldReleased, NewEvent
+from extender.core.log.reservation_state import (
+    CapacityHold,
+    GangState,
+    ReservationState,
+    reservations_on,
 )
-from extender.core.log.reservation_state import CapacityHold, GangState, HeldPod, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.message_formatting import amounts_text, join_names
@@ -76,9 +77,8 @@ class HoldRequests:
         shapes: dict[PodShape, int] = {}
         leaving = _leaving(view, state, tree, ruled, shapes, staying)
         # on nodes with preemption claims, the freed capacity is for the preemptor
-        self._leaving = {
-            node: pods for node, pods in leaving.items() if node not in state.claimed_on
-        }
+        claimed = {node for p in state.preemptions.values() for node in p.claims}
+        self._leaving = {node: pods for node, pods in leaving.items() if node not in claimed}
         everything = [pod for pods in self._leaving.values() for pod in pods]
         source = Evictable(
             priority=tree.root.priority, going=tuple(everything), shapes=tuple(shapes)
@@ -296,7 +296,7 @@ def _leaving(
             for pod in view.on_node.get(node, {}).values()
             if may_leave(pod) and pod.uid not in own and pod.uid not in staying
         ]
-        for reservation in state.reservations_on.get(node, {}).values():
+        for reservation in reservations_on(state, node).values():
             pod = view.pods.get(reservation.uid)
             if reservation.priority > tree.root.priority:
                 continue  # it ends a hold: see `capacity_hold_ends`
@@ -352,13 +352,28 @@ def decide_hold(
     minimum = tuple(a for a in plan.assignments if not a.extra)
     if root is None or root.uid in state.capacity_holds or not minimum:
         return []
-    shapes = tuple(dict(shape.requests) for shape in request.shapes)
-    pods = tuple(
-        HeldPod(pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, requests=shapes[a.shape])
-        for a in minimum
+    held = CapacityHeld(
+        hold=recipe.plan,
+        kind=tree.root.key.kind,
+        priority=tree.root.priority,
+        waiting_since_us=root.refused_since_us,
+        reason=_reason(root),
+        until_us=until_us,
+        groups=group_records(tree, plan),
+        shapes=tuple(dict(shape.requests) for shape in request.shapes),
+        assignments=tuple(
+            AssignmentRecord(pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape)
+            for a in minimum
+        ),
+        fitting=0,  # counted below, by the claims of this event
+        planner=PLANNER_VERSION,
+        input_digest=recipe.digest,
+        search_nodes=plan.search.nodes,
     )
+    claims = tuple(planned_claims("hold", recipe.plan, root.uid, held, at_us=0))
+    fitting = fitting_pods(view, state, root.uid, claims, tree.root.priority)
     ending = displaced_holds(state, root)
-    ending += _without_place(view, state, root, pods, ending)
+    ending += _without_place(view, state, root, claims, ending)
     drafts = [
         NewEvent(
             gang_uid=hold.gang_uid,
@@ -373,25 +388,7 @@ def decide_hold(
         )
         for hold in ending
     ]
-    data = CapacityHeld(
-        hold=recipe.plan,
-        kind=tree.root.key.kind,
-        priority=tree.root.priority,
-        waiting_since_us=root.refused_since_us,
-        reason=_reason(root),
-        until_us=until_us,
-        groups=group_records(tree, plan),
-        shapes=shapes,
-        assignments=tuple(
-            AssignmentRecord(pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape)
-            for a in minimum
-        ),
-        fitting=fitting_pods(view, state, root.uid, pods, tree.root.priority),
-        planner=PLANNER_VERSION,
-        input_digest=recipe.digest,
-        search_nodes=plan.search.nodes,
-    )
-    return [*drafts, draft_for(tree, data, recipe)]
+    return [*drafts, draft_for(tree, msgspec.structs.replace(held, fitting=fitting), recipe)]
 
 
 def _reason(root: GangState) -> str:
@@ -403,13 +400,13 @@ def _without_place(
     view: ClusterView,
     state: ReservationState,
     root: GangState,
-    pods: Iterable[HeldPod],
+    pods: Iterable[CapacityClaim],
     ending: Collection[CapacityHold],
 ) -> tuple[CapacityHold, ...]:
     """Return further holds of lower priority that do not fit on their nodes beside a new one of a tree."""
     left: dict[NodeName, dict[str, int]] = {}
 
-    def takes(held: Iterable[HeldPod]) -> bool:
+    def takes(held: Iterable[CapacityClaim]) -> bool:
         """Subtract pods on the nodes of the new hold; return whether all fit there."""
         fit = True
         for pod in held:

@@ -21,11 +21,8 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from extender.core.log.events import (
-    PreemptionPlanned,
-    RecordedEvent,
-    VictimGone,
-)
+from extender.core.log.capacity_claim import CapacityClaim, planned_claims
+from extender.core.log.events import PreemptionPlanned, RecordedEvent, VictimGone
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.message_formatting import counted
 from extender.core.model.visibility import is_hidden
@@ -59,15 +56,6 @@ class EvictedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 NO_PREEMPTOR: Final = EvictedPod("", Position(0), 0)
-
-
-class CapacityClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Capacity for one pod of the preemptor, on the node that is planned for it."""
-
-    pod: str
-    uid: PodUid
-    node: NodeName
-    requests: dict[str, int]
 
 
 class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -104,9 +92,11 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def planned(event: RecordedEvent, data: PreemptionPlanned, *, extras: bool) -> PendingPreemption:
     """Return the preemption that `PreemptionPlanned` starts."""
     claims: dict[NodeName, list[CapacityClaim]] = {}
-    for a in data.assignments:
-        claim = CapacityClaim(pod=a.pod, uid=a.uid, node=a.node, requests=data.shapes[a.shape])
-        claims.setdefault(a.node, []).append(claim)
+    planned_for = planned_claims(
+        "preemption", data.preemption, event.gang_uid, data, at_us=event.at_us
+    )
+    for claim in planned_for:
+        claims.setdefault(claim.node, []).append(claim)
     victims = {
         pod.uid: Victim(unit=unit.name, pod=pod.pod, uid=pod.uid, group=pod.group, node=pod.node)
         for unit in data.victims
@@ -203,15 +193,6 @@ def cancelled(
     return msgspec.structs.replace(
         before, ended=True, claims=Map(kept), started_units=units, victims=Map(left)
     )
-
-
-def claimed_on(preemptions: Iterable[PendingPreemption]) -> Map[NodeName, tuple[GangUid, ...]]:
-    """Return the preemptors that hold claims, by node."""
-    by_node: dict[NodeName, list[GangUid]] = {}
-    for preemption in preemptions:
-        for node in preemption.claims:
-            by_node.setdefault(node, []).append(preemption.gang_uid)
-    return Map({node: tuple(roots) for node, roots in by_node.items()})
 
 
 def preemption_summary(data: PreemptionPlanned) -> str:

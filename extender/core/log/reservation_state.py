@@ -1,4 +1,4 @@
-"""The Structs of the reservation state: gangs, reservations, members, replacement holds, and node rejections.
+"""The Structs of the reservation state: gangs, members, claims on capacity, and node rejections.
 
 `core/log/state_projector.py` makes the state from the events of the log. The state consists of immutable maps that
 share structure, so the committed and the pending state exist side by side at no cost, and a failed append is undone
@@ -12,12 +12,13 @@ The table of states is in `extender/README.md`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, TypeAlias
 
 import msgspec
 from immutables import Map
 
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimsOnNode
 from extender.core.log.events import (
     ControlPlaneFeaturesDetected,
     GroupRecord,
@@ -34,21 +35,7 @@ Phase = Literal["observed", "waiting", "unschedulable", "invalid", "admitted", "
 TreeOutcome = Literal["compiled", "basic", "refused"]
 DerivedPhase = Literal["preempting", "degraded", "preempted", "completed"]
 EffectivePhase = Phase | DerivedPhase
-
-
-class Reservation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """Capacity held on a node for one pod."""
-
-    plan: PlanId
-    gang_uid: GangUid
-    pod: str  # namespace/name
-    uid: PodUid
-    group: str  # name of the leaf
-    node: NodeName
-    requests: dict[str, int]
-    priority: int
-    extra: bool
-    at_us: int
+Reservation: TypeAlias = CapacityClaim  # of the kind "reservation"
 
 
 class BoundMember(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -60,31 +47,6 @@ class BoundMember(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     group: str
     node: NodeName
     requests: dict[str, int] = {}  # of its reservation; empty if it had none
-
-
-class ReplacementHold(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """Capacity of a lost member, held for its replacement against pods of equal or lower priority."""
-
-    plan: PlanId
-    gang_uid: GangUid
-    pod: str  # the lost member, namespace/name
-    uid: PodUid
-    group: str
-    node: NodeName
-    requests: dict[str, int]
-    priority: int
-    at_us: int
-    until_us: int
-
-
-class HeldPod(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """Capacity held on a node for one pod of a tree that waits."""
-
-    pod: str  # namespace/name
-    uid: PodUid
-    group: str
-    node: NodeName
-    requests: dict[str, int]
 
 
 class CapacityHold(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -100,7 +62,7 @@ class CapacityHold(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     until_us: int
     waiting_since_us: int
     groups: tuple[GroupRecord, ...]
-    pods: tuple[HeldPod, ...]
+    pods: tuple[CapacityClaim, ...]
 
 
 class UnusedHolds(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -109,14 +71,6 @@ class UnusedHolds(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     held_us: int  # for how long, of all that count
     ended_us: int  # when the last one ended
     until_us: int  # before then no capacity is held for trees of the namespace
-
-
-class HeldOnNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The part of a capacity hold on one node."""
-
-    gang_uid: GangUid
-    priority: int
-    pods: tuple[HeldPod, ...]
 
 
 class LastDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -195,7 +149,7 @@ class GangFields(msgspec.Struct):
     # Members lost with their node, which may come back with them.
     lost_with_node: Mapping[PodUid, BoundMember] = Map()
     # By the UID of the lost member.
-    replacement_holds: Mapping[PodUid, ReplacementHold] = Map()
+    replacement_holds: Mapping[PodUid, CapacityClaim] = Map()
     # Nodes of the members whose reservations expired or were rejected.
     previous_nodes: Mapping[PodUid, NodeName] = Map()
     # Labels of used nodes; "" for a missing label.
@@ -273,18 +227,15 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     at_us: int = 0
     gangs: Map[GangUid, GangState] = Map()
     stream_versions: Map[GangUid, int] = Map()  # version of the last event of each stream
-    reservations_on: Map[NodeName, Map[PodUid, Reservation]] = Map()
+    claims_on: Map[NodeName, ClaimsOnNode] = Map()  # all of `claims_of`
     gang_of: Map[PodUid, GangUid] = Map()  # pods held or bound
     rejections: Map[RejectionKey, RejectionState] = Map()
     preemptions: Map[GangUid, PendingPreemption] = Map()  # by the UID of the preemptor
-    claimed_on: Map[NodeName, tuple[GangUid, ...]] = Map()  # preemptors with claims there
     # By preemptor: the units that it evicted (Kind/namespace/name) and when; it does not evict them again soon.
     evicted_units: Map[GangUid, Map[str, int]] = Map()
     # Victims that are gone and whose end as members is not recorded yet; old ones are dropped with the next preemption.
     evicted_pods: Map[PodUid, EvictedPod] = Map()
-    replacement_holds_on: Map[NodeName, Map[PodUid, ReplacementHold]] = Map()
     capacity_holds: Map[GangUid, CapacityHold] = Map()  # by the UID of the root; few
-    capacity_held_on: Map[NodeName, tuple[HeldOnNode, ...]] = Map()
     unused_holds: Map[str, UnusedHolds] = Map()  # by namespace of the root
     # Epoch of the newest HistoryTruncated: older losses are already recorded.
     truncated_epoch: Epoch = Epoch(0)
@@ -293,6 +244,36 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EMPTY = ReservationState()
+
+
+def claims_of(
+    gangs: Iterable[GangState],
+    preemptions: Iterable[PendingPreemption],
+    holds: Iterable[CapacityHold],
+) -> Iterator[CapacityClaim]:
+    """Yield the claims of all kinds."""
+    for gang in gangs:
+        yield from gang.reservations.values()
+        yield from gang.replacement_holds.values()
+    for preemption in preemptions:
+        for claims in preemption.claims.values():
+            yield from claims
+    for hold in holds:
+        yield from hold.pods
+
+
+def reservations_on(state: ReservationState, node: NodeName) -> dict[PodUid, Reservation]:
+    """Return the reservations on a node, by pod."""
+    claims = state.claims_on.get(node, NO_CLAIMS).values()
+    return {claim.uid: claim for claim in claims if claim.kind == "reservation"}
+
+
+def all_reservations(state: ReservationState) -> Iterator[Reservation]:
+    """Yield the reservations on all nodes."""
+    for claims in state.claims_on.values():
+        for claim in claims.values():
+            if claim.kind == "reservation":
+                yield claim
 
 
 def reservation_of(state: ReservationState, uid: PodUid) -> Reservation | None:

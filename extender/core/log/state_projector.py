@@ -6,6 +6,7 @@ The SQL function `gx.project_event` does the same for the tables of intervals; a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -13,6 +14,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.log import preemption_state
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimKey, planned_claims
 from extender.core.log.events import (
     BindBarrierTimedOut,
     CapacityHeld,
@@ -59,13 +61,10 @@ from extender.core.log.reservation_state import (
     CapacityHold,
     GangFields,
     GangState,
-    HeldOnNode,
-    HeldPod,
     LastDecision,
     MemberLoss,
     RejectionKey,
     RejectionState,
-    ReplacementHold,
     Reservation,
     ReservationState,
     UnusedHolds,
@@ -89,6 +88,7 @@ _PreemptionEvent: TypeAlias = (
     PreemptionPlanned | VictimGone | PreemptionCompleted | PreemptionCancelled
 )
 _NAMED_MAX: Final = 5  # pods that are named of those that did not arrive at the bind barrier
+_NO_NODES: Final[Map[NodeName, tuple[CapacityClaim, ...]]] = Map()
 _UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that had no reservation
 # Reasons of a release after which members are planned first on the nodes where they were.
 _WITHOUT_BIND: Final = ("expired", "node-rejected")
@@ -115,7 +115,7 @@ class _OpenGang(GangFields, eq=False):
     bound: MutableMapping[PodUid, BoundMember] = msgspec.field(default_factory=dict)
     lost_with_node: MutableMapping[PodUid, BoundMember] = msgspec.field(default_factory=dict)
     # Few: changed one by one.
-    replacement_holds: Map[PodUid, ReplacementHold] = Map()
+    replacement_holds: Map[PodUid, CapacityClaim] = Map()
     previous_nodes: Map[PodUid, NodeName] = Map()
     topology: MutableMapping[NodeName, dict[str, str]] = msgspec.field(default_factory=dict)
 
@@ -168,13 +168,13 @@ class StateProjector:
         knows_ended: The state has the versions of streams that ended. Otherwise the first event of a stream that it
             does not know may have any.
         past: The result is only read: it has no versions of streams that ended, the indexes
-            `reservations_on` and `gang_of` are not kept, and the maps of roots are plain dicts.
+            `claims_on` and `gang_of` are not kept, and the maps of roots are plain dicts.
     """
 
     __slots__ = (
-        "_at_us", "_capacity_held_on", "_capacity_holds", "_claimed_on", "_claims_changed", "_epoch", "_evicted_pods", "_evicted_units", "_features", "_gang_of", "_gang_of_before", "_known",
+        "_at_us", "_capacity_holds", "_claims_before", "_epoch", "_evicted_pods", "_evicted_units", "_features", "_gang_of", "_gang_of_before", "_known",
         "_knows_ended", "_open_nodes", "_opened", "_past", "_preemptions", "_rejections", "_rejections_of",
-        "_replacement_holds_on", "_reservations_before", "_roots", "_stream_versions", "_trees", "_truncated_epoch",
+        "_roots", "_stream_versions", "_trees", "_truncated_epoch",
         "_unsorted_rejections", "_unused_holds", "position",
     )  # fmt: skip
 
@@ -200,19 +200,15 @@ class StateProjector:
         self._known = opened(state.gangs)
         self._roots: dict[GangUid, _OpenGang] = {}  # those that events touched
         self._stream_versions = opened(state.stream_versions)
-        self._reservations_before = state.reservations_on
-        # By node: the reservations on those that events touched.
-        self._open_nodes: dict[NodeName, MutableMapping[PodUid, Reservation]] = {}
+        self._claims_before = state.claims_on
+        # By node: the claims on those that events touched.
+        self._open_nodes: dict[NodeName, MutableMapping[ClaimKey, CapacityClaim]] = {}
         self._gang_of: MutableMapping[PodUid, GangUid] = {} if past else opened(state.gang_of)
         self._gang_of_before = None if past else state.gang_of  # None: it has changed
         self._rejections = opened(state.rejections)
         self._preemptions = state.preemptions  # few: changed one by one
-        self._replacement_holds_on = state.replacement_holds_on  # few, too
-        self._capacity_holds = state.capacity_holds
-        self._capacity_held_on = state.capacity_held_on
+        self._capacity_holds = state.capacity_holds  # few, too
         self._unused_holds = state.unused_holds
-        self._claimed_on = state.claimed_on
-        self._claims_changed = False
         self._evicted_units = state.evicted_units
         self._evicted_pods = state.evicted_pods
         # By root: the keys of its rejections. Those of the state are added when the first root ends.
@@ -225,33 +221,28 @@ class StateProjector:
         closed = _plain if self._past else _closed
         for uid, root in self._roots.items():
             gangs[uid] = root.close(closed)
-        reservations_on = self._reservations_before
+        claims_on = self._claims_before
         if self._open_nodes:
-            nodes = reservations_on.mutate()
-            for node, reservations in self._open_nodes.items():
-                if reservations:
-                    nodes[node] = _closed(reservations)
+            nodes = claims_on.mutate()
+            for node, claims in self._open_nodes.items():
+                if claims:
+                    nodes[node] = _closed(claims)
                 else:
                     nodes.pop(node, None)
-            reservations_on = nodes.finish()
-        if self._claims_changed:
-            self._claimed_on = preemption_state.claimed_on(self._preemptions.values())
+            claims_on = nodes.finish()
         return ReservationState(
             position=self.position,
             epoch=self._epoch,
             at_us=self._at_us,
             gangs=_closed(gangs),
             stream_versions=_closed(self._stream_versions),
-            reservations_on=reservations_on,
+            claims_on=claims_on,
             gang_of=self._closed_gang_of(),
             rejections=_closed(self._rejections),
             preemptions=self._preemptions,
-            claimed_on=self._claimed_on,
             evicted_units=self._evicted_units,
             evicted_pods=self._evicted_pods,
-            replacement_holds_on=self._replacement_holds_on,
             capacity_holds=self._capacity_holds,
-            capacity_held_on=self._capacity_held_on,
             unused_holds=self._unused_holds,
             truncated_epoch=self._truncated_epoch,
             features=self._features,
@@ -360,36 +351,35 @@ class StateProjector:
             root = self._roots[uid] = _opened_gang(existing, self._opened)
         return root
 
-    def _reservations_on(self, node: NodeName) -> MutableMapping[PodUid, Reservation]:
-        """Return the reservations on a node to change them; not for a state that is only read."""
-        reservations = self._open_nodes.get(node)
-        if reservations is None:
-            reservations = self._open_nodes[node] = self._opened(
-                self._reservations_before.get(node, Map())
-            )
-        return reservations
+    def _claims_on(self, node: NodeName) -> MutableMapping[ClaimKey, CapacityClaim]:
+        """Return the claims on a node to change them; not for a state that is only read."""
+        claims = self._open_nodes.get(node)
+        if claims is None:
+            claims = self._opened(self._claims_before.get(node, NO_CLAIMS))
+            self._open_nodes[node] = claims
+        return claims
+
+    def _replace_claims(
+        self, before: Iterable[CapacityClaim], after: Iterable[CapacityClaim] = ()
+    ) -> None:
+        """Remove claims from the index, then add others."""
+        if self._past:
+            return
+        for claim in before:
+            del self._claims_on(claim.node)[claim.key]
+        for claim in after:
+            self._claims_on(claim.node)[claim.key] = claim
 
     def _reserve(self, event: RecordedEvent, data: GangAdmitted | GangExtended) -> None:
         root = self._root(event)
         uid, at_us, plan, priority = event.gang_uid, event.at_us, data.plan, data.priority
         indexed = not self._past
-        for record in data.assignments:
-            reservation = Reservation(
-                plan=plan,
-                gang_uid=uid,
-                pod=record.pod,
-                uid=record.uid,
-                group=record.group,
-                node=record.node,
-                requests=data.shapes[record.shape],
-                priority=priority,
-                extra=record.extra,
-                at_us=at_us,
-            )
-            root.reservations[record.uid] = reservation
+        reserved = planned_claims("reservation", plan, uid, data, at_us=at_us)
+        for reservation in reserved:
+            root.reservations[reservation.uid] = reservation
             if indexed:
-                self._reservations_on(record.node)[record.uid] = reservation
-                self._assign(record.uid, uid)
+                self._claims_on(reservation.node)[reservation.key] = reservation
+                self._assign(reservation.uid, uid)
         if root.previous_nodes:
             root.previous_nodes = _without(root.previous_nodes, data)
         self._use_holds(root, [(record.group, record.node) for record in data.assignments])
@@ -416,23 +406,26 @@ class StateProjector:
             hold=data.hold, gang_uid=event.gang_uid, gang=event.gang, kind=data.kind, priority=data.priority,
             position=event.position, at_us=event.at_us, until_us=data.until_us, waiting_since_us=data.waiting_since_us,
             groups=data.groups,
-            pods=tuple(
-                HeldPod(pod=a.pod, uid=a.uid, group=a.group, node=a.node, requests=data.shapes[a.shape])
-                for a in data.assignments
-            ),
+            pods=tuple(planned_claims(
+                "hold", data.hold, event.gang_uid, data, at_us=event.at_us, until_us=data.until_us
+            )),
         )  # fmt: skip
-        self._set_holds(self._capacity_holds.set(event.gang_uid, hold))
+        self._drop_capacity_hold(event.gang_uid)
+        self._capacity_holds = self._capacity_holds.set(event.gang_uid, hold)
+        self._replace_claims((), hold.pods)
 
-    def _set_holds(self, holds: Map[GangUid, CapacityHold]) -> None:
-        self._capacity_holds = holds
-        self._capacity_held_on = capacity_held_on(holds.values())
+    def _drop_capacity_hold(self, uid: GangUid) -> None:
+        hold = self._capacity_holds.get(uid)
+        if hold is not None:
+            self._capacity_holds = self._capacity_holds.delete(uid)
+            self._replace_claims(hold.pods)
 
     def _end_hold(self, event: RecordedEvent, data: CapacityHoldReleased) -> None:
         """Remove the hold of a root, unless it is another one; what it did not use delays the next one."""
         hold = self._capacity_holds.get(event.gang_uid)
         if hold is None or hold.hold != data.hold:
             return
-        self._set_holds(self._capacity_holds.delete(event.gang_uid))
+        self._drop_capacity_hold(event.gang_uid)
         if data.reason not in _COUNTED_HOLD:
             return
         namespace, now_us = namespace_of(hold.gang), event.at_us
@@ -511,8 +504,9 @@ class StateProjector:
             self._preemptions = self._preemptions.set(uid, after)
         elif before is not None:
             self._preemptions = self._preemptions.delete(uid)
-        if (before.claims if before else None) != (after.claims if after else None):
-            self._claims_changed = True
+        old, new = before.claims if before else _NO_NODES, after.claims if after else _NO_NODES
+        if old is not new:
+            self._replace_claims(chain(*old.values()), chain(*new.values()))
 
     def _refuse(self, event: RecordedEvent, data: GangUnschedulable) -> None:
         root = self._root(event)
@@ -541,7 +535,7 @@ class StateProjector:
         lost = root.lost_with_node.pop(uid, None)
         before = reservation or lost or root.bound.get(uid)
         if indexed and reservation is not None:
-            del self._reservations_on(reservation.node)[uid]
+            del self._claims_on(reservation.node)[reservation.key]
         root.bound[uid] = BoundMember(
             plan=data.plan,
             pod=data.pod,
@@ -594,9 +588,7 @@ class StateProjector:
         self._gang_of_before = None
 
     def _drop_held(self, root: _OpenGang, uid: PodUid) -> None:
-        reservation = root.reservations.pop(uid)
-        if not self._past:
-            del self._reservations_on(reservation.node)[uid]
+        self._replace_claims([root.reservations.pop(uid)])
 
     def _lose_member(self, event: RecordedEvent, root: _OpenGang, data: MemberTerminated) -> None:
         if data.uid in root.bound:
@@ -641,22 +633,13 @@ class StateProjector:
 
     def _add_hold(self, root: _OpenGang, member: BoundMember, at_us: int, until_us: int) -> None:
         """Add the replacement hold of a lost member."""
-        hold = ReplacementHold(
-            plan=member.plan, gang_uid=root.uid, pod=member.pod, uid=member.uid, group=member.group,
-            node=member.node, requests=member.requests, priority=root.priority, at_us=at_us, until_us=until_us,
-        )  # fmt: skip
+        hold = replacement_hold(member, root, at_us=at_us, until_us=until_us)
         root.replacement_holds = root.replacement_holds.set(member.uid, hold)
-        holds = self._replacement_holds_on.get(member.node, Map()).set(member.uid, hold)
-        self._replacement_holds_on = self._replacement_holds_on.set(member.node, holds)
+        self._replace_claims((), [hold])
 
     def _drop_hold(self, root: _OpenGang, uid: PodUid) -> None:
-        node = root.replacement_holds[uid].node
+        self._replace_claims([root.replacement_holds[uid]])
         root.replacement_holds = root.replacement_holds.delete(uid)
-        holds = self._replacement_holds_on[node].delete(uid)
-        if holds:
-            self._replacement_holds_on = self._replacement_holds_on.set(node, holds)
-        else:
-            self._replacement_holds_on = self._replacement_holds_on.delete(node)
 
     def _use_holds(self, root: _OpenGang, places: Iterable[tuple[str, NodeName]]) -> None:
         """Remove the replacement holds that new members of the leaf use: those on the same node first, then the oldest.
@@ -699,18 +682,14 @@ class StateProjector:
     def _complete(self, event: RecordedEvent) -> None:
         root = self._root(event)
         if not self._past:
-            for uid, reservation in _closed(root.reservations).items():
-                del self._reservations_on(reservation.node)[uid]
+            reservations = _closed(root.reservations)
+            for uid in (*reservations, *_closed(root.bound)):
                 self._unassign(uid)
-            for uid in _closed(root.bound):
-                self._unassign(uid)
-        for uid in root.replacement_holds:
-            self._drop_hold(root, uid)
+            self._replace_claims((*reservations.values(), *root.replacement_holds.values()))
         preemption = self._preemptions.get(root.uid)
         if preemption is not None:  # if it has not ended, its end is in a lost part of the log
             self._set_preemption(root.uid, preemption_state.cancelled(preemption, ()))
-        if root.uid in self._capacity_holds:
-            self._set_holds(self._capacity_holds.delete(root.uid))
+        self._drop_capacity_hold(root.uid)
         if root.uid in self._evicted_units:
             self._evicted_units = self._evicted_units.delete(root.uid)
         if self._unsorted_rejections is not None:
@@ -745,20 +724,17 @@ def _with_unused(
     return UnusedHolds(held_us=held_us, ended_us=now_us, until_us=now_us + delay_us)
 
 
-def capacity_held_on(holds: Iterable[CapacityHold]) -> Map[NodeName, tuple[HeldOnNode, ...]]:
-    """Return the parts of capacity holds by node."""
-    parts_on: dict[NodeName, list[HeldOnNode]] = {}
-    for hold in holds:
-        pods_on: dict[NodeName, list[HeldPod]] = {}
-        for pod in hold.pods:
-            pods_on.setdefault(pod.node, []).append(pod)
-        for node, pods in pods_on.items():
-            part = HeldOnNode(gang_uid=hold.gang_uid, priority=hold.priority, pods=tuple(pods))
-            parts_on.setdefault(node, []).append(part)
-    return Map({node: tuple(parts) for node, parts in parts_on.items()})
+def replacement_hold(
+    member: BoundMember, root: GangFields, *, at_us: int, until_us: int
+) -> CapacityClaim:
+    """Return what is kept for the replacement of a lost member of a root."""
+    return CapacityClaim(
+        kind="replacement", plan=member.plan, gang_uid=root.uid, pod=member.pod, uid=member.uid, group=member.group,
+        node=member.node, requests=member.requests, priority=root.priority, at_us=at_us, until_us=until_us,
+    )  # fmt: skip
 
 
-def _hold_age(hold: ReplacementHold) -> tuple[int, str, PodUid]:
+def _hold_age(hold: CapacityClaim) -> tuple[int, str, PodUid]:
     return hold.at_us, hold.pod, hold.uid
 
 

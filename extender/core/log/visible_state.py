@@ -9,17 +9,16 @@ from __future__ import annotations
 import msgspec
 from immutables import Map
 
-from extender.core.log.preemption_state import PendingPreemption, Victim, claimed_on
+from extender.core.log.capacity_claim import claims_by_node
+from extender.core.log.preemption_state import PendingPreemption, Victim
 from extender.core.log.reservation_state import (
     EMPTY,
     GangState,
     LastDecision,
     MemberLoss,
-    ReplacementHold,
-    Reservation,
     ReservationState,
+    claims_of,
 )
-from extender.core.log.state_projector import capacity_held_on
 from extender.core.log.visible_events import hidden_uid
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.visibility import Visibility, name_for, namespace_of
@@ -46,14 +45,11 @@ def visible_state(state: ReservationState, readers: Visibility) -> ReservationSt
         epoch=state.epoch,
         at_us=state.at_us,
         gangs=Map(gangs),
-        reservations_on=_reservations_on(gangs),
+        claims_on=claims_by_node(claims_of(gangs.values(), preemptions.values(), holds.values())),
         gang_of=Map({pod: uid for uid, g in gangs.items() for pod in (*g.reservations, *g.bound)}),
         rejections=Map({k: v for k, v in state.rejections.items() if k.gang_uid in gangs}),
         preemptions=Map(preemptions),
-        claimed_on=claimed_on(preemptions.values()),
-        replacement_holds_on=_holds_on(gangs),
         capacity_holds=Map(holds),
-        capacity_held_on=capacity_held_on(holds.values()),
         unused_holds=Map({n: u for n, u in state.unused_holds.items() if readers.sees(n)}),
         features=state.features,
         trees=Map(
@@ -183,23 +179,3 @@ def _own(preemption: PendingPreemption, readers: Visibility) -> PendingPreemptio
         started_units=frozenset(named[unit] for unit in preemption.started_units),
         already_terminating=frozenset(),
     )
-
-
-def _reservations_on(
-    gangs: dict[GangUid, GangState],
-) -> Map[NodeName, Map[PodUid, Reservation]]:
-    by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
-    for root in gangs.values():
-        for uid, held in root.reservations.items():
-            by_node.setdefault(held.node, {})[uid] = held
-    return Map({node: Map(reservations) for node, reservations in by_node.items()})
-
-
-def _holds_on(
-    gangs: dict[GangUid, GangState],
-) -> Map[NodeName, Map[PodUid, ReplacementHold]]:
-    by_node: dict[NodeName, dict[PodUid, ReplacementHold]] = {}
-    for root in gangs.values():
-        for uid, hold in root.replacement_holds.items():
-            by_node.setdefault(hold.node, {})[uid] = hold
-    return Map({node: Map(holds) for node, holds in by_node.items()})

@@ -121,3 +121,9 @@ def exact(resources: Mapping[str, Written]) -> dict[str, int]:
             msg = f"{name}: {bad}"
             raise BadQuantity(msg) from bad
     return read
+
+
+def add_amounts(total: dict[str, int], amounts: Mapping[str, int], times: int = 1) -> None:
+    """Add amounts of resources to a total in place, so many times; -1 subtracts them."""
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + amount * times

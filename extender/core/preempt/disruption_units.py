@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
+from extender.core.capacity.capacity_claims import is_preempting
 from extender.core.capacity.free_capacity import NO_HOLDS
 from extender.core.capacity.replacement_holds import may_wait_for_capacity
-from extender.core.log.preemption_state import CapacityClaim
-from extender.core.log.reservation_state import GangState, Reservation, ReservationState
+from extender.core.log.capacity_claim import CapacityClaim
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
@@ -310,9 +311,10 @@ class _Collection:
             root = self.state.gangs.get(uid)
             if uid in releasing or name in spared or (root is not None and self._started(root)):
                 continue
-            held = root.reservations.values() if root is not None else ()
-            waiting = [self._expected(r) for r in held if self._unbound(r.uid, r.node)]
-            waiting += self._promised(uid)
+            held = [*root.reservations.values()] if root is not None else []
+            if is_preempting(self.state, uid):
+                held += claims_of((), [self.state.preemptions[uid]], ())
+            waiting = [self._expected(c) for c in held if self._unbound(c.uid, c.node)]
             if waiting:
                 units.append(
                     PlanUnit(
@@ -340,18 +342,6 @@ class _Collection:
         own = self.tree.root.uid
         return sorted(f for f in holders if f[2] < priority and f[1] != own)
 
-    def _promised(self, uid: GangUid) -> list[PlanVictim]:
-        """Return the claims of a preemptor as victims, as `free_capacity` counts them."""
-        preemption = self.state.preemptions.get(uid)
-        pending = preemption is not None and not preemption.ended
-        claims = preemption.claims.values() if preemption is not None and pending else ()
-        return [
-            self._expected(claim)
-            for several in claims
-            for claim in several
-            if self._unbound(claim.uid, claim.node)
-        ]
-
     def _unbound(self, uid: PodUid, node: NodeName) -> bool:
         pod = self.view.pods.get(uid)
         return node in self.view.nodes and (pod is None or pod.node is None)
@@ -363,13 +353,13 @@ class _Collection:
         )
         return root.phase != "scheduled" and (bool(root.bound) or assigned)
 
-    def _expected(self, reservation: Reservation | CapacityClaim) -> PlanVictim:
+    def _expected(self, reservation: CapacityClaim) -> PlanVictim:
         """Return a reservation or a capacity claim as a victim, as `free_capacity` counts it; the latter uses no volume claim and no rule."""
         pod = self.view.pods.get(reservation.uid)
         requests = tuple(sorted(reservation.requests.items()))
         shape = pod.shape if pod is not None else PodShape()
         counts: tuple[int, ...] = ()
-        if isinstance(reservation, CapacityClaim):
+        if reservation.kind == "preemption":
             shape = msgspec.structs.replace(shape, exclusive_claims=())
         elif pod is not None:
             counts = counted_by(self.ruled, pod)

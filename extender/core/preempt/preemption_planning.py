@@ -14,6 +14,7 @@ from extender.core.admit.verdict_events import (
     still_holds,
 )
 from extender.core.capacity.capacity_claims import claimed_under_victims
+from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.events import (
     AlternativeRecord,
     AssignmentRecord,
@@ -25,7 +26,7 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.preemption_state import EVICTION_MEMORY_US, CapacityClaim
+from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
@@ -117,7 +118,7 @@ def _behind_victims(
                 view, state, node, priority=root.priority, gang_uid=root.uid, lower=True
             ),
         )
-        for node in state.claimed_on
+        for node in {node for p in state.preemptions.values() for node in p.claims}
     )
     return {node: claimed for node, claimed in amounts if claimed}
 

@@ -77,7 +77,6 @@ NAMED_MAX = 5  # pods named in a text; the event lists all of them
 SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
 DELETED_UNBOUND = "deleted before it was bound:"
 UNWATCHED = "gone when this leader first looked, and whether it was bound is not known"
-HELD_CAPACITY = "capacity that was held for the replacement of a lost member"
 
 
 def decide_reconcile(
@@ -197,7 +196,9 @@ def root_differences(
         events.append(
             _held_on(view, _lost(view, member, now), member, replaced_in, shared.victims, now)
         )
-    events += _ended_holds(view, root, tree, shared, now, runs=runs)
+    events += ended_holds(
+        view, root, tree, shared.taken, now.over, runs=runs, recreated=shared.recreated
+    )
     broken = tree is not None and bool(tree.problems)
     events += _released(view, state, root, shared.overtaken, bound_here, now, broken=broken)
     counts = _counts(view, root, (*events, *ended), now)
@@ -437,32 +438,6 @@ def _held_on(
         view, tree, member, lost, victims, now_us=now.now_us, held_us=now.replacement_hold_us
     )
     return msgspec.structs.replace(lost, held_until_us=until_us)
-
-
-def _ended_holds(
-    view: ClusterView,
-    root: GangState,
-    tree: Tree | None,
-    shared: Shared,
-    now: ReconcileContext,
-    *,
-    runs: bool,
-) -> list[AnyEventData]:
-    """Return the events for replacement holds that end now."""
-    if not root.replacement_holds:
-        return []
-    ended = ended_holds(
-        view, root, tree, shared.taken, now.over, runs=runs, recreated=shared.recreated
-    )
-    return [
-        ReservationReleased(
-            plan=holds[0].plan,
-            reason=reason,
-            pods=tuple(ReleasedPod(pod=v.pod, uid=v.uid, node=v.node) for v in holds),
-            message=f"{HELD_CAPACITY}: {words}",
-        )
-        for reason, (words, holds) in sorted(ended.items())
-    ]
 
 
 def _is_silent(node: Node) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import ReservationState, all_reservations
 from extender.core.model.cluster_view import ClusterView, Guard
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import composite_key, leaf_key
@@ -35,8 +35,7 @@ def held_leaves(*states: ReservationState) -> frozenset[GroupKey]:
     return frozenset(
         leaf_key(reservation.pod.partition("/")[0], reservation.group)
         for state in states
-        for held in state.reservations_on.values()
-        for reservation in held.values()
+        for reservation in all_reservations(state)
     )
 
 

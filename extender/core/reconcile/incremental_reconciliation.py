@@ -18,6 +18,7 @@ from extender.core.admit.plan_request import group_key_of, is_running
 from extender.core.capacity.replacement_holds import (
     RecreatedLeaves,
     oversubscribed_holds,
+    replacement_holds,
 )
 from extender.core.log.each_gang import EachGang
 from extender.core.log.events import NewEvent, PodBound
@@ -27,6 +28,7 @@ from extender.core.log.reservation_state import (
     Reservation,
     ReservationState,
     reservation_of,
+    reservations_on,
 )
 from extender.core.model.cluster_view import (
     ClusterView,
@@ -129,8 +131,7 @@ class _Changes:
         before, now = last.now, current.now
         moments = (before.binding ^ now.binding) | (before.posted ^ now.posted)
         self.members: dict[GangUid, set[PodUid]] = {}
-        self.nodes = changed_keys(last.state.reservations_on, current.state.reservations_on)
-        self.nodes |= changed_keys(last.state.claimed_on, current.state.claimed_on)
+        self.nodes = changed_keys(last.state.claims_on, current.state.claims_on)
         self.trees = changed_keys(last.forest.trees, current.forest.trees)
         self.whole: set[GangUid] = set(before.started ^ now.started)
         self.roots = changed_keys(last.state.gangs, current.state.gangs) | set(unsettled)
@@ -138,8 +139,7 @@ class _Changes:
         self._add_failed_bindings(before.binding - now.binding)
         self._add_nodes(changed_nodes(last.view, current.view))
         self._add_groups()
-        for holds in current.state.replacement_holds_on.values():
-            self.whole |= {hold.gang_uid for hold in holds.values()}
+        self.whole |= {hold.gang_uid for hold in replacement_holds(current.state)}
         for name in self.nodes:
             for uid in oversubscribed_on(current.view, current.state, name):
                 self.whole.add(current.state.gang_of[uid])
@@ -179,8 +179,8 @@ class _Changes:
                     if (tree := side.tree_of(pod)) is not None:
                         self.trees.add(tree.root.key)
                         self.members.setdefault(tree.root.uid, set()).add(uid)
-                held: Mapping[PodUid, Reservation] = side.state.reservations_on.get(name, Map())
-                self.whole |= {reservation.gang_uid for reservation in held.values()}
+                held = reservations_on(side.state, name).values()
+                self.whole |= {reservation.gang_uid for reservation in held}
 
     def _add_groups(self) -> None:
         """Add the roots that name groups which came, went or are being deleted, and those of changed trees."""

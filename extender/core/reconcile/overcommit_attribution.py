@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from extender.core.capacity.capacity_claims import (
-    blocking_preemptions,
-    held_beyond_victims,
-)
-from extender.core.capacity.free_capacity import NO_HOLDS
+from extender.core.capacity.capacity_claims import claims_against, not_free
 from extender.core.log.events import CapacityUseReason, ReservedCapacityUser
-from extender.core.log.reservation_state import GangState, Reservation, ReservationState
+from extender.core.log.reservation_state import (
+    GangState,
+    Reservation,
+    ReservationState,
+    reservations_on,
+)
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
+from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, name_for
 from extender.core.reconcile.reservation_checks import unassigned
 
@@ -81,14 +83,12 @@ def _excess(
     if node is None:
         return {}
     total = dict(view.usage.get(name, NOTHING).requests)
-    for reservation in state.reservations_on.get(name, NO_HOLDS).values():
+    for reservation in reservations_on(state, name).values():
         if unassigned(view, reservation.uid):
-            for resource, amount in reservation.requests.items():
-                total[resource] = total.get(resource, 0) + amount
+            add_amounts(total, reservation.requests)
     lowest = min(reservation.priority for reservation in lost)
-    ahead = blocking_preemptions(state, name, priority=lowest, gang_uid="")
-    for resource, amount in held_beyond_victims(view, ahead, name).items():
-        total[resource] = total.get(resource, 0) + amount
+    ahead = claims_against(state, name, priority=lowest, gang_uid="", kinds=("preemption",))
+    add_amounts(total, not_free(view, state, name, ahead, ""))
     requested = {resource for reservation in lost for resource in reservation.requests}
     over = {k: total.get(k, 0) - node.allocatable.get(k, 0) for k in requested}
     return {resource: amount for resource, amount in over.items() if amount > 0}

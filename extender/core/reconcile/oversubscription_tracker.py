@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from immutables import Map
-
-from extender.core.capacity.free_capacity import NO_HOLDS
-from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
+from extender.core.log.capacity_claim import NO_CLAIMS, ClaimsOnNode
+from extender.core.log.reservation_state import ReservationState, reservation_of
 from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.nodes import Node
@@ -29,7 +27,7 @@ class _Fits(NamedTuple):
     """What a node was examined with when all its reservations fitted."""
 
     node: Node
-    reservations: Map[PodUid, Reservation]
+    claims: ClaimsOnNode
 
 
 class OversubscriptionTracker:
@@ -50,17 +48,16 @@ class OversubscriptionTracker:
             name: The node.
         """
         self._follow(view, state)
-        if name in state.claimed_on:  # what is held for preemptors follows their victims
-            self._fit.pop(name, None)
-            return tuple(oversubscribed_on(view, state, name))
-        node, reservations = view.nodes.get(name), state.reservations_on.get(name, NO_HOLDS)
+        node, claims = view.nodes.get(name), state.claims_on.get(name, NO_CLAIMS)
         fit = self._fit.get(name)
-        if fit is not None and fit.node is node and fit.reservations is reservations:
+        if fit is not None and fit.node is node and fit.claims is claims:
             return ()
         uids = tuple(oversubscribed_on(view, state, name))
         self._fit.pop(name, None)
-        if node is not None and not uids:
-            self._fit[name] = _Fits(node, reservations)
+        # what is held for preemptors follows their victims
+        follows_victims = any(claim.kind == "preemption" for claim in claims.values())
+        if node is not None and not uids and not follows_victims:
+            self._fit[name] = _Fits(node, claims)
         return uids
 
     def _follow(self, view: ClusterView, state: ReservationState) -> None:
@@ -77,8 +74,8 @@ class OversubscriptionTracker:
                         self._fit.pop(held.node, None)
             elif pod is not None and pod.node is not None and not _uses_no_more(before, pod, state):
                 self._fit.pop(pod.node, None)
-        if len(self._fit) > NODES_MIN + 2 * len(state.reservations_on):
-            on = state.reservations_on
+        if len(self._fit) > NODES_MIN + 2 * len(state.claims_on):
+            on = state.claims_on
             self._fit = {name: fits for name, fits in self._fit.items() if name in on}
 
 

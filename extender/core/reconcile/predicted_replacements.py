@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from extender.core.admit.plan_request import group_key_of
-from extender.core.capacity.replacement_holds import NO_REPLACEMENT_HOLDS
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.each_gang import EachGang
-from extender.core.log.reservation_state import ReplacementHold, ReservationState
+from extender.core.log.reservation_state import ReservationState
+from extender.core.log.state_projector import replacement_hold
 from extender.core.model.cluster_view import ClusterView, changed_pods
-from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.ids import PodUid
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest
 from extender.core.reconcile.cluster_reconciliation import losses_with_hold
@@ -30,7 +31,7 @@ class PredictedLosses:
 
     def __init__(self) -> None:
         self._lost: IdentityMemo[frozenset[PodUid]] = IdentityMemo()
-        self._holds: IdentityMemo[tuple[ReplacementHold, ...]] = IdentityMemo()
+        self._holds: IdentityMemo[tuple[CapacityClaim, ...]] = IdentityMemo()
         self._predicted: IdentityMemo[ReservationState] = IdentityMemo()
 
     def of(
@@ -90,25 +91,21 @@ def _holds(
     lost_pods: Collection[PodUid],
     now: ReconcileContext,
     gangs: EachGang,
-) -> Iterator[ReplacementHold]:
+) -> Iterator[CapacityClaim]:
     answered = msgspec.structs.replace(now, awaited=NO_PODS)
     for gang_uid in sorted({state.gang_of[uid] for uid in lost_pods if uid in state.gang_of}):
         root = state.gangs[gang_uid]
         tree = forest.trees.get(group_key_of(root))
         losses = functools.partial(losses_with_hold, view, state, root, tree, answered)
         for lost in gangs.result(gang_uid, f"losses of {root.gang}", losses) or ():
-            member = root.bound[lost.uid]
-            yield ReplacementHold(
-                plan=member.plan, gang_uid=gang_uid, pod=member.pod, uid=member.uid, group=member.group,
-                node=member.node, requests=member.requests, priority=root.priority, at_us=now.now_us,
-                until_us=lost.held_until_us,
-            )  # fmt: skip
+            yield replacement_hold(
+                root.bound[lost.uid], root, at_us=now.now_us, until_us=lost.held_until_us
+            )
 
 
-def _with(state: ReservationState, holds: Collection[ReplacementHold]) -> ReservationState:
-    replacement_holds_on = state.replacement_holds_on
+def _with(state: ReservationState, holds: Collection[CapacityClaim]) -> ReservationState:
+    claims_on = state.claims_on
     for hold in holds:
-        node = NodeName(hold.node)
-        on_node = replacement_holds_on.get(node, NO_REPLACEMENT_HOLDS).set(hold.uid, hold)
-        replacement_holds_on = replacement_holds_on.set(node, on_node)
-    return msgspec.structs.replace(state, replacement_holds_on=replacement_holds_on)
+        claims = claims_on.get(hold.node, NO_CLAIMS).set(hold.key, hold)
+        claims_on = claims_on.set(hold.node, claims)
+    return msgspec.structs.replace(state, claims_on=claims_on)

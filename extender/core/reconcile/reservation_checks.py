@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from extender.core.capacity.capacity_claims import (
-    HeldClaim,
     held_by_preemptor,
     oversubscribed_pods,
-    preemptions_on,
+    preemptions_of,
 )
-from extender.core.capacity.free_capacity import NO_HOLDS
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import (
     CapacityHold,
     GangState,
-    HeldPod,
-    Reservation,
     ReservationState,
+    all_reservations,
 )
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName, PodUid
@@ -34,7 +32,7 @@ from extender.core.planner.plan_types import PlanNode
 def unfit_pods(
     view: ClusterView,
     root: GangState | CapacityHold,
-    reservations: Mapping[PodUid, Reservation | HeldPod],
+    reservations: Mapping[PodUid, CapacityClaim],
 ) -> Mapping[PodUid, str]:
     """Return the reservations whose node does not suit the pod any more, apart from capacity, with the reason.
 
@@ -92,7 +90,9 @@ def oversubscribed_reservations(view: ClusterView, state: ReservationState) -> f
     count by their priority too: a pod that takes the capacity of a reservation leaves the claim of a higher priority.
     """
     return frozenset(
-        uid for name in state.reservations_on for uid in oversubscribed_on(view, state, name)
+        uid
+        for name in {reservation.node for reservation in all_reservations(state)}
+        for uid in oversubscribed_on(view, state, name)
     )
 
 
@@ -105,16 +105,23 @@ def oversubscribed_on(
         return
     pod_of = view.pods.get
     # as `unassigned`, without a call for each reservation: this runs for every member that is bound
-    waiting: list[Reservation | HeldClaim] = [
-        reservation
-        for uid, reservation in state.reservations_on.get(name, NO_HOLDS).items()
-        if (pod := pod_of(uid)) is not None and pod.node is None and not pod.deleting
+    claims = state.claims_on.get(name, NO_CLAIMS).values()
+    waiting = [
+        claim
+        for claim in claims
+        if claim.kind == "reservation"
+        and (pod := pod_of(claim.uid)) is not None
+        and pod.node is None
+        and not pod.deleting
     ]
-    if waiting and name in state.claimed_on:
+    if waiting and (preemptions := preemptions_of(state, claims)):
         waiting += (
-            HeldClaim(held, preemption.priority, preemption.at_us)
-            for preemption, held in held_by_preemptor(view, preemptions_on(state, name), name)
-        )
+            CapacityClaim(
+                kind="preemption", plan=preemption.id, gang_uid=preemption.gang_uid, pod="", uid=PodUid(""), group="",
+                node=name, requests=dict(held), priority=preemption.priority, at_us=preemption.at_us,
+            )
+            for preemption, held in held_by_preemptor(view, preemptions, name)
+        )  # fmt: skip
     yield from oversubscribed_pods(node, (view.usage.get(name, NOTHING).requests,), waiting)
 
 

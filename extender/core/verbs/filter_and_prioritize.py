@@ -7,21 +7,20 @@ retry without end (K25). Counts are therefore in the conditions of the groups, n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from extender.core.admit.plan_request import foreign_gates
 from extender.core.capacity.capacity_claims import (
-    blocking_preemptions,
-    held_beyond_victims,
-    held_requests_against,
-    is_preempting,
+    CLAIM_RULES,
+    claims_against,
+    is_in_use,
     nodes_of_preemptors,
+    not_free,
 )
-from extender.core.capacity.free_capacity import NO_HOLDS
-from extender.core.capacity.replacement_holds import hold_requests_against
+from extender.core.log.capacity_claim import NO_CLAIMS
 from extender.core.log.gang_phase import PREEMPTING, TAKEN, capacity_was_taken
 from extender.core.log.reservation_state import (
     GangState,
@@ -33,6 +32,7 @@ from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.pods import Pod
+from extender.core.model.quantities import add_amounts
 from extender.core.planner.plan_types import COMPLETE, EVICTING, GIVEN, TERMINATES
 
 FilterOutcome = Literal["redeemed", "not-offered", "held-back", "refused", "passed", "protected"]
@@ -198,18 +198,12 @@ def _answer_words(root: GangState, tree: Tree) -> str:
 def _protect(
     view: ClusterView, state: ReservationState, pod: Pod, offered: Sequence[NodeName]
 ) -> FilterDecision:
-    held = (
-        state.reservations_on,
-        state.claimed_on,
-        state.replacement_holds_on,
-        state.capacity_held_on,
-    )
-    if pod.pinned is not None or not any(held):
+    if pod.pinned is not None or not state.claims_on:
         return FilterDecision(outcome="passed", passed=tuple(offered))
     refused = {
         name
         for name in offered
-        if any(name in nodes for nodes in held) and not fits_beside_held(view, state, name, pod)
+        if name in state.claims_on and not fits_beside_held(view, state, name, pod)
     }
     reason = "capacity is reserved for a gang of equal or higher priority"
     freed = nodes_of_preemptors(state)
@@ -272,42 +266,16 @@ def free_beside_held(
     for uid in without:
         leaver = view.pods.get(uid)
         if leaver is not None and leaver.node == name:
-            for resource, amount in leaver.shape.requests:
-                taken[resource] = taken.get(resource, 0) - amount
-    held = list(_held_against(view, state, name, pod, lower=lower))
-    if not held:
+            add_amounts(taken, dict(leaver.shape.requests), -1)
+    claims = claims_against(state, name, priority=pod.priority, gang_uid=pod.uid, lower=lower)
+    if all(is_in_use(view, c) and not CLAIM_RULES[c.kind].while_used for c in claims):
         return None
-    for requests in held:
-        for resource, amount in requests.items():
-            taken[resource] = taken.get(resource, 0) + amount
+    add_amounts(taken, not_free(view, state, name, claims, pod.uid))
     return {
         resource: node.allocatable[resource] - taken.get(resource, 0)
         for resource, _ in pod.shape.requests
         if resource in node.allocatable
     }
-
-
-def _held_against(
-    view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool
-) -> Iterator[Mapping[str, int]]:
-    """Yield what is held on a node against a pod, one mapping or more; `lower` as in `blocking_preemptions`."""
-    for reservation in state.reservations_on.get(name, NO_HOLDS).values():
-        member = view.pods.get(reservation.uid)
-        below = reservation.priority < pod.priority
-        if below and not (lower and is_preempting(state, reservation.gang_uid)):
-            continue
-        if member is None or member.node is None:
-            yield reservation.requests
-    blocking = tuple(
-        blocking_preemptions(state, name, priority=pod.priority, gang_uid=pod.uid, lower=lower)
-    )
-    if blocking:
-        yield held_beyond_victims(view, blocking, name)
-    if name in state.capacity_held_on:
-        held = held_requests_against(view, state, name, priority=pod.priority, gang_uid=pod.uid)
-        if held:
-            yield held
-    yield from hold_requests_against(view, state, name, priority=pod.priority, gang_uid=pod.uid)
 
 
 def decide_prioritize(
@@ -363,11 +331,9 @@ def domain_scores(
     totals: dict[tuple[str, str], int] = {}
     empties: dict[tuple[str, str], int] = {}
     for name, node in view.nodes.items():
-        busy = (
-            name in state.reservations_on
-            or name in state.claimed_on
-            or name in state.replacement_holds_on
-            or any(resource != "pods" for resource in view.usage.get(name, NOTHING).requests)
+        claims = state.claims_on.get(name, NO_CLAIMS).values()
+        busy = any(not CLAIM_RULES[claim.kind].empty_node for claim in claims) or any(
+            resource != "pods" for resource in view.usage.get(name, NOTHING).requests
         )
         for key in keys:
             value = node.labels.get(key)

@@ -12,7 +12,12 @@ from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.capacity.hold_progress import HELD, hold_progress
 from extender.core.fairness.wait_reasons import WaitReason
 from extender.core.holds.hold_turns import HoldRefusal
-from extender.core.log.reservation_state import Reservation, ReservationState, WorkloadTree
+from extender.core.log.reservation_state import (
+    Reservation,
+    ReservationState,
+    WorkloadTree,
+    reservations_on,
+)
 from extender.core.log.visible_state import visible_part
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
@@ -21,6 +26,7 @@ from extender.core.model.message_formatting import amounts_text, counted, spaced
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, build_forest, composite_key, leaf_key
 from extender.core.model.pods import Pod
+from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.planner.plan_types import SEARCH_BUDGET
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
@@ -146,7 +152,7 @@ class _Now(ObjectReader):
         node = live_node(view, name, None)
         assert node is not None
         pods: set[PodUid] = set(view.on_node.get(name, ()))
-        reserved: Mapping[PodUid, Reservation] = state.reservations_on.get(name, {})
+        reserved = reservations_on(state, name)
         uids = {state.gang_of[uid] for uid in pods | set(reserved) if uid in state.gang_of}
         gangs = [state.gangs[uid] for uid in uids if uid in state.gangs]
         words = [f"{counted(node.pods, 'pod')} ({node.ordinary} outside of groups)"]
@@ -364,6 +370,6 @@ def _free_text(
     """Return what a node has left beside its pods and the reservations of pods that are not there yet."""
     left = dict(free)
     for uid, reservation in reserved.items():
-        for resource, amount in reservation.requests.items() if uid not in pods else ():
-            left[resource] = left.get(resource, 0) - amount
+        if uid not in pods:
+            add_amounts(left, reservation.requests, -1)
     return amounts_text(left) or "nothing is known"

@@ -126,11 +126,9 @@ def _state_without(state: ReservationState, away: Iterable[NodeName]) -> Reserva
         if changed is not gang:
             lost |= {member for member in gang.reservations if member not in changed.reservations}
             gangs = gangs.set(uid, changed)
-    on, claimed, holds = state.reservations_on, state.claimed_on, state.replacement_holds_on
+    claims_on = state.claims_on
     for name in lost_nodes:
-        on = on.delete(name) if name in on else on
-        claimed = claimed.delete(name) if name in claimed else claimed
-        holds = holds.delete(name) if name in holds else holds
+        claims_on = claims_on.delete(name) if name in claims_on else claims_on
     gang_of = state.gang_of
     for pod in lost:
         gang_of = gang_of.delete(pod) if pod in gang_of else gang_of
@@ -138,9 +136,7 @@ def _state_without(state: ReservationState, away: Iterable[NodeName]) -> Reserva
         state,
         gangs=gangs,
         gang_of=gang_of,
-        reservations_on=on,
-        claimed_on=claimed,
-        replacement_holds_on=holds,
+        claims_on=claims_on,
     )
 
 

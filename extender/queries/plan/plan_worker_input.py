@@ -93,9 +93,7 @@ def answer_live_query(query: PlanInput, saved: LiveSnapshot) -> PlanAnswer:
 
 def _parts(state: ReservationState) -> Iterator[ReservationState]:
     """Yield a state in parts: first all but its gangs, then one gang after the other."""
-    yield msgspec.structs.replace(
-        state, gangs=Map(), stream_versions=Map(), reservations_on=Map(), gang_of=Map()
-    )
+    yield msgspec.structs.replace(state, gangs=Map(), stream_versions=Map())
     for root in state.gangs.values():
         yield msgspec.structs.replace(EMPTY, gangs=Map({root.uid: root}))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from operator import attrgetter
+from typing import Final
 
+from extender.core.log.capacity_claim import CapacityClaim, ClaimKind
 from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord
 from extender.core.log.preemption_state import PendingPreemption
@@ -14,12 +16,12 @@ from extender.core.log.reservation_state import (
     CapacityHold,
     GangState,
     MemberLoss,
-    ReplacementHold,
     Reservation,
     ReservationState,
+    claims_of,
 )
 from extender.core.log.visible_state import visible_state
-from extender.core.model.ids import GangUid, NodeName, PodUid
+from extender.core.model.ids import GangUid, NodeName
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.gang_status import PENDING, RootWorkload, gang_status
@@ -49,6 +51,12 @@ from extender.queries.state.workload_trees import RootKey, workloads_of_roots
 _NOTHING: dict[str, int] = {}
 _BY_GANG = attrgetter("gang", "uid")
 _BY_POD = attrgetter("pod", "uid")
+CLAIM_STATES: Final[Mapping[ClaimKind, str]] = {
+    "reservation": "reserved",
+    "preemption": "claimed",
+    "replacement": "replacement",
+    "hold": "held",
+}
 ORDINARY = "Ordinary pods are not in the log: their usage of a node at that time, and what was free, are not known."
 
 
@@ -79,8 +87,12 @@ def build_state_report(
     if not (readers.everything or scope.namespace or scope.states):
         others = _others(whole, readers, nodes_asked)
     holds = _holds(state, roots, nodes_asked)
-    kept = chain(_kept(roots), ((hold.gang, _places(hold)) for hold in holds))
-    nodes = _nodes(gangs, preemptions, kept, labels, nodes_asked, others)
+    claims = [
+        *((p.gang, _of_claims(claims_of((), [p], ()))) for p in preemptions),
+        *((root.gang, _of_claims(root.replacement_holds.values())) for root in roots),
+        *((hold.gang, _of_claims(hold.pods)) for hold in holds),
+    ]
+    nodes = _nodes(gangs, claims, labels, nodes_asked, others)
     totals = Totals(
         gangs=len(gangs),
         pending=sum(g.state in PENDING for g in gangs),
@@ -219,13 +231,8 @@ def _loss_at(loss: MemberLoss | None) -> MemberLossAt | None:
 
 
 def _members(root: GangState) -> list[MemberAt]:
-    """Return all members in the form of the API, by name; without helpers, because there are thousands."""
-    members = [
-        MemberAt(
-            pod=r.pod, uid=r.uid, group=r.group, node=r.node, state="reserved", extra=r.extra, requests=r.requests
-        )
-        for r in root.reservations.values()
-    ] if root.reservations else []  # fmt: skip
+    """Return all members in the form of the API, by name; without a call for each, because there are thousands."""
+    members = _of_claims(root.reservations.values())
     if root.bound:
         members += [
             MemberAt(
@@ -304,9 +311,8 @@ def _roots(
 
 
 def _has_some_of(root: GangState, nodes: frozenset[NodeName]) -> bool:
-    seats: tuple[Mapping[PodUid, Reservation | BoundMember | ReplacementHold], ...]
-    seats = (root.reservations, root.bound, root.replacement_holds)
-    return any(member.node in nodes for members in seats for member in members.values())
+    members = (root.reservations, root.bound, root.replacement_holds)
+    return any(member.node in nodes for some in members for member in some.values())
 
 
 def _in_namespace(root: str, scope: Scope) -> bool:
@@ -331,16 +337,14 @@ def _preemptions(
 
 def _nodes(
     gangs: Iterable[GangAt],
-    preemptions: Iterable[PendingPreemption],
-    kept: Iterable[tuple[str, list[MemberAt]]],
+    claims: Iterable[tuple[str, list[MemberAt]]],
     labels: Mapping[NodeName, dict[str, str]],
     selected: frozenset[NodeName] | None,
     others: Mapping[str, tuple[OthersAt, ...]],
 ) -> list[NodeAt]:
     pods: dict[str, list[PodAt]] = {}
     of_gangs = ((gang.gang, gang.members) for gang in gangs)
-    of_preemptions = ((p.gang, _promised(p)) for p in preemptions)
-    for gang, members in chain(of_gangs, of_preemptions, kept):
+    for gang, members in chain(of_gangs, claims):
         for member in members:
             node = member.node
             if selected is None or node in selected:
@@ -363,8 +367,7 @@ def _others(
 ) -> Mapping[str, tuple[OthersAt, ...]]:
     """Return by node the sums of the members that readers do not see, by state and priority."""
     by_node: dict[str, dict[tuple[str, int], tuple[int, dict[str, int]]]] = {}
-    hidden = chain(_hidden_members(state, readers), _hidden_holds(state, readers))
-    for node, kind, priority, requests in hidden:
+    for node, kind, priority, requests in _hidden_members(state, readers):
         if nodes is None or node in nodes:
             sums = by_node.setdefault(node, {})
             count, total = sums.get((kind, priority), (0, _NOTHING))
@@ -382,31 +385,18 @@ def _hidden_members(
     state: ReservationState, readers: Visibility
 ) -> Iterator[tuple[NodeName, str, int, dict[str, int]]]:
     """Yield node, state, priority and requests of each member and claim that readers do not see."""
-    for root in state.gangs.values():
-        if readers.sees(namespace_of(root.gang)):
-            continue
-        for held in root.reservations.values():
-            yield held.node, "reserved", held.priority, held.requests
-        for member in root.bound.values():
-            yield member.node, "bound", root.priority, member.requests
-        for hold in root.replacement_holds.values():
-            yield hold.node, "replacement", hold.priority, hold.requests
-    for preemption in state.preemptions.values():
-        if readers.sees(namespace_of(preemption.gang)):
-            continue
-        for claims in preemption.claims.values():
-            for claim in claims:
-                yield claim.node, "claimed", preemption.priority, claim.requests
 
+    def hidden(gang: str) -> bool:
+        return not readers.sees(namespace_of(gang))
 
-def _hidden_holds(
-    state: ReservationState, readers: Visibility
-) -> Iterator[tuple[NodeName, str, int, dict[str, int]]]:
-    """Yield the same of each pod for which capacity is held."""
-    for hold in state.capacity_holds.values():
-        if not readers.sees(namespace_of(hold.gang)):
-            for pod in hold.pods:
-                yield pod.node, "held", hold.priority, pod.requests
+    gangs = [gang for gang in state.gangs.values() if hidden(gang.gang)]
+    for gang in gangs:
+        for member in gang.bound.values():
+            yield member.node, "bound", gang.priority, member.requests
+    preemptions = [p for p in state.preemptions.values() if hidden(p.gang)]
+    holds = [hold for hold in state.capacity_holds.values() if hidden(hold.gang)]
+    for claim in claims_of(gangs, preemptions, holds):
+        yield claim.node, CLAIM_STATES[claim.kind], claim.priority, claim.requests
 
 
 def _node_at(
@@ -441,29 +431,14 @@ def _sum(amounts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     return total
 
 
-def _promised(preemption: PendingPreemption) -> list[MemberAt]:
+def _of_claims(claims: Iterable[CapacityClaim]) -> list[MemberAt]:
+    """Return claims in the form of the API, which has leaf and `extra` of a preemptor's members only with their reservations."""
     return [
         MemberAt(
-            pod=claim.pod, uid=claim.uid, group="", node=claim.node, state="claimed", extra=False,
-            requests=claim.requests,
+            pod=claim.pod, uid=claim.uid, group="" if claim.kind == "preemption" else claim.group, node=claim.node,
+            state=CLAIM_STATES[claim.kind], extra=claim.extra and claim.kind == "reservation", requests=claim.requests,
         )
-        for claims in preemption.claims.values() for claim in claims
-    ]  # fmt: skip
-
-
-def _kept(roots: Iterable[GangState]) -> list[tuple[str, list[MemberAt]]]:
-    """Return the replacement holds, by gang."""
-    return [
-        (
-            root.gang,
-            [
-                MemberAt(
-                    pod=v.pod, uid=v.uid, group=v.group, node=v.node, state="replacement", extra=False, requests=v.requests
-                )
-                for v in root.replacement_holds.values()
-            ],
-        )
-        for root in roots if root.replacement_holds
+        for claim in claims
     ]  # fmt: skip
 
 
@@ -482,7 +457,7 @@ def _preemption_at(preemption: PendingPreemption) -> PreemptionAt:
             VictimAt(pod=v.pod, uid=v.uid, unit=v.unit, node=v.node)
             for v in sorted(preemption.victims.values(), key=_BY_POD)
         ],
-        claims=sorted(_promised(preemption), key=_BY_POD),
+        claims=sorted(_of_claims(claims_of((), [preemption], ())), key=_BY_POD),
     )
 
 
@@ -505,15 +480,6 @@ def _holds(
     return sorted(holds, key=lambda hold: hold.position)
 
 
-def _places(hold: CapacityHold) -> list[MemberAt]:
-    return [
-        MemberAt(
-            pod=p.pod, uid=p.uid, group=p.group, node=p.node, state="held", extra=False, requests=p.requests
-        )
-        for p in hold.pods
-    ]  # fmt: skip
-
-
 def _hold_at(hold: CapacityHold) -> CapacityHoldAt:
     return CapacityHoldAt(
         hold=hold.hold,
@@ -525,7 +491,7 @@ def _hold_at(hold: CapacityHold) -> CapacityHoldAt:
         gang_uid=hold.gang_uid,
         kind=hold.kind,
         priority=hold.priority,
-        places=sorted(_places(hold), key=_BY_POD),
+        places=sorted(_of_claims(hold.pods), key=_BY_POD),
     )
 
 

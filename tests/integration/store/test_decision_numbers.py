@@ -114,7 +114,7 @@ async def test_a_decision_about_free_capacity_has_no_units(database_url, tmp_pat
         _,
         state,
     ):
-        await eventually(lambda: state().reservations_on, "the admission")
+        await eventually(lambda: state().claims_on, "the admission")
     text = "\n".join(decisions(database_url, "default/hi", "GangAdmitted"))
     assert "2 waiting and 0 bound members of 1 group, 1 node" in text
     assert "could be evicted" not in text

@@ -30,10 +30,10 @@ def planted(state, how):
     if how == "a reservation is forgotten":
         return replace(state, gangs=state.gangs.set(root.uid, replace(root, reservations=Map())))
     if how == "capacity of a node is forgotten":
-        return replace(state, reservations_on=Map())
+        return replace(state, claims_on=Map())
     if how == "a phase is wrong":
         return replace(state, gangs=state.gangs.set(root.uid, replace(root, phase="scheduled")))
-    return replace(state, gangs=Map(), reservations_on=Map(), gang_of=Map())
+    return replace(state, gangs=Map(), claims_on=Map(), gang_of=Map())
 
 
 async def everything(log):
@@ -81,7 +81,7 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
             await eventually(
-                lambda: writer.committed.reservations_on and not writer.in_flight, "admitted"
+                lambda: writer.committed.claims_on and not writer.in_flight, "admitted"
             )
             await eventually(lambda: service.parts.exchange.published.result.number, "ready")
             # no pass may run on the false memory: it would decide on it

@@ -298,4 +298,4 @@ def lean(state):
                      replacement_holds=dict(root.replacement_holds), previous_nodes=dict(root.previous_nodes), topology=dict(root.topology))
         for uid, root in state.gangs.items()
     }  # fmt: skip
-    return replace(live_streams_only(state), gangs=Map(roots), reservations_on=Map(), gang_of=Map())
+    return replace(live_streams_only(state), gangs=Map(roots), claims_on=Map(), gang_of=Map())

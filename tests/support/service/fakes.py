@@ -27,8 +27,6 @@ from extender.control.verbs.extender_service import ExtenderService
 from extender.core.admit.plan_request import GATE
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import AnyEventData, RecordedEvent
-from extender.core.log.preemption_state import claimed_on
-from extender.core.log.state_projector import capacity_held_on
 from extender.core.model.cluster_view import (
     ClusterView,
     with_end,
@@ -526,31 +524,30 @@ class Stage:
 
 def check_state(state: Any) -> None:
     """Assert the invariants of a state: every index agrees with the roots."""
-    reservations_on: dict[NodeName, dict[PodUid, Any]] = {}
+    claims = [claim for hold in state.capacity_holds.values() for claim in hold.pods]
     root_of: dict[PodUid, GangUid] = {}
     for uid, root in state.gangs.items():
         assert root.uid == uid
         assert not set(root.reservations) & set(root.bound), "a pod is held and bound at once"
         for pod, reservation in root.reservations.items():
             assert (reservation.uid, reservation.gang_uid) == (pod, uid)
-            reservations_on.setdefault(reservation.node, {})[pod] = reservation
+            claims.append(reservation)
         for pod in (*root.reservations, *root.bound):
             assert pod not in root_of, "a pod belongs to two roots"
             root_of[pod] = uid
-    assert state.reservations_on == Map({node: Map(held) for node, held in reservations_on.items()})
     assert state.gang_of == Map(root_of)
-    replacement_holds_on: dict[NodeName, dict[PodUid, Any]] = {}
     for root in state.gangs.values():
         for pod, hold in root.replacement_holds.items():
             assert (hold.uid, hold.gang_uid) == (pod, root.uid)
             assert pod not in root.bound, "a bound member has no replacement hold"
-            replacement_holds_on.setdefault(hold.node, {})[pod] = hold
-    assert state.replacement_holds_on == Map(
-        {node: Map(holds) for node, holds in replacement_holds_on.items()}
-    )
+            claims.append(hold)
     assert {key.gang_uid for key in state.rejections} <= set(state.gangs)
-    assert state.claimed_on == claimed_on(state.preemptions.values())
-    assert state.capacity_held_on == capacity_held_on(state.capacity_holds.values())
+    for preemption in state.preemptions.values():
+        claims += [claim for on_node in preemption.claims.values() for claim in on_node]
+    claims_on: dict[NodeName, dict[Any, Any]] = {}
+    for claim in claims:
+        claims_on.setdefault(claim.node, {})[claim.kind, claim.gang_uid, claim.uid] = claim
+    assert state.claims_on == Map({node: Map(on_node) for node, on_node in claims_on.items()})
     assert all(hold.gang_uid == uid for uid, hold in state.capacity_holds.items())
     assert set(state.capacity_holds) <= set(state.gangs), "capacity is held for a gang that is gone"
     for uid, preemption in state.preemptions.items():

@@ -17,6 +17,7 @@ from extender.core.log.events import (
     ReservationReleased,
     VictimGone,
 )
+from extender.core.log.reservation_state import claims_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.verbs.preempt_verb import NodeCandidate
 from tests.support.planning.preemption_builders import order
@@ -123,7 +124,7 @@ async def test_from_the_plan_to_the_running_preemptor():
         assert (done.preemption, done.bound, done.evicted) == (plan.preemption, 2, 2)
         assert done.duration_ms >= 3_000
         assert not stage.leader.committed.preemptions
-        assert not stage.leader.committed.claimed_on
+        assert not list(claims_of((), stage.leader.committed.preemptions.values(), ()))
 
 
 async def test_what_people_see():
@@ -414,7 +415,7 @@ async def test_a_preemptor_deleted_half_way():
         (end,) = stage.event_data(PreemptionCancelled)
         assert (end.reason, end.units_spared) == ("preemptor-deleted", ("PodGroup/default/other",))
         assert stage.names().index("PreemptionCancelled") < stage.names().index("GangRemoved")
-        assert not stage.leader.committed.claimed_on
+        assert not list(claims_of((), stage.leader.committed.preemptions.values(), ()))
         stage.cluster.fault = lambda verb, name: None
         for name in ("low-0", "low-1"):
             stage.cluster.delete_pod(name)
@@ -482,7 +483,7 @@ async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end
         assert (end.reason, end.units_spared, end.units_in_progress) == (
             "deletion-rejected", ("PodGroup/default/low",), (),
         )  # fmt: skip
-        assert not stage.leader.committed.claimed_on
+        assert not list(claims_of((), stage.leader.committed.preemptions.values(), ()))
 
 
 async def test_eviction_goes_through_the_api_that_is_set():

@@ -164,7 +164,7 @@ async def test_two_tenants_that_are_never_admitted_hold_a_part_of_the_capacity_f
     for _ in range(0, 2 * DAY_S, step_s):
         await later(stage, step_s, step_s)
         held_s.update(dict.fromkeys(holders(stage), step_s))
-        assert len(stage.leader.committed.capacity_held_on) <= NODES
+        assert len(stage.leader.committed.claims_on) <= NODES
     for name in ("first/large", "second/large"):
         assert 5 * 3600 <= held_s[name] <= 7 * 3600, held_s
     reasons, _ = await explained(stage, "podgroup/first/large")

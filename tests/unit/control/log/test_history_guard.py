@@ -227,7 +227,7 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
         await stage.leader.append(
             [NewEvent(gang_uid=GangUid("x"), gang="ns/x", data=admitted, actor="t")]
         )
-    assert not stage.leader.committed.reservations_on
+    assert not stage.leader.committed.claims_on
     assert len(stage.cluster.calls) == done
 
     await stage.one_pass()
@@ -260,7 +260,7 @@ async def test_a_nomination_whose_admission_is_lost_is_taken_back(stage):
     await eventually(
         lambda: all(stage.cluster.pod(p).nominated is None for p in ("a-0", "a-1")), "cleared"
     )
-    assert not stage.leader.committed.reservations_on
+    assert not stage.leader.committed.claims_on
 
 
 async def test_it_waits_for_what_was_published(stage):

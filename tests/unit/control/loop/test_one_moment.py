@@ -19,7 +19,7 @@ BEGINS = {
     "admission/pending_trees.py": {"admit_postponed", "_perform"},
     "admission/tree_searches.py": {"away", "_run"},
     # Writes look again when they may act: each is a step of its own.
-    "actuators/nominator.py": {"_carry_out", "_seat_of", "_is_current"},
+    "actuators/nominator.py": {"_carry_out", "_claim_of", "_is_current"},
     "actuators/evictor.py": {"_still_due", "_wait_and_recheck", "_mark_groups"},
     "actuators/status_reporter.py": {"_process"},
     "actuators/finalizer_controller.py": {"run", "_work_for_a_round", "_held", "_write"},

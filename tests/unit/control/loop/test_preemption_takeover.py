@@ -202,7 +202,8 @@ async def test_what_is_left_of_the_capacity_stays_held_while_victims_go():
         assert stage.extender_service.filter(stage.cluster.pod("below"), [left]).passed == ()
         gone(stage, "low-1" if left == "n0" else "low-0")
         await settled(stage, 2)
-        assert not stage.leader.committed.claimed_on.get(left)
+        pending = stage.leader.committed.preemptions.values()
+        assert not any(preemption.claims for preemption in pending)
         assert [f.preemption for f in stage.event_data(VictimGone)].count(
             stage.event_data(PreemptionPlanned)[0].preemption
         ) == 2

@@ -14,7 +14,7 @@ import pytest
 from extender.control.actuators.finalizer_controller import FinalizerController
 from extender.control.trees.tree_controller import TreeController
 from extender.core.log.events import GangAdmitted, GangExtended, MemberTerminated, PodBound
-from extender.core.log.reservation_state import EMPTY
+from extender.core.log.reservation_state import EMPTY, all_reservations
 from extender.core.log.state_projector import fold
 from extender.core.model.cluster_view import without_pdb
 from extender.core.model.errors import (
@@ -101,16 +101,15 @@ class Life:
 
     def call_bind(self):
         """Let kube-scheduler bring every member that is let go to bind."""
-        for held in list(self.stage.leader.committed.reservations_on.values()):
-            for r in held.values():
-                pod = self.stage.cluster.seen.pods.get(r.uid)
-                if (
-                    pod is not None
-                    and not pod.gates
-                    and pod.node is None
-                    and self.chance.random() < 0.8
-                ):
-                    self.stage.bind(pod.path, r.node)
+        for r in sorted(all_reservations(self.stage.leader.committed), key=lambda r: r.pod):
+            pod = self.stage.cluster.seen.pods.get(r.uid)
+            if (
+                pod is not None
+                and not pod.gates
+                and pod.node is None
+                and self.chance.random() < 0.8
+            ):
+                self.stage.bind(pod.path, r.node)
 
     def add_gang(self):
         """Create a gang of up to five pods; of some, the reporter has something to warn about."""
@@ -170,11 +169,10 @@ class Life:
         for pod in stage.cluster.seen.pods.values():
             if pod.node is not None:
                 used[pod.node] += dict(pod.shape.requests)[GPU]
-        for node, held in stage.leader.committed.reservations_on.items():
-            for r in held.values():
-                pod = stage.cluster.seen.pods.get(r.uid)
-                if pod is not None and pod.node is None:
-                    used[node] += r.requests[GPU]
+        for r in all_reservations(stage.leader.committed):
+            pod = stage.cluster.seen.pods.get(r.uid)
+            if pod is not None and pod.node is None:
+                used[r.node] += r.requests[GPU]
         assert all(amount <= 4 for amount in used.values()), used
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from extender.control.loop.reconciler import REASON
 from extender.core.log.events import GangAdmitted, GangExtended, ReservationReleased
+from extender.core.log.reservation_state import reservations_on
 from extender.core.model.nodes import Taint
 from extender.core.reconcile import (
     cluster_reconciliation,
@@ -38,7 +39,7 @@ def inject(monkeypatch, stage: Stage, fault: str, *, only: str = "") -> None:
     elif fault == "superseded":
 
         def overtaken(view, state, name):
-            held = state.reservations_on.get(name, {})
+            held = reservations_on(state, name)
             return [uid for uid, r in held.items() if hit(r.pod)]
 
         for module in (reservation_checks, incremental_reconciliation):

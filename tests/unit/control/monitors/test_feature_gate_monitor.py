@@ -225,7 +225,7 @@ async def test_no_gate_of_a_tree_without_capacity_is_removed():
         await stage.one_pass()
         await stage.one_pass()
         assert stage.cluster.did("remove_gate") == []
-        assert not stage.leader.committed.reservations_on
+        assert not stage.leader.committed.claims_on
 
 
 async def test_a_tree_that_would_never_come_to_bind_holds_no_capacity():
@@ -240,8 +240,8 @@ async def test_a_tree_that_would_never_come_to_bind_holds_no_capacity():
         (refused,) = [e.data for e in stage.events() if isinstance(e.data, GangUnschedulable)]
         assert refused.outcome == "waiting"
         assert "label gang-extender.dev/pod-group instead" in refused.reasons[0]
-        assert not stage.leader.committed.reservations_on
+        assert not stage.leader.committed.claims_on
         plane = FakePlane()  # switched off
         await watch(stage, plane).look()
         await stage.one_pass()
-        assert len(stage.leader.committed.reservations_on) == 2
+        assert len(stage.leader.committed.claims_on) == 2

@@ -48,7 +48,7 @@ async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant)
     emptied = msgspec.structs.replace(root, reservations=Map())
     leader.appends.committed = {
         "reservation": msgspec.structs.replace(good, gangs=good.gangs.set(root.uid, emptied)),
-        "index": msgspec.structs.replace(good, reservations_on=Map()),
+        "index": msgspec.structs.replace(good, claims_on=Map()),
         "time": msgspec.structs.replace(good, gangs=Map()),
         "version": msgspec.structs.replace(
             good, stream_versions=good.stream_versions.set(root.uid, 77)

@@ -15,6 +15,7 @@ from tests.support.service.manifest_builders import a_gang, a_node
 
 def reserved(uid: str, plan: str) -> Reservation:
     return Reservation(
+        kind="reservation",
         plan=PlanId(plan), gang_uid=GangUid("g"), pod=f"default/{uid}", uid=PodUid(uid), group="g",
         node=NodeName("n0"), requests={}, priority=0, extra=False, at_us=0,
     )  # fmt: skip

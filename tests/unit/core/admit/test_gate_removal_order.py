@@ -41,6 +41,7 @@ def members(number, skew):
 def held(cluster, name, zone):
     pod = cluster.pod(name)
     return Reservation(
+        kind="reservation",
         plan=PlanId("plan"), gang_uid=GangUid("r"), pod=pod.path, uid=pod.uid, group="g",
         node=NodeName(zone), requests={}, priority=0, extra=False, at_us=0,
     )  # fmt: skip

@@ -246,6 +246,7 @@ def test_nested_groups_keep_their_order_and_policy():
 NODES = [NodeName(f"n{i}") for i in range(3)]
 RESERVATIONS = [
     Reservation(
+        kind="reservation",
         plan=PlanId("p"),
         gang_uid=GangUid("r"),
         pod=f"a/h{i}",

@@ -19,7 +19,7 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.reservation_state import EMPTY
+from extender.core.log.reservation_state import EMPTY, reservations_on
 from extender.core.model.ids import NodeName, PlanId
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
@@ -70,7 +70,7 @@ class Scene:
 
     def see(self, now_ms, offered=(), message=REFUSED, *, native=True):
         if offered:
-            reservation = self.state.reservations_on[NodeName("n0")][self.uid]
+            reservation = reservations_on(self.state, NodeName("n0"))[self.uid]
             self.found.suspect(
                 self.cluster.view(), reservation, now_ms, offered=offered, native=native
             )
@@ -80,7 +80,7 @@ class Scene:
 
     def accept(self, now_ms):
         """A filter call comes with the planned node."""
-        self.found.accept(self.state.reservations_on[NodeName("n0")][self.uid], now_ms)
+        self.found.accept(reservations_on(self.state, NodeName("n0"))[self.uid], now_ms)
 
     def listen(self, now_ms, at_bind=False):
         self.found.listen(self.cluster.view(), self.state, lambda uid: at_bind, now_ms)

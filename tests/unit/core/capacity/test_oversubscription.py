@@ -18,6 +18,7 @@ amounts = st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 4), max_siz
 
 def a_reservation(number: int, requests: dict[str, int], priority: int, at_us: int) -> Reservation:
     return Reservation(
+        kind="reservation",
         plan=PlanId("p"),
         gang_uid=GangUid("g"),
         pod=f"ns/p{number}",

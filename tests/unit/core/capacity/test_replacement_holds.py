@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extender.core.admit.interpod_rules import InterpodRulePart
 from extender.core.admit.plan_request import TreeParts, plan_request
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.capacity.replacement_holds import expired_holds
+from extender.core.capacity.replacement_holds import expired_holds, replacement_holds
 from extender.core.log.events import (
     AssignmentRecord,
     GangExtended,
@@ -25,7 +25,7 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.reservation_state import EMPTY
+from extender.core.log.reservation_state import EMPTY, reservations_on
 from extender.core.model.cluster_view import with_end
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import SUCCEEDED, PodEnd
@@ -243,7 +243,7 @@ def test_what_else_ends_it(change, why):
     released = [f for f in scene.decide(at(6)) if isinstance(f, ReservationReleased)]
     assert [f.reason for f in released] == [why]
     assert not scene.replacement_holds
-    assert not scene.state.replacement_holds_on
+    assert not scene.state.claims_on
 
 
 def succeed(scene):
@@ -454,10 +454,12 @@ def check_counted_once(scene):
             dict(p.shape.requests).get(GPU, 0)
             for p in scene.view.on_node.get(row.name, {}).values()
         )
-        for r in scene.state.reservations_on.get(row.name, {}).values():
+        for r in reservations_on(scene.state, row.name).values():
             member = scene.view.pods.get(r.uid)
             taken += r.requests[GPU] if member is None or member.node is None else 0
-        for v in scene.state.replacement_holds_on.get(row.name, {}).values():
+        for v in replacement_holds(scene.state):
+            if v.node != row.name:
+                continue
             lost = scene.view.pods.get(v.uid)
             taken += v.requests[GPU] if lost is None or lost.node != row.name else 0
         assert row.free[GPU] == row.allocatable[GPU] - taken

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.admit.verdict_events import EventContext, decide_verdict
-from extender.core.capacity.capacity_claims import held_requests_against
+from extender.core.capacity.capacity_claims import held_back
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.holds.capacity_hold_ends import decide_hold_ends
 from extender.core.holds.hold_planning import HoldRequests, decide_hold
 from extender.core.holds.hold_turns import HOLDS_MAX, trees_to_hold_for
 from extender.core.log.events import CapacityHoldReleased
-from extender.core.log.reservation_state import EMPTY
+from extender.core.log.reservation_state import EMPTY, reservations_on
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import Plan
@@ -137,13 +137,13 @@ class Simulation:
             used = Counter()
             for pod in self.view.on_node.get(name, {}).values():
                 used.update(dict(pod.shape.requests))
-            for reservation in self.state.reservations_on.get(name, {}).values():
+            for reservation in reservations_on(self.state, name).values():
                 if self.view.pods[reservation.uid].node is None:
                     used.update(reservation.requests)
             held = Counter()
-            for part in self.state.capacity_held_on.get(name, ()):
-                for pod in part.pods:
-                    held.update(pod.requests)
+            for hold in self.state.capacity_holds.values():
+                for pod in hold.pods:
+                    held.update(pod.requests if pod.node == name else {})
             for resource, amount in node.allocatable.items():
                 assert used[resource] <= amount, f"{name} is overcommitted"
                 assert held[resource] <= amount, f"{name} holds more than it has"
@@ -209,15 +209,13 @@ def test_the_place_with_the_fewest_busy_slots_is_held():
     (hold,) = simulation.state.capacity_holds.values()
     assert sorted({pod.node for pod in hold.pods}) == ["n2", "n3"]
     against = {
-        name: held_requests_against(
+        name: held_back(
             simulation.view, simulation.state, NodeName(name), priority=0, gang_uid=""
         ).get(GPU, 0)
         for name in ("n0", "n1", "n2", "n3")
     }
     assert sum(against.values()) == 3, "what the gang needs, and no more"
-    assert not held_requests_against(
-        simulation.view, simulation.state, NodeName("n2"), priority=1, gang_uid=""
-    )
+    assert not held_back(simulation.view, simulation.state, NodeName("n2"), priority=1, gang_uid="")
 
 
 def test_pods_that_stay_do_not_count_as_capacity_that_frees():

@@ -108,7 +108,7 @@ def test_what_is_kept_to_look_back_from_is_the_state_too(events, cut, bulk):
     assert kept == lean(before)
     after, whole = gone_on_from(kept, events[cut:], bulk=bulk, past=True), fold(EMPTY, events)
     assert lean(after) == lean(whole)
-    assert after.reservations_on == after.gang_of == Map()
+    assert after.claims_on == after.gang_of == Map()
     assert kept == lean(before)
     assert build_state_report(after, Scope()) == build_state_report(whole, Scope())
     assert compare(kept, after, Scope()) == compare(before, whole, Scope())
@@ -181,7 +181,7 @@ def test_a_tree_that_lost_all_its_reservations_is_admitted_anew():
     """After the last release nothing of the admission is left: the next plan is an admission, not an extension."""
     state = _history(GangObserved(kind="PodGroup"), _admitted("a", "b"), _release("a", "b"))
     root = state.gangs[ROOTS[0]]
-    assert (root.phase, root.plan, root.groups, len(state.reservations_on)) == (
+    assert (root.phase, root.plan, root.groups, len(state.claims_on)) == (
         "observed",
         None,
         (),
@@ -221,7 +221,7 @@ def test_a_completed_root_leaves_nothing_but_its_versions():
         rejection,
         GangRemoved(reason="deleted"),
     )
-    left = (len(state.gangs), len(state.reservations_on), len(state.gang_of), len(state.rejections))
+    left = (len(state.gangs), len(state.claims_on), len(state.gang_of), len(state.rejections))
     assert left == (0, 0, 0, 0)
     assert state.stream_versions[ROOTS[0]] == 5
 

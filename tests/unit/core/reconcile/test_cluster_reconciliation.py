@@ -132,7 +132,7 @@ def test_a_member_bound_elsewhere_is_drift():
     assert kinds(events) == ["PodBound", "DriftDetected"]
     assert events[0].node == "n1"
     assert events[1].kind == "bound-elsewhere"
-    assert NodeName("n0") not in scene.state.reservations_on
+    assert NodeName("n0") not in scene.state.claims_on
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from immutables import Map
 
 from extender.core.log.events import DriftDetected, MemberTerminated, PodBound
 from extender.core.model.cluster_view import with_node
@@ -30,7 +31,7 @@ def test_bound_on_another_node_than_reserved():
     events = scene.decide()
     assert drift(events) == [("bound-elsewhere", "Pod/default/g-0")]
     assert {m.node for m in scene.root.bound.values()} == {"n1"}
-    assert set(scene.state.reservations_on) == {"n1"}
+    assert set(scene.state.claims_on) == {"n1"}
     assert at_rest(scene)
 
 
@@ -153,8 +154,8 @@ def test_a_nomination_of_an_earlier_plan_is_not_missed():
     uid = scene.cluster.pod("g-0").uid
     moved = scene.root.reservations[uid]
     again = msgspec.structs.replace(moved, plan=PlanId("later"), node=NodeName("n1"))
-    held = scene.state.reservations_on.delete(NodeName("n0")).set(NodeName("n1"), {uid: again})
-    state = msgspec.structs.replace(scene.state, reservations_on=held)
+    held = scene.state.claims_on.delete(NodeName("n0")).set(NodeName("n1"), Map({again.key: again}))
+    state = msgspec.structs.replace(scene.state, claims_on=held)
     assert watch.look(scene.cluster.seen, state, ME) == []
     scene.bind("g-0")
     assert watch.look(scene.cluster.seen, scene.state, ME) == []

@@ -20,7 +20,7 @@ from extender.core.log.events import (
     PodBound,
     ReservationReleased,
 )
-from extender.core.log.reservation_state import EMPTY
+from extender.core.log.reservation_state import EMPTY, all_reservations, reservations_on
 from extender.core.model.cluster_view import forest_after, without_node
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.reconcile import incremental_reconciliation
@@ -366,8 +366,8 @@ def test_what_concerns_no_tree_compares_none(change, monkeypatch):
 def altered(before, walk):
     """Return the members whose nomination was observed before and names another node now, and those observed now."""
     found, shown = set(), {}
-    for held in walk.state.reservations_on.values():
-        for uid, reservation in held.items():
+    for node in walk.state.claims_on:
+        for uid, reservation in reservations_on(walk.state, node).items():
             pod = walk.cluster.seen.pods.get(uid)
             if pod is None or pod.node is not None:
                 continue
@@ -394,8 +394,7 @@ def test_nominations_and_wanting_members_are_those_of_a_fresh_look(looks):
         evidence.note_messages(view, state)
         assert evidence._messages.keys() == {
             uid
-            for held in state.reservations_on.values()
-            for uid in held
+            for uid in (reservation.uid for reservation in all_reservations(state))
             if uid in view.pods and view.pods[uid].node is None
         }
         for tree in walk.forest.trees.values():

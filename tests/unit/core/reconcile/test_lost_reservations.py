@@ -135,7 +135,7 @@ def test_a_node_that_would_not_take_its_pods_releases_the_tree(words):
     assert event.message == (
         f"the minimum of the tree no longer holds: node n0 {words}: default/x-0, default/x-1"
     )
-    assert not scene.state.reservations_on
+    assert not scene.state.claims_on
     assert scene.decide() == []
 
 

@@ -178,7 +178,7 @@ async def test_view_and_state_come_back_as_they_were():
             "position",
             "epoch",
             "gangs",
-            "reservations_on",
+            "claims_on",
             "gang_of",
             "rejections",
             "preemptions",
