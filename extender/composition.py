@@ -464,6 +464,16 @@ class Service:
                         unheld=lambda: (
                             self.parts.exchange.published.unheld if self.leader.leads() else {}
                         ),
+                        planned_again_us=lambda: (
+                            self.parts.exchange.published.planned_again_us
+                            if self.leader.leads()
+                            else {}
+                        ),
+                        victims_again_us=lambda: (
+                            self.parts.exchange.published.victims_again_us
+                            if self.leader.leads()
+                            else {}
+                        ),
                     ),
                 ),
                 self.query_process.fetch,

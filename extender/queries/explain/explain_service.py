@@ -11,7 +11,7 @@ from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.capacity.hold_progress import HELD, hold_progress
 from extender.core.fairness.wait_reasons import WaitReason
 from extender.core.holds.hold_turns import HoldRefusal
-from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.log.visible_state import visible_part
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotFound
@@ -32,6 +32,7 @@ from extender.queries.explain.gang_checks import (
     gang_finding,
     missing_group,
     orphan_finding,
+    pausing_finding,
     planned_finding,
     which,
     with_bind_failure,
@@ -77,6 +78,9 @@ class LiveProgress:
     ]  # why trees are not planned now, by the UID of the root
     at_bind: Callable[[], Collection[PodUid]]  # the members that wait at the bind barrier
     unheld: Callable[[], Mapping[GangUid, HoldRefusal]] = dict  # why no capacity is held for trees
+    # when the pause of trees ends: until they are planned again, and until victims are searched for them again
+    planned_again_us: Callable[[], Mapping[GangUid, int]] = dict
+    victims_again_us: Callable[[], Mapping[GangUid, int]] = dict
 
 
 NOT_LEADING = LiveProgress(turns=dict, at_bind=frozenset)
@@ -246,6 +250,7 @@ class ExplainService:
             finding = planned_finding(
                 spaced(tree.root.key), verdict, status, groups_known=bool(self._node_groups)
             )
+            finding = self._pausing(finding, gang, tree, verdict)
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
         finding = _with_holds(finding, view, now.state, tree.root.uid)
         if tree.root.uid not in state.capacity_holds:
@@ -278,6 +283,17 @@ class ExplainService:
             related=_related(subject, tree, made_for.workload if made_for is not None else ""),
             gang=gang_at(gang, workloads) if gang is not None else None,
         )
+
+    def _pausing(
+        self, finding: Finding, gang: GangState | None, tree: Tree, verdict: GangVerdict
+    ) -> Finding:
+        """Return the finding about a planned tree, with the pause that one with a place waits for."""
+        uid, evicts = tree.root.uid, bool(verdict.victims)
+        again_us = self._live.planned_again_us().get(uid, 0)
+        victims_us = self._live.victims_again_us().get(uid, 0) if evicts else 0
+        if verdict.verdict != "placed" or max(again_us, victims_us) <= self._clock.now_us():
+            return finding
+        return pausing_finding(finding, gang, again_us, victims_us)
 
     def _with_warnings(
         self, view: ClusterView, tree: Tree, checks: tuple[Check, ...]

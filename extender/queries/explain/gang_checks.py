@@ -20,6 +20,7 @@ from extender.core.admit.gang_sentences import (
 from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.plan_request import GATE, TreeParts
 from extender.core.holds.hold_turns import HoldRefusal, no_hold_before_us
+from extender.core.log.gang_phase import CAPACITY_TAKEN, capacity_was_taken
 from extender.core.log.reservation_state import (
     BindFailure,
     GangState,
@@ -344,6 +345,27 @@ def planned_finding(
         reasons=tuple(others),
         help=verdict.help,
     )
+
+
+def pausing_finding(
+    finding: Finding, gang: GangState | None, planned_again_us: int, victims_again_us: int
+) -> Finding:
+    """Return the finding about a tree that has a place, and that pauses, with what the pause follows from and its end.
+
+    Args:
+        finding: That of `planned_finding`.
+        gang: Its state; None: the log does not have it yet.
+        planned_again_us: When the pause before its next plan ends; 0: there is none.
+        victims_again_us: When the pause before its next search for victims ends; 0: there is none, or it needs no victims.
+    """
+    about = finding.answer.removesuffix(" and is about to be admitted")
+    if victims_again_us > planned_again_us:
+        again = f"the pause before its next search for victims ends at {rfc3339(victims_again_us)}"
+    else:
+        taken = gang is not None and capacity_was_taken(gang)
+        pause = f"because {CAPACITY_TAKEN}" if taken else "after its last search"
+        again = f"it pauses {pause}, until {rfc3339(planned_again_us)}"
+    return msgspec.structs.replace(finding, answer=f"{about}; {again}")
 
 
 def _examined(checks: tuple[Check, ...], verdict: GangVerdict) -> tuple[Check, ...]:
