@@ -221,7 +221,7 @@ def _renamed_text(schemas: Sequence[str]) -> str:
     names = " and ".join(schemas)
     return (
         f"the database has no schema gx, and the tables of an event log in schema {names}: it was renamed. "
-        f'`ALTER SCHEMA "{schemas[0]}" RENAME TO gx` makes it the log again; an empty log needs another database'
+        f'Copy the database, then `ALTER SCHEMA "{schemas[0]}" RENAME TO gx` makes it the log again; an empty log needs another database'
     )
 
 

@@ -547,7 +547,7 @@ async def test_a_gang_that_fits_and_pauses_is_not_about_to_be_admitted() -> None
         assert (await ask("g")).answer.startswith("PodGroup default/g has its capacity reserved")
 
 
-async def test_a_gang_whose_victims_are_not_searched_before_a_pause_ends_says_so() -> None:
+async def test_the_pause_before_the_next_search_for_victims_is_shown() -> None:
     """A tree would fit by evictions and none begins yet, since no victims were found last: the sentence has the end of the pause."""
     high = a_pod("high", node="n0", requests={GPU: 1}, priority=20)
     low = a_pod("low", node="n0", requests={GPU: 1}, priority=0)
