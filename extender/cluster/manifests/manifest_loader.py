@@ -47,6 +47,7 @@ from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.message_formatting import counted, did_you_mean
+from extender.core.model.pods import VolumeConstraints
 from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
@@ -117,6 +118,7 @@ class CompleteManifest(msgspec.Struct, frozen=True, kw_only=True):
     served: ServedWorkloads = ServedWorkloads()  # of a service
     origins: Mapping[GroupKey, GroupOrigin] = {}
     refused: tuple[RefusedWorkload, ...] = ()
+    claims: Mapping[tuple[str, str], VolumeConstraints] = {}  # of the cluster of the service
 
 
 def complete(
@@ -132,7 +134,7 @@ def complete(
         entries: In file order, --cluster before -f; of several entries of one object the last counts.
         memory: Gets the creation times that are filled in, for the next call.
         serving: Keep the workloads for a service, and make their pods; otherwise groups and pods are made from those of -f.
-        live: The cluster of the service: pods of a workload of -f that exist already, and profiles.
+        live: The cluster of the service: pods of a workload of -f that exist already, profiles, and claims.
 
     Raises:
         BadInput: An object names a priority class that does not exist, or a workload cannot be read.
@@ -176,6 +178,7 @@ def complete(
         served=served,
         origins=expansion.origins,
         refused=tuple(expansion.refused),
+        claims=live.claims,
     )
 
 
@@ -396,7 +399,7 @@ def build(found: CompleteManifest) -> Manifest:
     Raises:
         BadInput: An object is invalid.
     """
-    world = ObjectStore()
+    world = ObjectStore(claims=found.claims)
     faults: list[str] = []
     for entry in in_feed_order(found.entries):
         try:

@@ -6,8 +6,9 @@ event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -15,6 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Position
+from extender.core.model.pods import VolumeConstraints
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.ports.cluster_ports import ReleasingGangs
@@ -23,6 +25,8 @@ from extender.ports.workload_ports import Workloads
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_worker_input import LiveSnapshot, snapshot
 
+_NAMES: Final = re.compile(rb"[a-z0-9][a-z0-9.-]*")  # what may be the name of a claim
+_CLAIM: Final = b"laim"  # persistentVolumeClaim, claimName: in a body of which pods use claims
 NOW_BODY_MAX = 1 << 20  # bytes of a request for the live cluster; it is parsed on the event loop
 
 
@@ -41,6 +45,10 @@ class ClusterSource(Protocol):
         """Return the PriorityClasses as JSON objects."""
         ...
 
+    def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
+        """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
+        ...
+
     @property
     def workloads(self) -> Workloads | None:
         """Return the workloads of the cluster; None: they are not read."""
@@ -55,6 +63,8 @@ class LiveInput(msgspec.Struct, frozen=True):
     as_of: str  # RFC 3339
     profiles: tuple[TreeProfile, ...] = ()
     readers: Visibility = EVERYTHING  # what the caller sees of the cluster
+    # of the volume claims that the query may name
+    claims: Mapping[tuple[str, str], VolumeConstraints] = {}
 
 
 class PlanResult(msgspec.Struct, frozen=True):
@@ -107,8 +117,14 @@ class PlanService:
         )
         workloads = self._cluster.workloads
         profiles = () if workloads is None else tuple(workloads.view().profiles.values())
+        names = {word.decode() for word in _NAMES.findall(body)} if _CLAIM in body else ()
         live = LiveInput(
-            saved, self._cluster.priority_classes(), rfc3339(now_us), profiles, readers
+            saved,
+            self._cluster.priority_classes(),
+            rfc3339(now_us),
+            profiles,
+            readers,
+            self._cluster.claims_named(names),
         )
         return PlanResult(await self._run(body, live), state.position)
 
