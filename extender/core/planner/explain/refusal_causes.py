@@ -208,13 +208,15 @@ class GroupCauses:
         """Return a smallest part of some causes that is enough, or an empty string if all of them are not."""
         if not self._fits_without(causes):
             return ""
-        needed, is_smallest = list(causes), True
-        for cause in reversed(causes):
-            rest = [other for other in needed if other is not cause]
-            fits = self._fits_without(rest)
-            is_smallest = is_smallest and fits is not None
-            if fits:
-                needed = rest
+        needed, is_smallest, before = list(causes), True, 0
+        while len(needed) != before:  # a spread counts fewer nodes once taints are respected again
+            before = len(needed)
+            for cause in reversed(needed):
+                rest = [other for other in needed if other is not cause]
+                fits = self._fits_without(rest)
+                is_smallest = is_smallest and fits is not None
+                if fits:
+                    needed = rest
         texts = [cause.text for cause in needed]
         return " together with ".join(texts) if is_smallest else SOME_OF + ", ".join(texts)
 

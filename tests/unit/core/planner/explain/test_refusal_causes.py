@@ -227,6 +227,19 @@ def test_the_number_of_pods_of_a_node_is_named():
     assert text.endswith("the cluster holds 2 (1 missing: pods)")
 
 
+def test_a_cause_that_matters_only_while_another_one_is_left_out_is_not_named():
+    """Where taints are tolerated the spread counts the tainted nodes as well; with the taints it does not keep the pods out."""
+    tainted = (Taint(key="t", value="", effect="NoSchedule"),)
+    nodes = [
+        node("a", 8, labels={"zone": "a"}, unschedulable=True),
+        node("b", 0, labels={"zone": "b"}, taints=tainted),
+        node("c", 0, labels={"zone": "a"}),
+    ]
+    honoring = replace(spread("zone"), honors_taints=True)
+    text = reason(nodes, 2, shape(exclusive_claims=("ns/c",)), rules=(honoring,))
+    assert text.endswith("(2 missing: cordoned nodes together with claim ns/c for one pod)")
+
+
 @pytest.fixture
 def work(monkeypatch):
     """Return the work of searches for causes, one number for each: search nodes and a part of the groups; the searches are made."""
