@@ -51,6 +51,7 @@ CELLS_PER_STEP = 1_000  # ... and kinds of pods are compared with so many nodes
 NO_CAUSE = "no single requirement of its pods"
 NOT_SEARCHED = "what keeps them out is not examined in a tree of this size"
 SOME_OF = "some of "
+TOGETHER = " together with "  # between causes that only suffice together
 AXES_MAX = 16  # resources that are tried
 NOT_OFFERED = 4  # rank of a resource that no node has on which the pods may run
 OWN_TOPOLOGY = 5  # rank of the constraint that the sentence about the group has already
@@ -218,7 +219,7 @@ class GroupCauses:
                 if fits:
                     needed = rest
         texts = [cause.text for cause in needed]
-        return " together with ".join(texts) if is_smallest else SOME_OF + ", ".join(texts)
+        return TOGETHER.join(texts) if is_smallest else SOME_OF + ", ".join(texts)
 
     def _fits_without(self, causes: Collection[Cause]) -> bool | None:
         """Return whether the group fits without some causes; None: not found within the budget. Each set is searched once."""

@@ -148,6 +148,32 @@ def test_rules_among_members_hold_on_an_empty_cluster_too():
     assert refusal.when_empty == "never"
 
 
+def test_what_bars_all_nodes_is_not_the_only_cause():
+    """Tolerating the taint of the only node that is selected gives one pod its place; the second needs the other node."""
+    taint = (Taint(key="x", value="", effect="NoSchedule"),)
+    nodes = [
+        node("a", 1, labels={"gen": "0"}, taints=taint),
+        node("b", 1, labels={"gen": "1"}),
+    ]
+    wants = shape(node_selector=(("gen", "0"),))
+    barred = "it does not tolerate the taints of the only node it could run on"
+    assert reason(nodes, 1, wants) == f"PodGroup ns/g needs 1 pod; {barred}"
+    assert reason(nodes, 2, wants) == (
+        f"PodGroup ns/g needs 2 pods; {barred} (2 missing: taint x, not tolerated together with node selector gen=0)"
+    )
+
+
+def test_a_tree_that_needs_other_pods_does_not_fit_when_none_runs():
+    """Nothing is said of an empty cluster, unless it would not fit there even without its affinity."""
+    needs = PlanRule(kind="near", keys=(HOST,), shapes=(0,), about=(), there=((),))
+    request = PlanRequest(
+        root=leaf("g", 1), nodes=(node("a", 8),), shapes=(shape(),), rules=(needs,)
+    )
+    refusal = plan(request)
+    assert (refusal.outcome, refusal.when_empty) == ("impossible", "")
+    assert plan(replace(request, nodes=(node("a", 0),))).when_empty == "never"
+
+
 def tree(*children: PlanGroup, minimum: int | None = None, **more) -> PlanGroup:
     key = GroupKey(namespace="ns", name="t", kind="CompositePodGroup")
     least = minimum or len(children)
