@@ -153,6 +153,7 @@ def complete(
     warnings += (f"{one.where}: {text}" for one in last.values() for text in one.notes)
     warnings += _left_out(last.values())
     known = [_identified(entry, memory) for entry in last.values()]
+    _check_uids(known)
     if serving:
         known = list(_dated(known, memory))
         expansion, served = Expansion(), served_workloads(known)
@@ -364,6 +365,25 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
             raise BadInput(msg) from fault
 
     return [filled(entry) for entry in entries]
+
+
+def _check_uids(entries: Iterable[AnyEntry]) -> None:
+    """Raise BadInput for pods and groups of different names with the same UID: one would replace the other."""
+    of_uid: dict[str, Entry] = {}
+    faults = []
+    for entry in entries:
+        if not isinstance(entry, Entry):
+            continue
+        if not isinstance(entry.thing, api.Pod | api.PodGroup | api.CompositePodGroup):
+            continue
+        first = of_uid.setdefault(entry.thing.metadata.uid, entry)
+        if first is not entry:
+            faults.append(
+                f"{entry.where}: {entry.thing.label}: metadata.uid: {entry.thing.metadata.uid!r} is that of "
+                f"{first.thing.label} as well; leave it out of one"
+            )
+    if faults:
+        raise several(tuple(faults))
 
 
 def _check_priorities(entries: Sequence[Entry]) -> None:

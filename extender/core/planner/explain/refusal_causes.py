@@ -334,7 +334,7 @@ class GroupCauses:
         }
         if keys:
             word = "taint" if len(keys) == 1 else "taints"
-            text = f"{word} {join_names(sorted(keys))}, not tolerated"
+            text = f"untolerated {word} {join_names(sorted(keys))}"
             yield Cause(text, _with_shapes(_tolerating(sorted(keys))))
         if fleet.cordoned().any():
             yield Cause("cordoned nodes", _with_shapes(_tolerating([CORDON.key])))

@@ -276,11 +276,12 @@ def _kept_out(nodes: int, cordoned: int) -> str:
         nodes: All of them.
         cordoned: Those with a cordon but no taint that it does not tolerate.
     """
+    verb = "is" if cordoned == 1 else "are"
     if cordoned == nodes:
-        return f"{_the_nodes(nodes)} it could run on {'is' if nodes == 1 else 'are'} cordoned"
+        return f"{_the_nodes(nodes)} it could run on {verb} cordoned"
     if cordoned:
         return (
-            f"of {_the_nodes(nodes)} it could run on {cordoned} are cordoned, and it does not tolerate the "
+            f"of {_the_nodes(nodes)} it could run on {cordoned} {verb} cordoned, and it does not tolerate the "
             "taints of the others"
         )
     return f"it does not tolerate the taints of {_the_nodes(nodes)} it could run on"

@@ -99,7 +99,7 @@ def test_a_taint_is_named_and_not_the_resource_behind_it():
     """Only the tainted node has GPUs: no GPU is missing."""
     gpu = node("g", 8, amounts={"gpu": 4}, taints=(Taint(key="dedicated", value="ml"),))
     text = reason([node("a", 8), gpu], 1, shape(asks={"gpu": 1}))
-    assert text.endswith("(1 missing: taint dedicated, not tolerated)")
+    assert text.endswith("(1 missing: untolerated taint dedicated)")
 
 
 def test_a_selector_is_named_by_its_words():
@@ -159,7 +159,7 @@ def test_what_bars_all_nodes_is_not_the_only_cause():
     barred = "it does not tolerate the taints of the only node it could run on"
     assert reason(nodes, 1, wants) == f"PodGroup ns/g needs 1 pod; {barred}"
     assert reason(nodes, 2, wants) == (
-        f"PodGroup ns/g needs 2 pods; {barred} (2 missing: taint x, not tolerated together with node selector gen=0)"
+        f"PodGroup ns/g needs 2 pods; {barred} (2 missing: untolerated taint x together with node selector gen=0)"
     )
 
 
@@ -334,7 +334,7 @@ def test_without_a_search_the_resources_are_named_of_which_there_is_too_little(w
 def without(request: PlanRequest, cause: str) -> PlanRequest:
     """Return a request without what a text names, by the words alone."""
     shapes, nodes = request.shapes, request.nodes
-    if match := re.fullmatch(r"taints? (.*), not tolerated", cause):
+    if match := re.fullmatch(r"untolerated taints? (.*)", cause):
         keys = match[1].split(", ")
         nodes = tuple(
             replace(n, taints=tuple(t for t in n.taints if t.key not in keys)) for n in nodes
