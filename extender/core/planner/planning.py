@@ -208,7 +208,7 @@ def compared_with_empty(refusal: Refusal, request: PlanRequest) -> Refusal:
     """Return the refusal of an impossible tree, with whether it would fit if no other pod ran.
 
     It is not examined where the request asks for no explanation, or has bound members: their own capacity would be
-    counted as free. Nor is it said of a tree that fits but for its affinity to other pods, which would not run then.
+    counted as free. Nor is it claimed of a tree that fits but for its affinity to other pods, which would not run then.
     """
     if not request.explain or has_bound(request.root):
         return refusal

@@ -274,8 +274,8 @@ class HistoricalState:
         missing = f"the value {value!r} of this label" if values else "this label"
         near = did_you_mean(value, values) if values else did_you_mean(key, {k for k, _ in labels})
         raise NotFound(
-            f"domain {key}={value}: no node with a member has {missing} in the log; "
-            f"labels of other nodes are not in the log{near}"
+            f"domain {key}={value}: the log has no node with {missing}; of nodes with members it has the topology keys of "
+            f"their trees and those of GANG_EXTENDER_TOPOLOGY_KEYS{near}"
         )
 
 

@@ -104,7 +104,7 @@ def test_for_programs(command):
         (
             ("--domain", "rack=r9"),
             1,
-            "domain rack=r9: no node with a member has the value 'r9' of this label",
+            "domain rack=r9: the log has no node with the value 'r9' of this label",
         ),
         (("-n", "absent"), 1, "namespace absent: the log has no gang in it"),
     ],

@@ -105,7 +105,7 @@ def cordoned_nodes(fleet: NodeTable) -> list[NodeName]:
 
 
 def rule_texts(request: PlanRequest) -> list[str]:
-    """Return the rules between pods as texts, each once; those of pods that are there already say so."""
+    """Return the rules between pods as texts, each once; those of pods that are there already are marked."""
     texts = (
         PodRule(r.kind, r.keys, ()).text + ("" if r.shapes else " of the pods there")
         for r in request.rules

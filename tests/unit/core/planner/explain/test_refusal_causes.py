@@ -164,7 +164,7 @@ def test_what_bars_all_nodes_is_not_the_only_cause():
 
 
 def test_a_tree_that_needs_other_pods_does_not_fit_when_none_runs():
-    """Nothing is said of an empty cluster, unless it would not fit there even without its affinity."""
+    """Nothing is claimed of an empty cluster, unless it would not fit there even without its affinity."""
     needs = PlanRule(kind="near", keys=(HOST,), shapes=(0,), about=(), there=((),))
     request = PlanRequest(
         root=leaf("g", 1), nodes=(node("a", 8),), shapes=(shape(),), rules=(needs,)
