@@ -266,14 +266,14 @@ class PreemptionPolicy:
         return self._clock.monotonic_ms() < self._not_before.get(uid, 0)
 
     def searches_again_us(self, state: ReservationState) -> Mapping[GangUid, int]:
-        """Return when victims are searched again for each tree that pauses, in microseconds since the epoch."""
+        """Return when victims are searched again for each tree that pauses, in microseconds since the epoch; never where it is off."""
         now_ms, now_us = self._clock.monotonic_ms(), self._clock.now_us()
         again_us = {
             uid: max(
                 now_us + (until_ms - now_ms) * 1000,
                 next_preemption_us(state.gangs[uid]) if uid in state.gangs else 0,
             )
-            for uid, until_ms in self._not_before.items()
+            for uid, until_ms in (self._not_before.items() if self.wanted else ())
         }
         return {uid: time_us for uid, time_us in again_us.items() if time_us > now_us}
 

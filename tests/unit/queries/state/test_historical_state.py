@@ -200,9 +200,9 @@ async def test_an_empty_domain_is_not_an_unknown_one(past):
     for domain, message in (
         (
             {"rack": "r11"},
-            "domain rack=r11: the log has no node with the value 'r11' of this label .*mean r1?",
+            "domain rack=r11: the log has no node with the value 'r11' of this label; .*mean r1?",
         ),
-        ({"rak": "r1"}, "domain rak=r1: the log has no node with this label .*did you mean rack?"),
+        ({"rak": "r1"}, "domain rak=r1: the log has no node with this label; .*did you mean rack?"),
     ):
         with pytest.raises(NotFound, match=message):
             await past.at(9, domain=domain)
