@@ -72,7 +72,7 @@ from extender.queries.plan.plan_steps import (
     with_largest_use,
     without_pods,
 )
-from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hints
+from extender.queries.plan.plan_tree import GroupLine, change_texts, group_lines
 from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
@@ -569,11 +569,11 @@ def _planned(
         notes = msgspec.structs.replace(notes, texts=(*_texts(made, question), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
-    hints = tuple(workload_hints(verdict.changes, question.origins))
+    changes = change_texts(verdict.changes, question.origins)
     grown = growths(view, request, question.node_groups) if verdict.outcome == "impossible" else ()
     refused = msgspec.structs.replace(
         _refused(tree, kind, verdict, notes),
-        help=(*map(growth_text, grown), *hints, *verdict.relaxations),
+        help=(*map(growth_text, grown), *changes),
         node_groups=grown,
     )
     return refused, view

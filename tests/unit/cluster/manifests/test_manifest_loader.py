@@ -328,7 +328,9 @@ def test_the_same_object_twice_on_one_side_is_a_warning() -> None:
 def test_two_pods_or_groups_of_one_uid_are_an_error() -> None:
     """A copied manifest with another name and the UID of the first: the second would replace the first."""
     one, two = (a_pod(name, metadata={"uid": "u"}) for name in "ab")
-    with pytest.raises(BadInput, match=r"Pod/default/b: metadata.uid: 'u' is that of Pod/default/a"):
+    with pytest.raises(
+        BadInput, match=r"Pod/default/b: metadata.uid: 'u' is that of Pod/default/a"
+    ):
         a_manifest([one], [two])
 
 
