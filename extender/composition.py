@@ -13,7 +13,15 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -22,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.log.events import DriftDetected, HistoryTruncated, RecordedEvent
 from extender.core.model.errors import BadInput, SchemaOutdated, StoreUnavailable
-from extender.core.model.pods import Pod
+from extender.core.model.pods import Pod, VolumeConstraints
 from extender.ports.access_ports import AccessReviews
 from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
@@ -207,6 +215,10 @@ class Runnable(Cluster, Protocol):
 
     def priority_classes(self) -> tuple[bytes, ...]:
         """Return the PriorityClasses as JSON objects."""
+        ...
+
+    def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
+        """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
         ...
 
 
@@ -465,6 +477,16 @@ class Service:
                         at_bind=self.parts.barriers.members_at_bind,
                         unheld=lambda: (
                             self.parts.exchange.published.unheld if self.leader.leads() else {}
+                        ),
+                        planned_again_us=lambda: (
+                            self.parts.exchange.published.planned_again_us
+                            if self.leader.leads()
+                            else {}
+                        ),
+                        victims_again_us=lambda: (
+                            self.parts.exchange.published.victims_again_us
+                            if self.leader.leads()
+                            else {}
                         ),
                     ),
                 ),

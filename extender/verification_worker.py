@@ -67,6 +67,7 @@ def verify_slice(
         more=more,
         findings=verdict.findings,
         definitions=verdict.definitions,
+        privileged_roles=verdict.privileged_roles,
     )
 
 

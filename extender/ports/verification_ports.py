@@ -58,6 +58,7 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     more: bool  # the pass goes on
     findings: tuple[LogFinding, ...]
     definitions: int = 0  # of the schema that were compared, at the end of a pass
+    privileged_roles: tuple[str, ...] = ()  # likewise, as in `LogEvidence`
 
 
 class LogEvidence(Protocol):
@@ -120,6 +121,10 @@ class LogEvidence(Protocol):
 
     async def indexed_names(self, after: Position, until: Position) -> Sequence[StoredReference]:
         """Return what the index has for the events after one position, up to another one."""
+        ...
+
+    async def privileged_roles(self) -> Sequence[str]:
+        """Return the login roles that can change what is stored, each with what lets it: `alice (member of gx_owner)`."""
         ...
 
     async def definitions(self) -> Sequence[Definition]:

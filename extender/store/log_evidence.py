@@ -39,7 +39,7 @@ from extender.store.engine import connect, our_faults
 from extender.store.log.appender import close_quietly
 from extender.store.log.log_reader import SETTINGS
 from extender.store.retention import PRUNED_BEFORE_US
-from extender.store.schema_definitions import read_definitions
+from extender.store.schema_definitions import read_definitions, read_privileged_roles
 from extender.store.snapshot_table import authenticated
 
 LEASE: Final = "SELECT epoch FROM gx.lease WHERE id = 1"
@@ -266,6 +266,11 @@ class PostgresLogEvidence:
             return [
                 StoredReference(*row) for row in await connection.fetch(INDEXED_NAMES, after, until)
             ]
+
+    async def privileged_roles(self) -> Sequence[str]:
+        """See `LogEvidence.privileged_roles`."""
+        async with self._query("reading the roles of the database") as connection:
+            return await read_privileged_roles(connection)
 
     async def definitions(self) -> Sequence[Definition]:
         """See `LogEvidence.definitions`."""

@@ -99,6 +99,19 @@ WHERE r.rolsuper OR h.member <> h.role AND r.rolname IN (
     'pg_execute_server_program')
 ORDER BY 1, 2
 """
+# Login roles that can change what is stored, by any number of steps, with what lets them.
+_PRIVILEGED: Final = """
+WITH RECURSIVE able (role, source, because) AS (
+    SELECT g.oid, g.rolname, CASE WHEN g.rolsuper THEN 'superuser' ELSE 'owner of schema gx' END COLLATE "C"
+    FROM pg_roles g
+    WHERE g.rolsuper OR g.oid = (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'gx')
+       OR g.rolname IN ('gx_owner', 'pg_write_all_data', 'pg_write_server_files', 'pg_execute_server_program')
+    UNION
+    SELECT m.member, a.source, 'member of ' || a.source FROM able a JOIN pg_auth_members m ON m.roleid = a.role
+)
+SELECT g.rolname || ' (' || string_agg(DISTINCT a.because, ', ') || ')'
+FROM able a JOIN pg_roles g ON g.oid = a.role WHERE g.rolcanlogin GROUP BY g.rolname ORDER BY g.rolname
+"""
 # Of gx_writer, by the newest grants.sql; which functions it may call is in their definitions.
 _WRITER: Final = "gx_writer"
 _WRITES: Final = frozenset(
@@ -170,6 +183,11 @@ async def read_definitions(connection: asyncpg.Connection) -> Sequence[Definitio
         if await connection.fetchval(_REVISION) != revision:
             return ()
     return definitions
+
+
+async def read_privileged_roles(connection: asyncpg.Connection) -> Sequence[str]:
+    """Return the login roles that can change what is stored, each with what lets it: `alice (member of gx_owner)`."""
+    return [row[0] for row in await connection.fetch(_PRIVILEGED)]
 
 
 def _expected(revision: str) -> Mapping[_Key, str]:

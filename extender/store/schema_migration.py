@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 MIGRATION_TIMEOUT_S = 3600.0  # building an index on a large log, or waiting for a replica that does
 # By way of JSON, because a table of another version may lack the column.
 _READ_REVISION = "SELECT version_num, to_json(m) ->> 'oldest_compatible' FROM gx.migration m"
+# Schemas with the tables of a log under another name.
+_RENAMED = """
+SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname <> 'gx' AND c.relkind IN ('r', 'p') AND c.relname IN ('event', 'lease', 'migration')
+GROUP BY n.nspname HAVING count(*) = 3 ORDER BY n.nspname
+"""
 _ONE_AT_A_TIME = asyncio.Lock()  # Alembic has global state; the advisory lock is between processes
 
 
@@ -67,7 +73,8 @@ async def upgrade(url: str) -> str:
 
     Raises:
         StoreUnavailable: No answer, or the role is not allowed to.
-        SchemaOutdated: A newer version migrated the database, and this version does not run on that schema.
+        SchemaOutdated: A newer version migrated the database, and this version does not run on that schema; or the
+            schema was renamed.
     """
     from alembic import command
 
@@ -97,6 +104,7 @@ async def current_revision(url: str) -> str | None:
 
     Raises:
         StoreUnavailable: No answer.
+        SchemaOutdated: The schema was renamed.
     """
     return (await _read_schema(url))[0]
 
@@ -109,7 +117,8 @@ async def needs_migration(url: str) -> bool:
 
     Raises:
         StoreUnavailable: No answer.
-        SchemaOutdated: The database has a revision that this version does not know, and this version does not run on it.
+        SchemaOutdated: The database has a revision that this version does not know, and this version does not run on it;
+            or the schema was renamed.
     """
     current, compatible_from = await _read_schema(url)
     if current is None:
@@ -200,11 +209,22 @@ async def _read_schema(url: str) -> tuple[str | None, str | None]:
                     text("SELECT to_regclass('gx.migration') IS NOT NULL")
                 )
                 if not has_table:
+                    renamed = (await connection.scalars(text(_RENAMED))).all()
+                    if renamed:
+                        raise SchemaOutdated(_renamed_text(renamed))
                     return None, None
                 row = (await connection.execute(text(_READ_REVISION))).one_or_none()
                 return (None, None) if row is None else (str(row[0]), row[1])
     finally:
         await engine.dispose()
+
+
+def _renamed_text(schemas: Sequence[str]) -> str:
+    names = " and ".join(schemas)
+    return (
+        f"the database has no schema gx, and the tables of an event log in schema {names}: it was renamed. "
+        f'Copy the database, then `ALTER SCHEMA "{schemas[0]}" RENAME TO gx` makes it the log again; an empty log needs another database'
+    )
 
 
 def _config() -> Config:

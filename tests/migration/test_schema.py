@@ -108,6 +108,21 @@ async def test_a_database_from_the_future_is_refused(database_url):
         await schema_migration.upgrade(database_url)
 
 
+async def test_a_renamed_schema_is_not_begun_again(database_url):
+    """Neither `serve` with an embedded database nor `db migrate` makes an empty log beside it; renamed back it is the log."""
+    await write_tuesday(database_url)
+    await execute(database_url, "ALTER SCHEMA gx RENAME TO kept")
+    for asking in (schema_migration.needs_migration, schema_migration.upgrade):
+        with pytest.raises(
+            SchemaOutdated, match=r'in schema kept: .* `ALTER SCHEMA "kept" RENAME TO gx`'
+        ):
+            await asking(database_url)
+    await execute(database_url, 'ALTER SCHEMA "kept" RENAME TO gx')
+    assert not await schema_migration.needs_migration(database_url)
+    async with PostgresEventLog(database_url) as log:
+        assert (await log.head()).position
+
+
 async def test_a_newer_schema_that_only_adds_is_no_obstacle(database_url):
     """A version before runs on it, `serve` as well as `db migrate`, and changes nothing."""
     await execute(database_url, "UPDATE gx.migration SET version_num = '9999'")

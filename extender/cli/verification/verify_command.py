@@ -105,6 +105,9 @@ class VerifyReport(msgspec.Struct):
     findings: list[FindingLine]
     losses: list[str]  # recorded losses of history
     definitions: int  # of the schema that were compared; 0: it is of another version
+    privileged_roles: list[
+        str
+    ]  # login roles that can change what was compared, each with what lets it
 
 
 class FindingLine(msgspec.Struct):
@@ -169,7 +172,12 @@ def verify(
         verdict, losses = ask(database_url, data_dir, question)
     except SchemaOutdated as error:
         # Not its advice: a schema that was renamed or changed looks like an older one, and to migrate it changes evidence.
-        fault = str(error).partition(": the schema is not")[0].partition("; run")[0]
+        fault = (
+            str(error)
+            .partition(": the schema is not")[0]
+            .partition("; run")[0]
+            .partition(". Copy")[0]
+        )
         console(wrap=False).print(
             f"the log cannot be verified: {fault}\n"
             "    what to do: keep this database, copy it first; if an older version of gang-extender made it, verify it with "
@@ -215,6 +223,7 @@ def _report(verdict: Verdict, anchor_set: Anchors, losses: list[str]) -> VerifyR
         lines,
         losses,
         verdict.definitions,
+        list(verdict.privileged_roles),
     )
 
 
@@ -252,3 +261,6 @@ def _print(verdict: Verdict, anchor_set: Anchors, losses: list[str], *, has_keys
         )
     for line in losses:
         out.print(line)
+    if verdict.privileged_roles:
+        roles = ", ".join(verdict.privileged_roles)
+        out.print(f"login roles that can change what was compared: {roles}")

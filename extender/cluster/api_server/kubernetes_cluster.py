@@ -15,7 +15,7 @@ import functools
 import logging
 import random
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -44,7 +44,7 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pod_groups import CHILDREN_MAX, kind_of
-from extender.core.model.pods import PodEnd
+from extender.core.model.pods import PodEnd, VolumeConstraints
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.core.workloads.kind_table import KINDS
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
@@ -236,6 +236,10 @@ class KubernetesCluster:
     def priority_classes(self) -> tuple[bytes, ...]:
         """Return the PriorityClasses as JSON objects."""
         return self._world.priorities.documents()
+
+    def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
+        """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
+        return self._world.claims_named(names)
 
     async def changed(self, revision: int) -> int:
         """Wait until the view's revision differs from `revision`; return the new one."""

@@ -47,6 +47,7 @@ from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.message_formatting import counted, did_you_mean
+from extender.core.model.pods import VolumeConstraints
 from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
@@ -117,6 +118,7 @@ class CompleteManifest(msgspec.Struct, frozen=True, kw_only=True):
     served: ServedWorkloads = ServedWorkloads()  # of a service
     origins: Mapping[GroupKey, GroupOrigin] = {}
     refused: tuple[RefusedWorkload, ...] = ()
+    claims: Mapping[tuple[str, str], VolumeConstraints] = {}  # of the cluster of the service
 
 
 def complete(
@@ -132,7 +134,7 @@ def complete(
         entries: In file order, --cluster before -f; of several entries of one object the last counts.
         memory: Gets the creation times that are filled in, for the next call.
         serving: Keep the workloads for a service, and make their pods; otherwise groups and pods are made from those of -f.
-        live: The cluster of the service: pods of a workload of -f that exist already, and profiles.
+        live: The cluster of the service: pods of a workload of -f that exist already, profiles, and claims.
 
     Raises:
         BadInput: An object names a priority class that does not exist, or a workload cannot be read.
@@ -151,6 +153,7 @@ def complete(
     warnings += (f"{entry.where}: {text}" for entry in last.values() for text in entry.notes)
     warnings += _left_out(last.values())
     identified = [_identified(entry, memory) for entry in last.values()]
+    _check_uids(identified)
     if serving:
         identified = list(_dated(identified, memory))
         expansion, served = Expansion(), served_workloads(identified)
@@ -176,6 +179,7 @@ def complete(
         served=served,
         origins=expansion.origins,
         refused=tuple(expansion.refused),
+        claims=live.claims,
     )
 
 
@@ -365,6 +369,25 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
     return [filled(entry) for entry in entries]
 
 
+def _check_uids(entries: Iterable[AnyEntry]) -> None:
+    """Raise BadInput for pods and groups of different names with the same UID: one would replace the other."""
+    of_uid: dict[str, Entry] = {}
+    faults = []
+    for entry in entries:
+        if not isinstance(entry, Entry):
+            continue
+        if not isinstance(entry.obj, api.Pod | api.PodGroup | api.CompositePodGroup):
+            continue
+        first = of_uid.setdefault(entry.obj.metadata.uid, entry)
+        if first is not entry:
+            faults.append(
+                f"{entry.where}: {entry.obj.label}: metadata.uid: {entry.obj.metadata.uid!r} is that of "
+                f"{first.obj.label} as well; leave it out of one"
+            )
+    if faults:
+        raise several(tuple(faults))
+
+
 def _check_priorities(entries: Sequence[Entry]) -> None:
     """Raise BadInput if objects name a priority class that does not exist, and have no number."""
     classes = Priorities()
@@ -398,7 +421,7 @@ def build(manifest: CompleteManifest) -> Manifest:
     Raises:
         BadInput: An object is invalid.
     """
-    world = ObjectStore()
+    world = ObjectStore(claims=manifest.claims)
     faults: list[str] = []
     for entry in in_feed_order(manifest.entries):
         try:

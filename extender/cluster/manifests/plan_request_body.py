@@ -78,7 +78,9 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     sources = LiveSources()
     if ours is not None:
         live = restored(ours.snapshot)
-        sources = LiveSources(pods=tuple(_members(live[0])), profiles=ours.profiles)
+        sources = LiveSources(
+            pods=tuple(_members(live[0])), profiles=ours.profiles, claims=ours.claims
+        )
     try:
         manifest = build(complete(entries, live=sources))
     except RecursionError as error:
@@ -112,7 +114,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         groups=question.groups
         | {_group_named(text, view, question.readers) for text in parsed.groups},
     )
-    extra_warnings = plan_warnings(view, question)
+    extra_warnings = plan_warnings(view, question, live=ours is not None)
     taken: set[Taken] = {(key.kind, key.namespace, key.name) for key in view.groups}
     taken |= {("Pod", pod.namespace, pod.name) for pod in view.pods.values()}
     copies = TreeCopies(entries, sources, taken)

@@ -36,7 +36,13 @@ from extender.queries.plan.capacity_query import TreeCopy
 Taken = tuple[str, str, str]  # kind, namespace and name
 T = TypeVar("T", bound=api.KubernetesObject)
 # beside the trees, these decide what a copy becomes
-_CONTEXT = (api.PriorityClass, api.Workload, api.PersistentVolume, api.PersistentVolumeClaim)
+_CONTEXT = (
+    api.PriorityClass,
+    api.Workload,
+    api.StorageClass,
+    api.PersistentVolume,
+    api.PersistentVolumeClaim,
+)
 
 
 class TreeCopies:
@@ -55,7 +61,9 @@ class TreeCopies:
         taken: Collection[Taken] = (),
     ) -> None:
         self._entries = entries
-        self._live = LiveSources(profiles=live.profiles) if live is not None else LiveSources()
+        self._live = LiveSources()
+        if live is not None:
+            self._live = LiveSources(profiles=live.profiles, claims=live.claims)
         self._taken = set(taken)
         self._context: list[AnyEntry] = []
         self._copied: tuple[AnyEntry, ...] = ()

@@ -18,6 +18,7 @@ from extender.cluster.types.namespace_types import Namespace
 from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
+from extender.core.model.pods import VolumeConstraints
 from extender.core.trees.leaves_in_use import with_finished_pods
 from extender.core.workloads.kinds.trainjob_jobset import RuntimeName
 from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
@@ -34,6 +35,7 @@ class LiveSources(msgspec.Struct, frozen=True, kw_only=True):
 
     pods: tuple[PodLabels, ...] = ()  # that name a leaf
     profiles: tuple[Profile, ...] = ()
+    claims: Mapping[tuple[str, str], VolumeConstraints] = {}  # of volumes, that pods may use
 
 
 class WorkloadSources:

@@ -11,7 +11,8 @@ the object stays in the view.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final, assert_never
 
 import msgspec
@@ -30,8 +31,6 @@ from extender.cluster.read.object_decoding import (
     source_of,
 )
 from extender.cluster.read.pod_conversion import (
-    NO_VOLUMES,
-    VolumeConstraints,
     end_of,
     end_of_terminating,
     ended,
@@ -59,6 +58,7 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import CHILDREN_MAX, Source, composite_key, leaf_key
 from extender.core.model.pods import (
     ABSENT,
+    NO_VOLUMES,
     UNBOUND,
     NodeSelector,
     NodeSelectorRequirement,
@@ -66,6 +66,7 @@ from extender.core.model.pods import (
     PodEnd,
     PodShape,
     SelectorTerm,
+    VolumeConstraints,
 )
 
 Name = tuple[str, str]  # namespace and name; the namespace is empty for nodes, volumes and classes
@@ -84,6 +85,7 @@ _DEFAULT_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
 )
+_NO_CLAIMS: Final[Mapping[Name, VolumeConstraints]] = {}
 _SHAPES_KEPT: Final = 4_096  # shapes shared between pods; a cluster has tens
 _ENDS_KEPT: Final = 16_384  # pod ends in the view; the log records them soon after
 
@@ -99,13 +101,21 @@ class _Volume(msgspec.Struct, frozen=True):
 class ObjectStore:
     """The objects of a cluster and the view of them."""
 
-    def __init__(self, *, guards: bool = False, max_children: int = CHILDREN_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        guards: bool = False,
+        max_children: int = CHILDREN_MAX,
+        claims: Mapping[Name, VolumeConstraints] = _NO_CLAIMS,
+    ) -> None:
         """Start without objects.
 
         Args:
             guards: Whether the view has the data for finalizers of our groups; files have no finalizers.
             max_children: Groups that one parent may have.
+            claims: Those of another cluster, from `claims_named`, that pods may use as well.
         """
+        self._claims_elsewhere = claims
         self._guards = guards
         self.view = ClusterView(max_children=max_children)
         self.priorities = Priorities()
@@ -365,41 +375,54 @@ class ObjectStore:
 
     # --- volumes
 
+    def claims_named(self, names: Collection[str]) -> Mapping[Name, VolumeConstraints]:
+        """Return how the claims with some names, of all namespaces, restrict the nodes of a pod that uses them."""
+        return {
+            key: self._of_claim(key, claim.spec)
+            for key, claim in self._claims.items()
+            if key[1] in names
+        }
+
     def _volume_constraints(self, pod: api.Pod) -> VolumeConstraints:
         """Return how the claims of a pod restrict its nodes."""
-        selectors: list[NodeSelector] = []
-        exclusive, unmodelled = [], []
-        for name, template in _claims_of(pod).items():
-            claim = self._claims.get(name)
-            path = "/".join(name)
-            spec = claim.spec if claim is not None else template
-            if spec is None:
-                unmodelled.append(f"claim {path}{ABSENT}")
-                continue
-            if ONE_POD in spec.access_modes:
-                exclusive.append(path)
-            volume = self._volumes.get(("", spec.volume_name))
-            if not spec.volume_name:
-                reach_of_class = self._reach_of_class(spec)
-                selectors += (
-                    selector for selector in reach_of_class or () if selector not in selectors
-                )
-                if reach_of_class is None:
-                    end = UNBOUND if claim is not None else ABSENT
-                    unmodelled.append(f"claim {path}{end}")
-            elif volume is None:
-                unmodelled.append(f"volume {spec.volume_name} of claim {path}{ABSENT}")
-            else:
-                reach = (
-                    msgspec.structs.replace(selector, volume=True) for selector in volume.reach
-                )
-                selectors += (selector for selector in reach if selector not in selectors)
-                if volume.driver:
-                    unmodelled.append(f"how many volumes of {volume.driver} a node attaches")
+        of_claims = [self._of_claim(name, template) for name, template in _claims_of(pod).items()]
+        selectors = chain.from_iterable(one.selectors for one in of_claims)
         return VolumeConstraints(
-            selectors=tuple(selectors),
-            exclusive_claims=tuple(sorted(exclusive)),
-            unmodelled=tuple(unmodelled),
+            selectors=tuple(dict.fromkeys(selectors)),
+            exclusive_claims=tuple(sorted(c for one in of_claims for c in one.exclusive_claims)),
+            unmodelled=tuple(text for one in of_claims for text in one.unmodelled),
+        )
+
+    def _of_claim(self, name: Name, template: api.ClaimSpec | None) -> VolumeConstraints:
+        """Return how a claim restricts the nodes of a pod.
+
+        Args:
+            name: Of the claim.
+            template: Its spec, if the pod makes it; None: it does not.
+        """
+        claim, path = self._claims.get(name), "/".join(name)
+        if claim is None and name in self._claims_elsewhere:
+            return self._claims_elsewhere[name]
+        spec = claim.spec if claim is not None else template
+        if spec is None:
+            return VolumeConstraints(unmodelled=(f"claim {path}{ABSENT}",))
+        selectors: tuple[NodeSelector, ...] = ()
+        unmodelled: tuple[str, ...] = ()
+        volume = self._volumes.get(("", spec.volume_name))
+        if not spec.volume_name:
+            reach_of_class = self._reach_of_class(spec)
+            selectors = reach_of_class or ()
+            if reach_of_class is None:
+                unmodelled = (f"claim {path}{UNBOUND if claim is not None else ABSENT}",)
+        elif volume is None:
+            unmodelled = (f"volume {spec.volume_name} of claim {path}{ABSENT}",)
+        else:
+            selectors = tuple(msgspec.structs.replace(one, volume=True) for one in volume.reach)
+            if volume.driver:
+                unmodelled = (f"how many volumes of {volume.driver} a node attaches",)
+        exclusive = (path,) if ONE_POD in spec.access_modes else ()
+        return VolumeConstraints(
+            selectors=selectors, exclusive_claims=exclusive, unmodelled=unmodelled
         )
 
     def _reach_of_class(self, claim: api.ClaimSpec) -> tuple[NodeSelector, ...] | None:

@@ -25,15 +25,16 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import (
     ENDED_BY,
+    NO_VOLUMES,
     ONE_POD_VOLUME,
     RESOURCE_CLAIM,
     SUCCEEDED,
     HostPort,
-    NodeSelector,
     Pod,
     PodEnd,
     PodShape,
     Toleration,
+    VolumeConstraints,
 )
 from extender.core.model.quantities import CPU, exact, rounded
 from extender.core.workloads.workload_object import GROUP_LABELS
@@ -52,17 +53,6 @@ TEXT_MAX: Final = 512  # characters kept of a pod's reason and message when it e
 
 _Exact = dict[str, int]  # resource -> nano-units
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class VolumeConstraints(msgspec.Struct, frozen=True, kw_only=True):
-    """How the claims of one pod restrict its nodes; all empty for a pod without claims."""
-
-    selectors: tuple[NodeSelector, ...] = ()
-    exclusive_claims: tuple[str, ...] = ()
-    unmodelled: tuple[str, ...] = ()
-
-
-NO_VOLUMES: Final = VolumeConstraints()
 
 
 def ended(pod: api.Pod) -> bool:

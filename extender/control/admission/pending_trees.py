@@ -63,9 +63,13 @@ class PendingTrees:
         perform = self._holds.perform if wanted.work == "hold" else self._admission.perform
         await perform(wanted, now)
 
-    def publish_pauses(self) -> None:
-        """Publish which trees are deferred because they were released again and again without a cause."""
-        self._published.publish_paused(self._readmissions.pauses())
+    def publish_pauses(self, now: Moment) -> None:
+        """Publish which trees are deferred because they were released again and again without a cause, or pause otherwise."""
+        self._published.publish_paused(
+            self._readmissions.pauses(),
+            self._admission.planned_again_us(),
+            self._preemption_policy.searches_again_us(now.pending),
+        )
 
     def hold_capacity(self, now: Moment) -> None:
         """Let the tree that has waited longest search the capacity that is held for it, if its time has come."""

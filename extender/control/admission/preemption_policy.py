@@ -7,7 +7,7 @@ are gone and it still does not fit, the preemption is cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -264,6 +264,18 @@ class PreemptionPolicy:
     def pauses(self, uid: GangUid) -> bool:
         """Return whether a tree must not search victims now, unless capacity comes."""
         return self._clock.monotonic_ms() < self._not_before.get(uid, 0)
+
+    def searches_again_us(self, state: ReservationState) -> Mapping[GangUid, int]:
+        """Return when victims are searched again for each tree that pauses, in microseconds since the epoch; never where it is off."""
+        now_ms, now_us = self._clock.monotonic_ms(), self._clock.now_us()
+        again_us = {
+            uid: max(
+                now_us + (until_ms - now_ms) * 1000,
+                next_preemption_us(state.gangs[uid]) if uid in state.gangs else 0,
+            )
+            for uid, until_ms in (self._not_before.items() if self.wanted else ())
+        }
+        return {uid: time_us for uid, time_us in again_us.items() if time_us > now_us}
 
     def _has_changed(
         self, view: ClusterView, state: ReservationState, tree: Tree, now_ms: int

@@ -364,6 +364,15 @@ class TreeAdmission:
             [draft for tree in trees for draft in decide_invalid(state, tree, context)]
         )
 
+    def planned_again_us(self) -> Mapping[GangUid, int]:
+        """Return when each tree that pauses is planned again, in microseconds since the epoch."""
+        now_ms, now_us = self._clock.monotonic_ms(), self._clock.now_us()
+        return {
+            uid: now_us + (until_ms - now_ms) * 1000
+            for uid, until_ms in self._not_before.items()
+            if until_ms > now_ms
+        }
+
     def paused_after(self, since_ms: int) -> bool:
         """Return whether a pause ends after a time (monotonic, in milliseconds), or has ended since."""
         return any(until_ms > since_ms for until_ms in self._not_before.values())

@@ -223,7 +223,7 @@ class ControlLoop:
             await self._pending_trees.admit(now)
 
     async def _hold_capacity(self, now: Moment) -> None:
-        self._pending_trees.publish_pauses()
+        self._pending_trees.publish_pauses(now)
         self._pending_trees.hold_capacity(now)
 
     async def _catch_up(self, terms: int) -> None:

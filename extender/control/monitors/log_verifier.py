@@ -75,6 +75,7 @@ class LogVerifier:
         self._recorded: set[tuple[str, str]] = set()
         self._of_anchors: list[LogFinding] = []
         self._compares_definitions = True
+        self._privileged: frozenset[str] = frozenset()  # roles that were logged
 
     async def run(self) -> None:
         """Verify until cancelled; a pass that failed begins again."""
@@ -131,8 +132,17 @@ class LogVerifier:
                 "rights are not compared; see gang-extender verify"
             )
         self._compares_definitions = bool(result.definitions)
+        self._log_privileged(frozenset(result.privileged_roles))
         await self._conclude([*self._of_anchors, *result.findings])
         return False
+
+    def _log_privileged(self, roles: frozenset[str]) -> None:
+        """Log the login roles that can change the log, when there are others than in the last pass."""
+        new = sorted(roles - self._privileged)
+        if new:
+            level = logging.WARNING if self._privileged else logging.INFO
+            log.log(level, "login roles can change the log and what proves it", extra={"may": new})
+        self._privileged = roles
 
     async def _anchors(self) -> Sequence[Anchor]:
         """Return the anchors to compare with: those of this process; compare them with what is published now."""

@@ -57,6 +57,10 @@ class PublishedPass:
         self._searches: Mapping[GangUid, SearchTurn] = {}
         self._limited: Mapping[GangUid, NewGangLimit] = {}
         self._paused: Mapping[GangUid, ReadmissionPause] = {}
+        # when trees that pause after a search, or after other pods took their capacity, are planned again ...
+        self.planned_again_us: Mapping[GangUid, int] = {}
+        # ... and when victims are searched for again, if no change ends that pause
+        self.victims_again_us: Mapping[GangUid, int] = {}
         self.unheld: Mapping[GangUid, HoldRefusal] = {}  # why no capacity is held for trees
         self._observation = Observation()
         # a view and its trees: the published ones, or some on the way to the next
@@ -83,9 +87,15 @@ class PublishedPass:
         """Return why trees wait to be recorded, to be searched, or for the end of a back-off, by the UID of the root."""
         return {**self._searches, **self._limited, **self._paused}
 
-    def publish_paused(self, paused: Mapping[GangUid, ReadmissionPause]) -> None:
-        """Publish which trees are deferred by a back-off; not changed by the caller afterwards."""
+    def publish_paused(
+        self,
+        paused: Mapping[GangUid, ReadmissionPause],
+        planned_again_us: Mapping[GangUid, int],
+        victims_again_us: Mapping[GangUid, int],
+    ) -> None:
+        """Publish which trees are deferred by a back-off, and until when others pause; not changed by the caller afterwards."""
         self._paused = paused
+        self.planned_again_us, self.victims_again_us = planned_again_us, victims_again_us
 
     def publish_unheld(self, unheld: Mapping[GangUid, HoldRefusal]) -> None:
         """Publish why no capacity is held for trees that wait for long; not changed by the caller afterwards."""

@@ -168,6 +168,17 @@ ENDED_BY: Mapping[str, EndCause] = {
 }
 
 
+class VolumeConstraints(msgspec.Struct, frozen=True, kw_only=True):
+    """How a claim of volumes, or all claims of one pod, restrict its nodes; all empty for a pod without claims."""
+
+    selectors: tuple[NodeSelector, ...] = ()
+    exclusive_claims: tuple[str, ...] = ()
+    unmodelled: tuple[str, ...] = ()
+
+
+NO_VOLUMES: Final = VolumeConstraints()
+
+
 class PodShape(msgspec.Struct, frozen=True, gc=False):
     """All properties of a pod that decide on which nodes it fits."""
 

@@ -152,12 +152,15 @@ def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
 def _among_members(rule: PlanRule) -> PlanRule:
     """Return a rule that counts no placed pod; an affinity to other pods is left out."""
     counts: tuple[tuple[tuple[str, int], ...], ...] = tuple(() for _ in rule.there)
-    keepers = rule.shapes
-    if rule.kind == "near" and not set(rule.about) & set(rule.shapes):
-        keepers = ()
+    keepers = () if _needs_others(rule) else rule.shapes
     return msgspec.structs.replace(
         rule, shapes=keepers, about=rule.about if keepers else (), there=counts
     )
+
+
+def _needs_others(rule: PlanRule) -> bool:
+    """Return whether a rule is an affinity to other pods alone: without them no member has a node."""
+    return rule.kind == "near" and bool(rule.shapes) and not set(rule.about) & set(rule.shapes)
 
 
 def _refuse(request: PlanRequest, node_table: NodeTable, solved: Solved) -> Refusal:
@@ -207,11 +210,13 @@ def compared_with_empty(refusal: Refusal, request: PlanRequest) -> Refusal:
     """Return the refusal of an impossible tree, with whether it would fit if no other pod ran.
 
     It is not examined where the request asks for no explanation, or has bound members: their own capacity would be
-    counted as free.
+    counted as free. Nor is it claimed of a tree that fits but for its affinity to other pods, which would not run then.
     """
     if not request.explain or has_bound(request.root):
         return refusal
     fit = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
+    if fit.fits and any(map(_needs_others, request.rules)):
+        return refusal
     words: dict[bool | None, WhenEmpty] = {True: "fits", False: "never", None: "unknown"}
     return msgspec.structs.replace(
         refusal, when_empty=words[fit.fits], reasons_when_empty=fit.reasons

@@ -129,7 +129,8 @@ export class Detail {
     if (!gang.outcome && !gang.reasons.length) return null;
     const reasons = gang.reasons.map((reason) => el("li", { text: reason }));
     const about = RUNNING.has(gang.state) ? "Extra members" : "Decision";
-    return el("div", { class: "notice" }, el("strong", { text: `${about}: ${gang.outcome}` }), el("ul", {}, ...reasons), textList(el("strong", { text: "What would help" }), gang.help));
+    const head = gang.outcome ? `${about}: ${gang.outcome}` : "No decision now";
+    return el("div", { class: "notice" }, el("strong", { text: head }), el("ul", {}, ...reasons), textList(el("strong", { text: "What would help" }), gang.help));
   }
 
   preempting(preemption) {

@@ -13,6 +13,7 @@ from extender.core.capacity.hold_progress import HELD, hold_progress
 from extender.core.fairness.wait_reasons import WaitReason
 from extender.core.holds.hold_turns import HoldRefusal
 from extender.core.log.reservation_state import (
+    GangState,
     Reservation,
     ReservationState,
     WorkloadTree,
@@ -39,6 +40,7 @@ from extender.queries.explain.gang_checks import (
     gang_finding,
     missing_group,
     orphan_finding,
+    pause_text,
     planned_finding,
     turn_finding,
     with_bind_failure,
@@ -79,6 +81,9 @@ class LiveProgress:
     ]  # why trees are not planned now, by the UID of the root
     at_bind: Callable[[], Collection[PodUid]]  # the members that wait at the bind barrier
     unheld: Callable[[], Mapping[GangUid, HoldRefusal]] = dict  # why no capacity is held for trees
+    # when the pause of trees ends: until they are planned again, and until victims are searched for them again
+    planned_again_us: Callable[[], Mapping[GangUid, int]] = dict
+    victims_again_us: Callable[[], Mapping[GangUid, int]] = dict
 
 
 NOT_LEADING = LiveProgress(turns=dict, at_bind=frozenset)
@@ -213,8 +218,13 @@ class _Now(ObjectReader):
             finding = turn_finding(who, turn, gang, status)
         elif finding.plan_needed:
             verdict = await self._planned(tree)
-            groups_known = bool(self._service.node_groups)
-            finding = planned_finding(who, verdict, status, groups_known=groups_known)
+            finding = planned_finding(
+                who,
+                verdict,
+                status,
+                groups_known=bool(self._service.node_groups),
+                pause=self._pause(gang, tree, verdict),
+            )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
         finding = _with_holds(finding, view, self.state, root.uid)
         if root.uid not in state.capacity_holds:
@@ -259,6 +269,15 @@ class _Now(ObjectReader):
             checks=checks_until("group exists", "no", f"{spaced(key)} {text}"),
             help=(f"`gang-extender history {key.path}` shows what became of it",),
         )
+
+    def _pause(self, gang: GangState | None, tree: Tree, verdict: GangVerdict) -> str:
+        """Return what a tree with a place waits for before it is admitted, or preempts; empty: nothing."""
+        live, uid = self._service.live, tree.root.uid
+        again_us = live.planned_again_us().get(uid, 0)
+        victims_us = live.victims_again_us().get(uid, 0) if verdict.victims else 0
+        if verdict.verdict != "placed" or max(again_us, victims_us) <= self._service.clock.now_us():
+            return ""
+        return pause_text(gang, again_us, victims_us)
 
     def _with_warnings(self, tree: Tree, checks: tuple[Check, ...]) -> tuple[Check, ...]:
         """Return the checks with the warnings about a tree that is valid."""

@@ -24,7 +24,7 @@ from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.plan_request import GATE, TreeParts
 from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.holds.hold_turns import HoldRefusal, no_hold_before_us
-from extender.core.log.gang_phase import TAKEN, capacity_was_taken
+from extender.core.log.gang_phase import CAPACITY_TAKEN, TAKEN, capacity_was_taken
 from extender.core.log.reservation_state import (
     BindFailure,
     GangState,
@@ -294,7 +294,12 @@ def with_unheld(
 
 
 def planned_finding(
-    who: str, verdict: GangVerdict, status: GangStatus | None, *, groups_known: bool = False
+    who: str,
+    verdict: GangVerdict,
+    status: GangStatus | None,
+    *,
+    groups_known: bool = False,
+    pause: str = "",
 ) -> Finding:
     """Return the finding about a complete tree, from a plan on the cluster as it is now.
 
@@ -303,6 +308,7 @@ def planned_finding(
         verdict: The answer of a plan query.
         status: As the gang is shown; None: the log does not have it yet.
         groups_known: The query had the node groups of a cluster autoscaler.
+        pause: The `pause_text` of a tree that has a place; empty: it is about to be admitted, or to preempt.
     """
     was = lost_text(status)
     if verdict.verdict == "placed" and not verdict.victims:
@@ -311,14 +317,14 @@ def planned_finding(
             "yes",
             f"a place for {counted(len(verdict.assignments), 'pod')} was found now",
         )
-        words = f"{was}fits now and is about to be admitted"
+        words = f"{was}fits now; {pause}" if pause else f"{was}fits now and is about to be admitted"
         return Finding(subject=who, text=words, checks=checks)
     if verdict.verdict == "placed":
         units = ", ".join(spaced(victim.unit) for victim in verdict.victims)
         text = f"only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
         checks, words = (
             checks_until("fits now", "no", text),
-            f"{was}does not fit now; it fits {text}",
+            f"{was}does not fit now; it fits {text}{f'; {pause}' if pause else ''}",
         )
         return Finding(subject=who, text=words, checks=checks, reasons=verdict.reasons)
     if verdict.verdict == "waiting":
@@ -425,6 +431,21 @@ def turn_finding(
         reasons=decision.reasons if decision is not None and decision.outcome != "waiting" else (),
         help=help_,
     )
+
+
+def pause_text(gang: GangState | None, planned_again_us: int, victims_again_us: int) -> str:
+    """Return what a tree that has a place waits for, and until when.
+
+    Args:
+        gang: Its state; None: the log does not have it yet.
+        planned_again_us: When the pause before its next plan ends; 0: there is none.
+        victims_again_us: When the pause before its next search for victims ends; 0: there is none, or it needs no victims.
+    """
+    if victims_again_us > planned_again_us:
+        return f"the pause before its next search for victims ends at {rfc3339(victims_again_us)}"
+    taken = gang is not None and capacity_was_taken(gang)
+    cause = f"because {CAPACITY_TAKEN}" if taken else "after its last search"
+    return f"it pauses {cause}, until {rfc3339(planned_again_us)}"
 
 
 def not_examined(checks: tuple[Check, ...]) -> tuple[Check, ...]:

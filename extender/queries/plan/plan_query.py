@@ -72,7 +72,7 @@ from extender.queries.plan.plan_steps import (
     with_largest_use,
     without_pods,
 )
-from extender.queries.plan.plan_tree import GroupLine, group_lines, workload_hints
+from extender.queries.plan.plan_tree import GroupLine, change_texts, group_lines
 from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
@@ -333,24 +333,27 @@ def _refused_workload(refused: RefusedWorkload) -> GangVerdict:
     )
 
 
-def plan_warnings(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
-    """Return warnings about the trees of a plan query."""
+def plan_warnings(view: ClusterView, question: PlanInput, *, live: bool = False) -> tuple[str, ...]:
+    """Return warnings about the trees of a plan query; `live`: it is about the cluster of the service."""
     forest = forest_of(view)
     warnings: list[str] = []
     for tree in forest.trees.values():
         if is_requested_tree(tree, question):
             warnings += template_mismatches(view, tree).values()
             warnings += (text for texts in collect_warnings(view, tree).values() for text in texts)
-    return tuple(dict.fromkeys((*warnings, *_claim_warnings(view, question))))
+    return tuple(dict.fromkeys((*warnings, *_claim_warnings(view, question, live=live))))
 
 
-def _claim_warnings(view: ClusterView, question: PlanInput) -> Iterable[str]:
+def _claim_warnings(view: ClusterView, question: PlanInput, *, live: bool) -> Iterable[str]:
     """Yield warnings about the pods of a query that use devices, or volumes of which no node is known yet."""
     pods = [view.pods[uid] for uid in question.pods if uid in view.pods]
+    absent = "are not in the files, or their volumes"
     add = "; add the output of `kubectl get pv,pvc,sc -A -o yaml`"
+    if live:
+        absent, add = "are neither in the request nor in the cluster, or their volumes", ""
     for end, state, help_ in (
         (UNBOUND, "are not bound to a volume", ""),
-        (ABSENT, "are not in the files, or their volumes", add),
+        (ABSENT, absent, add),
     ):
         waiting = {pod.uid: [t for t in pod.shape.unmodelled if t.endswith(end)] for pod in pods}
         names = {t.removesuffix(end) for texts in waiting.values() for t in texts}
@@ -573,11 +576,11 @@ def _planned(
         notes = msgspec.structs.replace(notes, texts=(*_texts(preemption, question), *texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
-    hints = tuple(workload_hints(verdict.changes, question.origins))
+    changes = change_texts(verdict.changes, question.origins)
     grown = growths(view, request, question.node_groups) if verdict.outcome == "impossible" else ()
     refused = msgspec.structs.replace(
         _refused(tree, kind, verdict, notes),
-        help=(*map(growth_text, grown), *hints, *verdict.relaxations),
+        help=(*map(growth_text, grown), *changes),
         node_groups=grown,
     )
     return refused, view

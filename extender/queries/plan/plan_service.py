@@ -5,8 +5,9 @@ The live cluster is handed to the worker process as a snapshot, which is made in
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -14,6 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Position
+from extender.core.model.pods import VolumeConstraints
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.workloads.tree_policy import TreeProfile
@@ -24,6 +26,8 @@ from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import PlanAnswer, PlanInput
 from extender.queries.plan.plan_worker_input import LiveSnapshot, answer_live_query, snapshot
 
+_NAMES: Final = re.compile(rb"[a-z0-9][a-z0-9.-]*")  # what may be the name of a claim
+_CLAIM: Final = b"laim"  # persistentVolumeClaim, claimName: in a body of which pods use claims
 NOW_BODY_MAX = 1 << 20  # bytes of a request for the live cluster; it is parsed on the event loop
 T = TypeVar("T")
 
@@ -41,6 +45,10 @@ class ClusterSource(Protocol):
 
     def priority_classes(self) -> tuple[bytes, ...]:
         """Return the PriorityClasses as JSON objects."""
+        ...
+
+    def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
+        """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
         ...
 
     @property
@@ -65,6 +73,8 @@ class LiveInput(msgspec.Struct, frozen=True):
     as_of: str  # RFC 3339
     profiles: tuple[TreeProfile, ...] = ()
     readers: Visibility = EVERYTHING  # what the caller sees of the cluster
+    # of the volume claims that the query may name
+    claims: Mapping[tuple[str, str], VolumeConstraints] = {}
 
 
 class PlanResult(msgspec.Struct, frozen=True):
@@ -124,7 +134,15 @@ class PlanService:
         workloads = self._cluster.workloads
         profiles = () if workloads is None else tuple(workloads.view().profiles.values())
         as_of = rfc3339(saved.moment.now_us)
-        live = LiveInput(saved, self._cluster.priority_classes(), as_of, profiles, readers)
+        names = {word.decode() for word in _NAMES.findall(body)} if _CLAIM in body else ()
+        live = LiveInput(
+            saved,
+            self._cluster.priority_classes(),
+            as_of,
+            profiles,
+            readers,
+            self._cluster.claims_named(names),
+        )
         return PlanResult(await self._run(self._answer_body, body, live), position)
 
     async def plan_live(self, query: PlanInput) -> PlanAnswer:

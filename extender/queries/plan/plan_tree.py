@@ -63,21 +63,22 @@ def group_lines(
     return tuple(lines[group.key] for group in tree.groups)
 
 
-def workload_hints(
+def change_texts(
     changes: Iterable[Relaxation], origins: Mapping[GroupKey, GroupOrigin]
 ) -> Iterator[str]:
-    """Yield how the workload asks for a lower minimum; its groups follow it, so they cannot be changed themselves.
+    """Yield what would help; a lower minimum of groups that follow their workload as what the workload asks for, first.
 
     Args:
         changes: Changes with which the tree would fit.
         origins: What the groups were made from.
     """
+    plain = []
     for change in changes:
-        for key in change.groups if change.minimum else ():
-            origin = origins.get(key)
-            if origin is not None and origin.role:
-                annotation = f"{MIN_ANNOTATION}: {origin.role}={change.minimum}"
-                text = (
-                    f"{change.kind} {change.minimum}: annotation {annotation} on {origin.workload}"
-                )
-                yield evicting(text, change.evicts)
+        origin = origins.get(change.groups[0]) if change.minimum else None
+        if origin is None or not origin.role:
+            plain.append(change.text)
+            continue
+        annotation = f"{MIN_ANNOTATION}: {origin.role}={change.minimum}"
+        text = f"{change.kind} {change.minimum}: annotation {annotation} on {origin.workload}"
+        yield evicting(text, change.evicts)
+    yield from plain

@@ -8,22 +8,27 @@ Note: recorded times never decrease along the log, even if the clock did, so a t
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
+from extender.core.log.events import EventData, GangAdmitted, GangExtended, NodeTopologyChanged
 from extender.core.log.reservation_state import ReservationState
 from extender.core.log.visible_state import visible_state
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
+from extender.core.model.message_formatting import did_you_mean
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshots
-from extender.ports.query_ports import EventQueries
+from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.log.gang_history import check_names
 from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.state_dto import Scope, StateDifference, StateReport
-from extender.queries.state.state_report import build_state_report, compare
+from extender.queries.state.state_report import build_state_report, compare, topology_of
 from extender.snapshots.state_loader import fold_from, gc_paused, load_historical_state
 
 KEPT = 2  # states in memory; a difference needs two. They may be large
@@ -31,6 +36,8 @@ KEPT_FOR_S = 60.0
 NEAR_EVENTS = 5_000  # a snapshot is not much nearer, and would have to be read
 DIGITS_MAX = 18
 FIRST = Position(1)
+LABELLED_MAX = 200  # newest events with labels of nodes that are searched for a domain
+_WITH_TOPOLOGY: Final = ("GangAdmitted", "GangExtended", "NodeTopologyChanged")
 
 
 class PointInTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +103,7 @@ class HistoricalState:
 
         Raises:
             BadInput: There is no such time or position in the log.
-            NotFound: The log has no event about the node or the namespace.
+            NotFound: The log has no event about the node or the namespace, or no node of the domain.
             StoreUnavailable: The database did not answer.
         """
         end = await self._end()
@@ -105,7 +112,7 @@ class HistoricalState:
             state = await self.folded(moment)
             pictured = await asyncio.to_thread(build_state_report, state, scope, readers)
         if not (exists or pictured.gangs or pictured.preemptions):
-            await self._check_in_log(scope, readers)
+            await self._check_in_log(scope, readers, state)
         fields = msgspec.structs.asdict(pictured)
         return StateAt(as_of=moment, log=_log_end(end), scope=scope, **fields)
 
@@ -140,7 +147,7 @@ class HistoricalState:
 
         Raises:
             BadInput: There is no such time or position in the log.
-            NotFound: The log has no event about the node or the namespace.
+            NotFound: The log has no event about the node or the namespace, or no node of the domain.
             StoreUnavailable: The database did not answer.
         """
         end = await self._end()
@@ -150,7 +157,7 @@ class HistoricalState:
             before, after = await self.folded(begin), await self.folded(last)
             compared = await asyncio.to_thread(compare, before, after, scope, readers)
         if not compared.gangs:
-            await self._check_in_log(scope, readers)
+            await self._check_in_log(scope, readers, before, after)
         fields = msgspec.structs.asdict(compared)
         return StateDiff(begin=begin, end=last, log=_log_end(end), scope=scope, **fields)
 
@@ -238,8 +245,10 @@ class HistoricalState:
             raise BadInput(msg)
         return head
 
-    async def _check_in_log(self, scope: Scope, readers: Visibility) -> None:
-        """Raise NotFound when the log has no event about the namespace or node of a query."""
+    async def _check_in_log(
+        self, scope: Scope, readers: Visibility, *states: ReservationState
+    ) -> None:
+        """Raise NotFound when the log has nothing of the namespace, node or domain of a query, whose states are these."""
         reader = visible_queries(self._reader, readers)
         await check_names(reader, namespace=scope.namespace)
         if scope.node and not await reader.has_node(scope.node):
@@ -248,6 +257,33 @@ class HistoricalState:
                 "ordinary pods are not in the log"
             )
             raise NotFound(msg)
+        for key, value in scope.domain.items():
+            await self._check_domain(key, value, states)
+
+    async def _check_domain(self, key: str, value: str, states: Iterable[ReservationState]) -> None:
+        """Raise NotFound when neither these states nor the newest records have a node with a label."""
+        newest = EventFilter(types=_WITH_TOPOLOGY, newest_first=True, limit=LABELLED_MAX)
+        recorded = itertools.chain(
+            (labels for state in states for labels in topology_of(state).values()),
+            *(_recorded_labels(event.data) for event in await self._reader.events(newest)),
+        )
+        labels = {pair for node in recorded for pair in node.items()}
+        if (key, value) in labels:
+            return
+        values = {text for name, text in labels if name == key and text}
+        missing = f"the value {value!r} of this label" if values else "this label"
+        near = did_you_mean(value, values) if values else did_you_mean(key, {k for k, _ in labels})
+        raise NotFound(
+            f"domain {key}={value}: the log has no node with {missing}; of nodes with members it has the topology keys of "
+            f"their trees and those of GANG_EXTENDER_TOPOLOGY_KEYS{near}"
+        )
+
+
+def _recorded_labels(data: EventData) -> Iterable[Mapping[str, str]]:
+    """Return the topology labels of each node that an event recorded; of a change the former and the new ones."""
+    if isinstance(data, NodeTopologyChanged):
+        return (data.before, data.after)
+    return data.topology.values() if isinstance(data, GangAdmitted | GangExtended) else ()
 
 
 def _moment(text: str, head: LogHead) -> PointInTime:

@@ -78,6 +78,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[LogFinding, ...]
     losses: tuple[Position, ...]  # positions of recorded losses of history
     definitions: int  # compared with the migrations; 0: the schema is of a version that this one does not know
+    privileged_roles: tuple[str, ...]  # as in `LogEvidence`, at the end of a pass
 
 
 class LogVerification:
@@ -110,6 +111,7 @@ class LogVerification:
         self._indexed = Position(0)  # names in events are compared up to here
         self._names: dict[int, int] = {}  # how many the index should have, by block
         self._definitions = 0
+        self._privileged_roles: tuple[str, ...] = ()
         self._snapshots: list[tuple[Position, str]] = []
         self._pruned_us = 0
         self._projected = Position(0)  # interval rows are compared up to here
@@ -145,6 +147,7 @@ class LogVerification:
             findings=self._findings.explained(),
             losses=tuple(loss.position for loss in self._losses),
             definitions=self._definitions,
+            privileged_roles=self._privileged_roles,
         )
 
     async def _begin(self) -> None:
@@ -351,6 +354,7 @@ class LogVerification:
         """Compare what can be compared only at the end."""
         lease = await self._evidence.lease_epoch()
         await self._compare_definitions()
+        self._privileged_roles = tuple(await self._evidence.privileged_roles())
         if not self._broken:
             await self._compare_open_rows()
             await self._compare_indexed()

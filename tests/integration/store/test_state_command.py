@@ -101,6 +101,11 @@ def test_for_programs(command):
         (("--diff", "16"), 2, "--diff: position 16 is not in the log"),
         (("--domain", "rack"), 2, "--domain: 'rack' is not KEY=VALUE"),
         (("--node", "n7"), 1, "node n7: the log has no member that was reserved or bound there"),
+        (
+            ("--domain", "rack=r9"),
+            1,
+            "domain rack=r9: the log has no node with the value 'r9' of this label",
+        ),
         (("-n", "absent"), 1, "namespace absent: the log has no gang in it"),
     ],
 )

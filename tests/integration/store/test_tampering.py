@@ -27,7 +27,7 @@ from extender.store.engine import plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log_evidence import PostgresLogEvidence
 from extender.store.retention import prune
-from extender.store.schema_definitions import read_definitions
+from extender.store.schema_definitions import read_definitions, read_privileged_roles
 from extender.verification_worker import verify_slice
 from tests.integration.store.test_embedded import program
 from tests.integration.store.test_rewritten_log import replica
@@ -198,6 +198,33 @@ async def test_what_roles_can_act_as_is_compared(filled, statements, names):
     finally:
         await change.rollback()
         await connection.close()
+
+
+async def test_login_roles_that_can_change_the_log_are_named(filled):
+    """Members of the owner by any number of steps, superusers and writers of all data; not those that only read."""
+    connection = await asyncpg.connect(plain_url(filled.url))
+    change = connection.transaction()
+    await change.start()
+    try:
+        before = await read_privileged_roles(connection)
+        for statement in (
+            "CREATE ROLE gx_alice LOGIN IN ROLE gx_owner",
+            "CREATE ROLE gx_between IN ROLE gx_owner",
+            "CREATE ROLE gx_bob LOGIN IN ROLE gx_between, pg_write_all_data",
+            "CREATE ROLE gx_carol LOGIN SUPERUSER",
+            "CREATE ROLE gx_dave LOGIN IN ROLE gx_auditor, gx_writer, pg_read_all_data",
+        ):
+            await connection.execute(statement)
+        added = set(await read_privileged_roles(connection)) - set(before)
+        assert added == {
+            "gx_alice (member of gx_owner)",
+            "gx_bob (member of gx_owner, member of pg_write_all_data)",
+            "gx_carol (superuser)",
+        }
+    finally:
+        await change.rollback()
+        await connection.close()
+    assert (await verified(filled)).privileged_roles == tuple(before) != ()
 
 
 async def test_a_schema_of_another_version_is_not_compared(filled):

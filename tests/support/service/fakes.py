@@ -7,7 +7,7 @@ what the cluster shows, run one pass, call a verb, and look at the events.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 from uuid import UUID
 
@@ -42,7 +42,7 @@ from extender.core.model.cluster_view import (
 from extender.core.model.errors import RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, build_forest
-from extender.core.model.pods import Pod, PodEnd
+from extender.core.model.pods import Pod, PodEnd, VolumeConstraints
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.runtime.database_clock import DatabaseClock
@@ -166,6 +166,11 @@ class FakeCluster:
         for ident in [ident for ident in created if (ident[0], *ident[2:]) in names]:
             del created[ident]
         return a_manifest([*before, *objects], memory=self._memory).world.view
+
+    def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
+        if not names:
+            return {}
+        return a_manifest(self.objects, memory=self._memory).world.claims_named(names)
 
     def pod(self, name: str) -> Pod:
         """Return a pod by name in namespace default (or namespace/name)."""

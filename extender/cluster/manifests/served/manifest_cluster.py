@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -60,7 +60,7 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import CHILDREN_MAX, Source
-from extender.core.model.pods import Pod, PodEnd
+from extender.core.model.pods import Pod, PodEnd, VolumeConstraints
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
@@ -477,6 +477,10 @@ class ManifestCluster:
     def priority_classes(self) -> tuple[bytes, ...]:
         """Return the PriorityClasses as JSON objects."""
         return self._world.priorities.documents()
+
+    def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
+        """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
+        return self._world.claims_named(names)
 
     async def changed(self, revision: int) -> int:
         """Wait until the view's revision differs from `revision`; return the new one."""

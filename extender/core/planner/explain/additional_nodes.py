@@ -122,7 +122,11 @@ class _NodeSearch:
         return (
             f"{count} more empty {'node' if count == 1 else 'nodes'} like {name}"
             + (f" in {place}" if place else "")
-            + (f", each with its own {' and '.join(apart)}" if apart else "")
+            + (
+                f", {'each ' if count > 1 else ''}with its own {' and '.join(apart)}"
+                if apart
+                else ""
+            )
         )
 
     # --- for the shortfalls of leaves ----------------------------------------------------------------

@@ -105,8 +105,12 @@ def cordoned_nodes(node_table: NodeTable) -> list[NodeName]:
 
 
 def rule_texts(request: PlanRequest) -> list[str]:
-    """Return the rules between pods as texts, each once."""
-    return list(dict.fromkeys(PodRule(r.kind, r.keys, ()).text for r in request.rules))
+    """Return the rules between pods as texts, each once; those of pods that are there already are marked."""
+    texts = (
+        PodRule(r.kind, r.keys, ()).text + ("" if r.shapes else " of the pods there")
+        for r in request.rules
+    )
+    return list(dict.fromkeys(texts))
 
 
 def _incomplete(group: PlanGroup) -> str:

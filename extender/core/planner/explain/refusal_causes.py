@@ -51,6 +51,7 @@ CELLS_PER_STEP = 1_000  # ... and kinds of pods are compared with so many nodes
 NO_CAUSE = "no single requirement of its pods"
 NOT_SEARCHED = "what keeps them out is not examined in a tree of this size"
 SOME_OF = "some of "
+TOGETHER = " together with "  # between causes that only suffice together
 AXES_MAX = 16  # resources that are tried
 NOT_OFFERED = 4  # rank of a resource that no node has on which the pods may run
 OWN_TOPOLOGY = 5  # rank of the constraint that the sentence about the group has already
@@ -208,15 +209,17 @@ class GroupCauses:
         """Return a smallest part of some causes that is enough, or an empty string if all of them are not."""
         if not self._fits_without(causes):
             return ""
-        needed, is_smallest = list(causes), True
-        for cause in reversed(causes):
-            rest = [other for other in needed if other is not cause]
-            fits = self._fits_without(rest)
-            is_smallest = is_smallest and fits is not None
-            if fits:
-                needed = rest
+        needed, is_smallest, before = list(causes), True, 0
+        while len(needed) != before:  # a spread counts fewer nodes once taints are respected again
+            before = len(needed)
+            for cause in reversed(needed):
+                rest = [other for other in needed if other is not cause]
+                fits = self._fits_without(rest)
+                is_smallest = is_smallest and fits is not None
+                if fits:
+                    needed = rest
         texts = [cause.text for cause in needed]
-        return " together with ".join(texts) if is_smallest else SOME_OF + ", ".join(texts)
+        return TOGETHER.join(texts) if is_smallest else SOME_OF + ", ".join(texts)
 
     def _fits_without(self, causes: Collection[Cause]) -> bool | None:
         """Return whether the group fits without some causes; None: not found within the budget. Each set is searched once."""
@@ -331,7 +334,7 @@ class GroupCauses:
         }
         if keys:
             word = "taint" if len(keys) == 1 else "taints"
-            text = f"{word} {join_names(sorted(keys))}, not tolerated"
+            text = f"untolerated {word} {join_names(sorted(keys))}"
             yield Cause(text, _with_shapes(_tolerating(sorted(keys))))
         if node_table.cordoned().any():
             yield Cause("cordoned nodes", _with_shapes(_tolerating([CORDON.key])))

@@ -37,6 +37,7 @@ RELAXATIONS_MAX = 5
 # fractions of the search nodes that are left, which more nodes and what is neither these nor a lower minimum may take
 NODES_PART = 2
 OTHERS_PART = 2
+STATE_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 REDUCED_MAX = 64  # taints, nodes or rules, of which those that are not needed are left out
 Item = TypeVar("Item")
 
@@ -262,7 +263,16 @@ def _without_taints(solver: RequirementSolver, parts: set[str]) -> Iterator[Rela
 
 
 def _tolerate_text(keys: list[str]) -> str:
-    return f"tolerate the {'taint' if len(keys) == 1 else 'taints'} {join_names(keys)}"
+    """Return which taints to tolerate; those by which Kubernetes shows the state of nodes are not to be tolerated."""
+    states = [key for key in keys if key.startswith(STATE_TAINTS)]
+    own = [key for key in keys if key not in states]
+    texts = [f"tolerate the {_taints_text(own)}"] if own else []
+    texts += [f"nodes leave the state of the {_taints_text(states)}"] if states else []
+    return ", and ".join(texts)
+
+
+def _taints_text(keys: list[str]) -> str:
+    return f"{'taint' if len(keys) == 1 else 'taints'} {join_names(keys)}"
 
 
 def _more_open(

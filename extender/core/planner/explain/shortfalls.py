@@ -16,6 +16,7 @@ from extender.core.model.message_formatting import counted, join_names
 from extender.core.planner.explain.refusal_causes import (
     NOT_SEARCHED,
     ROOT_KEEPS,
+    TOGETHER,
     CausesBudget,
     GroupCauses,
     JointCount,
@@ -227,10 +228,17 @@ def _leaf(
         yield f"{need}; no node has the label {' and '.join(leaf.level.keys)}"
         return
     barred = _barred(problem, leaf)
-    if barred:
-        yield f"{need}; {barred}"
-        return
     causes = GroupCauses(request, problem, leaf, budget)
+    if barred:
+        # what bars all nodes need not be all that keeps the pods out
+        more = causes.named() if problem.node_table.size else ""
+        missing = (
+            f" ({_missing(leaf.minimum - leaf.bound, exact=True)}: {more})"
+            if TOGETHER in more
+            else ""
+        )
+        yield f"{need}; {barred}{missing}"
+        return
     joint = causes.joint(leaf.minimum)
     holds, domain = close.holds, close.domain
     if joint is not None:
@@ -268,11 +276,12 @@ def _kept_out(nodes: int, cordoned: int) -> str:
         nodes: All of them.
         cordoned: Those with a cordon but no taint that it does not tolerate.
     """
+    verb = "is" if cordoned == 1 else "are"
     if cordoned == nodes:
-        return f"{_the_nodes(nodes)} it could run on {'is' if nodes == 1 else 'are'} cordoned"
+        return f"{_the_nodes(nodes)} it could run on {verb} cordoned"
     if cordoned:
         return (
-            f"of {_the_nodes(nodes)} it could run on {cordoned} are cordoned, and it does not tolerate the "
+            f"of {_the_nodes(nodes)} it could run on {cordoned} {verb} cordoned, and it does not tolerate the "
             "taints of the others"
         )
     return f"it does not tolerate the taints of {_the_nodes(nodes)} it could run on"

@@ -400,7 +400,8 @@ class _Decision:
         if not extras:
             most = "at most " if len(self.eviction_view.counting) else ""
             effect = f"yields {most}{best_partial(reach.bound, self._with_minimum)}"
-        more = () if extras else diagnose(self.eviction_view.bound_request, reach.bound)
+        left = () if extras else diagnose(self.eviction_view.bound_request, reach.bound)
+        more = tuple(f"after that eviction: {text}" for text in left)
         return self._none_helps(lambda readers: f"{self._all_units(readers)} {effect}", more)
 
     def _counting_rules(self, rules: tuple[PlanRule, ...]) -> Iterator[PlanRule]:

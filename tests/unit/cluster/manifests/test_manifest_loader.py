@@ -325,6 +325,15 @@ def test_the_same_object_twice_on_one_side_is_a_warning() -> None:
     )
 
 
+def test_two_pods_or_groups_of_one_uid_are_an_error() -> None:
+    """A copied manifest with another name and the UID of the first: the second would replace the first."""
+    one, two = (a_pod(name, metadata={"uid": "u"}) for name in "ab")
+    with pytest.raises(
+        BadInput, match=r"Pod/default/b: metadata.uid: 'u' is that of Pod/default/a"
+    ):
+        a_manifest([one], [two])
+
+
 def test_identity_without_a_uid_is_the_name_and_age_follows_the_file() -> None:
     dated = a_pod("c", metadata={"creationTimestamp": "2026-01-01T00:00:00Z"})
     one, two = (a_manifest([a_pod("b"), a_pod("a"), dated]).world.view for _ in range(2))

@@ -11,10 +11,10 @@ import pytest
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.object_store import ObjectStore
-from extender.cluster.read.pod_conversion import NO_VOLUMES, shape_of
+from extender.cluster.read.pod_conversion import shape_of
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import leaf_key
-from extender.core.model.pods import PodEnd
+from extender.core.model.pods import NO_VOLUMES, PodEnd
 from tests.support.service.manifest_builders import a_group, a_node, a_pod, an_object
 
 ZONE = "topology.kubernetes.io/zone"

@@ -101,6 +101,9 @@ async def test_a_refusal_has_the_reason_why_preemption_does_not_help():
         assert not stage.event_data(PreemptionPlanned)
         (refused,) = stage.event_data(GangUnschedulable)
         assert "yields 1 of 2" in refused.preemption_notes[0]
+        assert refused.preemption_notes[1].startswith(
+            "after that eviction: PodGroup default/hi needs 2 pods"
+        )
         assert any("yields 1 of 2" in text for text in stage.root("hi").last_decision.reasons)
 
 

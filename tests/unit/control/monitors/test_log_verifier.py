@@ -27,6 +27,7 @@ class Slices:
         self.findings = ()
         self.definitions = 64
         self.fault = None
+        self.privileged_roles = ()
         self.given = []  # the anchors that passes began with; None: it went on
         self.at = 0
 
@@ -41,7 +42,13 @@ class Slices:
         position = Position(self.at * 100)
         findings = () if more else self.findings
         definitions = 0 if more else self.definitions
-        return SliceResult(position=position, more=more, findings=findings, definitions=definitions)
+        return SliceResult(
+            position=position,
+            more=more,
+            findings=findings,
+            definitions=definitions,
+            privileged_roles=() if more else self.privileged_roles,
+        )
 
 
 @pytest.fixture
@@ -131,6 +138,19 @@ async def test_definitions_that_are_not_compared_are_logged_once(stage, caplog):
         while await verifier.look():
             pass
         assert caplog.text.count("are not compared") == lines
+
+
+async def test_roles_that_can_change_the_log_are_logged_when_there_are_new_ones(stage, caplog):
+    """Those of the first pass as information, a new one later as a warning; one that is gone may come again."""
+    caplog.set_level("INFO")
+    slices = Slices(stage, count=1)
+    verifier = verifier_of(stage, slices)
+    first, second = "gang_migrator (member of gx_owner)", "alice (member of gx_owner)"
+    for roles in ((first,), (first,), (second, first), (first,), (second, first)):
+        slices.privileged_roles = roles
+        await verifier.look()
+    logged = [(r.levelname, r.may) for r in caplog.records if "login roles" in r.message]
+    assert logged == [("INFO", [first]), ("WARNING", [second]), ("WARNING", [second])]
 
 
 async def test_a_pass_that_fails_begins_again(stage):

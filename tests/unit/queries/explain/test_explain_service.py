@@ -21,9 +21,11 @@ from extender.core.model.pod_groups import DEPTH_MAX, Group, composite_key, leaf
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.visibility import EVERYTHING
 from extender.core.planner.plan_types import COMPLETE
+from extender.core.reconcile.overcommit_attribution import retry_time_us
 from extender.queries.explain.explain_service import ExplainService, LiveProgress, _forest_around
 from extender.queries.explain.explanation import CHECKS
 from extender.queries.explain.name_lookup import WantedName, all_names, parse_name, similar_names
+from extender.queries.log.event_dto import rfc3339
 from extender.runtime import cooperative_yield
 from extender.runtime.cooperative_yield import Yielder
 from tests.support.service.fakes import Stage
@@ -59,6 +61,8 @@ def explaining(stage):
             turns=lambda: published.turns,
             at_bind=stage.barriers.members_at_bind,
             unheld=lambda: published.unheld,
+            planned_again_us=lambda: published.planned_again_us,
+            victims_again_us=lambda: published.victims_again_us,
         ),
     )
 
@@ -517,6 +521,45 @@ async def test_that_its_capacity_was_taken_comes_before_the_next_search() -> Non
             == f"PodGroup default/g waits: {taken}; it waits for its search, which runs now"
         )
         assert first.gang.reasons == (taken,)
+
+
+async def test_a_gang_that_fits_and_pauses_is_not_about_to_be_admitted() -> None:
+    """After other pods took its capacity twice: the place, then why it pauses and until when; nothing of it afterwards."""
+    async with a_stage(*a_gang("g", pods=1, requests=WHOLE)) as stage:
+        ask = await led(stage)
+        for number in range(2):
+            stage.cluster.add(
+                a_pod(f"alien-{number}", node=stage.reserved_node("g-0"), requests=WHOLE)
+            )
+            await stage.one_pass()
+            if not number:
+                await stage.settled()
+        until = rfc3339(retry_time_us(stage.root("g")))
+        await stage.one_pass()
+        found = await ask("g")
+        assert found.answer.startswith(
+            "PodGroup default/g fits now; it pauses because other pods took its capacity before it was bound, until "
+        )
+        assert found.answer[-27:-10] == until[:17]
+        stage.clock.advance(2)
+        assert (await ask("g")).answer == "PodGroup default/g fits now and is about to be admitted"
+        await stage.settled()
+        assert (await ask("g")).answer.startswith("PodGroup default/g has its capacity reserved")
+
+
+async def test_the_pause_before_the_next_search_for_victims_is_shown() -> None:
+    """A tree would fit by evictions and none begins yet, since no victims were found last: the sentence has the end of the pause."""
+    high = a_pod("high", node="n0", requests={GPU: 1}, priority=20)
+    low = a_pod("low", node="n0", requests={GPU: 1}, priority=0)
+    async with Stage(a_node("n0", gpu=1), high, *preemptor_tree(pods=1)) as stage:
+        ask = await led(stage)
+        stage.cluster.delete_pod("high")
+        stage.cluster.add(low)
+        found = await ask("hi")
+        assert found.answer.startswith(
+            "PodGroup default/hi does not fit now; it fits only when Pod default/low is evicted; "
+            "the pause before its next search for victims ends at "
+        )
 
 
 async def test_a_new_gang_beyond_the_limit_of_its_namespace():

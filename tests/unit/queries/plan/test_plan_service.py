@@ -25,7 +25,7 @@ from extender.queries.plan.plan_worker_input import restored, snapshot
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
-from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod, an_object
 from tests.support.service.workload_builders import TREE, a_job, a_template
 
 
@@ -70,6 +70,33 @@ async def test_reservations_of_others_are_no_capacity():
         (root,) = every["gangs"]
         assert (root["verdict"], root["assignments"]) == ("placed", [])
         assert root["reasons"] == ["3 members are reserved already"]
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_new_pods_use_the_volumes_of_the_cluster(copies):
+    """A claim of the cluster restricts the nodes of a new pod as it does those of its own; only an absent one is a warning."""
+    there = {"matchExpressions": [{"key": RACK, "operator": "In", "values": ["r1"]}]}
+    reach = {"nodeAffinity": {"required": {"nodeSelectorTerms": [there]}}}
+    volume = an_object("PersistentVolume", "disk", "v1", "", spec=reach)
+    claim = an_object("PersistentVolumeClaim", "data", "v1", spec={"volumeName": "disk"})
+
+    def wanted(name):
+        volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]
+        return a_gang("g", pods=2, requests={GPU: 4}, volumes=volumes)
+
+    async with a_stage(volume, claim) as stage:
+        ask = await led(stage)
+        found, _ = await ask(*wanted("data"), copies=copies)
+        nodes = {one["node"] for gang in found["gangs"] for one in gang["assignments"]}
+        assert (found["verdict"], nodes <= {"n2", "n3"}, found["warnings"]) == ("placed", True, [])
+        body = yaml.safe_dump_all(wanted("data"))
+        found, _ = await ask(manifest=body)
+        assert {one["node"] for one in found["gangs"][0]["assignments"]} <= {"n2", "n3"}
+        found, _ = await ask(*wanted("other"))
+        assert found["warnings"] == [
+            "volume claims of 2 pods (default/other) are neither in the request nor in the cluster, or their volumes: "
+            "which nodes their volumes can be used on is not known, so kube-scheduler may find fewer nodes"
+        ]
 
 
 async def test_who_would_be_evicted():

@@ -193,6 +193,23 @@ async def test_an_empty_node_is_not_an_unknown_one(past):
         await past.at(9, namespace="no-such")
 
 
+async def test_an_empty_domain_is_not_an_unknown_one(past):
+    """A domain without gangs at that time is an answer; a label that no recorded node had is an error."""
+    assert (await past.at(1, domain={"rack": "r1"})).gangs == []
+    assert (await past.as_of.difference("4", "4", Scope(domain={"rack": "r1"}))).gangs == []
+    for domain, message in (
+        (
+            {"rack": "r11"},
+            "domain rack=r11: the log has no node with the value 'r11' of this label; .*mean r1?",
+        ),
+        ({"rak": "r1"}, "domain rak=r1: the log has no node with this label; .*did you mean rack?"),
+    ):
+        with pytest.raises(NotFound, match=message):
+            await past.at(9, domain=domain)
+        with pytest.raises(NotFound, match=message):
+            await past.as_of.difference("4", "9", Scope(domain=domain))
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

@@ -104,6 +104,9 @@ def test_constraints_of_two_groups_are_contradicted():
     )
 
 
+NOT_READY = "node.kubernetes.io/not-ready"
+
+
 def tainted(number: int, *keys: str, cordoned: bool = False) -> PlanNode:
     taints = tuple(Taint(key=key) for key in keys)
     return node(number, "r0", taints=taints, unschedulable=cordoned)
@@ -114,12 +117,17 @@ def tainted(number: int, *keys: str, cordoned: bool = False) -> PlanNode:
     [
         ((tainted(0, "a"), tainted(1, "a")), ["tolerate the taint a"]),
         ((tainted(0, "a", "b"),), ["tolerate the taints a, b"]),
+        ((tainted(0, NOT_READY),), [f"nodes leave the state of the taint {NOT_READY}"]),
+        (
+            (tainted(0, "a", NOT_READY),),
+            [f"tolerate the taint a, and nodes leave the state of the taint {NOT_READY}"],
+        ),
         ((tainted(0, cordoned=True), tainted(1, cordoned=True)), ["uncordon n0"]),
         ((tainted(0, "a", cordoned=True),), ["tolerate the taint a, and uncordon n0"]),
         ((tainted(0, "a"), tainted(1, cordoned=True)), ["tolerate the taint a", "uncordon n1"]),
         ((tainted(0, "a", "b"), tainted(1, "b")), ["tolerate the taint b"]),
     ],
-    ids=["taint", "two taints", "one of two cordons", "both on one node", "either", "the one that is enough"],
+    ids=["taint", "two taints", "state", "taint and state", "one of two cordons", "both on one node", "either", "the one that is enough"],
 )  # fmt: skip
 def test_the_taints_and_cordons_that_help_are_named(nodes, texts):
     """Each by itself where it is enough, together where both are needed."""
@@ -134,7 +142,7 @@ def test_the_taints_and_cordons_that_help_are_named(nodes, texts):
         ((tainted(0, "a"), tainted(1, "a", cordoned=True)), "it does not tolerate the taints of the 2 nodes it could run on"),
         ((tainted(0, cordoned=True), tainted(1, cordoned=True)), "the 2 nodes it could run on are cordoned"),
         ((tainted(0, "a"), tainted(1, cordoned=True)),
-         "of the 2 nodes it could run on 1 are cordoned, and it does not tolerate the taints of the others"),
+         "of the 2 nodes it could run on 1 is cordoned, and it does not tolerate the taints of the others"),
     ],
     ids=["taints", "cordons", "both"],
 )  # fmt: skip
@@ -171,6 +179,17 @@ def test_each_new_node_is_a_domain_of_its_own_where_every_node_is_one():
     assert "2 more empty nodes like n0, each with its own rack" in refusal.relaxations
     (change,) = (change for change in refusal.changes if change.kind == "nodes")
     assert change.added[0].own_labels == (HOSTNAME, "rack")
+    refusal = refused(leaf("train", 3), node(0, "r0"), node(1, "r1"), rules=(rule,))
+    assert "1 more empty node like n0, with its own rack" in refusal.relaxations
+
+
+def test_a_rule_of_the_pods_that_are_there_is_not_called_that_of_the_tree():
+    """The anti-affinity of a running pod: dropped is its rule, where ours has none."""
+    theirs = replace(ALONE, shapes=(), there=((("n0", 1),),))
+    refusal = refused(leaf("train", 1), node(0, "r0"), rules=(theirs,))
+    name = f"pod anti-affinity over {HOSTNAME} of the pods there"
+    assert f"drop the rules about other pods: {name}" in refusal.relaxations
+    assert ("selector", f"rules about other pods hold: {name}") in named(refusal)
 
 
 def test_the_smallest_number_of_nodes_is_named():

@@ -99,7 +99,7 @@ def test_a_taint_is_named_and_not_the_resource_behind_it():
     """Only the tainted node has GPUs: no GPU is missing."""
     gpu = node("g", 8, amounts={"gpu": 4}, taints=(Taint(key="dedicated", value="ml"),))
     text = reason([node("a", 8), gpu], 1, shape(asks={"gpu": 1}))
-    assert text.endswith("(1 missing: taint dedicated, not tolerated)")
+    assert text.endswith("(1 missing: untolerated taint dedicated)")
 
 
 def test_a_selector_is_named_by_its_words():
@@ -146,6 +146,32 @@ def test_rules_among_members_hold_on_an_empty_cluster_too():
         PlanRequest(root=leaf("g", 4), nodes=nodes, shapes=(shape(),), rules=(spread(HOST),))
     )
     assert refusal.when_empty == "never"
+
+
+def test_what_bars_all_nodes_is_not_the_only_cause():
+    """Tolerating the taint of the only node that is selected gives one pod its place; the second needs the other node."""
+    taint = (Taint(key="x", value="", effect="NoSchedule"),)
+    nodes = [
+        node("a", 1, labels={"gen": "0"}, taints=taint),
+        node("b", 1, labels={"gen": "1"}),
+    ]
+    wants = shape(node_selector=(("gen", "0"),))
+    barred = "it does not tolerate the taints of the only node it could run on"
+    assert reason(nodes, 1, wants) == f"PodGroup ns/g needs 1 pod; {barred}"
+    assert reason(nodes, 2, wants) == (
+        f"PodGroup ns/g needs 2 pods; {barred} (2 missing: untolerated taint x together with node selector gen=0)"
+    )
+
+
+def test_a_tree_that_needs_other_pods_does_not_fit_when_none_runs():
+    """Nothing is claimed of an empty cluster, unless it would not fit there even without its affinity."""
+    needs = PlanRule(kind="near", keys=(HOST,), shapes=(0,), about=(), there=((),))
+    request = PlanRequest(
+        root=leaf("g", 1), nodes=(node("a", 8),), shapes=(shape(),), rules=(needs,)
+    )
+    refusal = plan(request)
+    assert (refusal.outcome, refusal.when_empty) == ("impossible", "")
+    assert plan(replace(request, nodes=(node("a", 0),))).when_empty == "never"
 
 
 def tree(*children: PlanGroup, minimum: int | None = None, **more) -> PlanGroup:
@@ -227,6 +253,19 @@ def test_the_number_of_pods_of_a_node_is_named():
     assert text.endswith("the cluster holds 2 (1 missing: pods)")
 
 
+def test_a_cause_that_matters_only_while_another_one_is_left_out_is_not_named():
+    """Where taints are tolerated the spread counts the tainted nodes as well; with the taints it does not keep the pods out."""
+    tainted = (Taint(key="t", value="", effect="NoSchedule"),)
+    nodes = [
+        node("a", 8, labels={"zone": "a"}, unschedulable=True),
+        node("b", 0, labels={"zone": "b"}, taints=tainted),
+        node("c", 0, labels={"zone": "a"}),
+    ]
+    honoring = replace(spread("zone"), honors_taints=True)
+    text = reason(nodes, 2, shape(exclusive_claims=("ns/c",)), rules=(honoring,))
+    assert text.endswith("(2 missing: cordoned nodes together with claim ns/c for one pod)")
+
+
 @pytest.fixture
 def work(monkeypatch):
     """Return the work of searches for causes, one number for each: search nodes and a part of the groups; the searches are made."""
@@ -295,7 +334,7 @@ def test_without_a_search_the_resources_are_named_of_which_there_is_too_little(w
 def without(request: PlanRequest, cause: str) -> PlanRequest:
     """Return a request without what a text names, by the words alone."""
     shapes, nodes = request.shapes, request.nodes
-    if match := re.fullmatch(r"taints? (.*), not tolerated", cause):
+    if match := re.fullmatch(r"untolerated taints? (.*)", cause):
         keys = match[1].split(", ")
         nodes = tuple(
             replace(n, taints=tuple(t for t in n.taints if t.key not in keys)) for n in nodes
