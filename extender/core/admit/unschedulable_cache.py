@@ -1,4 +1,4 @@
-"""Cache of refusals: a refused tree is not planned again until some node has gained capacity.
+"""Whether a refusal holds: a refused tree is not planned again until some node has gained capacity.
 
 Less capacity, labels of unused nodes, reservations of other trees: most changes of a cluster cannot help a refused
 tree, so it is not planned again for them (L39).
@@ -8,50 +8,41 @@ from __future__ import annotations
 
 import msgspec
 
-from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import PlanNode, PlanRequest
 
 
-class UnschedulableCache:
-    """The plan request of the last refusal of each pending tree."""
+class ComparedNodes:
+    """The results of `only_less` by the identity of both sides: many trees were refused with the same nodes."""
 
     def __init__(self) -> None:
-        self._last: dict[GangUid, PlanRequest] = {}
+        # with both tuples, so that the ids stay valid
         self._compared: dict[tuple[int, int], tuple[object, object, bool]] = {}
 
-    def put(self, root: GangUid, request: PlanRequest) -> None:
-        """Record the request of a refusal."""
-        self._last[root] = request
-
-    def keep(self, roots: set[GangUid]) -> None:
-        """Remove the refusals of all other trees."""
-        self._last = {uid: request for uid, request in self._last.items() if uid in roots}
+    def clear(self) -> None:
+        """Drop all results."""
         self._compared.clear()
 
-    def holds(self, root: GangUid, now: PlanRequest) -> bool:
-        """Return whether the planner would certainly refuse the request `now` again."""
-        before = self._last.get(root)
-        if before is None:
-            return False
-        same_tree = before.root is now.root and before.shapes is now.shapes
-        if not same_tree and (before.root != now.root or before.shapes != now.shapes):
-            return False
-        if (before.budget, before.explain, before.rules) != (now.budget, now.explain, now.rules):
-            return False
-        if not set(before.rejected_nodes) <= set(now.rejected_nodes):
-            return False
-        if not set(before.claims_in_use) <= set(now.claims_in_use):
-            return False
-        return before.nodes is now.nodes or self._only_less(before.nodes, now.nodes)
-
-    def _only_less(self, before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:
+    def only_less(self, before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:
+        """Return the result of `only_less`."""
         key = (id(before), id(now))
         entry = self._compared.get(key)
-        # many trees were refused with the same nodes; the entry keeps both tuples, so that the ids stay valid
         if entry is None:
-            entry = (before, now, only_less(before, now))
-            self._compared[key] = entry
+            entry = self._compared[key] = (before, now, only_less(before, now))
         return entry[2]
+
+
+def would_be_refused(refused: PlanRequest, now: PlanRequest, compared: ComparedNodes) -> bool:
+    """Return whether the planner, which refused one request, would certainly refuse another one of the same tree."""
+    same_tree = refused.root is now.root and refused.shapes is now.shapes
+    if not same_tree and (refused.root != now.root or refused.shapes != now.shapes):
+        return False
+    if (refused.budget, refused.explain, refused.rules) != (now.budget, now.explain, now.rules):
+        return False
+    if not set(refused.rejected_nodes) <= set(now.rejected_nodes):
+        return False
+    if not set(refused.claims_in_use) <= set(now.claims_in_use):
+        return False
+    return refused.nodes is now.nodes or compared.only_less(refused.nodes, now.nodes)
 
 
 def only_less(before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:

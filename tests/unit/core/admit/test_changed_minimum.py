@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.core.admit.unschedulable_cache import UnschedulableCache
+from extender.core.admit.unschedulable_cache import ComparedNodes, would_be_refused
 from extender.core.log.events import GangAdmitted
 from extender.core.log.gang_phase import missing
 from extender.core.model.ids import NodeName
@@ -62,11 +62,9 @@ def test_a_lower_minimum_is_another_question_and_admits():
     tree = Tree(minimum=3, leaves="abc", nodes=2)
     refused = tree.request()
     assert tree.step() == ["GangObserved", "GangUnschedulable"]
-    cache = UnschedulableCache()
-    cache.put(tree.tree.root.uid, refused)
-    assert cache.holds(tree.tree.root.uid, tree.request())
+    assert would_be_refused(refused, tree.request(), ComparedNodes())
     tree.cluster.change_group("root", minimum=2)
-    assert not cache.holds(tree.tree.root.uid, tree.request())
+    assert not would_be_refused(refused, tree.request(), ComparedNodes())
     drafts = tree.decide()
     assert [type(draft.data) for draft in drafts] == [GangAdmitted]
     assert [g.minimum for g in drafts[0].data.groups] == [2, 1, 1, 1]
