@@ -41,7 +41,7 @@ from extender.core.reconcile.cluster_reconciliation import (
     losses_without_cause,
 )
 from extender.core.reconcile.drift import NominationDrift, ReconcileContext
-from extender.core.reconcile.incremental_reconciliation import IncrementalReconciliation
+from extender.core.reconcile.incremental_reconciliation import Reconciliation
 from extender.runtime.periodic import ObjectFaults
 from extender.runtime.stall_timer import IdleTimes
 from extender.telemetry import METRICS
@@ -149,7 +149,7 @@ class Reconciler:
         self._idle: IdleTimes[GangUid] = IdleTimes(parts.clock)  # of unused reservations
         # by root: its reservations, the time of the newest, and their plans
         self._plans: dict[GangUid, tuple[Mapping[PodUid, Reservation], int, frozenset[PlanId]]] = {}
-        self._comparison, self._terms = IncrementalReconciliation(), -1
+        self._comparison, self._terms = Reconciliation(), -1
         self._unwatched: Mapping[PodUid, Reservation] = {}  # see `ReconcileContext`
         self._nominations = NominationDrift()
         # a gang whose comparison raised an exception is compared again after a pause; the others are recorded meanwhile
@@ -163,7 +163,7 @@ class Reconciler:
         now = self._context(view, state)
         known = self._evictor.eviction_context(now.actor, now.cause, view, state)
         gangs = EachGang(self._faults.attempt)
-        # before `decide_reconcile`, which completes trees
+        # before the comparison, which completes trees
         drafts = decide_hold_ends(
             view,
             state,
@@ -215,7 +215,7 @@ class Reconciler:
         """When the state was loaded anew: compare everything, and note the members that no leader has watched since."""
         if self._terms == self._leader.terms and not self._leader.recovery_reason:
             return
-        self._comparison, self._terms = IncrementalReconciliation(), self._leader.terms
+        self._comparison, self._terms = Reconciliation(), self._leader.terms
         self._unwatched = {
             uid: reservation
             for held in state.reservations_on.values()

@@ -8,7 +8,7 @@ from extender.core.log.gang_phase import missing
 from extender.core.model.ids import NodeName
 from extender.core.planner.plan_types import Plan, Refusal
 from extender.core.planner.planning import plan
-from extender.core.reconcile.cluster_reconciliation import decide_reconcile
+from extender.core.reconcile.incremental_reconciliation import Reconciliation
 from tests.support.service.fakes import forest_of
 from tests.support.service.manifest_builders import GPU, a_group, a_node, a_pod
 from tests.unit.core.admit.test_verdict_events import Case
@@ -37,7 +37,7 @@ class Tree(Case):
     def reconcile(self):
         """Record what the cluster shows; return the names of the events."""
         view = self.cluster.seen
-        drafts = decide_reconcile(view, self.state, forest_of(view), ME)
+        drafts = Reconciliation().decide(view, self.state, forest_of(view), ME)
         self.state = fold_drafts(self.state, drafts)
         return [type(draft.data).__name__ for draft in drafts]
 
