@@ -102,7 +102,7 @@ def loop_parts(
         planner=PlannerPool(),
         requests=requests,
         idle_filter=IdlePassFilter(requests.rows),
-        preemption_policy=PreemptionPolicy(clock, wanted=settings.preemption),
+        preemption_policy=PreemptionPolicy(clock, enabled=settings.preemption),
         readmissions=Readmissions(expires_ms=settings.reservation_ttl_s * 1000),
         termination_reasons=reasons,
     )

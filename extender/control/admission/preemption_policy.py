@@ -79,8 +79,8 @@ def may_admit(
         return verdict.outcome == "waiting"  # incomplete now: `events_before_verdict` cancels it
     if not isinstance(verdict, Plan) or not verdict.assignments:
         return False
-    wanted = {claim.uid for claims in preemption.claims.values() for claim in claims}
-    return not preemption.extras or wanted <= {a.uid for a in verdict.assignments}
+    claimants = {claim.uid for claims in preemption.claims.values() for claim in claims}
+    return not preemption.extras or claimants <= {a.uid for a in verdict.assignments}
 
 
 def events_before_verdict(
@@ -213,15 +213,15 @@ class PreemptionPolicy:
     The back-off after failed preemptions is part of the state; the rest is only in memory.
     """
 
-    def __init__(self, clock: Clock, *, wanted: bool) -> None:
+    def __init__(self, clock: Clock, *, enabled: bool) -> None:
         """Prepare.
 
         Args:
             clock: For back-off.
-            wanted: Whether preemption is switched on.
+            enabled: Whether preemption is switched on.
         """
         self._clock = clock
-        self.wanted = wanted
+        self.enabled = enabled
         self._last: defaultdict[GangUid, _LastSearch] = defaultdict(_LastSearch)
         self._lowest: int | None = None  # priority of running pods; None: no pod runs
         self._terminating = False  # whether a pod on a node does
@@ -286,7 +286,7 @@ class PreemptionPolicy:
         self, view: ClusterView, state: ReservationState, priority: int
     ) -> bool:
         """Return whether preemption is on, and a pod, a reservation or a claim has a lower priority."""
-        if not self.wanted:
+        if not self.enabled:
             return False
         self._look_at(view)
         held = (root.priority for root in state.gangs.values() if root.reservations)
@@ -337,7 +337,7 @@ class PreemptionPolicy:
             not_before_ms=now_ms + pause_ms,
             changed_after_ms=now_ms + min(CHANGED_PER_MS * took_ms, pause_ms),
             searched=searched,
-            answer=answer if isinstance(answer, NoPreemption) and final and self.wanted else None,
+            answer=answer if isinstance(answer, NoPreemption) and final and self.enabled else None,
         )
 
     def considered(self, uid: GangUid) -> tuple[str, ...]:

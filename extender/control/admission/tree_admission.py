@@ -305,22 +305,22 @@ class TreeAdmission:
             now.request.nodes is request.nodes or only_less(request.nodes, now.request.nodes)
         )
 
-    async def perform(self, wanted: WantedSearch, now: Moment) -> None:
+    async def perform(self, search: WantedSearch, now: Moment) -> None:
         """Search or explain a tree as it is now, if it is still pending; in its turn.
 
         Args:
-            wanted: The tree.
+            search: The tree.
             now: When the turn began.
 
         Raises:
             NotLeading: The lease was lost meanwhile.
             StoreUnavailable: An append failed.
         """
-        self._trees[wanted.uid].long = None
-        current = self._requests.about(now, wanted.tree)
+        self._trees[search.uid].long = None
+        current = self._requests.about(now, search.tree)
         if current is None:
             return
-        if wanted.work == "search" or not self._preemptions.may_follow(current, "explain"):
+        if search.work == "search" or not self._preemptions.may_follow(current, "explain"):
             await self.search(current)
         else:
             later = self._planner.explains_later(current.request)
@@ -334,22 +334,24 @@ class TreeAdmission:
 
         Capacity may have changed: on a busy cluster it always does, and the event names the input that it follows from.
         """
-        for found in self.explanations.take():
-            seen = found.tree_request
-            now = self._requests.about(moment, seen.tree)
-            if now is None or not isinstance(found.verdict, Refusal):
+        for explained in self.explanations.take():
+            refused = explained.tree_request
+            now = self._requests.about(moment, refused.tree)
+            if now is None or not isinstance(explained.verdict, Refusal):
                 continue
             uid = now.tree.root.uid
             root = moment.pending.gangs.get(uid)
-            answered = TreeRequest(now.tree, seen.request, moment)
-            note = self._held_for_others(answered, found.verdict)
-            considered = (*note, *found.judged.notes)
-            same_tree = (seen.request.root, seen.request.shapes) == (
+            answered = TreeRequest(now.tree, refused.request, moment)
+            note = self._held_for_others(answered, explained.verdict)
+            considered = (*note, *explained.judged.notes)
+            same_tree = (refused.request.root, refused.request.shapes) == (
                 now.request.root,
                 now.request.shapes,
             )
-            if same_tree and is_recorded(root, found.verdict, considered):
-                self._record_verdict(answered, found.verdict, found.encoded, judged=found.judged)
+            if same_tree and is_recorded(root, explained.verdict, considered):
+                self._record_verdict(
+                    answered, explained.verdict, explained.encoded, judged=explained.judged
+                )
 
     def is_recorded_invalid(self, now: Moment, tree: Tree) -> bool:
         """Return whether the log has the current problems of an invalid tree."""
@@ -587,10 +589,10 @@ class TreeAdmission:
             return ""
         root, request = tree_request.tree.root, tree_request.request
         of_own_hold = root.uid if root.uid in state.capacity_holds else ""
-        known = self._notes.get(dict, same=(request.nodes, state.capacity_holds))
+        notes = self._notes.get(dict, same=(request.nodes, state.capacity_holds))
         key = (root.priority, of_own_hold, request.shapes)
-        if key not in known:
-            known[key] = held_against(
+        if key not in notes:
+            notes[key] = held_against(
                 view,
                 state,
                 request.nodes,
@@ -598,7 +600,7 @@ class TreeAdmission:
                 priority=root.priority,
                 gang_uid=root.uid,
             )
-        return known[key]
+        return notes[key]
 
     def _held_for_others(self, tree_request: TreeRequest, verdict: Verdict) -> tuple[str, ...]:
         """Return that a refused tree does not get free capacity because it is held for others; empty: it is not so."""
@@ -686,8 +688,10 @@ class TreeAdmission:
             )
             drafts: list[NewEvent] = []
             if pending is not None:
-                known = self._evictor.eviction_context(context.actor, context.cause, view, state)
-                drafts = events_before_verdict(view, pending, verdict, known)
+                eviction_context = self._evictor.eviction_context(
+                    context.actor, context.cause, view, state
+                )
+                drafts = events_before_verdict(view, pending, verdict, eviction_context)
             drafts += decide_verdict(
                 state,
                 tree_request.tree,
