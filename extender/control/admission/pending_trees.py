@@ -19,6 +19,7 @@ from extender.control.admission.tree_admission import (
     TreeAdmission,
 )
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
+from extender.core.admit.verdict_events import is_recorded_invalid
 from extender.core.fairness.new_gang_limits import NewGangLimits
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
@@ -202,7 +203,7 @@ class PendingTrees:
         pace = SlicePace(self._clock)
         by_namespace: dict[str, list[Tree]] = {}
         for tree in invalid:
-            if not self._admission.is_recorded_invalid(progress.now, tree) and self._may_begin(
+            if not is_recorded_invalid(progress.now.pending, tree) and self._may_begin(
                 progress.now, tree
             ):
                 by_namespace.setdefault(tree.root.key.namespace, []).append(tree)

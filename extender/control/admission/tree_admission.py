@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 
 import msgspec
-from immutables import Map
 
 from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.current_requests import CurrentRequests, TreeRequest
@@ -45,9 +44,7 @@ from extender.core.admit.verdict_events import (
 from extender.core.capacity.capacity_claims import victims_are_gone
 from extender.core.capacity.hold_progress import held_against
 from extender.core.log.events import NewEvent
-from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
@@ -120,27 +117,12 @@ class AdmissionProgress(msgspec.Struct):
     holds_up_equals: bool = False
 
 
-class _LeavesOfVictims(msgspec.Struct, frozen=True):
-    """The leaves of units that are being evicted, and what they were computed from."""
-
-    view: ClusterView
-    preemptions: Map[GangUid, PendingPreemption]
-    leaves: Mapping[GroupKey, int]
-
-
 class _LongWork(msgspec.Struct, frozen=True):
     """What a tree waits for, and the request that showed it."""
 
     request: PlanRequest
     work: DeferredWork
     took_ms: int  # of the quick plan
-
-
-class _RecordedVerdict(msgspec.Struct, frozen=True):
-    """When a verdict on a tree was last recorded, and when one with other numbers may be."""
-
-    at_ms: int  # monotonic
-    pause_ms: int = NUMBERS_FIRST_MS
 
 
 class _PendingTree(msgspec.Struct, eq=False):
@@ -152,7 +134,8 @@ class _PendingTree(msgspec.Struct, eq=False):
     held_note: str = ""  # `_held_note` of that refusal
     long: _LongWork | None = None
     overtaken: int = 0  # searches in a row whose plan did not hold any more
-    recorded: _RecordedVerdict | None = None
+    recorded_ms: int | None = None  # when a verdict was last recorded, ...
+    numbers_pause_ms: int = 0  # ... and how long after it one with other numbers is not
     explained: bool = True  # whether the last refusal is recorded with its conflict
     judged: bool = False  # whether the last refusal follows from a search for victims
 
@@ -182,7 +165,7 @@ class TreeAdmission:
         self.explanations = RefusalExplanations(parts)
         self._trees: defaultdict[GangUid, _PendingTree] = defaultdict(_PendingTree)
         self._compared = ComparedNodes()
-        self._victims: _LeavesOfVictims | None = None
+        self._victims: IdentityMemo[Mapping[GroupKey, int]] = IdentityMemo()
         self._arrival_ms = parts.arrival_ms
         self._notes: IdentityMemo[dict[tuple[object, ...], str]] = IdentityMemo()
 
@@ -353,10 +336,6 @@ class TreeAdmission:
                     answered, explained.verdict, explained.encoded, judged=explained.judged
                 )
 
-    def is_recorded_invalid(self, now: Moment, tree: Tree) -> bool:
-        """Return whether the log has the current problems of an invalid tree."""
-        return is_recorded_invalid(now.pending, tree)
-
     def record_invalid(self, now: Moment, trees: Iterable[Tree]) -> None:
         """Append the problems of invalid trees that the log does not have, all at once."""
         state, context = now.pending, self._event_context("", "tree changed")
@@ -381,7 +360,7 @@ class TreeAdmission:
         """Record the problems of an invalid tree."""
         if not tree.problems:
             return None
-        if self.is_recorded_invalid(progress.now, tree):
+        if is_recorded_invalid(progress.now.pending, tree):
             return AdmissionOutcome.INVALID_AS_BEFORE
         self.record_invalid(progress.now, [tree])
         return AdmissionOutcome.RECORDED
@@ -442,15 +421,11 @@ class TreeAdmission:
 
     def _being_evicted(self, tree_request: TreeRequest) -> AdmissionOutcome | None:
         """Return `BEING_EVICTED` if the tree is a victim itself."""
-        view, state, victims = tree_request.now.view, tree_request.now.pending, self._victims
-        if (
-            victims is None
-            or victims.view is not view
-            or victims.preemptions is not state.preemptions
-        ):
-            leaves = leaves_being_evicted(view, state)
-            victims = self._victims = _LeavesOfVictims(view, state.preemptions, leaves)
-        evicted = is_being_evicted(victims.leaves, tree_request.tree)
+        view, state = tree_request.now.view, tree_request.now.pending
+        leaves = self._victims.get(
+            lambda: leaves_being_evicted(view, state), same=(view, state.preemptions)
+        )
+        evicted = is_being_evicted(leaves, tree_request.tree)
         return AdmissionOutcome.BEING_EVICTED if evicted else None
 
     # -- the plan --------------------------------------------------------------------------------
@@ -675,8 +650,8 @@ class TreeAdmission:
         note = self._held_for_others(tree_request, verdict)
         considered, reduced = self._considered(uid, note, judged)
         as_recorded = only_numbers_differ(state.gangs.get(uid), verdict, considered)
-        last = tree.recorded
-        waits = as_recorded and last is not None and now_ms - last.at_ms < last.pause_ms
+        last_ms = tree.recorded_ms
+        waits = as_recorded and last_ms is not None and now_ms - last_ms < tree.numbers_pause_ms
         waits |= not explained and is_recorded(state.gangs.get(uid), verdict, considered)
         if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
             return  # members still arrive; a pass after the pause records their number
@@ -703,11 +678,11 @@ class TreeAdmission:
             )
             tree.explained = explained
             after = self._appends.append_nowait(drafts, encoded)
-            if drafts or last is None:
-                pause_ms = NUMBERS_FIRST_MS
-                if as_recorded and last is not None:
-                    pause_ms = min(2 * last.pause_ms, NUMBERS_MAX_MS)
-                tree.recorded = _RecordedVerdict(now_ms, pause_ms)
+            if drafts or last_ms is None:
+                tree.recorded_ms, pause_ms = now_ms, NUMBERS_FIRST_MS
+                if as_recorded and last_ms is not None:
+                    pause_ms = min(2 * tree.numbers_pause_ms, NUMBERS_MAX_MS)
+                tree.numbers_pause_ms = pause_ms
         if isinstance(verdict, Plan) and verdict.assignments:
             where = {a.uid: a.node for a in verdict.assignments}
             self._readmissions.admitted(view, after, tree_request.tree, where, now_ms)
