@@ -31,7 +31,7 @@ from extender.control.admission.preemption_search import (
 from extender.control.admission.refusal_explanations import RefusalExplanations
 from extender.control.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
 from extender.core.admit.native_gang_scheduling import bind_blockers
-from extender.core.admit.unschedulable_cache import ComparedNodes, only_less, would_be_refused
+from extender.core.admit.refusal_validity import ComparedNodes, only_less, would_be_refused
 from extender.core.admit.verdict_events import (
     EventContext,
     decide_invalid,
