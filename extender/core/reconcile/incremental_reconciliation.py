@@ -247,16 +247,19 @@ class Reconciliation:
                 are raised.
         """
         gangs = gangs or EachGang()
+        overtaken = functools.cache(lambda name: tuple(oversubscribed_on(view, state, name)))
+        current = _Compared(view, state, forest, now)
+        roots, trees = self._to_compare(current, overtaken)
+        self._open = {}
+        if not roots and not trees:
+            return []
         shared = Shared(
-            overtaken=functools.cache(lambda name: tuple(oversubscribed_on(view, state, name))),
+            overtaken=overtaken,
             taken=oversubscribed_holds(view, state),
             victims=victims_of(state),
             recreated=RecreatedLeaves(state.trees),
         )
-        current = _Compared(view, state, forest, now)
-        roots, trees = self._to_compare(current, shared)
         drafts: list[NewEvent] = []
-        self._open = {}
         for root in filter(None, map(state.gangs.get, roots)):
             compare = functools.partial(_differences, current, root, roots[root.uid], shared)
             events, is_whole = gangs.result(root.uid, root.gang, compare) or ([], True)
@@ -276,7 +279,7 @@ class Reconciliation:
         return drafts
 
     def _to_compare(
-        self, current: _Compared, shared: Shared
+        self, current: _Compared, overtaken: Callable[[NodeName], Collection[PodUid]]
     ) -> tuple[Mapping[GangUid, Collection[PodUid] | None], dict[GroupKey, None]]:
         """Return what may differ from the log: all, if something changed by time or by answers about lost members.
 
@@ -291,7 +294,7 @@ class Reconciliation:
             or any(bool(c.now.awaited or c.now.expired or c.now.over) for c in (last, current))
         ):
             return dict.fromkeys(state.gangs), dict.fromkeys(forest.populated)
-        changes = _Changes(last, current, self._open, shared.overtaken, self._roots_by_group)
+        changes = _Changes(last, current, self._open, overtaken, self._roots_by_group)
         trees = dict.fromkeys(changes.trees)
         if unknown := {uid for uid in self._open if uid not in state.gangs}:
             populated = forest.populated.items()
