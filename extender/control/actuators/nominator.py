@@ -20,6 +20,7 @@ from immutables import Map, MapMutation
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.control.published.members_to_retry import HeldBackMembers
+from extender.core.admit.changed_members import ChangedMembers
 from extender.core.admit.gate_removal_order import (
     GateRemovalStages,
     next_to_release,
@@ -29,18 +30,15 @@ from extender.core.admit.plan_request import GATE
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.reservation_state import (
-    EMPTY,
     Reservation,
     ReservationState,
     all_reservations,
     claims_of,
     reservation_of,
-    reservations_on,
 )
-from extender.core.model.cluster_view import ClusterView, changed_pods
+from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PlanId, PodUid
-from extender.core.model.object_identity import changed_keys
 from extender.core.model.pods import Pod
 from extender.core.reconcile.reservation_checks import unassigned
 from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST
@@ -110,11 +108,11 @@ class Nominator:
         self._faults: ObjectFaults[str] = ObjectFaults("nominations")
         self._promised: dict[PodUid, CapacityClaim] = {}
         self._started: Map[PodUid, PlanId] = Map()
-        self._reserved = EMPTY  # at the last run
+        self._changed_members = ChangedMembers()
+        self._changed: set[PodUid] = set()  # since the last run that was not ended by a defect
         self._let_go: dict[PodUid, PlanId] = {}  # gate removed, to be nominated if they are late
         # pods that are no members, and could take the capacity of a member
         self._others_wait = False
-        self._view = ClusterView()  # of the last run
         self._later: set[PodUid] = set()  # reserved, and waiting for their stage
         self._clearing: dict[PodUid, Pod] = {}  # pods with a stale nomination
         self._held_back = held_back
@@ -139,8 +137,8 @@ class Nominator:
         fresh: list[Reservation] = []
         in_turn: list[Reservation] = []  # topology spread: some of them may be released now
         started = self._started.mutate()
-        to_look_at, ended = self._to_look_at(state, started)
-        for reservation in to_look_at:
+        self._changed |= self._changed_members.since_last(view, state)
+        for reservation in self._to_look_at(state, started):
             uid = reservation.uid
             step = Step.WAIT  # also after a defect: it is looked at again
             if not self._faults.waits(reservation.pod):
@@ -173,38 +171,24 @@ class Nominator:
             self._queue.add(reservation.uid)
         promised = self._promised
         self._queue_promised(view, state)
-        self._clear_stale(view, (*ended, *promised))
+        self._clear_stale(view, self._changed | promised.keys())
+        self._changed = set()
 
     def _to_look_at(
         self, state: ReservationState, started: MapMutation[PodUid, PlanId]
-    ) -> tuple[list[Reservation], set[PodUid]]:
-        """Return the reservations that are new since the last run, or wait for their stage; forget those that have ended.
-
-        Returns:
-            The reservations, and the members of which one has ended.
-        """
-        before, self._reserved = self._reserved, state
-        new: dict[PodUid, Reservation] = {}
-        ended: set[PodUid] = set()
-        for node in changed_keys(before.claims_on, state.claims_on):
-            old, held = reservations_on(before, node), reservations_on(state, node)
-            ended |= {uid for uid in old if uid not in held}
-            new |= {uid: r for uid, r in held.items() if old.get(uid) is not r}
-        ended -= new.keys()
-        for uid in ended:
+    ) -> list[Reservation]:
+        """Return the reservations that are new, or wait for their stage; forget those that have ended."""
+        due: list[Reservation] = []
+        for uid in self._changed | self._later:
+            reservation = reservation_of(state, uid)
+            if reservation is not None and started.get(uid) == reservation.plan:
+                continue
             started.pop(uid, None)
-            self._later.discard(uid)
-        for uid, reservation in list(new.items()):
-            plan = started.get(uid)
-            if plan == reservation.plan:
-                del new[uid]
-            elif plan is not None:
-                del started[uid]
-        for uid in self._later - new.keys():
-            waits = reservation_of(state, uid)
-            if waits is not None:
-                new[uid] = waits
-        return list(new.values()), ended
+            if reservation is not None:
+                due.append(reservation)
+            else:
+                self._later.discard(uid)
+        return due
 
     def _release_in_turn(
         self,
@@ -247,12 +231,10 @@ class Nominator:
 
         Args:
             view: The cluster.
-            candidates: Pods whose claim or reservation has ended since the last run; pods that have changed are added.
+            candidates: Pods that have changed since the last run, or whose claim or reservation has ended.
         """
         before, self._clearing = self._clearing, {}
-        changed = changed_pods(self._view, view)
-        self._view = view
-        for uid in {*before, *candidates, *changed}:
+        for uid in {*before, *candidates}:
             pod = view.nominated.get(uid)
             if pod is not None and self._is_stale(pod):
                 self._clearing[uid] = pod

@@ -37,7 +37,7 @@ from extender.core.admit.tree_warnings import (
 )
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import GangState, ReservationState
+from extender.core.log.reservation_state import EMPTY, GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView, changed_groups, pods_by_leaf
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, PodUid
@@ -121,8 +121,9 @@ class _LastRun(NamedTuple):
     """The inputs of the last run. The next run examines only what differs from them."""
 
     view: ClusterView
-    gangs: Map[GangUid, GangState]
+    state: ReservationState
     forest: Forest
+    stall_reasons: Mapping[GangUid, str]
 
 
 class StatusReporter:
@@ -158,13 +159,9 @@ class StatusReporter:
         # Leaves none of whose members waited, while pods belong to gangs as in this map
         self._placed: set[GroupKey] = set()
         self._placed_by: Map[PodUid, GangUid] = Map()
-        self._last_run: _LastRun | None = None
-        # Inputs of the last conditions: trees whose conditions are reported, roots with their preemptions and stall reasons, templates.
-        self._trees: dict[GroupKey, Tree] = {}
-        self._gangs: Map[GangUid, GangState] = Map()
-        self._preemptions: Map[GangUid, PendingPreemption] = Map()
-        self._stall_reasons: Mapping[GangUid, str] = {}
-        self._blueprints: object = None
+        nothing = Forest(trees={}, root_of={}, orphans={}, populated={})
+        self._last = _LastRun(ClusterView(generation=-1), EMPTY, nothing, {})
+        self._trees: dict[GroupKey, Tree] = {}  # whose conditions are reported
         self._inputs: tuple[Any, ...] = (None,) * 10  # of the last run
         self._native = False  # kube-scheduler writes conditions of built-in groups
         self._all_settled = False  # no leaf waits for `SETTLED_MS`, and no group for its turn
@@ -175,8 +172,6 @@ class StatusReporter:
         self._faults: ObjectFaults[str] = ObjectFaults("status reports", clock.monotonic_ms)
         self._unwarned: set[GroupKey] = set()  # roots whose warnings were not collected
         self._warned: dict[GroupKey, Mapping[GroupKey, tuple[str, ...]]] = {}  # by root
-        # Trees with members and node generation of the last warnings
-        self._looked: tuple[Mapping[GroupKey, Tree], int] = ({}, -1)
 
     def sync(
         self,
@@ -208,8 +203,10 @@ class StatusReporter:
         if native != self._native:
             # conditions get another type
             self._native, self._trees, self._orphans = native, {}, {}
+        now = _LastRun(view, state, forest, dict(stall_reasons))
+        changed_gangs = changed_keys(self._last.state.gangs, state.gangs)
         shares = _Shares()
-        for tree in self._changed_trees(view, state, forest, stall_reasons):
+        for tree in self._changed_trees(now, changed_gangs):
             if shares.take(tree.root.key.namespace, len(tree.groups)):
                 stall_reason = stall_reasons.get(tree.root.uid, "")
                 report = functools.partial(self._report_tree, view, state, tree, stall_reason)
@@ -223,7 +220,8 @@ class StatusReporter:
                 report = functools.partial(self._report_orphan, orphan)
                 if self._faults.attempt(f"condition of {key}", report):
                     self._orphans[key] = orphan
-        self._pods(view, state, forest)
+        self._pods(now, changed_gangs)
+        self._last = now
         self._all_settled &= not shares.exceeded and not self._faults
         self._prune(view, forest)
 
@@ -242,28 +240,22 @@ class StatusReporter:
             self._templates(view, tree)
         self._trees[tree.root.key] = tree
 
-    def _changed_trees(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        forest: Forest,
-        stall_reasons: Mapping[GangUid, str],
-    ) -> Iterable[Tree]:
+    def _changed_trees(self, now: _LastRun, changed_gangs: set[GangUid]) -> Iterable[Tree]:
         """Return the trees whose conditions may differ from those that were reported."""
-        reported, trees = self._trees, forest.trees
-        if view.blueprints is not self._blueprints:
-            self._blueprints = view.blueprints
+        last, reported, trees = self._last, self._trees, now.forest.trees
+        if now.view.blueprints is not last.view.blueprints:
             reported.clear()
         due = {key: tree for key, tree in trees.items() if reported.get(key) is not tree}
-        uids = changed_keys(self._gangs, state.gangs)
-        uids |= changed_keys(self._preemptions, state.preemptions)
+        uids = changed_gangs | changed_keys(last.state.preemptions, now.state.preemptions)
         uids |= {
             uid
-            for uid in stall_reasons.keys() | self._stall_reasons.keys()
-            if stall_reasons.get(uid) != self._stall_reasons.get(uid)
+            for uid in now.stall_reasons.keys() | last.stall_reasons.keys()
+            if now.stall_reasons.get(uid) != last.stall_reasons.get(uid)
         }
         gangs = {
-            uid: root for uid in uids if (root := state.gangs.get(uid) or self._gangs.get(uid))
+            uid: root
+            for uid in uids
+            if (root := now.state.gangs.get(uid) or last.state.gangs.get(uid))
         }
         keys = {group_key_of(root) for root in gangs.values()}
         if undecided := uids - gangs.keys():  # the log has no event about them
@@ -271,8 +263,6 @@ class StatusReporter:
         for key in keys & trees.keys():
             reported.pop(key, None)
             due[key] = trees[key]
-        self._gangs, self._preemptions = state.gangs, state.preemptions
-        self._stall_reasons = dict(stall_reasons)
         return due.values()
 
     def _prune(self, view: ClusterView, forest: Forest) -> None:
@@ -345,9 +335,8 @@ class StatusReporter:
                 )
 
     def _warnings(self, view: ClusterView, forest: Forest) -> None:
-        trees, (looked_at, generation) = forest.populated, self._looked
-        self._looked = (trees, view.generation)
-        if generation == view.generation:
+        trees, looked_at = forest.populated, self._last.forest.populated
+        if self._last.view.generation == view.generation:
             changed = changed_keys(looked_at, trees) | self._unwarned
         else:
             changed = {*looked_at, *trees}
@@ -375,14 +364,14 @@ class StatusReporter:
                     self._jobs.add(_group_event(view.groups[key], text))
         self._warned[tree.root.key] = now
 
-    def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
+    def _pods(self, run: _LastRun, changed_gangs: set[GangUid]) -> None:
         """Queue Events about the members that wait, where a reason has changed and lasts."""
-        previous, self._last_run = self._last_run, _LastRun(view, state.gangs, forest)
-        changed = pods_by_leaf(previous.view, view) if previous is not None else {}
+        view, state, forest = run.view, run.state, run.forest
+        changed = pods_by_leaf(self._last.view, view)
         if self._placed_by is not state.gang_of:
             self._placed_by = state.gang_of
             self._placed.clear()
-        for leaf in self._leaves_to_look_at(previous, changed, view, state, forest):
+        for leaf in self._leaves_to_look_at(run, changed, changed_gangs):
             if leaf in self._placed:
                 now = (pod for _, pod in changed.get(leaf, ()) if pod is not None)
                 if not any(_waits(pod, state) for pod in now):
@@ -411,24 +400,17 @@ class StatusReporter:
             self._unsettled.add(leaf)
 
     def _leaves_to_look_at(
-        self,
-        previous: _LastRun | None,
-        changed: Mapping[GroupKey, object],
-        view: ClusterView,
-        state: ReservationState,
-        forest: Forest,
+        self, now: _LastRun, changed: Mapping[GroupKey, object], changed_gangs: set[GangUid]
     ) -> Collection[GroupKey]:
         """Return the leaves whose reason may differ from that of the last run; `changed` are those with other pods."""
-        if previous is None:
-            return tuple(view.members)
-        roots = changed_keys(previous.forest.trees, forest.trees)
-        for uid in changed_keys(previous.gangs, state.gangs):
-            root = state.gangs.get(uid) or previous.gangs[uid]
-            roots.add(group_key_of(root))
-        leaves = self._unsettled | changed.keys() | changed_groups(previous.view, view)
-        leaves |= changed_keys(previous.forest.orphans, forest.orphans)
-        for trees in (previous.forest.trees, forest.trees):
-            for tree in map(trees.get, roots):
+        last, forests = self._last, (self._last.forest, now.forest)
+        roots = changed_keys(*(forest.trees for forest in forests))
+        for uid in changed_gangs:
+            roots.add(group_key_of(now.state.gangs.get(uid) or last.state.gangs[uid]))
+        leaves = self._unsettled | changed.keys() | changed_groups(last.view, now.view)
+        leaves |= changed_keys(*(forest.orphans for forest in forests))
+        for forest in forests:
+            for tree in map(forest.trees.get, roots):
                 if tree is not None:
                     leaves.update(tree.members)
         return leaves

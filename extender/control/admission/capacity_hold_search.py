@@ -126,18 +126,18 @@ class CapacityHoldSearch:
             },
         )
 
-    async def perform(self, wanted: WantedSearch, now: Moment) -> None:
+    async def perform(self, search: WantedSearch, now: Moment) -> None:
         """Search where capacity could be held for a tree, and append the hold; in its turn.
 
         Args:
-            wanted: The tree.
+            search: The tree.
             now: When the turn began.
 
         Raises:
             NotLeading: The lease was lost meanwhile.
             StoreUnavailable: An append failed.
         """
-        current = self._requests.about(now, wanted.tree)
+        current = self._requests.about(now, search.tree)
         if current is None:
             return
         requests = self._requests.for_hold(current)
@@ -145,18 +145,18 @@ class CapacityHoldSearch:
         try:
             place, now = await self._place(requests, now)
         except BrokenProcessPool:  # twice on the same input
-            log.exception("planner process died", extra={"root": wanted.tree.root.key.path})
+            log.exception("planner process died", extra={"root": search.tree.root.key.path})
             place = None
         if not isinstance(place, _Place):
-            self._pause(wanted.uid, beside, place, now)
+            self._pause(search.uid, beside, place, now)
             return
-        newest = self._requests.about(now, wanted.tree)
+        newest = self._requests.about(now, search.tree)
         if newest is None or not self._is_current(newest, place):
             until_ms = self._clock.monotonic_ms() + CHANGED_MS
-            self._pauses[wanted.uid] = _Pause(until_ms, AGAIN_MS // 2)
+            self._pauses[search.uid] = _Pause(until_ms, AGAIN_MS // 2)
             return
         # whatever ends the hold: at most one in this time, so that the log does not grow fast
-        self._pauses[wanted.uid] = _Pause(self._clock.monotonic_ms() + AGAIN_MS, AGAIN_MS // 2)
+        self._pauses[search.uid] = _Pause(self._clock.monotonic_ms() + AGAIN_MS, AGAIN_MS // 2)
         self._append(newest, place)
         await self._appends.flush()
         self._wakeup.wake()
@@ -165,15 +165,15 @@ class CapacityHoldSearch:
         self, requests: HoldRequests, now: Moment
     ) -> tuple[_Place | HoldRefusal, Moment]:
         """Return the place for which the fewest pods must leave, or why no capacity is held, and the moment of the last answer."""
-        search, found = requests.search(), None
+        search, last_place = requests.search(), None
         request = next(search)
         while True:
             place, now = await self._planned(request)
-            found = place or found
+            last_place = place or last_place
             try:
                 request = search.send(place.plan if place is not None else None)
             except StopIteration as end:
-                return end.value or found or NO_PLACE, now
+                return end.value or last_place or NO_PLACE, now
 
     async def _planned(self, request: PlanRequest) -> tuple[_Place | None, Moment]:
         encoded = self._planner.encode(request)

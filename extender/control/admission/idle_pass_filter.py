@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from extender.core.admit.plan_request import TreePart
-from extender.core.admit.unschedulable_cache import only_less
+from extender.core.admit.refusal_validity import only_less
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView

@@ -25,7 +25,6 @@ from extender.control.published.pass_result import PublishedPass
 from extender.control.published.shared_state import LoopExchange
 from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.admit.readmission_backoff import Readmissions
-from extender.core.admit.unschedulable_cache import UnschedulableCache
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock, DecisionInputs
 from extender.settings import Settings
@@ -56,7 +55,6 @@ class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
     requests: RequestBuilder
     idle_filter: IdlePassFilter
     # what is remembered from pass to pass
-    refusals: UnschedulableCache
     preemption_policy: PreemptionPolicy
     readmissions: Readmissions
     termination_reasons: TerminationReasons
@@ -104,8 +102,7 @@ def loop_parts(
         planner=PlannerPool(),
         requests=requests,
         idle_filter=IdlePassFilter(requests.rows),
-        refusals=UnschedulableCache(),
-        preemption_policy=PreemptionPolicy(clock, wanted=settings.preemption),
+        preemption_policy=PreemptionPolicy(clock, enabled=settings.preemption),
         readmissions=Readmissions(expires_ms=settings.reservation_ttl_s * 1000),
         termination_reasons=reasons,
     )

@@ -19,6 +19,7 @@ from extender.control.admission.tree_admission import (
     TreeAdmission,
 )
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
+from extender.core.admit.verdict_events import is_recorded_invalid
 from extender.core.fairness.new_gang_limits import NewGangLimits
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
@@ -59,9 +60,9 @@ class PendingTrees:
         self._published = parts.exchange.published
         self._limited: set[str] = set()  # namespaces with gangs that wait for that reason
 
-    async def _perform(self, wanted: WantedSearch, now: Moment) -> None:
-        perform = self._holds.perform if wanted.work == "hold" else self._admission.perform
-        await perform(wanted, now)
+    async def _perform(self, search: WantedSearch, now: Moment) -> None:
+        perform = self._holds.perform if search.work == "hold" else self._admission.perform
+        await perform(search, now)
 
     def publish_pauses(self, now: Moment) -> None:
         """Publish which trees are deferred because they were released again and again without a cause, or pause otherwise."""
@@ -133,14 +134,14 @@ class PendingTrees:
         for _, equals in groupby(pending, key=lambda tree: tree.root.priority):
             used_ms: Counter[str] = Counter()
             late = []
-            for seen in equals:
-                namespace = seen.root.key.namespace
-                if not self._may_begin(progress.now, seen):
+            for tree in equals:
+                namespace = tree.root.key.namespace
+                if not self._may_begin(progress.now, tree):
                     continue
                 if used_ms[namespace] >= NAMESPACE_MS:
-                    late.append(seen)
+                    late.append(tree)
                 else:
-                    used_ms[namespace] += await self._try(seen, progress, pace)
+                    used_ms[namespace] += await self._try(tree, progress, pace)
             await self._try_late(late, progress, pace)
 
     async def _try_late(
@@ -148,13 +149,13 @@ class PendingTrees:
     ) -> None:
         """Try trees of namespaces that took long, for `LATE_MS`; the next pass begins with the others of them."""
         used_ms = 0
-        for seen in sorted(late, key=lambda tree: tree.root.uid in self._tried_late):
+        for tree in sorted(late, key=lambda tree: tree.root.uid in self._tried_late):
             if used_ms >= LATE_MS:
                 progress.all_stay_refused = False
                 self._wakeup.wake()
                 return
-            self._tried_late.add(seen.root.uid)
-            used_ms += await self._try(seen, progress, pace)
+            self._tried_late.add(tree.root.uid)
+            used_ms += await self._try(tree, progress, pace)
         self._tried_late -= {tree.root.uid for tree in late}
 
     def _may_begin(self, now: Moment, tree: Tree) -> bool:
@@ -180,10 +181,10 @@ class PendingTrees:
             )
         self._limited = limited
 
-    async def _try(self, seen: Tree, progress: AdmissionProgress, pace: SlicePace) -> int:
+    async def _try(self, tree: Tree, progress: AdmissionProgress, pace: SlicePace) -> int:
         """Try a tree as it is now; return how many milliseconds that took."""
         began_ms = self._clock.monotonic_ms()
-        outcome = await self._admit_alone(seen, progress)
+        outcome = await self._admit_alone(tree, progress)
         progress.all_stay_refused &= outcome is not None and outcome.stays_refused
         took_ms = self._clock.monotonic_ms() - began_ms
         await pace.yield_if_due()
@@ -201,12 +202,12 @@ class PendingTrees:
             return await self._admission.admit(tree, progress, last=last)
         return None
 
-    async def _record_invalid(self, found: Sequence[Tree], progress: AdmissionProgress) -> None:
+    async def _record_invalid(self, invalid: Sequence[Tree], progress: AdmissionProgress) -> None:
         """Record why trees are invalid, `INVALID_PER_PASS` of them, by turns of their namespaces; the next pass goes on."""
         pace = SlicePace(self._clock)
         by_namespace: dict[str, list[Tree]] = {}
-        for tree in found:
-            if not self._admission.is_recorded_invalid(progress.now, tree) and self._may_begin(
+        for tree in invalid:
+            if not is_recorded_invalid(progress.now.pending, tree) and self._may_begin(
                 progress.now, tree
             ):
                 by_namespace.setdefault(tree.root.key.namespace, []).append(tree)
@@ -237,10 +238,10 @@ class PendingTrees:
 
     def _retain(self, pending: Sequence[Tree]) -> None:
         """Forget all trees that are not pending any more."""
-        wanted = {tree.root.uid for tree in pending}
-        self._admission.retain(wanted)
-        self.searches.retain(wanted)
-        self._limits.retain(wanted, self._clock.monotonic_ms())
-        self._preemption_policy.retain(wanted)
-        self._tried_late &= wanted
-        self._builder.retain(wanted)
+        roots = {tree.root.uid for tree in pending}
+        self._admission.retain(roots)
+        self.searches.retain(roots)
+        self._limits.retain(roots, self._clock.monotonic_ms())
+        self._preemption_policy.retain(roots)
+        self._tried_late &= roots
+        self._builder.retain(roots)

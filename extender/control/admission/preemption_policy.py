@@ -7,6 +7,7 @@ are gone and it still does not fit, the preemption is cancelled.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -81,8 +82,8 @@ def may_admit(
         return verdict.outcome == "waiting"  # incomplete now: `events_before_verdict` cancels it
     if not isinstance(verdict, Plan) or not verdict.assignments:
         return False
-    wanted = {claim.uid for claims in preemption.claims.values() for claim in claims}
-    return not preemption.extras or wanted <= {a.uid for a in verdict.assignments}
+    claimants = {claim.uid for claims in preemption.claims.values() for claim in claims}
+    return not preemption.extras or claimants <= {a.uid for a in verdict.assignments}
 
 
 def events_before_verdict(
@@ -196,26 +197,32 @@ def _asks_of(tree: Tree) -> tuple[object, ...]:
     return (groups, pods)
 
 
+class _LastSearch(msgspec.Struct, eq=False):
+    """What is remembered about the last search for victims of a tree; times are monotonic, in milliseconds."""
+
+    not_before_ms: int = 0  # the end of the pause
+    changed_after_ms: int = 0  # from then on a change ends the pause
+    searched: SearchedCapacity | None = None  # by the search that began the pause
+    incomplete: bool = False  # whether the tree was incomplete when the pause began
+    answer: NoPreemption | None = None  # why it has no victims
+
+
 class PreemptionPolicy:
     """Decides which trees may preempt now, and keeps the reasons of the last search.
 
     The back-off after failed preemptions is part of the state; the rest is only in memory.
     """
 
-    def __init__(self, clock: Clock, *, wanted: bool) -> None:
+    def __init__(self, clock: Clock, *, enabled: bool) -> None:
         """Prepare.
 
         Args:
             clock: For back-off.
-            wanted: Whether preemption is switched on.
+            enabled: Whether preemption is switched on.
         """
         self._clock = clock
-        self.wanted = wanted
-        self._not_before: dict[GangUid, int] = {}
-        self._searched: dict[GangUid, SearchedCapacity] = {}  # by the search that began the pause
-        self._changed_after: dict[GangUid, int] = {}  # a change ends the pause then
-        self._incomplete: set[GangUid] = set()  # trees that were incomplete when their pause began
-        self._considered: dict[GangUid, NoPreemption] = {}
+        self.enabled = enabled
+        self._last: defaultdict[GangUid, _LastSearch] = defaultdict(_LastSearch)
         self._lowest: int | None = None  # priority of running pods; None: no pod runs
         self._terminating = False  # whether a pod on a node does
         self._lowest_ms = -LOWEST_MS
@@ -238,12 +245,12 @@ class PreemptionPolicy:
         uid = tree.root.uid
         if uid in state.preemptions:
             return False
-        now_ms = self._clock.monotonic_ms()
-        paused = now_ms < self._not_before.get(uid, 0)
-        if paused and complete and uid in self._incomplete:
-            paused = False
-        if paused and not self._has_changed(view, state, tree, now_ms):
-            return False
+        last, now_ms = self._last[uid], self._clock.monotonic_ms()
+        if now_ms < last.not_before_ms and not (complete and last.incomplete):
+            # capacity that the search did not count ends the pause
+            searched = last.searched if now_ms >= last.changed_after_ms else None
+            if searched is None or not searched.has_more(view, state, tree):
+                return False
         root = state.gangs.get(uid)
         if root is not None and root.phase == "admitted":
             return False
@@ -263,29 +270,19 @@ class PreemptionPolicy:
 
     def pauses(self, uid: GangUid) -> bool:
         """Return whether a tree must not search victims now, unless capacity comes."""
-        return self._clock.monotonic_ms() < self._not_before.get(uid, 0)
+        return self._clock.monotonic_ms() < self._last[uid].not_before_ms
 
     def searches_again_us(self, state: ReservationState) -> Mapping[GangUid, int]:
         """Return when victims are searched again for each tree that pauses, in microseconds since the epoch; never where it is off."""
         now_ms, now_us = self._clock.monotonic_ms(), self._clock.now_us()
         again_us = {
             uid: max(
-                now_us + (until_ms - now_ms) * 1000,
+                now_us + (last.not_before_ms - now_ms) * 1000,
                 next_preemption_us(state.gangs[uid]) if uid in state.gangs else 0,
             )
-            for uid, until_ms in (self._not_before.items() if self.wanted else ())
+            for uid, last in (self._last.items() if self.enabled else ())
         }
         return {uid: time_us for uid, time_us in again_us.items() if time_us > now_us}
-
-    def _has_changed(
-        self, view: ClusterView, state: ReservationState, tree: Tree, now_ms: int
-    ) -> bool:
-        """Return whether the pause after a search ends because capacity has come that the search did not count."""
-        uid = tree.root.uid
-        searched = self._searched.get(uid)
-        if searched is None or now_ms < self._changed_after.get(uid, 0):
-            return False
-        return searched.has_more(view, state, tree)
 
     def _look_at(self, view: ClusterView) -> None:
         """Find the lowest priority of running pods and whether one terminates, not more often than `LOWEST_MS`."""
@@ -301,7 +298,7 @@ class PreemptionPolicy:
         self, view: ClusterView, state: ReservationState, priority: int
     ) -> bool:
         """Return whether preemption is on, and a pod, a reservation or a claim has a lower priority."""
-        if not self.wanted:
+        if not self.enabled:
             return False
         self._look_at(view)
         held = (root.priority for root in state.gangs.values() if root.reservations)
@@ -319,15 +316,12 @@ class PreemptionPolicy:
         root = state.gangs.get(uid)
         if root is not None and root.phase == "admitted":
             return
-        now_ms = self._clock.monotonic_ms()
-        if now_ms < self._not_before.get(uid, 0):
+        last, now_ms = self._last[uid], self._clock.monotonic_ms()
+        if now_ms < last.not_before_ms:
             return
-        self._not_before[uid] = now_ms + AGAIN_MS
+        last.not_before_ms = now_ms + AGAIN_MS
         waits = isinstance(verdict, Refusal) and verdict.outcome == "waiting"
-        if waits or uid in state.preemptions:
-            self._incomplete.add(uid)
-        else:
-            self._incomplete.discard(uid)
+        last.incomplete = waits or uid in state.preemptions
 
     def answered(
         self,
@@ -346,44 +340,38 @@ class PreemptionPolicy:
         """
         now_ms = self._clock.monotonic_ms()
         pause_ms = min(max(AGAIN_MS, AGAIN_PER_MS * took_ms), max(PAUSE_MS_MAX, took_ms))
-        self._not_before[uid] = now_ms + pause_ms
-        self._changed_after[uid] = now_ms + min(CHANGED_PER_MS * took_ms, pause_ms)
-        self._incomplete.discard(uid)
-        self._searched.pop(uid, None)
-        if searched is not None:
-            self._searched[uid] = searched
-        kept = isinstance(answer, NoPreemption) and answer.cause in {
+        final = isinstance(answer, NoPreemption) and answer.cause in {
             "impossible",
             "unknown",
             "never",
         }
-        self._considered.pop(uid, None)
-        if isinstance(answer, NoPreemption) and kept and self.wanted:
-            self._considered[uid] = answer
+        self._last[uid] = _LastSearch(
+            not_before_ms=now_ms + pause_ms,
+            changed_after_ms=now_ms + min(CHANGED_PER_MS * took_ms, pause_ms),
+            searched=searched,
+            answer=answer if isinstance(answer, NoPreemption) and final and self.enabled else None,
+        )
 
     def considered(self, uid: GangUid) -> tuple[str, ...]:
         """Return the reasons of the last search that found no victims, marked as older than now."""
-        found = self._considered.get(uid)
-        return tuple(f"{EARLIER}{text}" for text in found.reasons) if found is not None else ()
+        answer = self._last[uid].answer
+        return tuple(f"{EARLIER}{text}" for text in answer.reasons) if answer is not None else ()
 
     def considered_reduced(self, uid: GangUid) -> tuple[str, ...]:
         """Return these reasons without names of other namespaces; empty: there are none in them."""
-        found = self._considered.get(uid)
-        return tuple(f"{EARLIER}{text}" for text in found.reduced) if found is not None else ()
+        answer = self._last[uid].answer
+        return tuple(f"{EARLIER}{text}" for text in answer.reduced) if answer is not None else ()
 
     def allow_retry(self, decided: Iterable[NewEvent]) -> None:
         """End the pause of preemptors whose capacity another one takes over by these drafts."""
         for draft in decided:
             if isinstance(draft.data, PreemptionCancelled) and draft.data.reason == "taken-over":
-                self._not_before.pop(draft.gang_uid, None)
+                self._last[draft.gang_uid].not_before_ms = 0
 
     def retain(self, roots: set[GangUid]) -> None:
         """Forget all other trees."""
-        self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
-        self._incomplete &= roots
-        self._considered = {uid: c for uid, c in self._considered.items() if uid in roots}
-        self._searched = {uid: s for uid, s in self._searched.items() if uid in roots}
-        self._changed_after = {uid: t for uid, t in self._changed_after.items() if uid in roots}
+        for uid in self._last.keys() - roots:
+            del self._last[uid]
 
 
 def _lowest_priority(view: ClusterView) -> int | None:

@@ -141,11 +141,11 @@ class PreemptionSearch:
         view, state, forest = current.now.view, current.now.pending, current.now.forest
         cause = f"cluster revision {view.revision}"
         context = new_event_context(self._clock, self._settings, encoded.digest, cause)
-        known = self._evictor.eviction_context(context.actor, context.cause, view, state)
+        eviction_context = self._evictor.eviction_context(context.actor, context.cause, view, state)
         *first, planned = decide_preemption(
             view, state, forest, current.tree, request, answer, context
         )
-        drafts = [*first, *takeovers_by_plan(view, state, planned, known), planned]
+        drafts = [*first, *takeovers_by_plan(view, state, planned, eviction_context), planned]
         self._policy.answered(current.tree.root.uid, None, took_ms)
         self._policy.allow_retry(drafts)
         self._appends.append_nowait(drafts, encoded)

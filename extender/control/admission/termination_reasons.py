@@ -74,28 +74,28 @@ class TerminationReasons:
             task.cancel()
 
     async def _look_up(self, losses: list[MemberTerminated | Reservation]) -> None:
-        found: dict[PodUid, PodEnd | None] = dict.fromkeys(loss.uid for loss in losses)
+        ends: dict[PodUid, PodEnd | None] = dict.fromkeys(loss.uid for loss in losses)
         try:
             async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
                 for loss in losses:
-                    group.create_task(self._look_up_one(loss, found))
+                    group.create_task(self._look_up_one(loss, ends))
         except TimeoutError:
-            unknown = sum(end is None for end in found.values())
+            unknown = sum(end is None for end in ends.values())
             log.warning("how members ended is not known in time", extra={"unknown": unknown})
         finally:
-            self.known = {**self.known, **found}
-            self.awaited -= found.keys()
+            self.known = {**self.known, **ends}
+            self.awaited -= ends.keys()
             self._wake()
 
     async def _look_up_one(
-        self, lost: MemberTerminated | Reservation, found: dict[PodUid, PodEnd | None]
+        self, lost: MemberTerminated | Reservation, ends: dict[PodUid, PodEnd | None]
     ) -> None:
         namespace, _, name = lost.pod.partition("/")
         ref = PodRef(namespace=namespace, name=name, uid=lost.uid)
         async with self._turns:
             with self._faults.alone(lost.pod):
                 try:
-                    found[lost.uid] = await self._cluster.ending(ref)
+                    ends[lost.uid] = await self._cluster.ending(ref)
                 except (RequestRejected, ClusterUnavailable) as problem:
                     log.info(
                         "how a member ended is not known",

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 
 import msgspec
-from immutables import Map
 
 from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.current_requests import CurrentRequests, TreeRequest
@@ -32,7 +31,7 @@ from extender.control.admission.preemption_search import (
 from extender.control.admission.refusal_explanations import RefusalExplanations
 from extender.control.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
 from extender.core.admit.native_gang_scheduling import bind_blockers
-from extender.core.admit.unschedulable_cache import UnschedulableCache, only_less
+from extender.core.admit.refusal_validity import ComparedNodes, only_less, would_be_refused
 from extender.core.admit.verdict_events import (
     EventContext,
     decide_invalid,
@@ -45,9 +44,7 @@ from extender.core.admit.verdict_events import (
 from extender.core.capacity.capacity_claims import victims_are_gone
 from extender.core.capacity.hold_progress import held_against
 from extender.core.log.events import NewEvent
-from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
@@ -120,14 +117,6 @@ class AdmissionProgress(msgspec.Struct):
     holds_up_equals: bool = False
 
 
-class _LeavesOfVictims(msgspec.Struct, frozen=True):
-    """The leaves of units that are being evicted, and what they were computed from."""
-
-    view: ClusterView
-    preemptions: Map[GangUid, PendingPreemption]
-    leaves: Mapping[GroupKey, int]
-
-
 class _LongWork(msgspec.Struct, frozen=True):
     """What a tree waits for, and the request that showed it."""
 
@@ -136,11 +125,19 @@ class _LongWork(msgspec.Struct, frozen=True):
     took_ms: int  # of the quick plan
 
 
-class _RecordedVerdict(msgspec.Struct, frozen=True):
-    """When a verdict on a tree was last recorded, and when one with other numbers may be."""
+class _PendingTree(msgspec.Struct, eq=False):
+    """What is remembered about a pending tree beside the log; times are monotonic, in milliseconds."""
 
-    at_ms: int  # monotonic
-    pause_ms: int = NUMBERS_FIRST_MS
+    not_before_ms: int = 0  # the end of its pause
+    arrives_until_ms: int | None = None  # new and incomplete until then
+    refused: PlanRequest | None = None  # the request of the last refusal
+    held_note: str = ""  # `_held_note` of that refusal
+    long: _LongWork | None = None
+    overtaken: int = 0  # searches in a row whose plan did not hold any more
+    recorded_ms: int | None = None  # when a verdict was last recorded, ...
+    numbers_pause_ms: int = 0  # ... and how long after it one with other numbers is not
+    explained: bool = True  # whether the last refusal is recorded with its conflict
+    judged: bool = False  # whether the last refusal follows from a search for victims
 
 
 class TreeAdmission:
@@ -161,25 +158,15 @@ class TreeAdmission:
         self._appends = parts.appends
         self._evictor = parts.evictor
         self._planner = parts.planner
-        self._refusals = parts.refusals
         self._preemption_policy = parts.preemption_policy
         self._readmissions = parts.readmissions
         self._requests = requests
         self._preemptions = preemptions
         self.explanations = RefusalExplanations(parts)
-        self._not_before: dict[GangUid, int] = {}  # monotonic, in milliseconds
-        self._recorded: dict[GangUid, _RecordedVerdict] = {}
-        self._unexplained: set[GangUid] = (
-            set()
-        )  # whose last refusal is recorded without its conflict
-        self._victims: _LeavesOfVictims | None = None
-        self._long: dict[GangUid, _LongWork] = {}
-        self._as_before = UnschedulableCache()  # requests of `_long`
+        self._trees: defaultdict[GangUid, _PendingTree] = defaultdict(_PendingTree)
+        self._compared = ComparedNodes()
+        self._victims: IdentityMemo[Mapping[GroupKey, int]] = IdentityMemo()
         self._arrival_ms = parts.arrival_ms
-        self._arriving: dict[GangUid, int] = {}  # new and incomplete until then, monotonic, in ms
-        self._overtaken: Counter[GangUid] = Counter()
-        self._judged: set[GangUid] = set()  # whose last refusal follows from a search for victims
-        self._noted: dict[GangUid, str] = {}  # `_held_note` of each refusal that may hold
         self._notes: IdentityMemo[dict[tuple[object, ...], str]] = IdentityMemo()
 
     async def admit(
@@ -192,24 +179,18 @@ class TreeAdmission:
             progress: Of this pass, as it is now; the tree is added to it if it must be looked at again.
             last: Whether possible takeovers of its capacity have been decided.
         """
-        if tree.problems:
-            if self.is_recorded_invalid(progress.now, tree):
-                return AdmissionOutcome.INVALID_AS_BEFORE
-            self.record_invalid(progress.now, [tree])
-            return AdmissionOutcome.RECORDED
-        waits = self._waits(tree, progress)
-        if waits is not None:
-            return waits
+        outcome = self._invalid(tree, progress) or self._waits(tree, progress)
+        if outcome is not None:
+            return outcome
         current = self._requests.about(progress.now, tree)
         if current is None:
             return AdmissionOutcome.NOT_PENDING
-        if self._refused_at_bind(current):
-            return AdmissionOutcome.RECORDED
-        if self._refusal_holds(current):
-            return AdmissionOutcome.REFUSAL_HOLDS
-        if is_being_evicted(self._leaves_of_victims(progress.now), current.tree):
-            return AdmissionOutcome.BEING_EVICTED
-        return await self._plan(current, progress, last=last)
+        return (
+            self._refused_at_bind(current)
+            or self._refusal_holds(current)
+            or self._being_evicted(current)
+            or await self._plan(current, progress, last=last)
+        )
 
     async def search(self, tree_request: TreeRequest) -> None:
         """Plan a tree in the planner process, and append the answer if the request is still current; in its turn.
@@ -228,7 +209,7 @@ class TreeAdmission:
             verdict, took_ms, moment = await self._searches.away(self._planner.plan(encoded))
         except BrokenProcessPool:  # twice on the same input
             log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
-            self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
+            self._trees[uid].not_before_ms = self._clock.monotonic_ms() + CRASHED_MS
             return
         METRICS.planned(verdict, took_ms)
         now = self._requests.about(moment, tree_request.tree)
@@ -238,11 +219,11 @@ class TreeAdmission:
         if isinstance(verdict, Plan) and verdict.assignments:
             self._backoff.placed(uid)
             if now.request == request or still_holds(request, verdict, now.request):
-                self._overtaken.pop(uid, None)
+                self._trees[uid].overtaken = 0
                 self._record_verdict(answered, verdict, encoded)
             else:
                 # the cluster has changed: the next pass plans again
-                self._overtaken[uid] += 1
+                self._trees[uid].overtaken += 1
                 self._wakeup.wake()
             return
         if self._is_late(now, request, verdict):
@@ -295,7 +276,7 @@ class TreeAdmission:
     def _pause(self, uid: GangUid, request: PlanRequest, verdict: Verdict, took_ms: int) -> None:
         pause_ms = self._backoff.answered(uid, request, verdict, took_ms)
         pause_ms = max(pause_ms, PAUSE_PER_MS * took_ms)
-        self._not_before[uid] = self._clock.monotonic_ms() + pause_ms
+        self._trees[uid].not_before_ms = self._clock.monotonic_ms() + pause_ms
 
     def _is_late(self, now: TreeRequest, request: PlanRequest, verdict: Verdict) -> bool:
         """Return whether a refusal must not end a preemption that was planned, or got capacity, during the search."""
@@ -307,22 +288,22 @@ class TreeAdmission:
             now.request.nodes is request.nodes or only_less(request.nodes, now.request.nodes)
         )
 
-    async def perform(self, wanted: WantedSearch, now: Moment) -> None:
+    async def perform(self, search: WantedSearch, now: Moment) -> None:
         """Search or explain a tree as it is now, if it is still pending; in its turn.
 
         Args:
-            wanted: The tree.
+            search: The tree.
             now: When the turn began.
 
         Raises:
             NotLeading: The lease was lost meanwhile.
             StoreUnavailable: An append failed.
         """
-        self._long.pop(wanted.uid, None)
-        current = self._requests.about(now, wanted.tree)
+        self._trees[search.uid].long = None
+        current = self._requests.about(now, search.tree)
         if current is None:
             return
-        if wanted.work == "search" or not self._preemptions.may_follow(current, "explain"):
+        if search.work == "search" or not self._preemptions.may_follow(current, "explain"):
             await self.search(current)
         else:
             later = self._planner.explains_later(current.request)
@@ -336,26 +317,24 @@ class TreeAdmission:
 
         Capacity may have changed: on a busy cluster it always does, and the event names the input that it follows from.
         """
-        for found in self.explanations.take():
-            seen = found.tree_request
-            now = self._requests.about(moment, seen.tree)
-            if now is None or not isinstance(found.verdict, Refusal):
+        for explained in self.explanations.take():
+            refused = explained.tree_request
+            now = self._requests.about(moment, refused.tree)
+            if now is None or not isinstance(explained.verdict, Refusal):
                 continue
             uid = now.tree.root.uid
             root = moment.pending.gangs.get(uid)
-            answered = TreeRequest(now.tree, seen.request, moment)
-            note = self._held_for_others(answered, found.verdict)
-            considered = (*note, *found.judged.notes)
-            same_tree = (seen.request.root, seen.request.shapes) == (
+            answered = TreeRequest(now.tree, refused.request, moment)
+            note = self._held_for_others(answered, explained.verdict)
+            considered = (*note, *explained.judged.notes)
+            same_tree = (refused.request.root, refused.request.shapes) == (
                 now.request.root,
                 now.request.shapes,
             )
-            if same_tree and is_recorded(root, found.verdict, considered):
-                self._record_verdict(answered, found.verdict, found.encoded, judged=found.judged)
-
-    def is_recorded_invalid(self, now: Moment, tree: Tree) -> bool:
-        """Return whether the log has the current problems of an invalid tree."""
-        return is_recorded_invalid(now.pending, tree)
+            if same_tree and is_recorded(root, explained.verdict, considered):
+                self._record_verdict(
+                    answered, explained.verdict, explained.encoded, judged=explained.judged
+                )
 
     def record_invalid(self, now: Moment, trees: Iterable[Tree]) -> None:
         """Append the problems of invalid trees that the log does not have, all at once."""
@@ -368,28 +347,32 @@ class TreeAdmission:
         """Return when each tree that pauses is planned again, in microseconds since the epoch."""
         now_ms, now_us = self._clock.monotonic_ms(), self._clock.now_us()
         return {
-            uid: now_us + (until_ms - now_ms) * 1000
-            for uid, until_ms in self._not_before.items()
-            if until_ms > now_ms
+            uid: now_us + (pending.not_before_ms - now_ms) * 1000
+            for uid, pending in self._trees.items()
+            if pending.not_before_ms > now_ms
         }
 
     def paused_after(self, since_ms: int) -> bool:
         """Return whether a pause ends after a time (monotonic, in milliseconds), or has ended since."""
-        return any(until_ms > since_ms for until_ms in self._not_before.values())
+        return any(pending.not_before_ms > since_ms for pending in self._trees.values())
 
     def retain(self, roots: set[GangUid]) -> None:
         """Forget all other trees."""
-        self._refusals.keep(roots)
         self.explanations.retain(roots)
-        self._unexplained &= roots
-        self._judged &= roots
-        self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
-        self._recorded = {uid: last for uid, last in self._recorded.items() if uid in roots}
-        self._long = {uid: long for uid, long in self._long.items() if uid in roots}
-        self._as_before.keep(roots)
-        self._noted = {uid: note for uid, note in self._noted.items() if uid in roots}
-        self._overtaken = Counter({uid: n for uid, n in self._overtaken.items() if uid in roots})
-        self._arriving = {uid: t for uid, t in self._arriving.items() if uid in roots}
+        self._compared.clear()
+        for uid in self._trees.keys() - roots:
+            del self._trees[uid]
+
+    # -- before the plan -------------------------------------------------------------------------
+
+    def _invalid(self, tree: Tree, progress: AdmissionProgress) -> AdmissionOutcome | None:
+        """Record the problems of an invalid tree."""
+        if not tree.problems:
+            return None
+        if is_recorded_invalid(progress.now.pending, tree):
+            return AdmissionOutcome.INVALID_AS_BEFORE
+        self.record_invalid(progress.now, [tree])
+        return AdmissionOutcome.RECORDED
 
     def _waits(self, tree: Tree, progress: AdmissionProgress) -> AdmissionOutcome | None:
         """Return what a tree waits for before it is looked at, or None."""
@@ -402,55 +385,57 @@ class TreeAdmission:
             return AdmissionOutcome.TO_SEARCH
         return None
 
-    # -- before the plan -------------------------------------------------------------------------
-
     def _paused(self, now: Moment, tree: Tree) -> bool:
         """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.
 
         Source: `retry_time_us` and `core/admit/readmission_backoff`.
         """
-        uid = tree.root.uid
-        if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
+        pending = self._trees[tree.root.uid]
+        if self._clock.monotonic_ms() < pending.not_before_ms:
             return True
-        root = now.pending.gangs.get(uid)
+        root = now.pending.gangs.get(tree.root.uid)
         pause_us = retry_time_us(root) - self._clock.now_us() if root is not None else 0
         if pause_us <= 0:
             return self._readmissions.defers(now.view, tree, self._clock.monotonic_ms())
-        self._not_before[uid] = self._clock.monotonic_ms() + pause_us // 1000 + 1
+        pending.not_before_ms = self._clock.monotonic_ms() + pause_us // 1000 + 1
         return True
 
-    def _refused_at_bind(self, tree_request: TreeRequest) -> bool:
-        """Record a refusal, and return True, if kube-scheduler itself would never let the tree reach bind."""
+    def _refused_at_bind(self, tree_request: TreeRequest) -> AdmissionOutcome | None:
+        """Record a refusal if kube-scheduler itself would never let the tree reach bind."""
         state = tree_request.now.pending
         root = state.gangs.get(tree_request.tree.root.uid)
         if root is not None and (root.reservations or root.bound):
-            return False
+            return None
         reasons = bind_blockers(tree_request.tree, state.features)
         if not reasons:
-            return False
+            return None
         self._append_waiting(tree_request, reasons, "group scheduling of kube-scheduler")
-        return True
+        return AdmissionOutcome.RECORDED
 
-    def _refusal_holds(self, tree_request: TreeRequest) -> bool:
-        """Return whether the planner would refuse the tree again, and nothing else can help it now."""
+    def _refusal_holds(self, tree_request: TreeRequest) -> AdmissionOutcome | None:
+        """Return `REFUSAL_HOLDS` if the planner would refuse the tree again, and nothing else can help it now."""
         view, state = tree_request.now.view, tree_request.now.pending
         uid = tree_request.tree.root.uid
-        if not self._refusals.holds(uid, tree_request.request):
-            return False
-        if self._noted.get(uid, "") != self._held_note(tree_request):
-            return False  # the same answer, but another reason
-        pending = awaited_preemption(state, uid)
-        if pending is None:
-            return not self._preemption_policy.may_search(view, state, tree_request.tree)
-        return not victims_are_gone(view, pending)
+        refused = self._trees[uid].refused
+        if refused is None or not would_be_refused(refused, tree_request.request, self._compared):
+            return None
+        if self._trees[uid].held_note != self._held_note(tree_request):
+            return None  # the same answer, but another reason
+        preemption = awaited_preemption(state, uid)
+        if preemption is None:
+            may_change = self._preemption_policy.may_search(view, state, tree_request.tree)
+        else:
+            may_change = victims_are_gone(view, preemption)
+        return None if may_change else AdmissionOutcome.REFUSAL_HOLDS
 
-    def _leaves_of_victims(self, now: Moment) -> Mapping[GroupKey, int]:
-        """Return the leaves of units that are being evicted."""
-        view, state, known = now.view, now.pending, self._victims
-        if known is None or known.view is not view or known.preemptions is not state.preemptions:
-            leaves = leaves_being_evicted(view, state)
-            known = self._victims = _LeavesOfVictims(view, state.preemptions, leaves)
-        return known.leaves
+    def _being_evicted(self, tree_request: TreeRequest) -> AdmissionOutcome | None:
+        """Return `BEING_EVICTED` if the tree is a victim itself."""
+        view, state = tree_request.now.view, tree_request.now.pending
+        leaves = self._victims.get(
+            lambda: leaves_being_evicted(view, state), same=(view, state.preemptions)
+        )
+        evicted = is_being_evicted(leaves, tree_request.tree)
+        return AdmissionOutcome.BEING_EVICTED if evicted else None
 
     # -- the plan --------------------------------------------------------------------------------
 
@@ -525,15 +510,16 @@ class TreeAdmission:
         if not self._arrival_ms or uid in tree_request.now.pending.gangs:
             return False
         now_ms = self._clock.monotonic_ms()
-        if uid not in self._arriving:
-            self._arriving[uid] = now_ms + self._arrival_ms
+        pending = self._trees[uid]
+        if pending.arrives_until_ms is None:
+            pending.arrives_until_ms = now_ms + self._arrival_ms
             later_s = (self._arrival_ms + 1) / 1000
             asyncio.get_running_loop().call_later(later_s, self._end_arrival, uid)
-        return now_ms < self._arriving[uid]
+        return now_ms < pending.arrives_until_ms
 
     def _end_arrival(self, uid: GangUid) -> None:
         """Have a tree recorded that still waits for members; most have been admitted by now."""
-        if uid in self._arriving:
+        if uid in self._trees and self._trees[uid].arrives_until_ms is not None:
             self._wakeup.wake()
 
     def _plan_at_once(self, uid: GangUid, request: PlanRequest) -> Verdict | DeferredWork:
@@ -542,20 +528,17 @@ class TreeAdmission:
         A quick plan that failed is not repeated while no node gains capacity, and never if it took long: it would keep
         the event loop in each pass, for the sake of one tree.
         """
-        long = self._long.get(uid)
-        if long is not None:
+        pending = self._trees[uid]
+        if (long := pending.long) is not None:
             same_tree = long.request.root is request.root and long.request.shapes == request.shapes
             hard = same_tree and long.work == "search" and long.took_ms >= HARD_MS
-            if hard or self._as_before.holds(uid, request):
+            if hard or would_be_refused(long.request, request, self._compared):
                 return long.work
         started_ms = self._clock.monotonic_ms()
-        answer = self._planner.at_once(request)
+        answer, pending.long = self._planner.at_once(request), None
         if isinstance(answer, str):
             took_ms = self._clock.monotonic_ms() - started_ms
-            self._long[uid] = _LongWork(request, answer, took_ms)
-            self._as_before.put(uid, request)
-        else:
-            self._long.pop(uid, None)
+            pending.long = _LongWork(request, answer, took_ms)
         return answer
 
     def _hold_up(self, tree: Tree, progress: AdmissionProgress) -> None:
@@ -568,7 +551,7 @@ class TreeAdmission:
         holds = root is not None and bool(root.reservations or root.bound)
         progress.searched_priority = tree.root.priority
         progress.holds_up_equals |= (
-            holds or uid in state.preemptions or self._overtaken[uid] >= OVERTAKEN_MAX
+            holds or uid in state.preemptions or self._trees[uid].overtaken >= OVERTAKEN_MAX
         )
 
     def _want(self, tree_request: TreeRequest, work: SearchWork, *, holds_up: bool) -> None:
@@ -580,9 +563,8 @@ class TreeAdmission:
     # -- the verdict -----------------------------------------------------------------------------
 
     def _keep_refusal(self, tree_request: TreeRequest) -> None:
-        uid = tree_request.tree.root.uid
-        self._refusals.put(uid, tree_request.request)
-        self._noted[uid] = self._held_note(tree_request)
+        pending = self._trees[tree_request.tree.root.uid]
+        pending.refused, pending.held_note = tree_request.request, self._held_note(tree_request)
 
     def _held_note(self, tree_request: TreeRequest) -> str:
         """Return the result of `held_against` for a tree; the same for all trees of the same shapes and priority."""
@@ -591,10 +573,10 @@ class TreeAdmission:
             return ""
         root, request = tree_request.tree.root, tree_request.request
         of_own_hold = root.uid if root.uid in state.capacity_holds else ""
-        known = self._notes.get(dict, same=(request.nodes, state.capacity_holds))
+        notes = self._notes.get(dict, same=(request.nodes, state.capacity_holds))
         key = (root.priority, of_own_hold, request.shapes)
-        if key not in known:
-            known[key] = held_against(
+        if key not in notes:
+            notes[key] = held_against(
                 view,
                 state,
                 request.nodes,
@@ -602,7 +584,7 @@ class TreeAdmission:
                 priority=root.priority,
                 gang_uid=root.uid,
             )
-        return known[key]
+        return notes[key]
 
     def _held_for_others(self, tree_request: TreeRequest, verdict: Verdict) -> tuple[str, ...]:
         """Return that a refused tree does not get free capacity because it is held for others; empty: it is not so."""
@@ -638,7 +620,7 @@ class TreeAdmission:
         and those of the last search would be repeated as if they were of now.
         """
         root = state.gangs.get(uid)
-        if root is None or root.last_decision is None or uid not in self._judged:
+        if root is None or root.last_decision is None or not self._trees[uid].judged:
             return False
         if not isinstance(verdict, Refusal) or verdict.outcome != "impossible":
             return False
@@ -666,18 +648,19 @@ class TreeAdmission:
             judged: The search for victims that the verdict follows from; None: it follows from none.
         """
         uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
-        self._arriving.pop(uid, None)
+        tree = self._trees[uid]
+        tree.arrives_until_ms = None
         state, view = tree_request.now.pending, tree_request.now.view
         pending = awaited_preemption(state, uid)
         if judged is None and pending is None and self._is_judged_later(state, uid, verdict):
             self._keep_refusal(tree_request)
             return
-        (self._judged.add if judged is not None else self._judged.discard)(uid)
+        tree.judged = judged is not None
         note = self._held_for_others(tree_request, verdict)
         considered, reduced = self._considered(uid, note, judged)
         as_recorded = only_numbers_differ(state.gangs.get(uid), verdict, considered)
-        last = self._recorded.get(uid)
-        waits = as_recorded and last is not None and now_ms - last.at_ms < last.pause_ms
+        last_ms = tree.recorded_ms
+        waits = as_recorded and last_ms is not None and now_ms - last_ms < tree.numbers_pause_ms
         waits |= not explained and is_recorded(state.gangs.get(uid), verdict, considered)
         if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
             return  # members still arrive; a pass after the pause records their number
@@ -689,8 +672,10 @@ class TreeAdmission:
             )
             drafts: list[NewEvent] = []
             if pending is not None:
-                known = self._evictor.eviction_context(context.actor, context.cause, view, state)
-                drafts = events_before_verdict(view, pending, verdict, known)
+                eviction_context = self._evictor.eviction_context(
+                    context.actor, context.cause, view, state
+                )
+                drafts = events_before_verdict(view, pending, verdict, eviction_context)
             drafts += decide_verdict(
                 state,
                 tree_request.tree,
@@ -698,15 +683,15 @@ class TreeAdmission:
                 verdict,
                 context,
                 considered,
-                again=explained and uid in self._unexplained,
+                again=explained and not tree.explained,
             )
-            (self._unexplained.discard if explained else self._unexplained.add)(uid)
+            tree.explained = explained
             after = self._appends.append_nowait(drafts, encoded)
-            if drafts or last is None:
-                pause_ms = NUMBERS_FIRST_MS
-                if as_recorded and last is not None:
-                    pause_ms = min(2 * last.pause_ms, NUMBERS_MAX_MS)
-                self._recorded[uid] = _RecordedVerdict(now_ms, pause_ms)
+            if drafts or last_ms is None:
+                tree.recorded_ms, pause_ms = now_ms, NUMBERS_FIRST_MS
+                if as_recorded and last_ms is not None:
+                    pause_ms = min(2 * tree.numbers_pause_ms, NUMBERS_MAX_MS)
+                tree.numbers_pause_ms = pause_ms
         if isinstance(verdict, Plan) and verdict.assignments:
             where = {a.uid: a.node for a in verdict.assignments}
             self._readmissions.admitted(view, after, tree_request.tree, where, now_ms)

@@ -96,13 +96,13 @@ class TreeSearches:
         """Return the search of a tree if it is the one that runs."""
         return self._running if self._running is not None and self._running.uid == uid else None
 
-    def want(self, wanted: WantedSearch) -> None:
+    def want(self, search: WantedSearch) -> None:
         """Let a tree wait for its search, after the trees of its namespace that wait already.
 
         A tree with whose last search a defect showed waits for the end of its pause before that.
         """
-        if not self.pauses_after_fault(wanted.tree):
-            self._waiting[wanted.uid] = wanted
+        if not self.pauses_after_fault(search.tree):
+            self._waiting[search.uid] = search
 
     def pauses_after_fault(self, tree: Tree) -> bool:
         """Return whether a defect showed with the last search of a tree, and its pause has not ended."""
@@ -220,15 +220,15 @@ class TreeSearches:
         self._publish()
         return True
 
-    async def _run(self, wanted: WantedSearch) -> None:
+    async def _run(self, search: WantedSearch) -> None:
         assert self._perform is not None
         try:
             async with self.turn:
-                with self._faults.alone(wanted.tree.root.key.path):
-                    await self._perform(wanted, self._observer.observe())
+                with self._faults.alone(search.tree.root.key.path):
+                    await self._perform(search, self._observer.observe())
         finally:
             self._running = None
-            if wanted.holds_up or not self._awaited:
+            if search.holds_up or not self._awaited:
                 self._wakeup.wake()  # the next pass admits what was held up, and starts the next search
 
     def _in_order(self) -> list[WaitingSearch]:

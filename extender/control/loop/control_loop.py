@@ -126,8 +126,8 @@ class ControlLoop:
     async def _run_passes(self) -> None:
         rests = PassRests()
         while True:
-            seen, begun_us, took_ms = self._seen(), self._clock.thread_cpu_us(), 0
-            after = seen
+            before, begun_us, took_ms = self._seen(), self._clock.thread_cpu_us(), 0
+            after = before
             may_record, is_done = False, False
             try:
                 with self._faults.alone("pass"):
@@ -136,7 +136,7 @@ class ControlLoop:
                         await self.run_pass()
                         took_us = self._clock.thread_cpu_us() - begun_us
                         took_ms = (took_us - self._appends.cpu_us_while_waiting) // 1000
-                        after = seen._replace(state=self._leader.wakeup.revision)
+                        after = before._replace(state=self._leader.wakeup.revision)
                     is_done = True
                 self._report_failures(may_record=may_record)
                 if not is_done:
@@ -144,13 +144,13 @@ class ControlLoop:
                     await asyncio.sleep(self._faults.pause_s("pass"))
                 elif may_record and not self._faults.waits("searches"):
                     with self._faults.alone("searches"):
-                        await self.search(seen)
+                        await self.search(before)
                 self._faults.attempt("solver", self._warm_up)
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
             ended_ms = self._clock.monotonic_ms()
-            await self._next_change(seen, after, took_ms)
+            await self._next_change(before, after, took_ms)
             rested_ms = self._clock.monotonic_ms() - ended_ms
             await asyncio.sleep(rests.after_pass(took_ms, rested_ms) / 1000)
 
@@ -165,11 +165,11 @@ class ControlLoop:
         async with self._pending_trees.searches.turn:
             await self._run_pass()
 
-    async def search(self, seen: _Revisions | None = None, *, within_s: float = TICK_S) -> None:
-        """Run long searches until something changes after the revisions `seen`, or none is left.
+    async def search(self, before: _Revisions | None = None, *, within_s: float = TICK_S) -> None:
+        """Run long searches until something changes after the revisions `before`, or none is left.
 
         Args:
-            seen: Of cluster, state and wake-ups; None: changes do not end it.
+            before: Of cluster, state and wake-ups; None: changes do not end it.
             within_s: The next pass is due at the latest after so many seconds.
 
         Raises:
@@ -177,7 +177,7 @@ class ControlLoop:
             StoreUnavailable: An append failed.
         """
         searches = self._pending_trees.searches
-        changes = self._changes_after(seen) if seen is not None else ()
+        changes = self._changes_after(before) if before is not None else ()
         await searches.go_on(changes, lambda: self._actuate(self._observer.observe()), within_s)
         async with searches.turn:
             now = await self._pending_trees.admit_postponed()
@@ -314,30 +314,30 @@ class ControlLoop:
         return _Revisions(self._cluster.view(), self._leader.wakeup.revision, self._wakeup.revision)
 
     def _changes_after(
-        self, seen: _Revisions
+        self, before: _Revisions
     ) -> tuple[Callable[[], Coroutine[object, object, object]], ...]:
-        """Return functions whose coroutines end with a change after the revisions `seen`."""
+        """Return functions whose coroutines end with a change after the revisions `before`."""
         return (
-            lambda: self._cluster.changed(seen.view.revision),
-            lambda: self._leader.wakeup.wait(seen.state),
-            lambda: self._wakeup.wait(seen.wakeups),
+            lambda: self._cluster.changed(before.view.revision),
+            lambda: self._leader.wakeup.wait(before.state),
+            lambda: self._wakeup.wait(before.wakeups),
         )
 
-    async def _next_change(self, seen: _Revisions, after: _Revisions, took_ms: int) -> None:
+    async def _next_change(self, before: _Revisions, after: _Revisions, took_ms: int) -> None:
         """Wait for a change, at most `TICK_S`; then for further ones while no member waits for what has changed.
 
         Args:
-            seen: Before the last pass.
+            before: Before the last pass.
             after: The same, with the state as the pass left it: what it appended itself does not need another pass at once.
             took_ms: CPU time of the last pass.
         """
         more_ms = max(EXPECTED_CHANGES_MS, took_ms * EXPECTED_PER_PASS)
         more_ms = min(more_ms, EXPECTED_CHANGES_MS_MAX)
         look_every_ms = LOOK_EVERY_MS if took_ms > LONG_PASS_MS else 0
-        await first_of(*(change() for change in self._changes_after(seen)), timeout_s=TICK_S)
+        await first_of(*(change() for change in self._changes_after(before)), timeout_s=TICK_S)
         now = self._seen()
         if (now.state, now.wakeups) == (after.state, after.wakeups) and self._can_wait(
-            seen.view, now.view
+            before.view, now.view
         ):
             await first_of(
                 self._unexpected_change(now.view, look_every_ms),

@@ -42,7 +42,7 @@ from extender.core.reconcile.cluster_reconciliation import (
     losses_without_cause,
 )
 from extender.core.reconcile.drift import NominationDrift, ReconcileContext
-from extender.core.reconcile.incremental_reconciliation import IncrementalReconciliation
+from extender.core.reconcile.incremental_reconciliation import Reconciliation
 from extender.runtime.periodic import ObjectFaults
 from extender.runtime.stall_timer import IdleTimes
 from extender.telemetry import METRICS
@@ -65,9 +65,9 @@ def report_loops(
         reporter: Writes the Events.
         show_names: Whether an Event may have names of other namespaces.
     """
-    found = tuple(loops)
-    roots = {tree.root.uid: tree.root for tree in forest.trees.values()} if found else {}
-    for loop in found:
+    reported = tuple(loops)
+    roots = {tree.root.uid: tree.root for tree in forest.trees.values()} if reported else {}
+    for loop in reported:
         if loop.rounds == ROUNDS_FREE + 1:
             METRICS.readmission_loops.inc()
         log.error(
@@ -150,7 +150,7 @@ class Reconciler:
         self._idle: IdleTimes[GangUid] = IdleTimes(parts.clock)  # of unused reservations
         # by root: its reservations, the time of the newest, and their plans
         self._plans: dict[GangUid, tuple[Mapping[PodUid, Reservation], int, frozenset[PlanId]]] = {}
-        self._comparison, self._terms = IncrementalReconciliation(), -1
+        self._comparison, self._terms = Reconciliation(), -1
         self._unwatched: Mapping[PodUid, Reservation] = {}  # see `ReconcileContext`
         self._nominations = NominationDrift()
         # a gang whose comparison raised an exception is compared again after a pause; the others are recorded meanwhile
@@ -162,9 +162,9 @@ class Reconciler:
         self._termination_reasons.retain(state)
         self._begin_term(view, state)
         now = self._context(view, state)
-        known = self._evictor.eviction_context(now.actor, now.cause, view, state)
+        eviction_context = self._evictor.eviction_context(now.actor, now.cause, view, state)
         gangs = EachGang(self._faults.attempt)
-        # before `decide_reconcile`, which completes trees
+        # before the comparison, which completes trees
         drafts = decide_hold_ends(
             view,
             state,
@@ -173,9 +173,9 @@ class Reconciler:
             gangs,
             enabled=bool(self._settings.hold_capacity_after_s),
         )
-        drafts += decide_evictions(view, state, forest, known, gangs)
+        drafts += decide_evictions(view, state, forest, eviction_context, gangs)
         drafts += self._differences(moment, now, gangs)
-        drafts += takeovers_by_pods(view, state, drafts, known, gangs)
+        drafts += takeovers_by_pods(view, state, drafts, eviction_context, gangs)
         self._preemption_policy.allow_retry(drafts)
         await self._appends.append([*drafts, *self._nominations.look(view, state, now, gangs)])
         warn_overcommit(drafts)
@@ -216,7 +216,7 @@ class Reconciler:
         """When the state was loaded anew: compare everything, and note the members that no leader has watched since."""
         if self._terms == self._leader.terms and not self._leader.recovery_reason:
             return
-        self._comparison, self._terms = IncrementalReconciliation(), self._leader.terms
+        self._comparison, self._terms = Reconciliation(), self._leader.terms
         self._unwatched = {
             reservation.uid: reservation
             for reservation in all_reservations(state)
@@ -230,21 +230,21 @@ class Reconciler:
         view, forest, state = moment.view, moment.forest, moment.pending
         self._unwatched = {u: r for u, r in self._unwatched.items() if reservation_of(state, u)}
         drafts = self._comparison.decide(view, state, forest, now, gangs)
-        gone: list[MemberTerminated | Reservation] = [
+        vanished: list[MemberTerminated | Reservation] = [
             *self._unwatched.values(),
             *losses_without_cause(view, drafts),
         ]
-        if self._termination_reasons.look_up(gone):
+        if self._termination_reasons.look_up(vanished):
             now = msgspec.structs.replace(now, awaited=self._termination_reasons.awaited)
             drafts = self._comparison.decide(view, state, forest, now, gangs)
         return drafts
 
     def _expired(self, state: ReservationState) -> frozenset[GangUid]:
         """Return the roots without bound members whose reservations have not been used for their lifetime."""
-        found: set[GangUid] = set()
+        expired: set[GangUid] = set()
         waiting: set[GangUid] = set()
         if next(all_reservations(state), None) is None:
-            return frozenset(found)
+            return frozenset(expired)
         longest_ms = self._settings.reservation_ttl_s * 1000
         self._idle.begin_round(self._leader.terms)
 
@@ -258,7 +258,7 @@ class Reconciler:
             if pending is not None and pending.victims:
                 return  # recorded victims still terminate
             if idle_ms > longest_ms:
-                found.add(root.uid)
+                expired.add(root.uid)
 
         for root in state.gangs.values():
             if root.reservations and not root.bound:
@@ -266,18 +266,20 @@ class Reconciler:
                 name = f"lifetime of the reservations of {root.gang}"
                 self._faults.attempt(name, functools.partial(look_at, root))
         self._idle.retain(waiting)
-        self._plans = {uid: known for uid, known in self._plans.items() if uid in waiting}
-        return frozenset(found)
+        self._plans = {
+            uid: plans_of_root for uid, plans_of_root in self._plans.items() if uid in waiting
+        }
+        return frozenset(expired)
 
     def _last_plans(self, root: GangState) -> tuple[int, frozenset[PlanId]]:
         """Return the time of the newest reservation of a root, and the plans of all."""
         held = root.reservations
-        known = self._plans.get(root.uid)
-        if known is None or known[0] is not held:
+        last_plans = self._plans.get(root.uid)
+        if last_plans is None or last_plans[0] is not held:
             newest_us = max(r.at_us for r in held.values())
             plans = frozenset(r.plan for r in held.values())
-            known = self._plans[root.uid] = (held, newest_us, plans)
-        return known[1:]
+            last_plans = self._plans[root.uid] = (held, newest_us, plans)
+        return last_plans[1:]
 
     def _placed(self, view: ClusterView, uid: PodUid) -> bool:
         """Return whether kube-scheduler has accepted the node of a member, even if it refused it before."""

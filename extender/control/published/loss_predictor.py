@@ -51,7 +51,7 @@ class LossPredictor:
         self._faults: ObjectFaults[str] = ObjectFaults("reconciliation", clock.monotonic_ms)
 
     def context(self, cause: str = "") -> ReconcileContext:
-        """Return what `decide_reconcile` needs beside view and state to record lost members."""
+        """Return what `Reconciliation` needs beside view and state to record lost members."""
         return ReconcileContext(
             actor=self._settings.identity,
             cause=cause,

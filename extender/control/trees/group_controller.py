@@ -27,13 +27,13 @@ from extender.control.trees.group_problems import (
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
+from extender.core.model.object_identity import changed_keys
 from extender.core.model.pod_groups import Group, composite_key
 from extender.core.trees.group_writes import (
     GroupWrite,
     Link,
     Wanted,
     WantedGroups,
-    changed_keys,
     group_write,
     is_blocked,
     link_write,

@@ -8,8 +8,7 @@ reservations on a node that kube-scheduler would reject: cordoned, tainted, rela
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -19,10 +18,8 @@ from extender.core.capacity.replacement_holds import (
     RecreatedLeaves,
     ended_holds,
     leaf_of,
-    oversubscribed_holds,
     replacement_hold_end,
 )
-from extender.core.log.each_gang import EachGang
 from extender.core.log.events import (
     AnyEventData,
     DriftDetected,
@@ -50,13 +47,12 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node
-from extender.core.model.pod_groups import Forest, Tree, kind_of
+from extender.core.model.pod_groups import Tree, kind_of
 from extender.core.model.pods import ENDED_BY, SUCCEEDED, TAINTED, PodEnd
 from extender.core.model.visibility import Visibility, namespace_of
 from extender.core.reconcile.drift import (
     ReconcileContext,
     bound_events,
-    bound_outside,
     elsewhere_events,
     strayed_events,
 )
@@ -65,7 +61,6 @@ from extender.core.reconcile.overcommit_attribution import (
     reserved_capacity_users_text,
 )
 from extender.core.reconcile.reservation_checks import (
-    oversubscribed_reservations,
     paths_to_leaves,
     unassigned,
     unfit_pods,
@@ -79,55 +74,12 @@ DELETED_UNBOUND = "deleted before it was bound:"
 UNWATCHED = "gone when this leader first looked, and whether it was bound is not known"
 
 
-def decide_reconcile(
-    view: ClusterView,
-    state: ReservationState,
-    forest: Forest,
-    now: ReconcileContext,
-    gangs: EachGang | None = None,
-) -> list[NewEvent]:
-    """Return the events that bring the log up to date with the view; none when they agree.
-
-    Args:
-        view: The cluster.
-        state: The reservation state.
-        forest: The trees of `view`.
-        now: Further input.
-        gangs: How each gang is decided; None: exceptions are raised.
-    """
-    gangs = gangs or EachGang()
-    shared = Shared(
-        overtaken=oversubscribed_reservations(view, state),
-        taken=oversubscribed_holds(view, state),
-        victims=victims_of(state),
-        recreated=RecreatedLeaves(state.trees),
-    )
-    drafts: list[NewEvent] = []
-    for root in state.gangs.values():
-        tree = forest.trees.get(group_key_of(root))
-        drafts += gangs.decide(
-            root.uid,
-            root.gang,
-            functools.partial(root_differences, view, state, root, tree, shared, now),
-        )
-    for tree in forest.populated.values():
-        drafts += members_outside(view, state, tree, now, gangs)
-    return drafts
-
-
-def members_outside(
-    view: ClusterView, state: ReservationState, tree: Tree, now: ReconcileContext, gangs: EachGang
-) -> list[NewEvent]:
-    """Return the events for members of a tree that run without a reservation; see `bound_outside`."""
-    name = f"members of {tree.root.key.path} without a reservation"
-    decide = functools.partial(bound_outside, view, state, tree, now)
-    return gangs.decide(tree.root.uid, name, decide)
-
-
 class Shared(msgspec.Struct, frozen=True):
     """Results that are computed once for all roots."""
 
-    overtaken: Collection[PodUid]  # reservations that do not fit any more
+    overtaken: Callable[
+        [NodeName], Collection[PodUid]
+    ]  # reservations on a node that do not fit any more
     taken: Collection[PodUid]  # replacement holds that do not fit any more
     victims: Collection[PodUid]  # victims of preemptions
     recreated: RecreatedLeaves
@@ -147,7 +99,10 @@ def losses_with_hold(
 ) -> list[MemberTerminated]:
     """Return the losses of a root that are not recorded yet and that lead to a replacement hold."""
     shared = Shared(
-        overtaken=(), taken=(), victims=victims_of(state), recreated=RecreatedLeaves(state.trees)
+        overtaken=lambda _: (),
+        taken=(),
+        victims=victims_of(state),
+        recreated=RecreatedLeaves(state.trees),
     )
     events = [draft.data for draft in root_differences(view, state, root, tree, shared, now)]
     return [
@@ -490,7 +445,7 @@ def _released(
     view: ClusterView,
     state: ReservationState,
     root: GangState,
-    overtaken: Collection[PodUid],
+    overtaken: Callable[[NodeName], Collection[PodUid]],
     bound_here: Mapping[PodUid, NodeName],
     now: ReconcileContext,
     *,
@@ -560,7 +515,7 @@ def _unusable(
     view: ClusterView,
     root: GangState,
     open_ones: Mapping[PodUid, Reservation],
-    overtaken: Collection[PodUid],
+    overtaken: Callable[[NodeName], Collection[PodUid]],
     changed: Mapping[str, str],
     now: ReconcileContext,
 ) -> Mapping[ReleaseReason, list[tuple[Reservation, str]]]:
@@ -581,7 +536,7 @@ def _unusable(
 def _missing_reason(
     view: ClusterView,
     reservation: Reservation,
-    overtaken: Collection[PodUid],
+    overtaken: Callable[[NodeName], Collection[PodUid]],
     now: ReconcileContext,
 ) -> tuple[ReleaseReason, str] | None:
     pod = view.pods.get(reservation.uid)
@@ -592,7 +547,7 @@ def _missing_reason(
     node = view.nodes.get(reservation.node)
     if node is None or node.deleting:
         return "node-lost", f"node {reservation.node} is gone:"
-    if reservation.uid not in overtaken:
+    if reservation.uid not in overtaken(reservation.node):
         return None
     if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
         return "node-lost", f"node {node.name} offers less than was reserved on it:"

@@ -1,15 +1,13 @@
-"""Reconciliation of what changed since the last one; its result is that of `decide_reconcile`.
+"""Reconciliation of the trees that may differ from the log: those that changed since the last one; at first all of them.
 
 Kept is what was compared last, and the roots that had differences then. A root is compared again if its state, its
-tree, a group that it names, a pod of it, a node with capacity of it, or the usage of such a node has changed. Of a
-tree of which only pods changed, only those members are compared, as long as they are unbound, or bound as reserved;
-every other difference concerns the whole tree.
+groups, a group that it names, a pod of it, a node with capacity of it, or the usage of such a node has changed.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 from immutables import Map
@@ -25,7 +23,6 @@ from extender.core.log.events import NewEvent, PodBound
 from extender.core.log.gang_phase import missing
 from extender.core.log.reservation_state import (
     GangState,
-    Reservation,
     ReservationState,
     reservation_of,
     reservations_on,
@@ -42,16 +39,13 @@ from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import Pod
 from extender.core.reconcile.cluster_reconciliation import (
     Shared,
-    decide_reconcile,
-    members_outside,
     root_differences,
     victims_of,
 )
-from extender.core.reconcile.drift import ReconcileContext, bound_events
-from extender.core.reconcile.reservation_checks import oversubscribed_on, unfit_pods
+from extender.core.reconcile.drift import ReconcileContext, bound_outside
+from extender.core.reconcile.reservation_checks import oversubscribed_on
 
-_MEMBER_FIELDS = frozenset({"reservations", "bound"})
-_OTHER_FIELDS = tuple(f for f in GangState.__struct_fields__ if f not in _MEMBER_FIELDS)
+_OTHER_FIELDS = tuple(f for f in GangState.__struct_fields__ if f not in ("reservations", "bound"))
 
 
 class _Compared(msgspec.Struct, frozen=True):
@@ -61,11 +55,6 @@ class _Compared(msgspec.Struct, frozen=True):
     state: ReservationState
     forest: Forest
     now: ReconcileContext
-
-    def tree_of(self, pod: Pod) -> Tree | None:
-        """Return the tree of the leaf that a pod names."""
-        root_key = self.forest.root_of.get(pod.group) if pod.group is not None else None
-        return None if root_key is None else self.forest.trees[root_key]
 
 
 class _RootsByGroup:
@@ -109,109 +98,133 @@ def _named_by(root: GangState | None) -> frozenset[GroupKey]:
 
 
 class _Changes:
-    """What differs from what was compared last.
+    """What may differ from the log because of what changed since the last comparison.
 
     Attributes:
-        members: Changed pods that are, or were, of a root: in the log, or by the leaf that they name.
-        nodes: Nodes whose capacity, usage or reservations have changed.
-        whole: Roots that are compared as a whole.
-        roots: Roots of which something differs, also those in `whole`.
-        trees: Roots of changed trees.
+        roots: Roots, with the members that may differ; None: anything of the root may.
+        trees: Roots of trees whose members may run without a reservation.
     """
 
     def __init__(
         self,
         last: _Compared,
         current: _Compared,
-        unsettled: Collection[GangUid],
+        unsettled: Mapping[GangUid, frozenset[PodUid] | None],
+        overtaken: Callable[[NodeName], Collection[PodUid]],
         roots_by_group: _RootsByGroup,
     ) -> None:
         self._both = (last, current)
-        self._roots_by_group = roots_by_group
-        before, now = last.now, current.now
-        moments = (before.binding ^ now.binding) | (before.posted ^ now.posted)
-        self.members: dict[GangUid, set[PodUid]] = {}
-        self.nodes = changed_keys(last.state.claims_on, current.state.claims_on)
-        self.trees = changed_keys(last.forest.trees, current.forest.trees)
-        self.whole: set[GangUid] = set(before.started ^ now.started)
-        self.roots = changed_keys(last.state.gangs, current.state.gangs) | set(unsettled)
-        self._add_pods(changed_pods(last.view, current.view) | moments)
-        self._add_failed_bindings(before.binding - now.binding)
+        before, now, gangs = last.state, current.state, current.state.gangs
+        self.roots: dict[GangUid, set[PodUid] | None] = {}
+        self._nodes = changed_keys(before.claims_on, now.claims_on)
+        self.trees = {
+            key
+            for key in changed_keys(last.forest.trees, current.forest.trees)
+            if not _differ_in_pods(last.forest.trees.get(key), current.forest.trees.get(key))
+        }
+        for uid, members in unsettled.items():
+            self._add(uid, members)
+        for uid in changed_keys(before.gangs, gangs):
+            self._add(uid, self._changed_members(uid))
+        self._add_whole(last.now.started ^ current.now.started)
+        self._add_pods()
         self._add_nodes(changed_nodes(last.view, current.view))
-        self._add_groups()
-        self.whole |= {hold.gang_uid for hold in replacement_holds(current.state)}
-        for name in self.nodes:
-            for uid in oversubscribed_on(current.view, current.state, name):
-                self.whole.add(current.state.gang_of[uid])
-        self.roots |= self.whole | self.members.keys()
-
-    def _add_pods(self, uids: Iterable[PodUid]) -> None:
-        last, current = self._both
-        for uid in uids:
-            moved = not _uses_the_same(last.view.pods.get(uid), current.view.pods.get(uid))
-            for side in self._both:
-                pod, gang_uid = side.view.pods.get(uid), side.state.gang_of.get(uid)
-                if moved and pod is not None and pod.node is not None:
-                    self.nodes.add(pod.node)
-                if pod is not None and (tree := side.tree_of(pod)) is not None:
-                    self.members.setdefault(tree.root.uid, set()).add(uid)
-                if gang_uid is not None:
-                    self.members.setdefault(gang_uid, set()).add(uid)
-                    held = side.state.gangs[gang_uid].reservations.get(uid)
-                    if moved and held is not None:
-                        self.nodes.add(held.node)
-
-    def _add_failed_bindings(self, uids: Iterable[PodUid]) -> None:
-        """Add the roots of members whose Binding has failed: while it is in flight, their reservations are not released."""
-        state = self._both[1].state
-        for uid in uids:
-            held = reservation_of(state, uid)
-            if held is not None:
-                self.whole.add(held.gang_uid)
-
-    def _add_nodes(self, names: set[NodeName]) -> None:
-        self.nodes |= names
-        for name in names:
-            for side in self._both:
-                pods: Mapping[PodUid, Pod] = side.view.on_node.get(name, Map())
-                self.whole |= {side.state.gang_of[uid] for uid in pods if uid in side.state.gang_of}
-                for uid, pod in pods.items():  # also a member that was lost with the node
-                    if (tree := side.tree_of(pod)) is not None:
-                        self.trees.add(tree.root.key)
-                        self.members.setdefault(tree.root.uid, set()).add(uid)
-                held = reservations_on(side.state, name).values()
-                self.whole |= {reservation.gang_uid for reservation in held}
-
-    def _add_groups(self) -> None:
-        """Add the roots that name groups which came, went or are being deleted, and those of changed trees."""
-        last, current = self._both
-        moved = [
+        moved = (
             key
             for key in changed_groups(last.view, current.view)
             if _place(last.view, key) != _place(current.view, key)
-        ]
-        if moved:
-            self.whole |= self._roots_by_group.naming(moved, current.state.gangs)
+        )
+        self._add_whole(roots_by_group.naming(moved, gangs))
+        self._add_whole(hold.gang_uid for hold in replacement_holds(now))
+        for name in self._nodes:
+            self._add_whole(now.gang_of[uid] for uid in overtaken(name))
         # roots that the log does not have any more: their pods may run
         self.trees |= {
-            group_key_of(last.state.gangs[uid])
+            group_key_of(before.gangs[uid])
             for uid in self.roots
-            if uid in last.state.gangs and uid not in current.state.gangs
+            if uid in before.gangs and uid not in gangs
         }
         for key in self.trees:
             for side in self._both:
-                tree = side.forest.trees.get(key)
-                if tree is not None and tree.root.uid in current.state.gangs:
-                    self.roots.add(tree.root.uid)
+                if (tree := side.forest.trees.get(key)) is not None:
+                    self._add_whole([tree.root.uid])
+
+    def _add(self, uid: GangUid, members: Iterable[PodUid] | None) -> None:
+        before = self.roots.setdefault(uid, set())
+        if members is None:
+            self.roots[uid] = None
+        elif before is not None:
+            before.update(members)
+
+    def _add_whole(self, uids: Iterable[GangUid]) -> None:
+        self.roots |= dict.fromkeys(uids)
+
+    def _changed_members(self, uid: GangUid) -> set[PodUid] | None:
+        """Return the members of a root that were bound; None where anything else in its state differs."""
+        before, root = (side.state.gangs.get(uid) for side in self._both)
+        if before is None or root is None:
+            return None
+        for field in _OTHER_FIELDS:
+            old, new = getattr(before, field), getattr(root, field)
+            if old is not new and old != new:
+                return None
+        changed = changed_keys(before.reservations, root.reservations)
+        if any(member in root.reservations for member in changed):
+            return None
+        return changed | changed_keys(before.bound, root.bound)
+
+    def _add_pods(self) -> None:
+        last, current = self._both
+        before, now = last.now, current.now
+        moments = (before.binding ^ now.binding) | (before.posted ^ now.posted)
+        for uid in changed_pods(last.view, current.view) | moments:
+            moved = not _reads_the_same(last.view.pods.get(uid), current.view.pods.get(uid))
+            for side in self._both if moved or uid in moments else ():
+                self._add_pod(side, uid)
+                pod, held = side.view.pods.get(uid), reservation_of(side.state, uid)
+                if moved and pod is not None and pod.node is not None:
+                    self._nodes.add(pod.node)
+                if moved and held is not None:
+                    self._nodes.add(held.node)
+        for uid in before.binding - now.binding:
+            # its Binding has failed: while that was in flight, its reservation was not released
+            if (held := reservation_of(current.state, uid)) is not None:
+                self._add_whole([held.gang_uid])
+
+    def _add_pod(self, side: _Compared, uid: PodUid) -> None:
+        if uid in side.state.gang_of:
+            self._add(side.state.gang_of[uid], [uid])
+        pod = side.view.pods.get(uid)
+        key = side.forest.root_of.get(pod.group) if pod is not None and pod.group else None
+        if key is None:
+            return
+        root = side.forest.trees[key].root
+        if root.uid in self._both[1].state.gangs:
+            self._add(root.uid, [uid])
+        else:
+            self.trees.add(root.key)
+
+    def _add_nodes(self, names: set[NodeName]) -> None:
+        self._nodes |= names
+        for name in names:
+            for side in self._both:
+                pods: Mapping[PodUid, Pod] = side.view.on_node.get(name, Map())
+                for uid in pods:  # also a member that was lost with the node
+                    self._add_pod(side, uid)
+                self._add_whole(
+                    side.state.gang_of[uid] for uid in pods if uid in side.state.gang_of
+                )
+                held = reservations_on(side.state, name).values()
+                self._add_whole(reservation.gang_uid for reservation in held)
 
 
-class IncrementalReconciliation:
+class Reconciliation:
     """Compares the log with the cluster again and again."""
 
     def __init__(self) -> None:
         self._last: _Compared | None = None
         self._roots_by_group = _RootsByGroup()
-        # Roots with differences at the last comparison: their members, None for the whole tree.
+        # Roots with differences at the last comparison: their members, None for the whole tree
         self._open: dict[GangUid, frozenset[PodUid] | None] = {}
 
     def decide(
@@ -222,174 +235,107 @@ class IncrementalReconciliation:
         now: ReconcileContext,
         gangs: EachGang | None = None,
     ) -> list[NewEvent]:
-        """Return the same events as `decide_reconcile`, those of one root in another order perhaps.
+        """Return the events that bring the log up to date with the view; none when they agree.
 
-        A gang that was left out is compared as a whole the next time.
+        Args:
+            view: The cluster.
+            state: The reservation state.
+            forest: The trees of `view`.
+            now: Further input.
+            gangs: How each gang is decided; one that was left out is compared as a whole the next time. None: exceptions
+                are raised.
         """
         gangs = gangs or EachGang()
-        drafts = self._decide(view, state, forest, now, gangs)
+        overtaken = functools.cache(lambda name: tuple(oversubscribed_on(view, state, name)))
+        current = _Compared(view, state, forest, now)
+        roots, trees = self._to_compare(current, overtaken)
+        self._open = {}
+        if not roots and not trees:
+            return []
+        shared = Shared(
+            overtaken=overtaken,
+            taken=oversubscribed_holds(view, state),
+            victims=victims_of(state),
+            recreated=RecreatedLeaves(state.trees),
+        )
+        drafts: list[NewEvent] = []
+        for root in filter(None, map(state.gangs.get, roots)):
+            compare = functools.partial(_differences, current, root, roots[root.uid], shared)
+            events, is_whole = gangs.result(root.uid, root.gang, compare) or ([], True)
+            drafts += events
+            if is_whole:
+                trees[group_key_of(root)] = None
+            if events:
+                uids = frozenset(e.data.uid for e in events if isinstance(e.data, PodBound))
+                self._open[root.uid] = None if is_whole else uids
+        for tree in filter(None, map(forest.populated.get, trees)):
+            name = f"members of {tree.root.key.path} without a reservation"
+            outside = functools.partial(bound_outside, view, state, tree, now)
+            events = gangs.decide(tree.root.uid, name, outside)
+            self._open |= dict.fromkeys(event.gang_uid for event in events)
+            drafts += events
         self._open |= dict.fromkeys(gangs.left_out)
         return drafts
 
-    def _decide(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        forest: Forest,
-        now: ReconcileContext,
-        gangs: EachGang,
-    ) -> list[NewEvent]:
-        current = _Compared(view, state, forest, now)
-        last, self._last = self._last, current
-        if last is None or _concerns_all(last, current):
-            drafts = decide_reconcile(view, state, forest, now, gangs)
-            self._open = {draft.gang_uid: None for draft in drafts}
-            return drafts
-        changes = _Changes(last, current, self._open.keys(), self._roots_by_group)
-        if unknown := {uid for uid in self._open if uid not in state.gangs}:
-            changes.trees |= {
-                key for key, tree in forest.populated.items() if tree.root.uid in unknown
-            }
-        changes.whole |= {uid for uid, members in self._open.items() if members is None}
-        before, self._open = self._open, {}
-        drafts, compared, left = self._of_members(last, current, changes, before, gangs)
-        shared = _shared(current, changes, left) if left else None
-        for root in left:
-            assert shared is not None
-            tree = forest.trees.get(group_key_of(root))
-            differences = functools.partial(root_differences, view, state, root, tree, shared, now)
-            drafts += self._noted(gangs.decide(root.uid, root.gang, differences))
-        keys = {group_key_of(root) for root in left} | changes.trees
-        for key in keys - compared:
-            tree = forest.populated.get(key)
-            if tree is not None:
-                drafts += self._noted(members_outside(view, state, tree, now, gangs))
-        return drafts
-
-    def _noted(self, drafts: list[NewEvent]) -> list[NewEvent]:
-        """Record that the roots of events are compared as a whole the next time."""
-        self._open |= {draft.gang_uid: None for draft in drafts}
-        return drafts
-
-    def _of_members(
-        self,
-        last: _Compared,
-        current: _Compared,
-        changes: _Changes,
-        unsettled: Mapping[GangUid, frozenset[PodUid] | None],
-        gangs: EachGang,
-    ) -> tuple[list[NewEvent], set[GroupKey], list[GangState]]:
-        """Compare the members of roots of which only members changed.
+    def _to_compare(
+        self, current: _Compared, overtaken: Callable[[NodeName], Collection[PodUid]]
+    ) -> tuple[Mapping[GangUid, Collection[PodUid] | None], dict[GroupKey, None]]:
+        """Return what may differ from the log: all, if something changed by time or by answers about lost members.
 
         Returns:
-            The events, the keys of these roots, and the roots that have to be compared as a whole.
+            The roots and trees, as in `_Changes`.
         """
-        drafts: list[NewEvent] = []
-        compared: set[GroupKey] = set()
-        left: list[GangState] = []
-        for root in filter(None, map(current.state.gangs.get, changes.roots)):
-            compare = functools.partial(_compared_members, last, current, root, changes, unsettled)
-            # one that is left out here is compared as a whole now, which reads less of the last comparison
-            events = gangs.result(root.uid, f"members of {root.gang}", compare)
-            if events is None:
-                left.append(root)
-                continue
-            compared.add(group_key_of(root))
-            drafts += [current.now.draft(root.uid, root.gang, data) for data in events]
-            if events:
-                self._open[root.uid] = frozenset(data.uid for data in events)
-        return drafts, compared, left
+        last, self._last = self._last, current
+        state, forest, now = current.state, current.forest, current.now
+        if (
+            last is None
+            or last.now.ends != now.ends
+            or any(bool(c.now.awaited or c.now.expired or c.now.over) for c in (last, current))
+        ):
+            return dict.fromkeys(state.gangs), dict.fromkeys(forest.populated)
+        changes = _Changes(last, current, self._open, overtaken, self._roots_by_group)
+        trees = dict.fromkeys(changes.trees)
+        if unknown := {uid for uid in self._open if uid not in state.gangs}:
+            populated = forest.populated.items()
+            trees |= dict.fromkeys(key for key, tree in populated if tree.root.uid in unknown)
+        return changes.roots, trees
 
 
-def _compared_members(
-    last: _Compared,
-    current: _Compared,
-    root: GangState,
-    changes: _Changes,
-    unsettled: Mapping[GangUid, frozenset[PodUid] | None],
-) -> list[PodBound] | None:
-    """Return the events of a root of which only members changed; None where it has to be compared as a whole."""
-    members = _changed_members(last, current, root)
-    if members is None or root.uid in changes.whole:
-        return None
-    members |= changes.members.get(root.uid, set())
-    members |= unsettled.get(root.uid) or frozenset()
-    return _member_differences(current, root, members)
+def _differences(
+    current: _Compared, root: GangState, members: Collection[PodUid] | None, shared: Shared
+) -> tuple[list[NewEvent], bool]:
+    """Return the events of a root, and whether it was compared as a whole.
+
+    Where only members changed, those are compared as if the root had no others. All that can be found so is that they
+    are bound as reserved: for any other difference the whole root is compared.
+    """
+    view, tree = current.view, current.forest.trees.get(group_key_of(root))
+    compare = functools.partial(
+        root_differences, view, current.state, tree=tree, shared=shared, now=current.now
+    )
+    is_same_tree = tree is not None and tree.root.uid == root.uid and not tree.problems
+    if members is not None and is_same_tree and root.groups and not root.replacement_holds:
+        reserved = {uid: root.reservations[uid] for uid in members if uid in root.reservations}
+        bound = {uid: root.bound[uid] for uid in members if uid in root.bound}
+        others = (view.pods.get(uid) for uid in members if uid not in reserved and uid not in bound)
+        if not any(pod is not None and is_running(pod) for pod in others):
+            events = compare(msgspec.structs.replace(root, reservations=reserved, bound=bound))
+            count = len(root.bound) + len(events)
+            settled = root.phase in ("scheduled", "invalid") or count < missing(root.groups, {})
+            if settled and all(isinstance(event.data, PodBound) for event in events):
+                return events, False
+    return compare(root), True
 
 
-def _uses_the_same(before: Pod | None, pod: Pod | None) -> bool:
-    """Return whether a pod takes the same capacity as before: what it uses, and whether it needs its reservation."""
+def _reads_the_same(before: Pod | None, pod: Pod | None) -> bool:
+    """Return whether two states of a pod are the same to reconciliation, and take the same capacity."""
     return (
         before is not None
         and pod is not None
         and (before.node, before.deleting) == (pod.node, pod.deleting)
+        and (before.group, before.plan) == (pod.group, pod.plan)
         and before.shape == pod.shape
     )
-
-
-def _concerns_all(last: _Compared, current: _Compared) -> bool:
-    """Return whether something changed by time, or by answers about lost members."""
-    timed = any(bool(c.now.awaited or c.now.expired or c.now.over) for c in (last, current))
-    return timed or last.now.ends != current.now.ends
-
-
-def _shared(current: _Compared, changes: _Changes, roots: Iterable[GangState]) -> Shared:
-    """Return what some roots need to be compared as a whole."""
-    nodes = set(changes.nodes)
-    for root in roots:
-        nodes.update(reservation.node for reservation in root.reservations.values())
-    view, state = current.view, current.state
-    return Shared(
-        overtaken=frozenset(uid for name in nodes for uid in oversubscribed_on(view, state, name)),
-        taken=oversubscribed_holds(view, state),
-        victims=victims_of(state),
-        recreated=RecreatedLeaves(state.trees),
-    )
-
-
-def _changed_members(last: _Compared, current: _Compared, root: GangState) -> set[PodUid] | None:
-    """Return the members of a root whose state changed; None where more than members differs, or a rule is broken."""
-    key = group_key_of(root)
-    before, tree = last.state.gangs.get(root.uid), current.forest.trees.get(key)
-    then = last.forest.trees.get(key)
-    if before is None or tree is None or then is None or root.uid != tree.root.uid:
-        return None
-    if tree.problems or root.replacement_holds or not root.groups:
-        return None
-    if not _differ_in_pods(then, tree) or not _differ_in_members(before, root):
-        return None
-    changed = changed_keys(before.reservations, root.reservations)
-    if any(uid in root.reservations for uid in changed):
-        return None
-    return changed | changed_keys(before.bound, root.bound)
-
-
-def _member_differences(
-    current: _Compared, root: GangState, members: Iterable[PodUid]
-) -> list[PodBound] | None:
-    """Return the events of members that are bound as reserved; None where there is another difference."""
-    view = current.view
-    events: list[PodBound] = []
-    waiting: dict[PodUid, Reservation] = {}
-    for uid in members:
-        pod, reservation = view.pods.get(uid), root.reservations.get(uid)
-        if reservation is None:
-            if not _is_as_recorded(view, root, pod, uid):
-                return None
-        elif pod is None or not _waits_or_is_bound(view, pod, reservation):
-            return None
-        elif pod.node is None:
-            waiting[uid] = reservation
-        else:
-            events += [
-                data for data in bound_events(reservation, pod) if isinstance(data, PodBound)
-            ]
-    if waiting and unfit_pods(view, root, waiting):
-        return None
-    done = root.phase in ("scheduled", "invalid")
-    if not done and len(root.bound) + len(events) >= missing(root.groups, {}):
-        return None  # the minimum may be bound
-    return events
 
 
 def _place(view: ClusterView, key: GroupKey) -> tuple[str, bool] | None:
@@ -398,37 +344,12 @@ def _place(view: ClusterView, key: GroupKey) -> tuple[str, bool] | None:
     return None if group is None else (group.uid, group.deleting)
 
 
-def _differ_in_pods(before: Tree, tree: Tree) -> bool:
+def _differ_in_pods(before: Tree | None, tree: Tree | None) -> bool:
     """Return whether two trees differ in nothing but pods."""
-    return before is tree or (
-        before.root is tree.root
+    return (
+        before is not None
+        and tree is not None
+        and before.root is tree.root
         and before.groups is tree.groups
         and before.problems == tree.problems
     )
-
-
-def _differ_in_members(before: GangState, root: GangState) -> bool:
-    """Return whether two states of a root differ in nothing but reservations and bound members."""
-    for field in _OTHER_FIELDS:
-        old, new = getattr(before, field), getattr(root, field)
-        if old is not new and old != new:
-            return False
-    return True
-
-
-def _waits_or_is_bound(view: ClusterView, pod: Pod, reservation: Reservation) -> bool:
-    """Return whether a member with a reservation waits for its Binding, or is bound as reserved."""
-    node = view.nodes.get(reservation.node)
-    if pod.deleting or node is None or node.deleting:
-        return False
-    return pod.node is None or (pod.node == reservation.node and pod.plan in ("", reservation.plan))
-
-
-def _is_as_recorded(view: ClusterView, root: GangState, pod: Pod | None, uid: PodUid) -> bool:
-    """Return whether a pod without a reservation is bound as the log has it, or runs nowhere."""
-    member = root.bound.get(uid)
-    if member is None:
-        return pod is None or not is_running(pod) or pod.node not in view.nodes
-    if pod is None or pod.deleting or member.node not in view.nodes:
-        return False
-    return pod.node == member.node

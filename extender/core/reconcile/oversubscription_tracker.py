@@ -40,7 +40,7 @@ class OversubscriptionTracker:
     def oversubscribed_on(
         self, view: ClusterView, state: ReservationState, name: NodeName
     ) -> tuple[PodUid, ...]:
-        """Return the reservations on a node that do not fit any more; see `oversubscribed_reservations`.
+        """Return the reservations on a node that do not fit any more; see `oversubscribed_on`.
 
         Args:
             view: The cluster, not older than that of the call before.

@@ -18,7 +18,6 @@ from extender.core.log.reservation_state import (
     CapacityHold,
     GangState,
     ReservationState,
-    all_reservations,
 )
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName, PodUid
@@ -83,23 +82,14 @@ def _unfit_words(node: Node, *, chosen: bool) -> str:
     return "has a taint that the pod does not tolerate"
 
 
-def oversubscribed_reservations(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
-    """Return the reservations that do not fit any more: assigned pods, reservations and claims exceed the node.
-
-    Reservations of the lowest priority are returned first, then the newest, until the rest fits. Claims of preemptors
-    count by their priority too: a pod that takes the capacity of a reservation leaves the claim of a higher priority.
-    """
-    return frozenset(
-        uid
-        for name in {reservation.node for reservation in all_reservations(state)}
-        for uid in oversubscribed_on(view, state, name)
-    )
-
-
 def oversubscribed_on(
     view: ClusterView, state: ReservationState, name: NodeName
 ) -> Iterator[PodUid]:
-    """Yield those on one node; see `oversubscribed_reservations`."""
+    """Yield the reservations on a node that do not fit any more: assigned pods, reservations and claims exceed it.
+
+    Reservations of the lowest priority come first, then the newest, until the rest fits. Claims of preemptors count by
+    their priority too: a pod that takes the capacity of a reservation leaves the claim of a higher priority.
+    """
     node = view.nodes.get(name)
     if node is None:
         return

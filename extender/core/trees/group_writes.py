@@ -5,19 +5,18 @@ The writes follow from the committed state and the view alone, so a restart at a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.ids import GroupKey
+from extender.core.model.object_identity import changed_keys
 from extender.core.model.pod_groups import Group, leaf_key
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import MANAGED_BY
-
-Key = TypeVar("Key")
 
 
 class GroupWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -52,9 +51,7 @@ class WantedGroups:
         """Take over the trees, by the UID of the workload, and return the keys of groups that may have changed."""
         before, self._trees = self._trees, trees
         changed: set[GroupKey] = set()
-        if trees is before:
-            return changed
-        for uid in changed_keys(before, trees):
+        for uid in sorted(changed_keys(before, trees)):
             old, new = _keys(before.get(uid)), _keys(trees.get(uid))
             for key in old.keys() | new.keys():
                 self._replace(key, uid, new.get(key))
@@ -93,18 +90,6 @@ def _keys(tree: WorkloadTree | None) -> dict[GroupKey, Wanted]:
         return {}
     namespace = tree.workload.partition("/")[0]
     return {GroupKey(namespace, s.name, s.kind): Wanted(s, tree) for s in tree.groups}
-
-
-def changed_keys(before: Mapping[Key, object], now: Mapping[Key, object]) -> Iterator[Key]:
-    """Yield the keys whose values are not the same objects."""
-    if before is now:
-        return
-    for key, value in now.items():
-        if before.get(key) is not value:
-            yield key
-    for key in before:
-        if key not in now:
-            yield key
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):

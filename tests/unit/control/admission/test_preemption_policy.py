@@ -255,7 +255,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
         await stage.one_pass()
         trees = stage.parts.exchange.published.observation.forest.trees.values()
         tree = next(t for t in trees if t.root.key.name == "hi")
-        asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
+        asking, state = PreemptionPolicy(stage.clock, enabled=True), stage.leader.committed
 
         def planned_and(end):
             nonlocal state
@@ -304,7 +304,7 @@ async def test_a_tree_that_is_refused_again_and_again_still_asks():
             for t in stage.parts.exchange.published.observation.forest.trees.values()
             if t.root.key.name == "hi"
         )
-        asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
+        asking, state = PreemptionPolicy(stage.clock, enabled=True), stage.leader.committed
         refused = Refusal(
             outcome="impossible", status="Unschedulable", reasons=("no capacity",), search=DONE
         )
@@ -327,7 +327,7 @@ async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
             if t.root.key.name == "hi"
         )
         asking, state, view = (
-            PreemptionPolicy(stage.clock, wanted=True),
+            PreemptionPolicy(stage.clock, enabled=True),
             stage.leader.committed,
             stage.cluster.seen,
         )
@@ -535,7 +535,7 @@ async def test_what_an_older_search_found_is_marked_as_older():
             for t in stage.parts.observer.observe().forest.trees.values()
             if t.root.key.name == "hi"
         )
-        asking = PreemptionPolicy(stage.clock, wanted=True)
+        asking = PreemptionPolicy(stage.clock, enabled=True)
         found = NoPreemption(cause="impossible", reasons=("evicting a",), search=DONE)
         asking.answered(tree.root.uid, found, 1)
         assert asking.considered(tree.root.uid) == (
@@ -552,7 +552,7 @@ async def test_a_long_search_is_repeated_after_a_minute_at_the_latest():
             for t in stage.parts.observer.observe().forest.trees.values()
             if t.root.key.name == "hi"
         )
-        asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
+        asking, state = PreemptionPolicy(stage.clock, enabled=True), stage.leader.committed
         none = NoPreemption(cause="impossible", reasons=("no",), search=DONE)
         asking.answered(tree.root.uid, none, 20_000)
         assert not asking.may_search(stage.cluster.seen, state, tree, complete=True)

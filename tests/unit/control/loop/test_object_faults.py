@@ -443,21 +443,6 @@ async def test_a_defect_with_one_object_keeps_no_other(guard, monkeypatch, caplo
         assert each == [20 * 2**n for n in range(len(each))]
 
 
-async def test_a_gang_is_compared_as_a_whole_after_a_defect_with_its_changed_members(
-    monkeypatch, caplog
-):
-    """The comparison of what has changed is only shorter: without it nothing waits."""
-    defect = Defect(monkeypatch)
-    defect.within(incremental_reconciliation, "_changed_members", 2)
-    async with run_elsewhere(defect, is_admitted=True) as (turn, is_done):
-        await turn()
-        assert is_done("bad")
-        assert is_done("good")
-    assert {r.object for r in caplog.records if r.levelname == "ERROR"} == {
-        "members of default/bad"
-    }
-
-
 async def test_a_pause_doubles_while_the_defect_stays(monkeypatch, caplog):
     """An object that always fails costs a look every minute, not one per pass."""
     Defect(monkeypatch).within(status_reporter, "collect_warnings", 1)
@@ -493,7 +478,7 @@ COMMON = {
     "context of reconciliation": ("pass", reconciler.Reconciler, "_context"),
     "ends of capacity holds": ("pass", reconciler, "decide_hold_ends"),
     "ends of evictions": ("pass", reconciler, "decide_evictions"),
-    "differences": ("pass", incremental_reconciliation.IncrementalReconciliation, "decide"),
+    "differences": ("pass", incremental_reconciliation.Reconciliation, "decide"),
     "back-off after releases": ("pass", Readmissions, "released"),
     "evidence against nodes": ("rejected nodes", RejectionEvidence, "confirmed"),
     "queue": ("admission", RequestBuilder, "pending"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from extender.core.admit.unschedulable_cache import UnschedulableCache
+from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
 from extender.core.log.events import GangAdmitted
 from extender.core.log.gang_phase import missing
 from extender.core.model.ids import NodeName
 from extender.core.planner.plan_types import Plan, Refusal
 from extender.core.planner.planning import plan
-from extender.core.reconcile.cluster_reconciliation import decide_reconcile
+from extender.core.reconcile.incremental_reconciliation import Reconciliation
 from tests.support.service.fakes import forest_of
 from tests.support.service.manifest_builders import GPU, a_group, a_node, a_pod
 from tests.unit.core.admit.test_verdict_events import Case
@@ -37,7 +37,7 @@ class Tree(Case):
     def reconcile(self):
         """Record what the cluster shows; return the names of the events."""
         view = self.cluster.seen
-        drafts = decide_reconcile(view, self.state, forest_of(view), ME)
+        drafts = Reconciliation().decide(view, self.state, forest_of(view), ME)
         self.state = fold_drafts(self.state, drafts)
         return [type(draft.data).__name__ for draft in drafts]
 
@@ -62,11 +62,9 @@ def test_a_lower_minimum_is_another_question_and_admits():
     tree = Tree(minimum=3, leaves="abc", nodes=2)
     refused = tree.request()
     assert tree.step() == ["GangObserved", "GangUnschedulable"]
-    cache = UnschedulableCache()
-    cache.put(tree.tree.root.uid, refused)
-    assert cache.holds(tree.tree.root.uid, tree.request())
+    assert would_be_refused(refused, tree.request(), ComparedNodes())
     tree.cluster.change_group("root", minimum=2)
-    assert not cache.holds(tree.tree.root.uid, tree.request())
+    assert not would_be_refused(refused, tree.request(), ComparedNodes())
     drafts = tree.decide()
     assert [type(draft.data) for draft in drafts] == [GangAdmitted]
     assert [g.minimum for g in drafts[0].data.groups] == [2, 1, 1, 1]

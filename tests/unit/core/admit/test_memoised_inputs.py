@@ -9,8 +9,8 @@ from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import forest_after, without_node
 from extender.core.model.ids import NIL_GANG, NodeName
-from extender.core.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.reconcile.drift import ReconcileContext
+from extender.core.reconcile.incremental_reconciliation import Reconciliation
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
 from tests.unit.core.reconcile.test_cluster_reconciliation import admitted
@@ -55,7 +55,7 @@ class Walk:
             uids = frozenset() if self.now.expired else frozenset(self.state.gangs)
             self.now = ReconcileContext(actor="test", cause="test", expired=uids)
         elif what == "fold":
-            drafts = decide_reconcile(cluster.seen, self.state, self.forest, self.now)
+            drafts = Reconciliation().decide(cluster.seen, self.state, self.forest, self.now)
             self.state = fold_drafts(self.state, drafts)
         elif what == "remove":
             cluster.seen = without_node(cluster.seen, NodeName(name))

@@ -32,8 +32,8 @@ from extender.core.model.pods import SUCCEEDED, PodEnd
 from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
 from extender.core.preempt.disruption_units import evictable_for
-from extender.core.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.reconcile.drift import ReconcileContext
+from extender.core.reconcile.incremental_reconciliation import Reconciliation
 from extender.core.verbs.filter_and_prioritize import decide_filter, domain_scores
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.snapshots.state_loader import decode_state, encode_state
@@ -80,7 +80,7 @@ class Scene:
         now = msgspec.structs.replace(now, over=expired_holds(self.state, now.now_us))
 
         def once(state):
-            return decide_reconcile(self.view, state, forest_of(self.view), now)
+            return Reconciliation().decide(self.view, state, forest_of(self.view), now)
 
         events = [draft.data for draft in once(self.state)]
         self.state = check_prefixes(self.state, once)
@@ -180,7 +180,7 @@ def test_a_replacement_elsewhere_ends_the_oldest_hold():
     scene.cluster.delete_pod("g-0")
     scene.state = fold_drafts(
         scene.state,
-        decide_reconcile(scene.view, scene.state, forest_of(scene.view), at(9)),
+        Reconciliation().decide(scene.view, scene.state, forest_of(scene.view), at(9)),
         at_us=9,
     )
     scene.cluster.add(a_pod("g-new", "g", requests={GPU: 1}, priority=PRIORITY))

@@ -21,8 +21,8 @@ from extender.core.model.ids import NodeName, PlanId
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
-from extender.core.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.reconcile.drift import ReconcileContext
+from extender.core.reconcile.incremental_reconciliation import Reconciliation
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, RACK, a_group, a_node, a_pod
@@ -94,7 +94,7 @@ class Simulation:
         forest = forest_of(self.view)
         now = ReconcileContext(actor="test", cause="", now_us=self.now_us)
         self.fold(decide_hold_ends(self.view, self.state, forest, now, enabled=True))
-        self.fold(decide_reconcile(self.view, self.state, forest, now))
+        self.fold(Reconciliation().decide(self.view, self.state, forest, now))
         for tree in sorted(forest.trees.values(), key=lambda t: (-t.root.priority, t.root.key)):
             part, request, _ = self.request(tree)
             if not part.wanting:
@@ -104,7 +104,7 @@ class Simulation:
             root = self.state.gangs[tree.root.uid]
             for reservation in list(root.reservations.values()):
                 self.cluster.change_pod(reservation.pod, node=reservation.node, phase="Running")
-            self.fold(decide_reconcile(self.view, self.state, forest_of(self.view), now))
+            self.fold(Reconciliation().decide(self.view, self.state, forest_of(self.view), now))
         for root in trees_to_hold_for(self.state, now_us=self.now_us, after_us=self.after_us):
             if self.hold(self.tree(root.gang.partition("/")[2])):
                 return

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
-from extender.core.admit.unschedulable_cache import UnschedulableCache
-from extender.core.model.ids import GangUid
+from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
 from extender.core.planner.codec.request_codec import Decoder, Encoder, encode
 from extender.core.planner.model.feasibility import admissible
 from extender.core.planner.plan_types import Plan, Refusal
@@ -196,12 +195,10 @@ def test_at_once_is_the_same_answer_or_none(request_, effort):
 @examples(300, suppress_health_check=list(HealthCheck))
 @given(requests(), st.data())
 def test_a_refusal_stands_while_there_is_only_less(request_, data):
-    """Whenever an earlier refusal holds by the cache, planning would refuse as well (L39)."""
+    """Whenever an earlier refusal holds by `would_be_refused`, planning would refuse as well (L39)."""
     assume(isinstance(plan(request_), Refusal))
-    known, root = UnschedulableCache(), GangUid("r")
-    known.put(root, request_)
     now = msgspec.structs.replace(request_, nodes=data.draw(changed_nodes(request_.nodes)))
-    if known.holds(root, now):
+    if would_be_refused(request_, now, ComparedNodes()):
         assert isinstance(plan(now), Refusal)
     else:
         assert now != request_

@@ -32,7 +32,7 @@ from extender.core.preempt.preemption_planning import (
 )
 from extender.core.preempt.preemption_takeover import takeovers_by_plan, takeovers_by_pods
 from extender.core.reconcile.overcommit_attribution import reserved_capacity_users
-from extender.core.reconcile.reservation_checks import oversubscribed_reservations
+from extender.core.reconcile.reservation_checks import oversubscribed_on
 from extender.core.verbs.filter_and_prioritize import decide_filter
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker
@@ -43,6 +43,12 @@ from tests.unit.core.support import fold_drafts, folded
 
 ONE = {GPU: 1}
 KNOWN = EvictionContext(actor="me", cause="test", epoch=Epoch(1), now_us=0)
+
+
+def oversubscribed(case):
+    """Return the reservations that do not fit any more."""
+    names = case.state.claims_on
+    return {uid for name in names for uid in oversubscribed_on(case.view, case.state, name)}
 
 
 class Two(Case):
@@ -291,12 +297,12 @@ def test_a_reservation_yields_to_the_claim_of_a_higher_priority_when_a_pod_takes
     case.admit("mid")
     case.cluster.delete_pod("low")
     assert set(case.pending("high").claims) == {"n0"}
-    assert oversubscribed_reservations(case.view, case.state) == frozenset()
+    assert oversubscribed(case) == set()
     case.cluster.add(a_pod("alone", requests=ONE, priority=100))
     pod = case.cluster.pod("alone")
     assert decide_filter(case.view, case.state, forest_of(case.view), pod, ["n0"]).passed == ("n0",)
     case.cluster.change_pod("alone", node="n0")
-    lost = oversubscribed_reservations(case.view, case.state)
+    lost = oversubscribed(case)
     assert lost == {case.cluster.pod("mid-0").uid}
     held = case.state.gangs[case.tree("mid").root.uid].reservations
     (user,) = reserved_capacity_users(case.view, case.state, [held[uid] for uid in lost])
@@ -322,7 +328,7 @@ def test_the_pod_that_took_the_capacity_of_an_admitted_preemptor_is_named():
         a_pod("pusher", node="n1", requests=ONE, priority=100),
     )
     root = case.state.gangs[case.tree("mid").root.uid]
-    lost = [root.reservations[uid] for uid in oversubscribed_reservations(case.view, case.state)]
+    lost = [root.reservations[uid] for uid in oversubscribed(case)]
     released = ReservationReleased(
         plan=root.plan,
         reason="superseded",
@@ -354,12 +360,12 @@ def test_a_claim_of_lower_priority_does_not_explain_a_lost_reservation():
     case.admit("high")
     case.cluster.delete_pod("victim")
     assert set(case.pending("mid").claims) == {"n0"}
-    assert oversubscribed_reservations(case.view, case.state) == frozenset()
+    assert oversubscribed(case) == set()
     case.cluster.change_pod("staying", assigned_us=0)
     for n in range(2):
         case.cluster.add(a_pod(f"new-{n}", node="n0", requests=ONE, priority=200))
         case.cluster.change_pod(f"new-{n}", assigned_us=n + 1)
-    lost = oversubscribed_reservations(case.view, case.state)
+    lost = oversubscribed(case)
     assert lost == {case.cluster.pod("high-0").uid}
     held = case.state.gangs[case.tree("high").root.uid].reservations
     users = reserved_capacity_users(case.view, case.state, [held[uid] for uid in lost])

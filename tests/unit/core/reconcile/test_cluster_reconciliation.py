@@ -23,9 +23,9 @@ from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import GangUid, NodeName, PlanId
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import SUCCEEDED, PodEnd
-from extender.core.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.reconcile.drift import ReconcileContext
-from extender.core.reconcile.reservation_checks import oversubscribed_reservations
+from extender.core.reconcile.incremental_reconciliation import Reconciliation
+from extender.core.reconcile.reservation_checks import oversubscribed_on
 from extender.queries.state.gang_status import gang_status
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
@@ -70,7 +70,9 @@ class Scene:
         """Return the events and fold them, after checking that every prefix of them is sound."""
 
         def once(state):
-            return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
+            return Reconciliation().decide(
+                self.cluster.seen, state, forest_of(self.cluster.seen), now
+            )
 
         events = [draft.data for draft in once(self.state)]
         self.state = check_prefixes(self.state, once)
@@ -438,7 +440,7 @@ def test_capacity_taken_by_others_supersedes_the_lowest_priority_first():
     order = []
     for taken in range(4):
         cluster.add(a_pod(f"alien-{taken}", node="n0", requests={GPU: 1})) if taken else None
-        lost = oversubscribed_reservations(cluster.seen, state)
+        lost = {uid for n in state.claims_on for uid in oversubscribed_on(cluster.seen, state, n)}
         order.append(sorted(p.name for p in cluster.seen.pods.values() if p.uid in lost))
     assert order == [[], ["low-0"], ["low-0", "young-0"], ["low-0", "old-0", "young-0"]]
 

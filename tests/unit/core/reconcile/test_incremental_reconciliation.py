@@ -24,9 +24,8 @@ from extender.core.log.reservation_state import EMPTY, all_reservations, reserva
 from extender.core.model.cluster_view import forest_after, without_node
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.reconcile import incremental_reconciliation
-from extender.core.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.reconcile.drift import NominationDrift, ReconcileContext
-from extender.core.reconcile.incremental_reconciliation import IncrementalReconciliation
+from extender.core.reconcile.incremental_reconciliation import Reconciliation
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
@@ -166,7 +165,7 @@ class Walk:
         return folded(self.state, (*where, observed), (*where, event))
 
     def full(self):
-        return decide_reconcile(self.cluster.seen, self.state, self.forest, self.now)
+        return Reconciliation().decide(self.cluster.seen, self.state, self.forest, self.now)
 
     def _now(self, **changes) -> None:
         self.now = msgspec.structs.replace(self.now, **changes)
@@ -246,7 +245,7 @@ def in_order(drafts):
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), max_size=14))
 def test_the_same_events_as_a_comparison_of_everything(looks):
     """Pods, nodes and groups come, go and change, Bindings are sent, time passes; events are folded or lost."""
-    walk, comparison = Walk(), IncrementalReconciliation()
+    walk, comparison = Walk(), Reconciliation()
     for changes in looks:
         for change in changes:
             walk.apply(*change)
@@ -256,7 +255,7 @@ def test_the_same_events_as_a_comparison_of_everything(looks):
 
 def test_a_reservation_is_released_when_its_binding_fails_after_another_pod_took_its_capacity():
     """A pod takes the node while a Binding is in flight, and nothing changes then but that the Binding is given up."""
-    walk, comparison = Walk(), IncrementalReconciliation()
+    walk, comparison = Walk(), Reconciliation()
     look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
     for name in ("i-0", "j-0"):
         walk.apply("bind", name)
@@ -273,7 +272,7 @@ def test_a_reservation_is_released_when_its_binding_fails_after_another_pod_took
 
 def test_members_that_run_are_found_again_when_the_log_has_lost_their_admission():
     """As after an older copy of the database: neither the tree nor the cluster has changed."""
-    walk, comparison = Walk(), IncrementalReconciliation()
+    walk, comparison = Walk(), Reconciliation()
     look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
     for name in PLACES["h"]:
         walk.apply("bind", name)
@@ -288,7 +287,7 @@ def test_members_that_run_are_found_again_when_the_log_has_lost_their_admission(
 
 def test_a_member_is_found_again_when_nothing_changed_but_its_node_that_is_back():
     """The node of one of two bound members is deleted and registers again, and nothing else changes then."""
-    walk, comparison = Walk(), IncrementalReconciliation()
+    walk, comparison = Walk(), Reconciliation()
 
     def look():
         found = comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
@@ -311,17 +310,19 @@ def record_compared(monkeypatch) -> list[str]:
     """Return a list that gets the name of each root that is compared as a whole from now on."""
     compared: list[str] = []
     inner = incremental_reconciliation.root_differences
-    monkeypatch.setattr(
-        incremental_reconciliation,
-        "root_differences",
-        lambda *args: compared.append(args[2].gang) or inner(*args),
-    )
+
+    def record(view, state, root, **more):
+        if state.gangs[root.uid] is root:
+            compared.append(root.gang)
+        return inner(view, state, root, **more)
+
+    monkeypatch.setattr(incremental_reconciliation, "root_differences", record)
     return compared
 
 
 def test_a_leaf_that_is_made_again_releases_its_tree_and_no_other_is_compared(monkeypatch):
     """In a namespace of three trees, of which none is running."""
-    walk, comparison = Walk(), IncrementalReconciliation()
+    walk, comparison = Walk(), Reconciliation()
     look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
     assert look() == []
     compared = record_compared(monkeypatch)
@@ -333,7 +334,7 @@ def test_a_leaf_that_is_made_again_releases_its_tree_and_no_other_is_compared(mo
 
 def test_members_that_are_bound_as_reserved_are_compared_alone(monkeypatch):
     """One by one; the last of the minimum makes the gang scheduled, which concerns the whole tree."""
-    walk, comparison = Walk(), IncrementalReconciliation()
+    walk, comparison = Walk(), Reconciliation()
     look = lambda: comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
     assert look() == []
     whole = record_compared(monkeypatch)
@@ -352,10 +353,10 @@ def test_members_that_are_bound_as_reserved_are_compared_alone(monkeypatch):
 @pytest.mark.parametrize("change", [("n0", "a"), ("nominate", "g-0"), ("another group", "")])
 def test_what_concerns_no_tree_compares_none(change, monkeypatch):
     """An ordinary pod that fits, a nomination, a group of others."""
-    walk, comparison = Walk(), IncrementalReconciliation()
+    walk, comparison = Walk(), Reconciliation()
     comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
-    monkeypatch.setattr(incremental_reconciliation, "decide_reconcile", None)  # not called
-    monkeypatch.setattr(incremental_reconciliation, "root_differences", None)
+    monkeypatch.setattr(incremental_reconciliation, "root_differences", None)  # not called
+    monkeypatch.setattr(incremental_reconciliation, "bound_outside", None)
     walk.apply(*change)
     assert comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now) == []
 

@@ -17,8 +17,8 @@ from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import GangUid, NodeName, PlanId
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import PodShape, Toleration
-from extender.core.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.reconcile.drift import ReconcileContext
+from extender.core.reconcile.incremental_reconciliation import Reconciliation
 from extender.core.reconcile.reservation_checks import unfit_pods
 from extender.snapshots.state_loader import decode_state, encode_state
 from tests.support.service.fakes import FakeCluster, forest_of
@@ -85,7 +85,9 @@ class Scene:
         """Return the events and fold them, after checking that every prefix of them is sound."""
 
         def once(state):
-            return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
+            return Reconciliation().decide(
+                self.cluster.seen, state, forest_of(self.cluster.seen), now
+            )
 
         events = [draft.data for draft in once(self.state)]
         self.state = check_prefixes(self.state, once)
@@ -206,7 +208,7 @@ def test_many_pods_are_named_in_short():
     root = (uid, "default/g")
     state = folded(EMPTY, (*root, GangObserved(kind="PodGroup")), (*root, event))
     cluster.change_node("n0", unschedulable=True)
-    (draft,) = decide_reconcile(cluster.seen, state, forest_of(cluster.seen), ME)
+    (draft,) = Reconciliation().decide(cluster.seen, state, forest_of(cluster.seen), ME)
     assert len(draft.data.pods) == 7
     assert draft.data.message.endswith("default/g-3, default/g-4 and more")
 
