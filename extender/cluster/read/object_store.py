@@ -386,11 +386,13 @@ class ObjectStore:
     def _volume_constraints(self, pod: api.Pod) -> VolumeConstraints:
         """Return how the claims of a pod restrict its nodes."""
         of_claims = [self._of_claim(name, template) for name, template in _claims_of(pod).items()]
-        selectors = chain.from_iterable(one.selectors for one in of_claims)
+        selectors = chain.from_iterable(claim.selectors for claim in of_claims)
         return VolumeConstraints(
             selectors=tuple(dict.fromkeys(selectors)),
-            exclusive_claims=tuple(sorted(c for one in of_claims for c in one.exclusive_claims)),
-            unmodelled=tuple(text for one in of_claims for text in one.unmodelled),
+            exclusive_claims=tuple(
+                sorted(name for claim in of_claims for name in claim.exclusive_claims)
+            ),
+            unmodelled=tuple(text for claim in of_claims for text in claim.unmodelled),
         )
 
     def _of_claim(self, name: Name, template: api.ClaimSpec | None) -> VolumeConstraints:
@@ -417,7 +419,7 @@ class ObjectStore:
         elif volume is None:
             unmodelled = (f"volume {spec.volume_name} of claim {path}{ABSENT}",)
         else:
-            selectors = tuple(msgspec.structs.replace(one, volume=True) for one in volume.reach)
+            selectors = tuple(msgspec.structs.replace(term, volume=True) for term in volume.reach)
             if volume.driver:
                 unmodelled = (f"how many volumes of {volume.driver} a node attaches",)
         exclusive = (path,) if ONE_POD in spec.access_modes else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -153,8 +154,12 @@ def on_a_terminal(columns, **environ):
     )  # fmt: skip
     os.close(theirs)
     assert done.returncode == 0
-    with os.fdopen(ours, "rb") as terminal:
-        return terminal.read1().decode().replace("\r\n", "\n")
+    printed = b""
+    with os.fdopen(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
+        # the kernel hands over what was written in pieces; EIO: all writers have closed it, and all is read
+        while piece := terminal.read(4096):
+            printed += piece
+    return printed.decode().replace("\r\n", "\n")
 
 
 def test_a_terminal_gets_colours_and_a_folded_last_column():

@@ -824,9 +824,20 @@ def texts_in(value: ast.AST) -> set[str]:
     return fixed_parts(value) | {n.value for n in strings if isinstance(n.value, str)}
 
 
+# What a tree with a place waits for: listed in the pages, after the first lines.
+PAUSES = {"it pauses ", "the pause before its next search for victims ends at "}
 # Not in a first line of a page: the rest of a tree, in a condition or an Event; a refusal without a reason; the check of
-# a preemption whose victims are gone; the capacity of a node that has none.
-ELSEWHERE = {"the rest of ", "no reason is known", "all victims are gone", "nothing is known"}
+# a preemption whose victims are gone; the capacity of a node that has none; a pause.
+ELSEWHERE = {
+    "the rest of ", "no reason is known", "all victims are gone", "nothing is known", "fits now; ", *PAUSES,
+}  # fmt: skip
+
+
+def test_every_pause_is_in_a_page() -> None:
+    """Both are written by `explain`, and a page has what they follow from."""
+    assert first_lines(gang_checks) >= PAUSES
+    pages = [path.read_text() for path in DOCUMENT.paths()]
+    assert all(any(f"*{pause}" in page for page in pages) for pause in PAUSES)
 
 
 def test_every_first_line_has_a_section() -> None:
