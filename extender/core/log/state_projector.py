@@ -566,7 +566,7 @@ class StateProjector:
                     root.previous_nodes = root.previous_nodes.set(pod.uid, node)
                 self._drop_held(root, pod.uid)
                 if not self._past:
-                    self._unassign(pod.uid)
+                    self._unassign(pod.uid, root.uid)
             elif pod.uid in root.replacement_holds:
                 self._drop_hold(root, pod.uid)
         if data.taken_by:
@@ -583,9 +583,11 @@ class StateProjector:
             self._gang_of[uid] = gang_uid
             self._gang_of_before = None
 
-    def _unassign(self, uid: PodUid) -> None:
-        del self._gang_of[uid]
-        self._gang_of_before = None
+    def _unassign(self, uid: PodUid, gang_uid: GangUid) -> None:
+        # in logs of older versions a pod can be a member of a gang that was made again, and of the one before
+        if self._gang_of.get(uid) == gang_uid:
+            del self._gang_of[uid]
+            self._gang_of_before = None
 
     def _drop_held(self, root: _OpenGang, uid: PodUid) -> None:
         self._replace_claims([root.reservations.pop(uid)])
@@ -601,7 +603,7 @@ class StateProjector:
             elif data.held_until_us:
                 self._add_hold(root, member, event.at_us, data.held_until_us)
             if not self._past:
-                self._unassign(data.uid)
+                self._unassign(data.uid, root.uid)
             self._undo_if_empty(root)
 
     def _note_end(
@@ -684,7 +686,7 @@ class StateProjector:
         if not self._past:
             reservations = _closed(root.reservations)
             for uid in (*reservations, *_closed(root.bound)):
-                self._unassign(uid)
+                self._unassign(uid, root.uid)
             self._replace_claims((*reservations.values(), *root.replacement_holds.values()))
         preemption = self._preemptions.get(root.uid)
         if preemption is not None:  # if it has not ended, its end is in a lost part of the log

@@ -19,7 +19,7 @@ does that after every failed bind, and filter still passes only the reserved nod
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -129,14 +129,30 @@ def _bound_of(member: BoundMember) -> PodBound:
 
 
 def bound_outside(
-    view: ClusterView, state: ReservationState, tree: Tree, now: ReconcileContext
+    view: ClusterView,
+    state: ReservationState,
+    tree: Tree,
+    now: ReconcileContext,
+    removed: Collection[GangUid] = (),
 ) -> list[NewEvent]:
-    """Return the events for members that run without a reservation; members on nodes that are gone are left out."""
+    """Return the events for members that run without a reservation; members on nodes that are gone are left out.
+
+    Those that the root group had before it was made again are left out while the log has that one.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        tree: The tree.
+        now: Further fields of the events.
+        removed: Roots that the state still has, and that end by events before these.
+    """
     root = state.gangs.get(tree.root.uid)
     events: list[AnyEventData] = []
     for leaf, pods in tree.members.items():
         for pod in pods:
             if not is_running(pod) or pod.node not in view.nodes or _is_recorded(root, pod):
+                continue
+            if pod.uid in state.gang_of and state.gang_of[pod.uid] not in removed:
                 continue
             events += _outside_events(leaf.name, pod, root)
     if events and root is None:

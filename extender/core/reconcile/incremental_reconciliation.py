@@ -19,7 +19,7 @@ from extender.core.capacity.replacement_holds import (
     replacement_holds,
 )
 from extender.core.log.each_gang import EachGang
-from extender.core.log.events import NewEvent, PodBound
+from extender.core.log.events import GangRemoved, NewEvent, PodBound
 from extender.core.log.gang_phase import missing
 from extender.core.log.reservation_state import (
     GangState,
@@ -268,9 +268,10 @@ class Reconciliation:
             if events:
                 uids = frozenset(e.data.uid for e in events if isinstance(e.data, PodBound))
                 self._open[root.uid] = None if is_whole else uids
+        removed = {event.gang_uid for event in drafts if isinstance(event.data, GangRemoved)}
         for tree in filter(None, map(forest.populated.get, trees)):
             name = f"members of {tree.root.key.path} without a reservation"
-            outside = functools.partial(bound_outside, view, state, tree, now)
+            outside = functools.partial(bound_outside, view, state, tree, now, removed)
             events = gangs.decide(tree.root.uid, name, outside)
             self._open |= dict.fromkeys(event.gang_uid for event in events)
             drafts += events

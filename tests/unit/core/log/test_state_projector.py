@@ -243,3 +243,24 @@ def test_the_loss_of_a_stranger_makes_no_root():
     """A member of a root that the log does not know was never counted."""
     lost = MemberTerminated(pod="ns/a", uid=PodUid("a"), node=NODES[0], cause="unknown")
     assert not _history(lost).gangs
+
+
+@pytest.mark.parametrize("ends_first", [0, 1])
+def test_a_pod_that_older_versions_recorded_for_two_roots_can_leave_both(ends_first):
+    """A group that was made again while a Binding of the old one was in flight: each of the roots ends, the log goes on."""
+    bound = PodBound(plan=PlanId("plan"), pod="ns/a", uid=PodUid("a"), node=NODES[0], group="leaf")
+    lost = MemberTerminated(pod="ns/a", uid=PodUid("a"), node=NODES[0], cause="unknown")
+    removed = GangRemoved(reason="deleted")
+    events, state = [], EMPTY
+    first, second = ROOTS[ends_first], ROOTS[1 - ends_first]
+    for uid, data in (
+        *[(uid, data) for uid in ROOTS[:2] for data in (GangObserved(kind="PodGroup"), bound)],
+        (first, removed),
+        (second, lost),
+        (second, removed),
+    ):
+        events.append(event_after(state, uid, data))
+        state = fold(state, [events[-1]])
+    assert fold(EMPTY, events) == state
+    check_state(state)
+    assert not state.gang_of

@@ -14,6 +14,7 @@ from extender.core.log.events import (
     DriftDetected,
     GangAdmitted,
     GangObserved,
+    GangRemoved,
     GangScheduled,
     GroupRecord,
     MemberTerminated,
@@ -304,6 +305,34 @@ def test_a_member_is_found_again_when_nothing_changed_but_its_node_that_is_back(
         pass
     walk.apply("register again", "n1")
     assert [(type(data), data.pod) for data in look()] == [(PodBound, "default/h-1")]
+
+
+def test_a_member_of_a_group_that_is_made_again_belongs_to_one_root():
+    """The log keeps the old root while a Binding of it is in flight; its members are those of the new one after that."""
+    walk, comparison = Walk(), Reconciliation()
+    old = next(uid for uid, root in walk.state.gangs.items() if root.gang == "default/h")
+
+    def look():
+        drafts = comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
+        assert in_order(drafts) == in_order(walk.full())
+        walk.state = fold_drafts(walk.state, drafts)
+        return [(draft.gang_uid == old, type(draft.data)) for draft in drafts]
+
+    walk.apply("bind", "h-0")
+    walk.apply("binding", "h-1")
+    walk.apply("delete group", "h")
+    walk.apply("make group", "h")
+    assert look() == [(True, PodBound)]
+    assert look() == []
+    walk.apply("bind", "h-1")
+    assert look() == [
+        (True, PodBound),
+        (True, GangRemoved),
+        (False, GangObserved),
+        *[(False, PodBound), (False, DriftDetected)] * 2,
+    ]
+    assert look() == [(False, GangScheduled)]
+    assert {walk.state.gang_of[walk.cluster.pod(name).uid] for name in PLACES["h"]} == {"h-1"}
 
 
 def record_compared(monkeypatch) -> list[str]:
