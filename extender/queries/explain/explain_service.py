@@ -189,6 +189,9 @@ class _Now(ObjectReader):
 
     def _not_found(self, name: WantedName) -> tuple[str, str]:
         text = f"nothing is called {name}: no group, pod, workload or node"
+        if name.kind == "Node":
+            past = f"gang-extender explain Node/{name.name} --at TIME"
+            return f"{name} does not exist", f"the log may have it, if a gang used it: `{past}`"
         if name.kind:
             text = f"{name} does not exist"
         return text, f"the log may have it: `gang-extender history {name.path}`"
