@@ -1,4 +1,4 @@
-"""Explain any object by its name: a group, a pod, a node, a workload, or a name that nothing has."""
+"""Explain any object by its name as it is now, from the cluster, the log and what only the leader knows."""
 
 from __future__ import annotations
 
@@ -189,12 +189,14 @@ class _Now(ObjectReader):
 
     def _not_found(self, name: WantedName) -> tuple[str, str]:
         text = f"nothing is called {name}: no group, pod, workload or node"
-        if name.kind == "Node":
-            past = f"gang-extender explain Node/{name.name} --at TIME"
-            return f"{name} does not exist", f"the log may have it, if a gang used it: `{past}`"
         if name.kind:
             text = f"{name} does not exist"
-        return text, f"the log may have it: `gang-extender history {name.path}`"
+        command = f"history {name.path}"
+        if name.kind == "Node":
+            command = f"events --node {name.name}"
+        elif name.kind == "Pod":  # history is of root groups
+            command = f"explain Pod/{name.path} --at TIME"
+        return text, f"the log may have it: `gang-extender {command}`"
 
     async def _gang(self, key: GroupKey, pod: Pod | None = None, *, extras: bool) -> ObjectDetails:
         """Return what is known of the gang of a group; with a pod, of one of its members."""
