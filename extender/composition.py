@@ -113,7 +113,7 @@ async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator
     if not creates and not has_database(Path(settings.data_dir)):
         msg = (
             f"no event log in {settings.data_dir}; set --data-dir to the folder of the service, "
-            "or --database-url to its database"
+            "or --database-url to its database; a command that has --server can ask the service instead"
         )
         raise BadInput(msg)
     embedded = EmbeddedPostgres(

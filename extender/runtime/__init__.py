@@ -1,1 +1,1 @@
-"""What long-running code needs of the machine: clock, wake-ups, periodic tasks, cooperative yields, worker processes; imports `ports` and `telemetry`."""
+"""What long-running code needs of the machine: clock, wake-ups, periodic tasks, cooperative yields, worker processes, keys; imports `core`, `ports` and `telemetry`."""

@@ -1,4 +1,4 @@
-"""What every `AccessReviews` promises: here the fake; tests/e2e/security/test_readers.py has the one on a real kube-apiserver."""
+"""What every `AccessReviews` promises: here the fake; tests/e2e/scenarios/test_readers.py has the one on a real kube-apiserver."""
 
 from __future__ import annotations
 

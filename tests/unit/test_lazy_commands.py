@@ -15,7 +15,7 @@ from extender.cli.main import COMMANDS, imported_command
 # What takes longer to import than Python to start; our own packages import one of them each.
 HEAVY = {
     "aiohttp", "alembic", "asyncpg", "kubernetes_asyncio", "numpy", "ortools", "prometheus_client", "rich",
-    "sqlalchemy", "uvloop", "extender.cluster", "extender.http", "extender.service", "extender.store",
+    "sqlalchemy", "uvloop", "extender.cluster", "extender.http", "extender.store",
     "extender.composition",
 }  # fmt: skip
 # Prints to stderr which of them are there when the program ends.

@@ -1,1 +1,1 @@
-"""One bounded HTTP connection to an API server, and what that server serves."""
+"""Bounded HTTP connections to one API server: requests with retries, and kept connections for small writes."""

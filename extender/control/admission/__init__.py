@@ -1,1 +1,1 @@
-"""Plan pending trees and append what was decided: all trees in order, one tree, the search for victims."""
+"""From the pending trees to verdicts: what a pass observes, requests, searches in worker processes, victims, capacity holds; imports `control.binding` and what is below it."""

@@ -1,4 +1,4 @@
-"""The objects that the steps of a pass work with; built once, and given to each step; and the moment that a step decides on."""
+"""The objects that the steps of a pass work with; built once, and given to each step."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The bind barrier: Bindings wait until the minimum of a gang has arrived; imports `control.actuators` and `control.log`."""
+"""The bind barrier: Bindings wait until the minimum of a gang has arrived; imports `control.log`."""

@@ -1,1 +1,1 @@
-"""The leader that appends (role, lease loop, append pipeline, settlement) and the follower that reads; imports `snapshots`."""
+"""The leader that appends (role, lease loop, append pipeline, appends in doubt) and the follower that reads; imports `snapshots`."""

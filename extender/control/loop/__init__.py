@@ -1,1 +1,1 @@
-"""The control loop: observe, reconcile, plan, append, actuate; imports `control.binding`, `control.actuators`, `control.published`, `control.log`."""
+"""The control loop: observe, reconcile, plan, append, actuate; imports `control.admission`, `control.actuators`, `control.published`."""

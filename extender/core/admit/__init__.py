@@ -1,1 +1,1 @@
-"""The plan request of a pending tree, and the events that follow from the plan; imports `decisions.capacity`."""
+"""The plan request of a pending tree, and the events that follow from the plan; imports `core.capacity` and `core.fairness`."""

@@ -3,8 +3,8 @@
 Reservations are normally released because of a change: of a node, of other pods on it, of the pods or groups of the
 tree. If nothing that can be the cause has changed since the admission, the same input leads to the same admission and
 the same release. That is a defect, and without a pause it repeats as fast as the control loop runs. A few such rounds
-are permitted, because view and log are not updated at the same instant. The rules are in extender/README.md,
-"Readmission back-off". The data is kept in memory only: a restart loses it.
+are permitted, because view and log are not updated at the same instant. The rules are in
+docs/explanation/readmission-backoff.md. The data is kept in memory only: a restart loses it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Free capacity of nodes, capacity claims and replacement holds; imports no other folder of decisions."""
+"""Free capacity of nodes, capacity claims and replacement holds; imports `core.log` and `core.planner`."""

@@ -1,1 +1,1 @@
-"""Preemptions from the request to their end: disruption units, takeover, completion; imports `decisions.admit`."""
+"""Preemptions from the request to their end: disruption units, takeover, completion; imports `core.admit` and `core.capacity`."""

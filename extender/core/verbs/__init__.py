@@ -1,1 +1,1 @@
-"""The answers to kube-scheduler: filter, prioritize and preempt, from committed state only; imports `decisions.preempt`."""
+"""The answers to kube-scheduler: filter, prioritize and preempt, from committed state only; imports `core.admit` and `core.capacity`."""

@@ -1,4 +1,4 @@
-"""Explain any object by its name: a group, a pod, a node, a workload, or a name that nothing has."""
+"""Explain any object by its name as it is now, from the cluster, the log and what only the leader knows."""
 
 from __future__ import annotations
 
@@ -191,7 +191,12 @@ class _Now(ObjectReader):
         text = f"nothing is called {name}: no group, pod, workload or node"
         if name.kind:
             text = f"{name} does not exist"
-        return text, f"the log may have it: `gang-extender history {name.path}`"
+        command = f"history {name.path}"
+        if name.kind == "Node":
+            command = f"events --node {name.name}"
+        elif name.kind == "Pod":  # history is of root groups
+            command = f"explain Pod/{name.path} --at TIME"
+        return text, f"the log may have it: `gang-extender {command}`"
 
     async def _gang(self, key: GroupKey, pod: Pod | None = None, *, extras: bool) -> ObjectDetails:
         """Return what is known of the gang of a group; with a pod, of one of its members."""

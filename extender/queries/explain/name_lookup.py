@@ -51,7 +51,9 @@ class WantedName(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Return namespace/name."""
+        """Return namespace/name, of a node its name."""
+        if self.kind == "Node" and not self.given_namespace:
+            return self.name
         return f"{self.namespace}/{self.name}"
 
     def __str__(self) -> str:

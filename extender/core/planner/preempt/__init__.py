@@ -1,1 +1,1 @@
-"""Find the cheapest set of disruption units whose eviction frees capacity; imports `planner.solve` and `planner.model`."""
+"""Find the cheapest set of disruption units whose eviction frees capacity; imports `planner.explain`, `planner.solve` and `planner.model`."""

@@ -314,8 +314,13 @@ async def test_a_typo_names_what_is_there() -> None:
             await ask("srve")
         with pytest.raises(NotFound, match=r"did you mean PodGroup ml/train\b"):
             await ask("default/train")
-        with pytest.raises(NotFound, match=r"gang-extender history default/zzz"):
-            await ask("zzz")
+        for name, answer in (
+            ("zzz", "nothing is called default/zzz: .*`gang-extender history default/zzz`"),
+            ("Node/zzz", "Node zzz does not exist; .*`gang-extender events --node zzz`"),
+            ("Pod/zzz", "Pod default/zzz does not .*`gang-extender explain Pod/default/zzz --at TIME`"),
+        ):  # fmt: skip
+            with pytest.raises(NotFound, match=f"^{answer}$"):
+                await ask(name)
 
 
 async def test_a_gang_that_preempts() -> None:
