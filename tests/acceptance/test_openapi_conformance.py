@@ -80,7 +80,7 @@ def try_out(operation, mode, examples):
         checks = of_mode
         if mode == "positive" and (case.method == "POST" or case.path in OF_THE_LOG):
             checks = always
-        if query.pop("follow", False) is not False:  # a stream has no end: see test_follow
+        if query.pop("follow", False) is not False:  # a stream has no end: see test_event_stream
             case.query, checks = query, always
         asked.append(case)
         if len(quote(str(query))) > LINE_MAX:

@@ -48,18 +48,18 @@ class EventContext(msgspec.Struct, frozen=True, kw_only=True):
     notes_reduced: tuple[str, ...] = ()
 
 
-def draft_for(tree: Tree, data: AnyEventData, recipe: EventContext) -> NewEvent:
+def draft_for(tree: Tree, data: AnyEventData, context: EventContext) -> NewEvent:
     """Return an event for the stream of the root."""
     return NewEvent(
         gang_uid=tree.root.uid,
         gang=tree.root.key.path,
         data=data,
-        actor=recipe.actor,
-        cause=recipe.cause,
+        actor=context.actor,
+        cause=context.cause,
     )
 
 
-def decide_observed(state: ReservationState, tree: Tree, recipe: EventContext) -> list[NewEvent]:
+def decide_observed(state: ReservationState, tree: Tree, context: EventContext) -> list[NewEvent]:
     """Return the event for a root that the log does not have yet, if it is one."""
     if tree.root.uid in state.gangs:
         return []
@@ -69,16 +69,16 @@ def decide_observed(state: ReservationState, tree: Tree, recipe: EventContext) -
         groups=len(tree.groups),
         members=len(tree.pods),
     )
-    return [draft_for(tree, data, recipe)]
+    return [draft_for(tree, data, context)]
 
 
-def decide_invalid(state: ReservationState, tree: Tree, recipe: EventContext) -> list[NewEvent]:
+def decide_invalid(state: ReservationState, tree: Tree, context: EventContext) -> list[NewEvent]:
     """Return the events for an invalid tree; none if the log has the same problems."""
     if is_recorded_invalid(state, tree):
         return []
     return [
-        *decide_observed(state, tree, recipe),
-        draft_for(tree, GangInvalid(problems=_problem_texts(tree)), recipe),
+        *decide_observed(state, tree, context),
+        draft_for(tree, GangInvalid(problems=_problem_texts(tree)), context),
     ]
 
 
@@ -101,7 +101,7 @@ def decide_verdict(
     tree: Tree,
     request: PlanRequest,
     verdict: Verdict,
-    recipe: EventContext,
+    context: EventContext,
     considered: tuple[str, ...] = (),
     *,
     again: bool = False,
@@ -113,27 +113,27 @@ def decide_verdict(
         tree: The planned tree.
         request: The plan request.
         verdict: The planner's answer.
-        recipe: Further fields of the events.
+        context: Further fields of the events.
         considered: Why preemption does not help, if the planner tried it.
         again: Record a refusal although the reasons are those of the last one: it has a conflict now.
     """
-    drafts = decide_observed(state, tree, recipe)
+    drafts = decide_observed(state, tree, context)
     root = state.gangs.get(tree.root.uid)
     if isinstance(verdict, Plan) and verdict.assignments:
-        drafts.append(draft_for(tree, _admission(root, tree, request, verdict, recipe), recipe))
+        drafts.append(draft_for(tree, _admission(root, tree, request, verdict, context), context))
         hold = state.capacity_holds.get(tree.root.uid)
         if hold is not None:
             ended = CapacityHoldReleased(
                 hold=hold.hold, reason="admitted", message="it was admitted"
             )
-            drafts.append(draft_for(tree, ended, recipe))
+            drafts.append(draft_for(tree, ended, context))
         return drafts
     data = msgspec.structs.replace(
-        _refusal(verdict, recipe, considered), preemption_notes_reduced=recipe.notes_reduced
+        _refusal(verdict, context, considered), preemption_notes_reduced=context.notes_reduced
     )
     if not data.reasons or not (again or _differs(root, data)):
         return drafts
-    return [*drafts, draft_for(tree, data, recipe)]
+    return [*drafts, draft_for(tree, data, context)]
 
 
 def only_numbers_differ(
@@ -185,14 +185,14 @@ def _differs(root: GangState | None, data: GangUnschedulable) -> bool:
 
 
 def _refusal(
-    verdict: Verdict, recipe: EventContext, considered: tuple[str, ...]
+    verdict: Verdict, context: EventContext, considered: tuple[str, ...]
 ) -> GangUnschedulable:
     if isinstance(verdict, Plan):  # satisfied, but no place for extra members
         return GangUnschedulable(
             outcome="impossible" if verdict.search.exhausted else "unknown",
             reasons=verdict.reasons,
             planner=PLANNER_VERSION,
-            input_digest=recipe.digest,
+            input_digest=context.digest,
             search_nodes=verdict.search.nodes,
             exhausted=verdict.search.exhausted,
             preemption_notes=considered,
@@ -205,7 +205,7 @@ def _refusal(
             for c in verdict.conflict
         ),
         planner=PLANNER_VERSION,
-        input_digest=recipe.digest,
+        input_digest=context.digest,
         search_nodes=verdict.search.nodes,
         exhausted=verdict.search.exhausted,
         preemption_notes=considered,
@@ -216,10 +216,10 @@ def _refusal(
 
 
 def _admission(
-    root: GangState | None, tree: Tree, request: PlanRequest, plan: Plan, recipe: EventContext
+    root: GangState | None, tree: Tree, request: PlanRequest, plan: Plan, context: EventContext
 ) -> GangAdmitted | GangExtended:
     extended = GangExtended(
-        plan=recipe.plan,
+        plan=context.plan,
         priority=tree.root.priority,
         groups=group_records(tree, plan),
         shapes=tuple(dict(shape.requests) for shape in request.shapes),
@@ -230,9 +230,9 @@ def _admission(
             for a in plan.assignments
         ),
         unplaced=plan.unplaced,
-        topology=_topology(tree, request.nodes, {a.node for a in plan.assignments}, recipe),
+        topology=_topology(tree, request.nodes, {a.node for a in plan.assignments}, context),
         planner=PLANNER_VERSION,
-        input_digest=recipe.digest,
+        input_digest=context.digest,
         search_nodes=plan.search.nodes,
         exhausted=plan.search.exhausted,
     )
@@ -263,10 +263,10 @@ def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
 
 
 def _topology(
-    tree: Tree, nodes: Iterable[PlanNode], used: set[NodeName], recipe: EventContext
+    tree: Tree, nodes: Iterable[PlanNode], used: set[NodeName], context: EventContext
 ) -> dict[str, dict[str, str]]:
     keys = sorted(
-        {key for group in tree.groups for key in group.topology} | set(recipe.topology_keys)
+        {key for group in tree.groups for key in group.topology} | set(context.topology_keys)
     )
     return {
         node.name: {key: node.labels[key] for key in keys if key in node.labels}

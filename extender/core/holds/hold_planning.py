@@ -333,7 +333,7 @@ def decide_hold(
     tree: Tree,
     request: PlanRequest,
     plan: Plan,
-    recipe: EventContext,
+    context: EventContext,
     *,
     until_us: int,
 ) -> list[NewEvent]:
@@ -345,7 +345,7 @@ def decide_hold(
         tree: The tree, as it was planned.
         request: The request of `HoldRequests` that was planned.
         plan: The answer of the planner to it.
-        recipe: `plan` is the id of the hold.
+        context: `plan` is the id of the hold.
         until_us: The latest end of the hold.
     """
     root = state.gangs.get(tree.root.uid)
@@ -353,7 +353,7 @@ def decide_hold(
     if root is None or root.uid in state.capacity_holds or not minimum:
         return []
     held = CapacityHeld(
-        hold=recipe.plan,
+        hold=context.plan,
         kind=tree.root.key.kind,
         priority=tree.root.priority,
         waiting_since_us=root.refused_since_us,
@@ -367,10 +367,10 @@ def decide_hold(
         ),
         fitting=0,  # counted below, by the claims of this event
         planner=PLANNER_VERSION,
-        input_digest=recipe.digest,
+        input_digest=context.digest,
         search_nodes=plan.search.nodes,
     )
-    claims = tuple(planned_claims("hold", recipe.plan, root.uid, held, at_us=0))
+    claims = tuple(planned_claims("hold", context.plan, root.uid, held, at_us=0))
     fitting = fitting_pods(view, state, root.uid, claims, tree.root.priority)
     ending = displaced_holds(state, root)
     ending += _without_place(view, state, root, claims, ending)
@@ -383,12 +383,12 @@ def decide_hold(
                 reason="superseded",
                 message="capacity is held for a tree of higher priority",
             ),
-            actor=recipe.actor,
-            cause=recipe.cause,
+            actor=context.actor,
+            cause=context.cause,
         )
         for hold in ending
     ]
-    return [*drafts, draft_for(tree, msgspec.structs.replace(held, fitting=fitting), recipe)]
+    return [*drafts, draft_for(tree, msgspec.structs.replace(held, fitting=fitting), context)]
 
 
 def _reason(root: GangState) -> str:

@@ -190,7 +190,7 @@ def decide_preemption(
     tree: Tree,
     request: PlanRequest,
     answer: PreemptionPlan,
-    recipe: EventContext,
+    context: EventContext,
 ) -> list[NewEvent]:
     """Return the events of a preemption for one append: reservations that are released, and the plan.
 
@@ -201,13 +201,13 @@ def decide_preemption(
         tree: The preemptor.
         request: The planner's request.
         answer: The planner's answer.
-        recipe: `plan` is the id of the preemption.
+        context: `plan` is the id of the preemption.
 
     Returns:
         The plan last; the caller records the preemptions that it supersedes before it (`takeovers_by_plan`).
     """
     source = request.evictable or Evictable(priority=0)
-    drafts = decide_observed(state, tree, recipe)
+    drafts = decide_observed(state, tree, context)
     reserved, claimed = _superseded(state, answer.superseded)
     records = sorted((*reserved, *claimed), key=lambda r: (r.gang, r.gang_uid, r.plan))
     text = f"{tree.root.key} of priority {tree.root.priority} takes the capacity"
@@ -231,20 +231,20 @@ def decide_preemption(
                 gang_uid=record.gang_uid,
                 gang=record.gang,
                 data=released,
-                actor=recipe.actor,
-                cause=recipe.cause,
+                actor=context.actor,
+                cause=context.cause,
             )
         )
     drafts += release_reservations(
         state,
         unbound_reservations(view, state, forest, (unit.name for unit in answer.victims)),
         but={pod.uid for record in records for pod in record.pods},
-        actor=recipe.actor,
-        cause=recipe.cause,
+        actor=context.actor,
+        cause=context.cause,
     )
     awaited = set(answer.already_terminating)
     planned = PreemptionPlanned(
-        preemption=recipe.plan,
+        preemption=context.plan,
         kind=tree.root.key.kind,
         priority=tree.root.priority,
         victims=tuple(
@@ -271,11 +271,11 @@ def decide_preemption(
             VictimPod(pod=p.pod, uid=p.uid, node=p.node) for p in source.going if p.pod in awaited
         ),
         planner=PLANNER_VERSION,
-        input_digest=recipe.digest,
+        input_digest=context.digest,
         search_nodes=answer.search.nodes,
         exhausted=answer.search.exhausted,
     )
-    return [*drafts, draft_for(tree, planned, recipe)]
+    return [*drafts, draft_for(tree, planned, context)]
 
 
 def _superseded(

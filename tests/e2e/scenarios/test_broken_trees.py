@@ -1,6 +1,6 @@
 """Trees that break a rule, B3 to B10: held or refused, reported on every group and on the pods, admitted when corrected.
 
-The H entries of vectors.yaml stand here, but H08 (test_vanishing.py) and H10 (test_dependencies.py).
+The H entries of vectors.yaml stand here, but H08 (test_deleted_objects.py) and H10 (test_dependencies.py).
 """
 
 from __future__ import annotations
