@@ -56,6 +56,7 @@ class RequestBuilder:
         self._rejections = NodeRejections()
         # Trees with members that are invalid or to place, and what they were found in
         self._pending: dict[GroupKey, Tree] = {}
+        self._held_elsewhere: set[GroupKey] = set()  # left out for `_is_held_elsewhere`
         self._populated: Mapping[GroupKey, Tree] = {}
         self._gangs: Mapping[GangUid, GangState] = Map()
 
@@ -68,7 +69,8 @@ class RequestBuilder:
     ) -> Iterator[tuple[Tree, TreePart | None]]:
         """Yield the trees with members that are invalid or to place, highest priority first, then oldest.
 
-        An invalid tree has no part: it is never planned, and its depth is not limited. A tree that is held is left out.
+        An invalid tree has no part: it is never planned, and its depth is not limited. A tree that is held is left out, as
+        is one of whose members another root has a reservation.
         """
         self._follow(state, forest)
         self.holds_back = False
@@ -81,17 +83,20 @@ class RequestBuilder:
     def _follow(self, state: ReservationState, forest: Forest) -> None:
         """Find the pending trees among those that have changed since the last look, or whose state has."""
         populated, gangs = forest.populated, state.gangs
-        changed = changed_keys(self._populated, populated)
+        changed = changed_keys(self._populated, populated) | self._held_elsewhere
+        self._held_elsewhere = set()
         for uid in changed_keys(self._gangs, gangs):
             changed.add(group_key_of(gangs.get(uid) or self._gangs[uid]))
         for key in changed:
             tree = populated.get(key)
-            if tree is not None and (
-                tree.problems or self._parts.wanting(tree, gangs.get(tree.root.uid))
-            ):
+            self._pending.pop(key, None)
+            if tree is not None and tree.problems:
                 self._pending[key] = tree
-            else:
-                self._pending.pop(key, None)
+            elif tree is not None and self._parts.wanting(tree, gangs.get(tree.root.uid)):
+                if _is_held_elsewhere(state, tree):
+                    self._held_elsewhere.add(key)
+                else:
+                    self._pending[key] = tree
         self._populated, self._gangs = populated, gangs
         if self._parts.count > PARTS_MIN + 2 * len(populated):
             self._parts.keep({tree.root.uid for tree in populated.values()})
@@ -162,6 +167,16 @@ class RequestBuilder:
             view, state, tree, request, ruled,
             staying=stuck, max_percent=self._hold_max_percent,
         )  # fmt: skip
+
+
+def _is_held_elsewhere(state: ReservationState, tree: Tree) -> bool:
+    """Return whether another root has the reservation of a member: that from before a group was made again.
+
+    It ends when it is known whether the member was bound, see `cluster_reconciliation`. A plan before that would make the
+    pod a member of two roots.
+    """
+    uid, gang_of = tree.root.uid, state.gang_of
+    return any(pod.node is None and gang_of.get(pod.uid, uid) != uid for pod in tree.pods)
 
 
 def _queue_order(tree: Tree) -> tuple[int, int, GroupKey]:

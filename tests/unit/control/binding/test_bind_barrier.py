@@ -17,7 +17,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pod_groups import composite_key
-from tests.support.service.fakes import Stage
+from tests.support.service.fakes import Stage, check_state
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 
@@ -302,6 +302,35 @@ async def test_a_refused_binding_of_a_root_that_is_gone_is_answered_with_the_ref
         assert await call == "404 not found"
         await stage.one_pass()
         assert stage.root("g") is None
+
+
+@pytest.mark.parametrize("accepted", [True, False], ids=["accepted", "refused"])
+async def test_a_group_that_is_made_again_waits_for_the_binding_of_the_old_one(accepted):
+    """Its pod belongs to one root at a time: it is not planned for the new one before the API server has answered."""
+    async with await admitted(*a_gang("g", pods=1)) as stage:
+        old = stage.root("g").uid
+        stage.cluster.go.clear()
+        call = stage.bind("g-0")
+        await quiet()
+        stage.cluster.delete_group("g")
+        again = a_group("g", gang=1)
+        again["metadata"]["uid"] = "g-again"
+        stage.cluster.add(again)
+        for _ in range(2):
+            await stage.one_pass()
+            check_state(stage.leader.committed)
+        assert set(stage.leader.committed.gangs) == {old}
+        stage.cluster.fault = lambda verb, name: (
+            RequestRejected("404 not found") if verb == "bind" and not accepted else None
+        )
+        stage.cluster.go.set()
+        assert await call == ("" if accepted else "404 not found")
+        await stage.one_pass()
+        await stage.one_pass()
+        check_state(stage.leader.committed)
+        (root,) = stage.leader.committed.gangs.values()
+        assert root.uid == "g-again"
+        assert root.phase == ("scheduled" if accepted else "admitted")
 
 
 async def test_a_lost_lease_stops_the_posting():
