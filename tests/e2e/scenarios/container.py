@@ -28,7 +28,9 @@ from tests.controlplane.processes import Process
 ROOT = Path(__file__).resolve().parents[3]
 # Empty folders of every Debian. The user of a container reaches neither a checkout nor a Python below /root, and a volume covers /tmp.
 IMAGE, PYTHON, VOLUMES, PROGRAMS = "/mnt", "/srv", "/media", "/opt"
-HOSTS = "127.0.0.1 localhost gang-extender.gang-extender.svc\n"  # in place of DNS and of the address of the Service
+SERVICE = "gang-extender.gang-extender.svc"
+SERVICE_PORT = 8888
+HOSTS = f"127.0.0.1 localhost {SERVICE}\n"  # in place of DNS and of the address of the Service
 VARIABLE = re.compile(r"\$\((\w+)\)")
 Object = dict[str, Any]
 
@@ -43,7 +45,14 @@ def places_to_mount() -> Iterator[None]:
 class PodProcess:
     """The containers of one pod on this machine; its address is that of loopback."""
 
-    def __init__(self, plane: ControlPlane, api: Api, pod: Object, folder: Path) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        api: Api,
+        pod: Object,
+        folder: Path,
+        target_port: int = SERVICE_PORT,
+    ) -> None:
         """Prepare it; nothing is mounted or started.
 
         Args:
@@ -51,7 +60,9 @@ class PodProcess:
             api: With the rights of a kubelet.
             pod: As kube-apiserver has it.
             folder: For its volumes and logs.
+            target_port: Where the port of the Service leads; files of ConfigMaps are given it in its place.
         """
+        self._target_port = target_port
         self._plane, self._api, self._pod, self._folder = plane, api, pod, folder
         self._namespace: str = pod["metadata"]["namespace"]
         self._made: list[Path] = []
@@ -95,7 +106,11 @@ class PodProcess:
             }
         if "configMap" in volume:
             found = await self._api.get(self._path("configmaps", volume["configMap"]["name"]))
-            return {name: (text.encode(), 0o644) for name, text in found["data"].items()}
+            port, target = f"{SERVICE}:{SERVICE_PORT}/", f"{SERVICE}:{self._target_port}/"
+            return {
+                name: (text.replace(port, target).encode(), 0o644)
+                for name, text in found["data"].items()
+            }
         made: dict[str, tuple[bytes, int]] = {}
         if "projected" in volume:
             mode = volume["projected"]["defaultMode"]

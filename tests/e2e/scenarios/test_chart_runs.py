@@ -28,7 +28,7 @@ from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process
 from tests.e2e.conftest import sweep
 from tests.e2e.scenarios.conftest import real, sweep_groups
-from tests.e2e.scenarios.container import PodProcess, places_to_mount
+from tests.e2e.scenarios.container import SERVICE_PORT, PodProcess, places_to_mount
 from tests.support.certificates import client_context, files_of, point_at
 from tests.support.logs.postgres import execute, running_postgres
 from tests.support.service.manifest_builders import a_gang
@@ -202,10 +202,9 @@ async def test_the_rendered_second_scheduler_binds_a_gang(
     cluster: Api, site: ControlPlane, tmp_path: Path, certificates: CertificateFolder
 ) -> None:
     """Both Deployments are placed by the default kube-scheduler, outside of the pool; theirs is a pod with its own token, rights and certificate."""
-    https = free_port()
-    values = (
-        f"scheduler.form=second-scheduler,ports.https={https},replicas=1,secondScheduler.replicas=1"
-    )
+    verbs, https = free_port(), free_port()
+    ports = f"ports.verbs={verbs},ports.https={https}"
+    values = f"scheduler.form=second-scheduler,{ports},replicas=1,secondScheduler.replicas=1"
     applied(site, tmp_path, "--set", values)
     site.start_scheduler({}, name="default")
     try:
@@ -219,7 +218,7 @@ async def test_the_rendered_second_scheduler_binds_a_gang(
         assert {one["spec"]["nodeName"] for one in (extender, scheduler)} == {"system"}
         async with (
             playing(site, cluster, extender, tmp_path / "extender") as process,
-            playing(site, cluster, scheduler, tmp_path / "scheduler"),
+            playing(site, cluster, scheduler, tmp_path / "scheduler", verbs),
         ):
             await until_ready(process, f"https://127.0.0.1:{https}/readyz", certificates)
             await binds_a_gang(cluster, "pool")
@@ -235,10 +234,10 @@ async def test_the_rendered_second_scheduler_binds_a_gang(
 
 @asynccontextmanager
 async def playing(
-    site: ControlPlane, api: Api, pod: Object, folder: Path
+    site: ControlPlane, api: Api, pod: Object, folder: Path, target_port: int = SERVICE_PORT
 ) -> AsyncIterator[Process]:
     """Run a pod: its init containers, then its container, which ends by itself at SIGTERM."""
-    player = PodProcess(site, api, pod, folder)
+    player = PodProcess(site, api, pod, folder, target_port)
     await player.mount()
     try:
         await player.run_init_containers()
