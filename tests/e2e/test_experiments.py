@@ -92,7 +92,8 @@ async def test_nomination_wakes_a_refused_pod_and_offers_one_node(
     await recorder.wait_for("filter", "next")
 
     after = recorder.calls[before:]
-    assert [call.pod for call in after if call.verb == "filter"] == ["a", "next"]  # at once
+    # Each once; which comes first depends on whether the back-off of `a` after its refusals is over.
+    assert sorted(call.pod for call in after if call.verb == "filter") == ["a", "next"]
     after = [call for call in after if call.pod == "a"]
     assert [(call.verb, call.nodes) for call in after if call.verb != "bind"] == [
         ("filter", ["n1"])
