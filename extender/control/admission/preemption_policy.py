@@ -281,6 +281,7 @@ class PreemptionPolicy:
                 next_preemption_us(state.gangs[uid]) if uid in state.gangs else 0,
             )
             for uid, last in (self._last.items() if self.enabled else ())
+            if last.not_before_ms
         }
         return {uid: time_us for uid, time_us in again_us.items() if time_us > now_us}
 

@@ -281,6 +281,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
             planned_and(lost)
             stage.clock.advance(seconds - 1)
             assert not may()
+            assert asking.searches_again_us(state) == {}, "no search began a pause"
             stage.clock.advance(1)
             assert may()
         planned_and(PreemptionCompleted(preemption=PlanId("p"), bound=2, evicted=2, duration_ms=1))
