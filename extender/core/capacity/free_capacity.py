@@ -30,7 +30,7 @@ from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
-from extender.core.model.object_identity import IdentityMemo, same_objects
+from extender.core.model.object_identity import IdentityMemo, changed_keys, same_objects
 from extender.core.model.pods import HostPort, Pod
 from extender.core.model.quantities import add_amounts
 from extender.core.planner.model.node_filters import may_run
@@ -248,7 +248,7 @@ class NodeRowCache:
             self._begin(view)
             look = set(self._place)
         elif view.nodes is self._nodes:
-            look = self._with_taken | taken.keys() | _changed(self._usage, view.usage)
+            look = self._with_taken | taken.keys() | changed_keys(self._usage, view.usage)
         else:
             look = set(self._place)
         changed = False
@@ -288,15 +288,6 @@ class NodeRowCache:
             row = kept.row  # the free capacity is the same as before
         self._kept[name] = _Kept(node, usage, taken, row)
         return row
-
-
-def _changed(before: Map[NodeName, Usage], now: Map[NodeName, Usage]) -> set[NodeName]:
-    """Return the nodes whose usage is another object than before."""
-    if before is now:
-        return set()
-    changed = {name for name, usage in now.items() if before.get(name) is not usage}
-    changed.update(name for name in before if name not in now)
-    return changed
 
 
 def make_row(node: Node, usage: Usage, taken: UsedCapacity | None) -> PlanNode:

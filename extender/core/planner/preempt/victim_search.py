@@ -673,11 +673,3 @@ def _not_chosen_reason(other: VictimCost, best: VictimCost) -> str:
     if (other.reserved, other.reserved_pods) != (best.reserved, best.reserved_pods):
         return "costs more: takes reservations of more trees, or of more important ones"
     return "costs the same"
-
-
-def _going(count: int) -> str:
-    return (
-        "1 pod that terminates already frees"
-        if count == 1
-        else f"{count} pods that terminate already free"
-    )
