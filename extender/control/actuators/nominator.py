@@ -32,8 +32,8 @@ from extender.core.log.control_plane_features import native_on
 from extender.core.log.reservation_state import (
     Reservation,
     ReservationState,
-    all_reservations,
     claims_of,
+    claims_of_kind,
     reservation_of,
 )
 from extender.core.model.cluster_view import ClusterView
@@ -201,7 +201,7 @@ class Nominator:
         released = self._started
         waiting = [
             r
-            for r in all_reservations(state)
+            for r in claims_of_kind(state, "reservation")
             if released.get(r.uid) == r.plan and r.uid not in fresh and unassigned(view, r.uid)
         ]
         in_turn.sort(key=lambda r: r.pod)

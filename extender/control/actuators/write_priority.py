@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from extender.control.log.leader import Leader
-from extender.core.log.reservation_state import ReservationState, all_reservations
+from extender.core.log.reservation_state import ReservationState, claims_of_kind
 from extender.ports.log_ports import Clock
 
 # A small tree is bound by then. Members that take longer wait for something else, such as kube-scheduler.
@@ -48,4 +48,4 @@ class PlacementPriority:
 
 def reserved_since(state: ReservationState, at_us: int) -> bool:
     """Return whether a member that is not bound yet got its reservation after a time, in microseconds since the epoch."""
-    return any(reservation.at_us > at_us for reservation in all_reservations(state))
+    return any(reservation.at_us > at_us for reservation in claims_of_kind(state, "reservation"))

@@ -30,7 +30,7 @@ from extender.core.log.reservation_state import (
     GangState,
     Reservation,
     ReservationState,
-    all_reservations,
+    claims_of_kind,
     reservation_of,
 )
 from extender.core.model.cluster_view import ClusterView
@@ -219,7 +219,7 @@ class Reconciler:
         self._comparison, self._terms = Reconciliation(), self._leader.terms
         self._unwatched = {
             reservation.uid: reservation
-            for reservation in all_reservations(state)
+            for reservation in claims_of_kind(state, "reservation")
             if reservation.uid not in view.pods
         }
 
@@ -243,7 +243,7 @@ class Reconciler:
         """Return the roots without bound members whose reservations have not been used for their lifetime."""
         expired: set[GangUid] = set()
         waiting: set[GangUid] = set()
-        if next(all_reservations(state), None) is None:
+        if next(claims_of_kind(state, "reservation"), None) is None:
             return frozenset(expired)
         longest_ms = self._settings.reservation_ttl_s * 1000
         self._idle.begin_round(self._leader.terms)

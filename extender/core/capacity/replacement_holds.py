@@ -25,6 +25,7 @@ from extender.core.log.reservation_state import (
     GangState,
     ReservationState,
     WorkloadTree,
+    claims_of_kind,
 )
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
@@ -55,21 +56,13 @@ def may_wait_for_capacity(
     return all(hold.uid != uid for hold in blocking)
 
 
-def replacement_holds(state: ReservationState) -> Iterator[CapacityClaim]:
-    """Yield the replacement holds on all nodes."""
-    for claims in state.claims_on.values():
-        for claim in claims.values():
-            if claim.kind == "replacement":
-                yield claim
-
-
 def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
     """Return the lost members whose hold does not fit any more beside assigned pods and reservations.
 
     Holds of the lowest priority are dropped first, then the newest, until the rest fits.
     """
     taken: set[PodUid] = set()
-    for name in {hold.node for hold in replacement_holds(state)}:
+    for name in {hold.node for hold in claims_of_kind(state, "replacement")}:
         claims = [c for c in state.claims_on[name].values() if not is_in_use(view, c)]
         standing = [claim.requests for claim in claims if claim.kind == "reservation"]
         holds = [claim for claim in claims if claim.kind == "replacement"]
@@ -81,7 +74,9 @@ def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozense
 
 def expired_holds(state: ReservationState, now_us: int) -> frozenset[PodUid]:
     """Return the lost members whose hold has reached its end time."""
-    return frozenset(hold.uid for hold in replacement_holds(state) if hold.until_us <= now_us)
+    return frozenset(
+        hold.uid for hold in claims_of_kind(state, "replacement") if hold.until_us <= now_us
+    )
 
 
 class RecreatedLeaves:

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from immutables import Map
 
-from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimsOnNode
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimKind, ClaimsOnNode
 from extender.core.log.events import (
     ControlPlaneFeaturesDetected,
     GroupRecord,
@@ -268,11 +268,11 @@ def reservations_on(state: ReservationState, node: NodeName) -> dict[PodUid, Res
     return {claim.uid: claim for claim in claims if claim.kind == "reservation"}
 
 
-def all_reservations(state: ReservationState) -> Iterator[Reservation]:
-    """Yield the reservations on all nodes."""
+def claims_of_kind(state: ReservationState, kind: ClaimKind) -> Iterator[CapacityClaim]:
+    """Yield the claims of one kind on all nodes."""
     for claims in state.claims_on.values():
         for claim in claims.values():
-            if claim.kind == "reservation":
+            if claim.kind == kind:
                 yield claim
 
 

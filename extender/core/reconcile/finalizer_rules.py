@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.log.reservation_state import ReservationState, all_reservations
+from extender.core.log.reservation_state import ReservationState, claims_of_kind
 from extender.core.model.cluster_view import ClusterView, Guard
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import composite_key, leaf_key
@@ -35,7 +35,7 @@ def held_leaves(*states: ReservationState) -> frozenset[GroupKey]:
     return frozenset(
         leaf_key(reservation.pod.partition("/")[0], reservation.group)
         for state in states
-        for reservation in all_reservations(state)
+        for reservation in claims_of_kind(state, "reservation")
     )
 
 

@@ -16,7 +16,6 @@ from extender.core.admit.plan_request import group_key_of, is_running
 from extender.core.capacity.replacement_holds import (
     RecreatedLeaves,
     oversubscribed_holds,
-    replacement_holds,
 )
 from extender.core.log.each_gang import EachGang
 from extender.core.log.events import GangRemoved, NewEvent, PodBound
@@ -24,6 +23,7 @@ from extender.core.log.gang_phase import missing
 from extender.core.log.reservation_state import (
     GangState,
     ReservationState,
+    claims_of_kind,
     reservation_of,
     reservations_on,
 )
@@ -135,7 +135,7 @@ class _Changes:
             if _place(last.view, key) != _place(current.view, key)
         )
         self._add_whole(roots_by_group.naming(moved, gangs))
-        self._add_whole(hold.gang_uid for hold in replacement_holds(now))
+        self._add_whole(hold.gang_uid for hold in claims_of_kind(now, "replacement"))
         for name in self._nodes:
             self._add_whole(now.gang_of[uid] for uid in overtaken(name))
         # roots that the log does not have any more: their pods may run

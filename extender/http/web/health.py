@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import ExtenderService, ReadinessCheck
-from extender.core.log.reservation_state import all_reservations
+from extender.core.log.reservation_state import claims_of_kind
 from extender.http.listener.connection_limits import close_after
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import known
@@ -112,7 +112,7 @@ class Probes:
         state = self._leader.committed
         METRICS.leader.set(int(self._leader.may_record()))
         METRICS.log_head_position.set(state.position)
-        METRICS.reservations_held.set(sum(1 for _ in all_reservations(state)))
+        METRICS.reservations_held.set(sum(1 for _ in claims_of_kind(state, "reservation")))
         waiting = sum(root.last_decision is not None for root in state.gangs.values())
         METRICS.pending_entities.labels("podgroup").set(waiting)
         body = await exposition(METRICS.registry)

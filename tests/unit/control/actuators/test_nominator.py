@@ -12,7 +12,7 @@ from extender.control.actuators import nominator
 from extender.control.actuators.nominator import Nominator, Step, next_step
 from extender.control.published.members_to_retry import HeldBackMembers
 from extender.core.admit.plan_request import GATE
-from extender.core.log.reservation_state import all_reservations
+from extender.core.log.reservation_state import claims_of_kind
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST
 from tests.support.service.fakes import GATED, Stage
@@ -689,7 +689,7 @@ async def test_what_is_due_is_found_from_what_has_changed(seed, monkeypatch):
         nominate_one(life)
         answers.clear()
         follows.sync(life.cluster.seen, life.state)
-        held = list(all_reservations(life.state))
+        held = list(claims_of_kind(life.state, "reservation"))
         before, expected = expected, {}
         for r in held:
             known = before.get(r.uid) == r.plan

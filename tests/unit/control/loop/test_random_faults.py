@@ -14,7 +14,7 @@ import pytest
 from extender.control.actuators.finalizer_controller import FinalizerController
 from extender.control.trees.tree_controller import TreeController
 from extender.core.log.events import GangAdmitted, GangExtended, MemberTerminated, PodBound
-from extender.core.log.reservation_state import EMPTY, all_reservations
+from extender.core.log.reservation_state import EMPTY, claims_of_kind
 from extender.core.log.state_projector import fold
 from extender.core.model.cluster_view import without_pdb
 from extender.core.model.errors import (
@@ -101,7 +101,9 @@ class Life:
 
     def call_bind(self):
         """Let kube-scheduler bring every member that is let go to bind."""
-        for r in sorted(all_reservations(self.stage.leader.committed), key=lambda r: r.pod):
+        for r in sorted(
+            claims_of_kind(self.stage.leader.committed, "reservation"), key=lambda r: r.pod
+        ):
             pod = self.stage.cluster.seen.pods.get(r.uid)
             if (
                 pod is not None
@@ -169,7 +171,7 @@ class Life:
         for pod in stage.cluster.seen.pods.values():
             if pod.node is not None:
                 used[pod.node] += dict(pod.shape.requests)[GPU]
-        for r in all_reservations(stage.leader.committed):
+        for r in claims_of_kind(stage.leader.committed, "reservation"):
             pod = stage.cluster.seen.pods.get(r.uid)
             if pod is not None and pod.node is None:
                 used[r.node] += r.requests[GPU]

@@ -7,7 +7,7 @@ import pytest
 
 from extender.control.published.loss_predictor import LossPredictor
 from extender.control.published.pass_result import PublishedPass
-from extender.core.capacity.replacement_holds import replacement_holds
+from extender.core.log.reservation_state import claims_of_kind
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodEnd
 from extender.core.reconcile import predicted_replacements
@@ -35,7 +35,7 @@ async def lost_member():
 
 def held(predictor, stage) -> set[str]:
     state = predictor.with_predicted_losses(stage.cluster.view(), stage.leader.committed)
-    return {hold.pod for hold in replacement_holds(state)}
+    return {hold.pod for hold in claims_of_kind(state, "replacement")}
 
 
 @pytest.mark.parametrize("awaited", [False, True])
@@ -94,4 +94,4 @@ async def test_the_verbs_and_the_loop_predict_the_same():
         parts = stage.parts
         assert held(parts.exchange.committed_losses, stage) == {"default/g-0"}
         pending = parts.observer.observe().state
-        assert [hold.pod for hold in replacement_holds(pending)] == ["default/g-0"]
+        assert [hold.pod for hold in claims_of_kind(pending, "replacement")] == ["default/g-0"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extender.core.admit.interpod_rules import InterpodRulePart
 from extender.core.admit.plan_request import TreeParts, plan_request
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.capacity.replacement_holds import expired_holds, replacement_holds
+from extender.core.capacity.replacement_holds import expired_holds
 from extender.core.log.events import (
     AssignmentRecord,
     GangExtended,
@@ -25,7 +25,7 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.reservation_state import EMPTY, reservations_on
+from extender.core.log.reservation_state import EMPTY, claims_of_kind, reservations_on
 from extender.core.model.cluster_view import with_end
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import SUCCEEDED, PodEnd
@@ -457,7 +457,7 @@ def check_counted_once(scene):
         for r in reservations_on(scene.state, row.name).values():
             member = scene.view.pods.get(r.uid)
             taken += r.requests[GPU] if member is None or member.node is None else 0
-        for v in replacement_holds(scene.state):
+        for v in claims_of_kind(scene.state, "replacement"):
             if v.node != row.name:
                 continue
             lost = scene.view.pods.get(v.uid)

@@ -21,7 +21,7 @@ from extender.core.log.events import (
     PodBound,
     ReservationReleased,
 )
-from extender.core.log.reservation_state import EMPTY, all_reservations, reservations_on
+from extender.core.log.reservation_state import EMPTY, claims_of_kind, reservations_on
 from extender.core.model.cluster_view import forest_after, without_node
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.reconcile import incremental_reconciliation
@@ -424,7 +424,7 @@ def test_nominations_and_wanting_members_are_those_of_a_fresh_look(looks):
         evidence.note_messages(view, state)
         assert evidence._messages.keys() == {
             uid
-            for uid in (reservation.uid for reservation in all_reservations(state))
+            for uid in (reservation.uid for reservation in claims_of_kind(state, "reservation"))
             if uid in view.pods and view.pods[uid].node is None
         }
         for tree in walk.forest.trees.values():
