@@ -8,7 +8,9 @@ Mark a test with `@pytest.mark.kubernetes("1.37", "1.36")` to run it on more tha
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -22,6 +24,7 @@ from tests.e2e.recorder import Recorder
 from tests.support.waiting import eventually
 
 NEWEST = "1.37"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 # The programs of a control plane collect garbage less often, which is a fifth of what they compute, for 300 MB more.
 os.environ.setdefault("GOGC", "300")
 
@@ -99,6 +102,32 @@ async def until_gates_are_free(api: Api) -> None:
 
     await eventually(removed)
     await api.delete(path, {"gracePeriodSeconds": 0})
+
+
+async def delete_definitions(api: Api, *names: str) -> None:
+    """Delete CustomResourceDefinitions and wait until they are gone."""
+    for name in names:
+        with contextlib.suppress(ApiError):  # it does not exist
+            await api.delete(f"{DEFINITIONS}/{name}")
+
+    async def gone() -> bool:
+        existing = {item["metadata"]["name"] for item in (await api.get(DEFINITIONS))["items"]}
+        for name in existing.intersection(names):
+            await wake_finalizer(api, name)
+        return existing.isdisjoint(names)
+
+    await eventually(gone)
+
+
+async def wake_finalizer(api: Api, definition: str) -> None:
+    """Change an annotation of a definition that is being deleted.
+
+    The first list of a kind that was never read gets 429. kube-apiserver then tries again from its cache; if that is older
+    than its own last write, it gives up on the conflict and looks again after 5 minutes, or when the definition changes.
+    """
+    woken = {"metadata": {"annotations": {"tests.gang-extender.dev/woken": str(time.time_ns())}}}
+    with contextlib.suppress(ApiError):  # it has gone, or has changed meanwhile
+        await api.patch(f"{DEFINITIONS}/{definition}", woken)
 
 
 async def sweep(api: Api) -> None:

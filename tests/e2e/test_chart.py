@@ -33,11 +33,10 @@ from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_pod
 from tests.controlplane.operator_crds import MODULES, definitions
 from tests.controlplane.plane import ControlPlane
-from tests.e2e.conftest import until_gates_are_free
+from tests.e2e.conftest import DEFINITIONS, delete_definitions, until_gates_are_free
 from tests.support.waiting import eventually
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 OVERLAYS = sorted((KUSTOMIZE / "overlays").iterdir())
 # what a release has in its namespace
 CONTENT = (
@@ -231,7 +230,7 @@ async def test_a_release_is_installed_upgraded_rolled_back_and_removed(
 
     await eventually(is_free)
     assert {"podgroups.gang-extender.dev", "treeprofiles.gang-extender.dev"} <= await names(
-        api, CRDS
+        api, DEFINITIONS
     )
     await remove_namespace(plane, api, "gang-extender-probe")
     helm("install", *release, "--set=policies.members=false")
@@ -256,7 +255,7 @@ async def without_leftovers(plane: ControlPlane, api: Api) -> None:
     """Delete what other tests have left of what the release owns: its namespaces and definitions."""
     kinds = ("podgroups", "compositepodgroups", "workloads", "treeprofiles")
     definitions = [f"{kind}.gang-extender.dev" for kind in kinds]
-    plane.kubectl("delete", "crd", *definitions, "--ignore-not-found", "--timeout=60s")
+    await delete_definitions(api, *definitions)
     for name in ("gang-extender", "gang-extender-probe"):
         await remove_namespace(plane, api, name)
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from tests.controlplane.api import ApiError
+from tests.e2e.conftest import DEFINITIONS, wake_finalizer
 from tests.e2e.scenarios.conftest import DEPLOY, OURS, Story, _policy_works, member
 from tests.e2e.scenarios.test_deleted_objects import gang_of, held_before_bind, nothing_reserved
 from tests.support.service.manifest_builders import a_gang, a_node
 
 pytestmark = pytest.mark.e2e
 GPU = {"nvidia.com/gpu": 8}
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 KINDS = ("podgroups", "compositepodgroups")
 GROUPS = f"/apis/{OURS}/namespaces/default"
 
@@ -106,7 +106,10 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
 
             async def gone() -> bool:
                 await force_all(story)  # our service protects what is not being deleted yet
-                return not any([await served(story, kind) for kind in KINDS])
+                remaining = [kind for kind in KINDS if await served(story, kind)]
+                for kind in remaining:
+                    await wake_finalizer(story.api, f"{kind}.gang-extender.dev")
+                return not remaining
 
             await story.until(gone)
             for name in ("runs", "held", "waits"):

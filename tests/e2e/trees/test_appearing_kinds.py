@@ -18,6 +18,7 @@ from tests.controlplane.api import ApiError, Object
 from tests.controlplane.build import find_controllers
 from tests.controlplane.controllers.kinds import create_kinds
 from tests.controlplane.plane import ControlPlane
+from tests.e2e.conftest import delete_definitions
 from tests.e2e.scenarios.conftest import DEPLOY, Story
 from tests.e2e.trees.conftest import (
     WORKLOAD_MANIFESTS,
@@ -145,7 +146,7 @@ async def test_the_definition_of_a_kind_comes_and_goes(
     await until_line(story, SERVED, 1)
     await a_job_is_placed(story, "second")
 
-    await story.kubectl("delete", "customresourcedefinition", JOBSETS)
+    await delete_definitions(story.api, JOBSETS)
     await until_line(story, GONE, 1)
     await story.until_event("TreeRetired", uid=made["metadata"]["uid"], reason="deleted")
     await until_groups(story, 2)
@@ -174,7 +175,7 @@ async def test_the_definition_of_a_kind_goes_while_the_service_is_away(
     await story.service.start()
     await until_compiled(story, made)
     story.service.kill()
-    await story.kubectl("delete", "customresourcedefinition", JOBSETS)
+    await delete_definitions(story.api, JOBSETS)
     await story.service.start()
     await story.until_event("TreeRetired", uid=made["metadata"]["uid"], reason="deleted")
     await until_groups(story, 0)
