@@ -73,6 +73,9 @@ class PlanMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: PodUid
     shape: int  # index into `PlanRequest.shapes`
     prefer: NodeName | None = None  # node of an earlier plan: a preference, not a constraint
+    rank: int | UnsetType = (
+        UNSET  # position in the order of its leaf: neighbours by rank want one domain
+    )
 
 
 class PlanBound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -81,6 +84,21 @@ class PlanBound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pod: str
     uid: PodUid
     node: NodeName
+    rank: int | UnsetType = UNSET
+
+
+class PlanNear(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A wish: as few pairs of pods as possible, one of this group and one of another, in different domains of a key."""
+
+    group: GroupKey  # of the same tree, neither above nor below this one
+    key: str
+
+
+class PlanExclusive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The domain of a group has no other group of its tree that is exclusive by this key, and is none of `taken`."""
+
+    key: str
+    taken: tuple[str, ...] = ()  # values of the key that other trees or pods have, sorted
 
 
 class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -101,6 +119,10 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     bound: tuple[PlanBound, ...] = ()
     groups: tuple[PlanGroup, ...] = ()
     disruption_mode: Literal["single", "all"] = "single"
+    exclusive: PlanExclusive | UnsetType = UNSET
+    # Wishes: they decide between placements of equally many pods, and never refuse one.
+    preferred: tuple[str, ...] | UnsetType = UNSET  # node label keys, narrowest first
+    near: tuple[PlanNear, ...] | UnsetType = UNSET
 
 
 class NodeRejection(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -142,6 +164,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     claims_in_use: tuple[str, ...] = ()
     budget: int = SEARCH_BUDGET  # search nodes
     rules: tuple[PlanRule, ...] = ()  # between pods, those that concern a waiting member
+    # Topology keys of the cluster, narrowest first: what has no wish is placed in as few of their domains as possible.
+    levels: tuple[str, ...] | UnsetType = UNSET
     explain: bool = (
         True  # find the conflict and relaxations when no plan exists (costs more solves)
     )
@@ -166,6 +190,34 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     group: GroupKey
     domain: tuple[tuple[str, str], ...]
+
+
+WishKind = Literal["preferred", "near", "rank"]
+
+
+class WishValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a wish reached by one key, and the best that is possible: proved where both are equal, else a bound.
+
+    Of `preferred` the number of domains that have pods of the group; of `near` the pairs of pods in different domains; of
+    `rank` the neighbours in different domains.
+    """
+
+    key: str
+    value: int
+    best: int
+
+
+class WishOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A wish of a group in a plan: a part of its certificate."""
+
+    kind: WishKind
+    group: GroupKey
+    values: tuple[WishValue, ...]  # narrowest key first
+    pods: int = 0  # of the group, bound ones counted
+    largest: int = (
+        0  # of them that the best single domain of the first key can hold, if more than one is used
+    )
+    partner: GroupKey | None = None  # of `near`
 
 
 class SearchEffort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -218,6 +270,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasons: tuple[str, ...] = ()  # why `unplaced` is not empty
     # conditions that the planner does not model and that the plan depends on
     given: tuple[str, ...] = ()
+    wishes: tuple[WishOutcome, ...] = ()  # by group in stored order
 
 
 WhenEmpty = Literal["", "fits", "never", "unknown"]  # empty: not examined
