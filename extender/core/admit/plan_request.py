@@ -65,6 +65,7 @@ class TreePart(msgspec.Struct, frozen=True, eq=False):
     shapes: tuple[PodShape, ...]
     wanting: bool  # some candidate has no reservation
     claims: frozenset[str]  # exclusive claims of any of its pods
+    topology_keys: frozenset[str]  # of its groups
 
 
 class _ReservationCheck(msgspec.Struct, frozen=True, eq=False):
@@ -176,6 +177,7 @@ def _tree_part(
         shapes=tuple(shapes.index),
         wanting=_lacks_reservation(tree, held),
         claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
+        topology_keys=frozenset(key for group in tree.groups for key in group.topology_keys),
     )
 
 
@@ -211,6 +213,7 @@ def plan_request(
         rejected_nodes=_rejected_nodes(view, state, part.tree.root.uid, ruled.shapes, rejections),
         claims_in_use=_claims_in_use(view, state, part.claims),
         budget=budget,
+        levels=rows.levels(view, part.topology_keys) or UNSET,
     )
 
 

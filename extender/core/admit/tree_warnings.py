@@ -12,7 +12,7 @@ from immutables import Map
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.message_formatting import did_you_mean, join_names
-from extender.core.model.nodes import Node
+from extender.core.model.nodes import WIDTH, Node
 from extender.core.model.pod_groups import (
     PROBLEMS_NAMED_MAX,
     Blueprint,
@@ -21,19 +21,6 @@ from extender.core.model.pod_groups import (
     composite_key,
 )
 from extender.core.workloads.workload_object import MANAGED_BY
-
-# last words of topology keys, the widest first; words in one row are of one width
-_PLACES = (
-    ("region",),
-    ("zone", "az", "failure-domain"),
-    ("datacenter", "dc", "site", "building"),
-    ("hall", "row"),
-    ("superpod", "superblock", "spine"),
-    ("block", "pod", "cell"),
-    ("rack", "leaf", "switch", "tor", "cabinet"),
-    ("host", "hostname", "node"),
-)
-WIDTH = {word: rank for rank, words in enumerate(_PLACES) for word in words}
 
 
 def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:

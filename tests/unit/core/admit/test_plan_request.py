@@ -319,3 +319,26 @@ def test_the_nil_stream_reserves_nothing():
     drafts = NewEvent(gang_uid=NIL_GANG, gang="", data=GangObserved(kind="PodGroup"), actor="t")
     state = folded(EMPTY, (GangUid(drafts.gang_uid), "", drafts.data))
     assert _request(cluster.seen, state, "g") == before
+
+
+def test_a_request_has_the_wishes_of_its_groups_and_the_levels_of_the_nodes():
+    """Those whose names show it, those of the settings, and those that a group of the tree has."""
+    keys = ("net/rack", "net/block", "example.com/aisle", "example.com/hall-of-fame")
+    nodes = [
+        a_node(f"n{n}", {key: f"{n // 2**i}" for i, key in enumerate(keys, 1)}) for n in range(32)
+    ]
+    wish = {"topology": [{"key": "example.com/aisle"}], "preferred": ["net/rack", "net/block"]}
+    group = a_group("g", gang=1, schedulingConstraints=wish)
+    cluster = FakeCluster(*nodes, group, a_pod("p", "g"), *a_gang("plain", pods=1))
+    request = _request(cluster.view(), EMPTY, "g")
+    assert request.root.preferred == ("net/rack", "net/block")
+    assert request.root.topology == ("example.com/aisle",)
+    assert request.levels == ("net/rack", "net/block", "example.com/aisle")
+    plain = _request(cluster.view(), EMPTY, "plain")
+    assert plain.root.preferred is msgspec.UNSET
+    assert plain.levels == ("net/rack", "net/block")
+    rows = NodeRowCache(["example.com/hall-of-fame"])
+    configured = _request(cluster.view(), EMPTY, "plain", rows=rows)
+    assert configured.levels == ("net/rack", "net/block", "example.com/hall-of-fame")
+    bare = FakeCluster(a_node("n"), *a_gang("plain", pods=1))
+    assert _request(bare.view(), EMPTY, "plain").levels is msgspec.UNSET
