@@ -206,6 +206,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     node_groups: tuple[NodeGroup, ...] = ()  # that may grow
     keep_placed: bool = False  # pods that the query places are not evicted for later trees
     readers: Visibility = EVERYTHING  # what the caller sees of the cluster
+    topology_keys: tuple[str, ...] = ()  # as for `NodeRowCache`
 
 
 class _Unit(msgspec.Struct, frozen=True):
@@ -226,7 +227,7 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     Raises:
         BadInput: There are more trees than `roots_max`.
     """
-    verdicts, _ = plan_in_order(view, question, NodeRowCache())
+    verdicts, _ = plan_in_order(view, question, NodeRowCache(question.topology_keys))
     return PlanAnswer(verdict=worst_verdict(verdicts), gangs=verdicts)
 
 

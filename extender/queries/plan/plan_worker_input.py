@@ -49,6 +49,7 @@ class LiveSnapshot(msgspec.Struct, frozen=True):
     state: tuple[bytes, ...]
     moment: EvictableContext
     max_children: int
+    topology_keys: tuple[str, ...] = ()  # of the settings
 
 
 async def snapshot(
@@ -88,7 +89,10 @@ def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
 def answer_live_query(query: PlanInput, saved: LiveSnapshot) -> PlanAnswer:
     """Return the answer to a plan query on a snapshot, with its state and moment."""
     view, state = restored(saved)
-    return answer_plan_query(view, msgspec.structs.replace(query, state=state, moment=saved.moment))
+    question = msgspec.structs.replace(
+        query, state=state, moment=saved.moment, topology_keys=saved.topology_keys
+    )
+    return answer_plan_query(view, question)
 
 
 def _parts(state: ReservationState) -> Iterator[ReservationState]:
