@@ -37,6 +37,11 @@ from extender.core.planner.plan_types import (
     Verdict,
     WhenEmpty,
 )
+from extender.core.planner.solve.preferred_topology import (
+    NotAtOnce,
+    grant_preferred,
+    has_wishes,
+)
 from extender.core.planner.solve.solver_pipeline import Solved, greedy_limit, solve, solve_at_once
 
 BUDGET_STEP: Final = 10  # the larger budget that an unknown refusal proposes, as a multiple
@@ -80,6 +85,8 @@ def plan(request: PlanRequest, *, node_table: NodeTable | None = None) -> Verdic
         return compared_with_empty(refusal, request)
     solved = solve(request, node_table, problem=problem)
     if solved.solution is not None:
+        if has_wishes(request.root):
+            solved = grant_preferred(request, solved)
         return make_plan(request, solved)
     return _refuse(request, node_table, solved)
 
@@ -108,7 +115,14 @@ def plan_at_once(
     if bounds.infeasible:
         return "explain"
     solved = solve_at_once(problem, bounds, min(effort, greedy_limit(request.budget)))
-    return make_plan(request, solved) if solved is not None else "search"
+    if solved is None:
+        return "search"
+    if has_wishes(request.root):
+        try:
+            solved = grant_preferred(request, solved, limit=effort - solved.nodes)
+        except NotAtOnce:
+            return "search"
+    return make_plan(request, solved)
 
 
 class EmptyClusterFit(msgspec.Struct, frozen=True):

@@ -52,6 +52,7 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
         search=SearchEffort(nodes=solved.nodes, exhausted=solved.proved),
         reasons=_left_out(problem, solution, solved),
         given=given(request, problem, limited=bool(unplaced)),
+        wishes=solved.wishes,
     )
 
 

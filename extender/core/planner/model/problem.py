@@ -6,9 +6,10 @@ not admissible has `alive` False and gets no new pods (C.5), but its bound membe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pods import PodShape
@@ -85,6 +86,7 @@ class PlacementProblem:
     # per kind: its requests as shares of the largest free amounts, summed, in millionths
     weights: list[int]
     violated: list[GroupKey] = field(default_factory=list)  # the groups of `violations`
+    levels: tuple[str, ...] = ()  # topology keys for groups without wishes, narrowest first
 
 
 @dataclass(slots=True, frozen=True)
@@ -159,9 +161,23 @@ def compile_request(
         [],
         rules,
         _weights(requests, free),
+        levels=() if isinstance(request.levels, UnsetType) else request.levels,
     )
     _pin(problem)
     return problem
+
+
+def with_tree(problem: PlacementProblem, request: PlanRequest) -> PlacementProblem:
+    """Return a compiled request with other topology constraints; only its groups are compiled again.
+
+    Args:
+        problem: The same request with other constraints, compiled without options.
+        request: Whose tree it gets.
+    """
+    groups, _, _ = _groups(request, problem.node_table, Options(), problem.rules)
+    other = replace(problem, groups=groups, violations=[], violated=[])
+    _pin(other)
+    return other
 
 
 def shares_groups(request: PlanRequest, compiled: PlacementProblem) -> bool:

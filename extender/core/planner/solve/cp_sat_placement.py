@@ -391,16 +391,9 @@ class PlacementModel:
             self.model.maximize(self.cp.LinearExpr.sum(pods))
         if hint is not None:
             self._hint(hint)
-        solver = self.cp.CpSolver()
-        # one worker, a fixed seed, and a limit counted in steps of the solver: a replay gives the same result
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
-        solver.parameters.linearization_level = (
-            2  # proofs need the relaxation: 0.02 s instead of 10 s
-        )
         if hint is not None:
             limit = max(limit // EXTRAS_PART, 1)
-        solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
+        solver = self.solver(limit)
         status = solver.solve(self.model)
         steps = steps_of(solver)
         if status == self.cp.INFEASIBLE:
@@ -409,6 +402,20 @@ class PlacementModel:
             return CpSatResult("unknown", {}, steps)
         outcome: SolveOutcome = "best" if status == self.cp.OPTIMAL and maximise else "found"
         return CpSatResult(outcome, self._read(solver), steps)
+
+    def solver(self, limit: int) -> cp_model.CpSolver:
+        """Return a solver that spends at most so many search nodes.
+
+        One worker, a fixed seed, and a limit counted in steps of the solver: a replay gives the same result.
+        """
+        solver = self.cp.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 0
+        solver.parameters.linearization_level = (
+            2  # proofs need the relaxation: 0.02 s instead of 10 s
+        )
+        solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
+        return solver
 
     def _hint(self, hint: Solution) -> None:
         cell_of = {node: i for i, cell in enumerate(self.cells) for node in cell.nodes}

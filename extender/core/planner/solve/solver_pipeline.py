@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, PlacementProblem, compile_request
 from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
-from extender.core.planner.plan_types import PlanRequest
+from extender.core.planner.plan_types import PlanRequest, WishOutcome
 from extender.core.planner.solve.candidate_ordering import STRATEGIES
 from extender.core.planner.solve.cp_sat_placement import solve_exactly
 from extender.core.planner.solve.extra_members import ExtraMembers
@@ -30,6 +30,7 @@ class Solved:
     solution: Solution | None  # None: no placement was found
     proved: bool  # no better placement exists, or none at all
     nodes: int  # search nodes spent
+    wishes: tuple[WishOutcome, ...] = ()  # what the preferred topology keys of groups reached
 
 
 def solve(
@@ -96,19 +97,34 @@ def solve_at_once(problem: PlacementProblem, bounds: UpperBounds, limit: int) ->
 
 
 def solve_quickly(
-    problem: PlacementProblem, bounds: UpperBounds, effort: SearchBudget, *, maximise: bool
+    problem: PlacementProblem,
+    bounds: UpperBounds,
+    effort: SearchBudget,
+    *,
+    maximise: bool,
+    enough: int | None = None,
 ) -> Solution | None:
-    """Return the placement of the greedy search, or None, which proves nothing."""
-    best = _quickly(problem, bounds, effort, maximise=maximise)
+    """Return the placement of the greedy search, or None, which proves nothing.
+
+    `enough`: pods with which it ends, where fewer than the upper bound are.
+    """
+    best = _quickly(problem, bounds, effort, maximise=maximise, enough=enough)
     return best.solution() if best is not None else None
 
 
 def _quickly(
-    problem: PlacementProblem, bounds: UpperBounds, effort: SearchBudget, *, maximise: bool
+    problem: PlacementProblem,
+    bounds: UpperBounds,
+    effort: SearchBudget,
+    *,
+    maximise: bool,
+    enough: int | None = None,
 ) -> PartialPlacement | None:
     """Try each strategy, and return the placement with the most pods."""
     best: PartialPlacement | None = None
     everything = sum(g.size for g in problem.groups if g.alive)
+    if enough is None:
+        enough = bounds.root if maximise else 0
     for strategy in STRATEGIES:
         if strategy == "full" and (not maximise or bounds.root < everything):
             continue
@@ -123,7 +139,6 @@ def _quickly(
                 return best
         if held and (best is None or draft.total > best.total):
             best = draft
-        enough = bounds.root if maximise else 0
         if (best is not None and best.total >= enough) or effort.nodes >= effort.limit:
             return best
     return best
