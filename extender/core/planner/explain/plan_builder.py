@@ -12,6 +12,7 @@ from extender.core.planner.explain.rank_order import (
     with_leaves_in_order,
 )
 from extender.core.planner.model.feasibility import waiting_reasons
+from extender.core.planner.model.node_scores import uncounted_preferences
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import (
     Assignment,
@@ -61,7 +62,10 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
         unplaced=tuple(sorted(unplaced)),
         search=SearchEffort(nodes=solved.nodes, exhausted=solved.proved),
         reasons=_left_out(problem, solution, solved),
-        given=given(request, problem, limited=bool(unplaced)),
+        given=(
+            *given(request, problem, limited=bool(unplaced)),
+            *dict.fromkeys(uncounted_preferences(request)),
+        ),
         wishes=tuple(wishes),
     )
 

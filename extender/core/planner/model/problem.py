@@ -36,7 +36,13 @@ from extender.core.planner.model.node_table import (
     NodeTable,
     count_fitting,
 )
-from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember, PlanRequest
+from extender.core.planner.plan_types import (
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    PlanPreference,
+    PlanRequest,
+)
 
 
 @dataclass(slots=True)
@@ -85,6 +91,7 @@ class PlacementProblem:
     # per kind: its requests as shares of the largest free amounts, summed, in millionths
     weights: list[int]
     violated: list[GroupKey] = field(default_factory=list)  # the groups of `violations`
+    preferences: tuple[PlanPreference, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -159,6 +166,7 @@ def compile_request(
         [],
         rules,
         _weights(requests, free),
+        preferences=request.preferences or (),
     )
     _pin(problem)
     return problem
