@@ -1,4 +1,4 @@
-"""Convert the required pod affinity, pod anti-affinity and topology spread of a pod to `PodRule` of the core.
+"""Convert the pod affinity, pod anti-affinity and topology spread of a pod to `PodRule` of the core, required or preferred.
 
 Namespaces are not watched, so terms that select namespaces by label are reported as not modelled.
 """
@@ -14,7 +14,9 @@ from extender.core.model.pods import (
     AboutPods,
     NodeSelectorRequirement,
     Operator,
+    PodPreference,
     PodRule,
+    RuleKind,
 )
 
 _NO_POD = NodeSelectorRequirement("", "In")  # without values it holds for no label
@@ -40,13 +42,33 @@ def pod_rules(pod: api.Pod) -> tuple[tuple[PodRule, ...], tuple[str, ...]]:
             unmodelled.update(f"{NEEDS_PODS}{term.topology_key}" for term in terms)
         else:
             rules.add(PodRule("near", tuple(term.topology_key for term in terms), every))
-    rules.update(_spread(pod))
+    rules.update(_spread(pod, anyway=False))
     return tuple(sorted(rules, key=repr)), tuple(sorted(unmodelled))
 
 
-def _spread(pod: api.Pod) -> Iterator[PodRule]:
+def pod_preferences(pod: api.Pod) -> tuple[tuple[PodPreference, ...], tuple[str, ...]]:
+    """Return the rules about other pods that a pod prefers, sorted; and the texts of those that are not modelled, sorted."""
+    affinity, unseen = pod.spec.affinity, set[str]()
+    preferred = [PodPreference(rule) for rule in _spread(pod, anyway=True)]
+    both: tuple[tuple[RuleKind, tuple[api.WeightedPodAffinityTerm, ...]], ...] = (
+        ("near", affinity.pod_affinity.preferred),
+        ("apart", affinity.pod_anti_affinity.preferred),
+    )
+    for kind, terms in both:
+        for weighted in terms:
+            term = weighted.pod_affinity_term
+            about = _about(pod, term)
+            rule = PodRule(kind, (term.topology_key,), () if about is None else (about,))
+            if about is None:
+                unseen.add(f"preferred {rule.text} of namespaces that a label selects")
+            elif weighted.weight:
+                preferred.append(PodPreference(rule, weighted.weight))
+    return tuple(sorted(preferred, key=repr)), tuple(sorted(unseen))
+
+
+def _spread(pod: api.Pod, *, anyway: bool) -> Iterator[PodRule]:
     for constraint in pod.spec.topology_spread_constraints:
-        if constraint.when_unsatisfiable == "ScheduleAnyway":
+        if (constraint.when_unsatisfiable == "ScheduleAnyway") != anyway:
             continue
         own = _of_keys(pod.metadata.labels, constraint.match_label_keys, "In")
         labels = (*label_requirements(constraint.label_selector), *own)

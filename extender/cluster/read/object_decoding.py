@@ -258,15 +258,19 @@ def node_selector(required: api.RequiredNodes) -> NodeSelector:
         BadInput: An operator has a wrong number of values; names the field below the terms.
     """
     return NodeSelector(
-        terms=tuple(
-            SelectorTerm(
-                labels=tuple(
-                    _requirement(n, "matchExpressions", r) for r in term.match_expressions
-                ),
-                fields=tuple(_requirement(n, "matchFields", r) for r in term.match_fields),
-            )
-            for n, term in enumerate(required.node_selector_terms)
-        )
+        terms=tuple(selector_term(n, term) for n, term in enumerate(required.node_selector_terms))
+    )
+
+
+def selector_term(number: int, term: api.NodeSelectorTerm) -> SelectorTerm:
+    """Return a term of node affinity.
+
+    Raises:
+        BadInput: An operator has a wrong number of values; names the field below the terms, and the number of the term.
+    """
+    return SelectorTerm(
+        labels=tuple(_requirement(number, "matchExpressions", r) for r in term.match_expressions),
+        fields=tuple(_requirement(number, "matchFields", r) for r in term.match_fields),
     )
 
 

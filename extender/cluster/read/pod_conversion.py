@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from extender.cluster import types as api
-from extender.cluster.read.interpod_terms import pod_rules
-from extender.cluster.read.object_decoding import bad, micros, node_selector
+from extender.cluster.read.interpod_terms import pod_preferences, pod_rules
+from extender.cluster.read.object_decoding import bad, micros, node_selector, selector_term
 from extender.cluster.read.priority_classes import Priorities
 from extender.cluster.types.common_types import Instant
 from extender.core.model.errors import BadInput, BadQuantity
@@ -30,9 +31,12 @@ from extender.core.model.pods import (
     RESOURCE_CLAIM,
     SUCCEEDED,
     HostPort,
+    NodePreference,
     Pod,
     PodEnd,
     PodShape,
+    SelectorTerm,
+    SoftRules,
     Toleration,
     VolumeConstraints,
 )
@@ -219,7 +223,9 @@ def shape_key(pod: api.Pod) -> bytes | None:
         spec.volumes
         or spec.topology_spread_constraints
         or affinity.pod_affinity.required
+        or affinity.pod_affinity.preferred
         or affinity.pod_anti_affinity.required
+        or affinity.pod_anti_affinity.preferred
         or status.container_statuses
         or status.init_container_statuses
         or status.resources is not None
@@ -265,7 +271,23 @@ def shape_of(pod: api.Pod, volumes: VolumeConstraints) -> PodShape:
         exclusive_claims=volumes.exclusive_claims,
         unmodelled=tuple(sorted({*_unmodelled(spec), *volumes.unmodelled, *unmodelled})),
         rules=rules,
+        soft=_soft(pod),
     )
+
+
+def _soft(pod: api.Pod) -> SoftRules | UnsetType:
+    """Return what a pod prefers; a term without expressions matches no node, and one of weight 0 changes nothing."""
+    try:
+        nodes = tuple(
+            NodePreference(preferred.weight, term)
+            for n, preferred in enumerate(pod.spec.affinity.node_affinity.preferred)
+            if (term := selector_term(n, preferred.preference)) != SelectorTerm()
+            and preferred.weight
+        )
+    except BadInput as fault:
+        raise bad(pod, "spec.affinity.nodeAffinity, preferred terms", str(fault)) from fault
+    pods, unseen = pod_preferences(pod)
+    return SoftRules(nodes, pods, unseen) if nodes or pods or unseen else UNSET
 
 
 def _tolerations(pod: api.Pod) -> tuple[Toleration, ...]:

@@ -35,6 +35,7 @@ from extender.cluster.types.pod_types import (
     PodSpec,
     PodToleration,
     ResourceNeeds,
+    WeightedPodAffinityTerm,
 )
 from extender.cluster.types.tree_profile_types import TreeProfile
 from extender.cluster.types.volume_types import (
@@ -127,6 +128,7 @@ __all__ = [
     "TrainingRuntime",
     "TreeProfile",
     "Watched",
+    "WeightedPodAffinityTerm",
     "Workload",
     "WorkloadManifest",
     "WorkloadSpec",

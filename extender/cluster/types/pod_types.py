@@ -8,6 +8,7 @@ from extender.cluster.types.common_types import (
     ClaimReference,
     KubernetesObject,
     Named,
+    NodeSelectorTerm,
     Part,
     Present,
     Priority,
@@ -45,11 +46,21 @@ class Container(Part, frozen=True, kw_only=True):
     restart_policy: str = ""
 
 
+class PreferredNodes(Part, frozen=True, kw_only=True):
+    """A preferred term of node affinity."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
 class NodeAffinity(Part, frozen=True, kw_only=True):
-    """Node affinity; only the required terms are read."""
+    """Node affinity."""
 
     required: RequiredNodes | None = field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: tuple[PreferredNodes, ...] = field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
     )
 
 
@@ -71,11 +82,21 @@ class PodAffinityTerm(Part, frozen=True, kw_only=True):
     mismatch_label_keys: tuple[str, ...] = ()
 
 
+class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
+    """A preferred term about other pods."""
+
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
 class PodAffinity(Part, frozen=True, kw_only=True):
-    """Pod affinity or anti-affinity; only the required terms are read."""
+    """Pod affinity or anti-affinity."""
 
     required: tuple[PodAffinityTerm, ...] = field(
         default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: tuple[WeightedPodAffinityTerm, ...] = field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
     )
 
 

@@ -18,8 +18,8 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
-from extender.core.model.pods import Pod, PodRule, PodShape
-from extender.core.planner.plan_types import PlanGroup, PlanRule
+from extender.core.model.pods import Pod, PodPreference, PodRule, PodShape
+from extender.core.planner.plan_types import PlanGroup, PlanPreference, PlanRule
 
 _Standing = dict[PodRule, Counter[NodeName]]
 
@@ -31,6 +31,7 @@ class InterpodRulePart(msgspec.Struct, frozen=True, eq=False):
     shapes: tuple[PodShape, ...]
     rules: tuple[PlanRule, ...] = ()
     sources: tuple[PodRule, ...] = ()  # the pod rule of each of `rules`
+    preferences: tuple[PlanPreference, ...] = ()
 
 
 class _TreeCache(msgspec.Struct):
@@ -76,7 +77,8 @@ class InterpodRules:
             taken: Capacity used without an assigned pod, per node.
         """
         own = tuple(dict.fromkeys(rule for shape in plain.shapes for rule in shape.rules))
-        if not own and not view.keeping_off:
+        soft = tuple(dict.fromkeys(wish for shape in plain.shapes for wish in _preferred(shape)))
+        if not own and not soft and not view.keeping_off:
             return plain
         cached = self._trees.get(tree.root.uid)
         if cached is None or cached.tree is not tree or cached.plain.root is not plain.root:
@@ -86,20 +88,25 @@ class InterpodRules:
             for rule, nodes in self._keeping_off(view, state, tree.root.priority).items()
             if _selected(cached, rule)
         }
-        if not own and not standing:
+        if not own and not soft and not standing:
             return plain
         ruled, numbers = _split(cached, (*own, *standing))
         rules = [(self._own(view, state, cached, ruled, numbers, taken, r), r) for r in own]
         rules += [(_excluding_rule(view, cached, numbers, r, at), r) for r, at in standing.items()]
         rules.sort(key=lambda pair: _order(pair[0]))
         return msgspec.structs.replace(
-            ruled, rules=tuple(r for r, _ in rules), sources=tuple(r for _, r in rules)
+            ruled,
+            rules=tuple(r for r, _ in rules),
+            sources=tuple(r for _, r in rules),
+            preferences=tuple(self._preference(view, cached, ruled, taken, wish) for wish in soft),
         )
 
     def keep(self, roots: set[GangUid]) -> None:
         """Remove all other trees from the cache, and the counts of rules that none of these has."""
         self._trees = {uid: cached for uid, cached in self._trees.items() if uid in roots}
-        used = {r for cached in self._trees.values() for s in cached.plain.shapes for r in s.rules}
+        shapes = [shape for cached in self._trees.values() for shape in cached.plain.shapes]
+        used = {rule for shape in shapes for rule in shape.rules}
+        used |= {wish.rule for shape in shapes for wish in _preferred(shape)}
         self._node_counts = {
             rule: counts for rule, counts in self._node_counts.items() if rule in used
         }
@@ -140,6 +147,33 @@ class InterpodRules:
             else tuple(_by_value(view, key, counts) for key in rule.keys),
             skew=rule.skew,
             least_domains=rule.least_domains,
+            honors_affinity=rule.honors_affinity,
+            honors_taints=rule.honors_taints,
+        )
+
+    def _preference(
+        self,
+        view: ClusterView,
+        cached: _TreeCache,
+        ruled: InterpodRulePart,
+        taken: Mapping[NodeName, UsedCapacity],
+        wish: PodPreference,
+    ) -> PlanPreference:
+        rule = wish.rule
+        counts = self._counts_by_node(view, rule)
+        for node, pod in _expected(view, taken):
+            if rule.match(pod.namespace, pod.labels):
+                counts[node] += 1
+        return PlanPreference(
+            kind=rule.kind,
+            key=rule.keys[0],
+            weight=wish.weight,
+            shapes=tuple(n for n, shape in enumerate(ruled.shapes) if wish in _preferred(shape)),
+            there=tuple(sorted(counts.items()))
+            if rule.kind == "spread"
+            else _by_value(view, rule.keys[0], counts),
+            among=bool(_selected(cached, rule)),
+            skew=rule.skew,
             honors_affinity=rule.honors_affinity,
             honors_taints=rule.honors_taints,
         )
@@ -234,6 +268,11 @@ def _excluding_rule(
         about=_about(cached, numbers, rule),
         there=(_by_value(view, rule.keys[0], nodes),),
     )
+
+
+def _preferred(shape: PodShape) -> tuple[PodPreference, ...]:
+    """Return the preferences of a shape about other pods."""
+    return shape.soft.pods if shape.soft else ()
 
 
 def _order(rule: PlanRule) -> tuple[str, tuple[str, ...], tuple[int, ...], tuple[int, ...], int]:

@@ -221,6 +221,7 @@ def plan_request(
         nodes=rows.rows(view, taken),
         shapes=ruled.shapes,
         rules=ruled.rules,
+        preferences=ruled.preferences or UNSET,
         rejected_nodes=_rejected_nodes(view, state, part.tree.root.uid, ruled.shapes, rejections),
         claims_in_use=_claims_in_use(view, state, part.claims),
         budget=budget,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 
@@ -127,6 +128,28 @@ class PodRule(msgspec.Struct, frozen=True, gc=False):
         return all(about.match(namespace, labels) for about in self.about)
 
 
+class NodePreference(msgspec.Struct, frozen=True, gc=False):
+    """A preferred term of node affinity."""
+
+    weight: int
+    term: SelectorTerm
+
+
+class PodPreference(msgspec.Struct, frozen=True, gc=False):
+    """A rule about other pods that a node need not satisfy: preferred affinity or anti-affinity, spread with ScheduleAnyway."""
+
+    rule: PodRule
+    weight: int = 1  # above 0; of `spread` 1
+
+
+class SoftRules(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What a pod prefers; its tolerations decide about taints with PreferNoSchedule."""
+
+    nodes: tuple[NodePreference, ...] = ()  # in the order of the pod
+    pods: tuple[PodPreference, ...] = ()  # sorted
+    unseen: tuple[str, ...] = ()  # texts of those that are not taken into account, sorted
+
+
 def _holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
     """Return whether an expression of a label selector holds: NotIn also holds where the label is missing."""
     value = labels.get(requirement.key)
@@ -195,6 +218,7 @@ class PodShape(msgspec.Struct, frozen=True, gc=False):
     # what the planner has no data for (unbound volumes, resource claims, rules about namespaces)
     unmodelled: tuple[str, ...] = ()
     rules: tuple[PodRule, ...] = ()  # about other pods
+    soft: SoftRules | UnsetType = UNSET  # preferences; unset without any
 
     @property
     def has_pod_affinity(self) -> bool:

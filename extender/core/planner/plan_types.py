@@ -153,6 +153,22 @@ class PlanRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     honors_taints: bool = False
 
 
+class PlanPreference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A preference about other pods (`PodPreference`), with the pods in the cluster that it selects, as they are before the plan."""
+
+    kind: RuleKind
+    key: str
+    weight: int
+    shapes: tuple[int, ...]  # have it, ascending
+    there: tuple[
+        tuple[str, int], ...
+    ]  # pods per value of the key, sorted; for `spread` pods per node
+    among: bool = False  # it selects waiting members of the tree as well: these are not counted
+    skew: int = 1
+    honors_affinity: bool = True
+    honors_taints: bool = False
+
+
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything that a decision depends on."""
 
@@ -164,6 +180,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     claims_in_use: tuple[str, ...] = ()
     budget: int = SEARCH_BUDGET  # search nodes
     rules: tuple[PlanRule, ...] = ()  # between pods, those that concern a waiting member
+    preferences: tuple[PlanPreference, ...] | UnsetType = UNSET  # of waiting members, about pods
     # Topology keys of the cluster, narrowest first: what has no wish is placed in as few of their domains as possible.
     levels: tuple[str, ...] | UnsetType = UNSET
     explain: bool = (

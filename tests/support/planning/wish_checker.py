@@ -141,7 +141,10 @@ def placements(request: PlanRequest, total: int) -> Iterator[Seats]:
         for leaf in leaves
         for shape, number in sorted(Counter(m.shape for m in leaf.members).items())
     ]
-    free = [{r: n.free.get(r, 0) if r in n.allocatable else 0 for r in ("gpu", "pods")} for n in request.nodes]
+    free = [
+        {r: n.free.get(r, 0) if r in n.allocatable else 0 for r in ("gpu", "pods")}
+        for n in request.nodes
+    ]
     seats: Seats = Counter()
     places = [(row, n) for row in range(len(rows)) for n in range(len(request.nodes))]
     left = [number for _, _, number in rows]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from extender.core.model.message_formatting import join_names
+from extender.core.planner.explain.rank_order import (
+    is_ranked,
+    rank_outcome,
+    seats_by_rank,
+    with_leaves_in_order,
+)
 from extender.core.planner.model.feasibility import waiting_reasons
+from extender.core.planner.model.node_scores import uncounted_preferences
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import (
     Assignment,
@@ -13,6 +20,7 @@ from extender.core.planner.plan_types import (
     Plan,
     PlanRequest,
     SearchEffort,
+    WishOutcome,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved
@@ -21,14 +29,17 @@ from extender.core.planner.solve.solver_pipeline import Solved
 def make_plan(request: PlanRequest, solved: Solved) -> Plan:
     """Return the plan for the solution of a search."""
     problem = solved.problem
-    solution = solved.solution or {}
+    solution = with_leaves_in_order(request, problem, solved.solution or {})
     needed = _needed(problem, solution)
     assignments: list[Assignment] = []
     unplaced: list[str] = []
+    wishes: list[WishOutcome] = []
     for group in problem.groups:
         if not group.source.members:
             continue
-        nodes = _seats(problem, group, solution.get(group.index, {}))
+        nodes = _seats(request, problem, group, solution.get(group.index, {}))
+        if is_ranked(group.source) and (outcome := rank_outcome(request, problem, group, nodes)):
+            wishes.append(outcome)
         must = needed.get(group.index, 0)
         for position, member in enumerate(group.source.members):
             if position not in nodes:
@@ -51,8 +62,11 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
         unplaced=tuple(sorted(unplaced)),
         search=SearchEffort(nodes=solved.nodes, exhausted=solved.proved),
         reasons=_left_out(problem, solution, solved),
-        given=given(request, problem, limited=bool(unplaced)),
-        wishes=solved.wishes,
+        given=(
+            *given(request, problem, limited=bool(unplaced)),
+            *dict.fromkeys(uncounted_preferences(request)),
+        ),
+        wishes=(*solved.wishes, *wishes),
     )
 
 
@@ -71,26 +85,32 @@ def given(request: PlanRequest, problem: PlacementProblem, *, limited: bool) -> 
 
 
 def _seats(
-    problem: PlacementProblem, leaf: CompiledGroup, placed: dict[int, dict[int, int]]
+    request: PlanRequest,
+    problem: PlacementProblem,
+    leaf: CompiledGroup,
+    placed: dict[int, dict[int, int]],
 ) -> dict[int, int]:
-    """Assign the first members of each kind to its nodes, each to its node of an earlier plan where possible."""
+    """Assign the first members of each kind to its nodes: each to its node of an earlier plan where possible, then by rank."""
     seats: dict[int, int] = {}
+    free: dict[int, Counter[int]] = {}
+    left: dict[int, list[int]] = {}
     for kind, nodes in placed.items():
-        free = Counter(nodes)
-        chosen = leaf.members[kind][: sum(nodes.values())]
-        later: list[int] = []
-        for position in chosen:
+        free[kind] = Counter(nodes)
+        for position in leaf.members[kind][: sum(nodes.values())]:
             preferred_node = leaf.source.members[position].prefer
             node = (
                 problem.node_table.index.get(preferred_node) if preferred_node is not None else None
             )
-            if node is not None and free[node] > 0:
+            if node is not None and free[kind][node] > 0:
                 seats[position] = node
-                free[node] -= 1
+                free[kind][node] -= 1
             else:
-                later.append(position)
-        rest = (n for n in sorted(nodes) for _ in range(free[n]))
-        seats.update(zip(later, rest, strict=False))
+                left.setdefault(kind, []).append(position)
+    if left and is_ranked(leaf.source):
+        return seats | seats_by_rank(request, problem, leaf, given=seats, left=left, free=free)
+    for kind, positions in left.items():
+        rest = (n for n in sorted(free[kind]) for _ in range(free[kind][n]))
+        seats.update(zip(positions, rest, strict=False))
     return seats
 
 

@@ -17,6 +17,7 @@ from extender.core.model.pods import (
     NodeSelector,
     NodeSelectorRequirement,
     PodShape,
+    SelectorTerm,
     Toleration,
 )
 from extender.core.planner.model.node_table import Bools, Ints, NodeTable
@@ -89,17 +90,30 @@ def _tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
     return False
 
 
+def avoided_taints(node_table: NodeTable, shape: PodShape) -> Ints:
+    """Return per node the number of its taints with PreferNoSchedule that are not tolerated."""
+    codes, lists = node_table.taints()
+    counts = [
+        sum(t.effect == "PreferNoSchedule" and not _tolerates(shape.tolerations, t) for t in taints)
+        for taints in lists
+    ]
+    return np.array(counts, dtype=np.int64)[codes]
+
+
 def _selector(node_table: NodeTable, selector: NodeSelector) -> Bools:
     mask = np.zeros(node_table.size, dtype=np.bool_)
     for term in selector.terms:
-        if not term.labels and not term.fields:
-            continue  # an empty term matches no node
-        good = np.ones(node_table.size, dtype=np.bool_)
-        for requirement in term.labels:
-            good &= _requirement(node_table, requirement)
-        for requirement in term.fields:
-            good &= _field(node_table, requirement)
-        mask |= good
+        mask |= matches(node_table, term)
+    return mask
+
+
+def matches(node_table: NodeTable, term: SelectorTerm) -> Bools:
+    """Return per node whether all expressions of a term hold; an empty one matches no node."""
+    mask = np.full(node_table.size, bool(term.labels or term.fields), dtype=np.bool_)
+    for requirement in term.labels:
+        mask &= _requirement(node_table, requirement)
+    for requirement in term.fields:
+        mask &= _field(node_table, requirement)
     return mask
 
 

@@ -37,7 +37,13 @@ from extender.core.planner.model.node_table import (
     NodeTable,
     count_fitting,
 )
-from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember, PlanRequest
+from extender.core.planner.plan_types import (
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    PlanPreference,
+    PlanRequest,
+)
 
 
 @dataclass(slots=True)
@@ -87,6 +93,7 @@ class PlacementProblem:
     weights: list[int]
     violated: list[GroupKey] = field(default_factory=list)  # the groups of `violations`
     levels: tuple[str, ...] = ()  # topology keys for groups without wishes, narrowest first
+    preferences: tuple[PlanPreference, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -162,6 +169,7 @@ def compile_request(
         rules,
         _weights(requests, free),
         levels=() if isinstance(request.levels, UnsetType) else request.levels,
+        preferences=request.preferences or (),
     )
     _pin(problem)
     return problem

@@ -20,19 +20,22 @@ that holds most extra members. `tight`: the domain with the least free capacity.
 children in stored order."""
 
 
-def order_domains(strategy: Strategy, most: Ints, capacity: Ints, preferred: Ints) -> Ints:
+def order_domains(
+    strategy: Strategy, most: Ints, capacity: Ints, preferred: Ints, scores: Ints
+) -> Ints:
     """Order candidate domains, best first.
 
     Args:
         strategy: See `STRATEGIES`.
         most: Pods of the group that each domain can hold.
         capacity: Free capacity of each domain, in pods.
-        liked: Members whose node of an earlier plan is there.
+        preferred: Members whose node of an earlier plan is there.
+        scores: By the soft rules of pods.
     """
     position = np.arange(len(most))
     if strategy == "roomy":
-        return np.lexsort((position, capacity, -most, -preferred))
-    return np.lexsort((position, -most, capacity, -preferred))
+        return np.lexsort((position, capacity, -scores, -most, -preferred))
+    return np.lexsort((position, -most, capacity, -scores, -preferred))
 
 
 def order_children(
@@ -50,13 +53,14 @@ def order_children(
     return [child for child, _ in ranked]
 
 
-def order_nodes(counts: Ints, preferred: set[int], nodes: Ints) -> Ints:
-    """Order nodes for identical pods: those of an earlier plan, then those that fit the fewest pods.
+def order_nodes(counts: Ints, preferred: set[int], nodes: Ints, scores: Ints | None) -> Ints:
+    """Order nodes for identical pods: those of an earlier plan, those with the highest score, then those that fit the fewest.
 
-    This keeps nodes with much free capacity for larger pods and for other trees.
+    This keeps nodes with much free capacity for larger pods and for other trees. `scores`: by the soft rules of pods.
     """
-    position = np.arange(len(nodes))
-    if not preferred:
-        return np.lexsort((position, counts))
-    cold = np.array([int(n) not in preferred for n in nodes], dtype=np.int64)
-    return np.lexsort((position, counts, cold))
+    keys = [np.arange(len(nodes)), counts]
+    if scores is not None:
+        keys.append(-scores)
+    if preferred:
+        keys.append(np.array([int(n) not in preferred for n in nodes], dtype=np.int64))
+    return np.lexsort(keys)

@@ -177,7 +177,8 @@ class ExtraMembersRound:
             if self._holes is None:
                 fit = draft.fits(kind, self.nodes)
                 preferred = set(draft.preferred.get((self.leaf.index, kind), {}))
-                order = order_nodes(fit, preferred, self.nodes)
+                scores = draft.scores_of(kind, self.nodes)
+                order = order_nodes(fit, preferred, self.nodes, scores)
                 self._holes = self.nodes[order][fit[order] > 0].tolist()[::-1]
             while self._holes and self.left[kind]:
                 node = np.array([self._holes[-1]])

@@ -7,11 +7,13 @@ whole domains.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypeAlias
 
 import numpy as np
 
 from extender.core.planner.model.interpod_constraints import ConstraintLedger
+from extender.core.planner.model.node_scores import domain_scores
 from extender.core.planner.model.node_table import Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds, pods_per_node
@@ -63,11 +65,14 @@ class PartialPlacement:
         bounds: UpperBounds,
         strategy: Strategy,
         effort: SearchBudget,
+        scores: Ints | None = None,
     ) -> None:
+        """Begin with nothing placed; `scores`: of each node for each kind, by the soft rules of pods."""
         self.problem = problem
         self.bounds = bounds
         self.strategy = strategy
         self.effort = effort
+        self.scores = scores
         self.free = problem.free.copy()
         self.total = 0
         self.domains: dict[int, int] = {}  # active group -> its domain
@@ -75,6 +80,7 @@ class PartialPlacement:
         self.claimed: set[str] = set(problem.in_use)
         self.ledger = ConstraintLedger(problem.rules, problem.kinds)
         self._domain_capacities: dict[tuple[str, ...], Ints] = {}
+        self._domain_scores: dict[tuple[object, ...], Ints] = {}
         self.preferred = _preferred_nodes(problem)
 
     def solution(self) -> Solution:
@@ -135,7 +141,11 @@ class PartialPlacement:
                 self._free_capacity(group)[inside],
             )
         order = order_domains(
-            self.strategy, most, capacity, self._preferred_by_domain(group)[inside]
+            self.strategy,
+            most,
+            capacity,
+            self._preferred_by_domain(group)[inside],
+            self._scores_by_domain(group)[inside],
         )
         ordered: list[int] = inside[order].tolist()
         return ordered
@@ -247,7 +257,7 @@ class PartialPlacement:
             amounts = np.diff(np.minimum(np.cumsum(amounts), want), prepend=0)
         left = want - int(amounts.sum())
         if left:
-            order = order_nodes(fit, set(preferred), nodes)
+            order = order_nodes(fit, set(preferred), nodes, self.scores_of(kind, nodes))
             spare = (fit - amounts)[order]
             amounts[order] += np.diff(np.minimum(np.cumsum(spare), left), prepend=0)
         used = np.flatnonzero(amounts)
@@ -281,6 +291,26 @@ class PartialPlacement:
             self.total -= int(amounts.sum())
             self.claimed -= self.problem.claims[kind]
             self.ledger.note(kind, nodes, -amounts)
+
+    def scores_of(self, kind: int, nodes: Ints) -> Ints | None:
+        """Return the scores of some nodes for a kind; None if no node is preferred."""
+        return None if self.scores is None else self.scores[kind][nodes]
+
+    def _scores_by_domain(self, group: CompiledGroup) -> Ints:
+        """Return per domain of a group the largest sum of the scores of the members below it."""
+        if self.scores is None:
+            return np.zeros(group.level.count, dtype=np.int64)
+        pods: Counter[int] = Counter()
+        below = [group] if group.leaf else self.problem.groups[group.index :]
+        for leaf in below:
+            if leaf is group or _below(self.problem, leaf.index, group.index):
+                pods.update({kind: len(members) for kind, members in leaf.members.items()})
+        key = (group.level.keys, tuple(sorted(pods.items())))
+        sums = self._domain_scores.get(key)
+        if sums is None:
+            sums = domain_scores(self.scores, self.problem.counts, group.level, pods)
+            self._domain_scores[key] = sums
+        return sums
 
     def _preferred_by_domain(self, group: CompiledGroup) -> Ints:
         """Return per domain of a group the members below it whose node of an earlier plan is there."""

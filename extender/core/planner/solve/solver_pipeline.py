@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
+from extender.core.planner.model.node_scores import node_scores
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, PlacementProblem, compile_request
 from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
@@ -125,10 +127,12 @@ def _quickly(
     everything = sum(g.size for g in problem.groups if g.alive)
     if enough is None:
         enough = bounds.root if maximise else 0
-    for strategy in STRATEGIES:
+    scores = node_scores(problem) if maximise else None
+    # a score never costs a pod: what is not placed in its order is tried without
+    for given, strategy in itertools.product((scores, None)[scores is None :], STRATEGIES):
         if strategy == "full" and (not maximise or bounds.root < everything):
             continue
-        draft = PartialPlacement(problem, bounds, strategy, effort)
+        draft = PartialPlacement(problem, bounds, strategy, effort, given)
         held = False
         try:
             held = draft.minimum()

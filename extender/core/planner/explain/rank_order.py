@@ -1,0 +1,327 @@
+"""Rank order: which member gets which of the seats that a search has chosen, so that neighbours by rank are near.
+
+A search decides how many pods of each kind each node gets, and this module only who gets which of these seats. So it never
+changes how many pods are placed, nor any domain of a leaf; leaves that are identical may exchange all of their seats. Members
+without ranks are not touched.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+
+from extender.core.model.ids import GroupKey
+from extender.core.planner.model.node_table import Ints, NodeTable
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+from extender.core.planner.plan_types import (
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    PlanRequest,
+    WishOutcome,
+    WishValue,
+)
+from extender.core.planner.solve.greedy_placement import Solution
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def is_ranked(leaf: PlanGroup) -> bool:
+    """Return whether all waiting members of a leaf have ranks."""
+    return bool(leaf.members) and all(member.rank is not UNSET for member in leaf.members)
+
+
+def rank_keys(
+    request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup
+) -> tuple[str, ...]:
+    """Return the topology keys by which neighbours of a leaf shall be near, the widest first: the one with the fewest domains."""
+    keys = set(request.levels or ())
+    index = leaf.index
+    while index >= 0:
+        source = problem.groups[index].source
+        keys.update(source.topology, source.preferred or ())
+        index = problem.groups[index].parent
+    return tuple(sorted(keys, key=lambda key: (len(problem.node_table.label(key)[1]), key)))
+
+
+def domains_of(table: NodeTable, keys: Sequence[str], nodes: Ints) -> Ints:
+    """Return the domains of some nodes, shape (keys + 1, nodes); a node without a label, and each node, is one of its own."""
+    rows = [np.where((codes := table.label(key)[0][nodes]) >= 0, codes, -1 - nodes) for key in keys]
+    return np.stack([*rows, nodes]).astype(np.int64)
+
+
+# --- the members of one leaf
+
+
+@dataclass(slots=True)
+class _Gap:
+    """Neighbouring members without a seat, and the seats on both sides of them; -1: there is no member on this side."""
+
+    first: int  # positions in the order of the ranks, both included
+    last: int
+    before: int  # columns of `_RankWalk.domains`
+    after: int
+
+
+class _RankWalk:
+    """Gives seats to the members of one leaf: always the nearest seat to the side of a gap for which it is nearest.
+
+    So a domain is left when it has no seat any more, which for members of one kind, on levels that are nested, is as rarely as
+    possible; and a seat beside two members that have theirs is not taken by others who gain less from it.
+    """
+
+    def __init__(self, domains: Ints, free: Mapping[int, Ints], kinds: Sequence[int]) -> None:
+        """Begin.
+
+        Args:
+            domains: See `domains_of`.
+            free: Seats of each kind that are free, per column of `domains`.
+            kinds: Of each member, in the order of the ranks.
+        """
+        self.domains = domains
+        self.free = free
+        self.kinds = kinds
+        # a change on one level weighs more than two on every narrower one together
+        self.weights = 3 ** np.arange(len(domains) - 1, -1, -1, dtype=np.int64)
+
+    def run(self, seats: list[int]) -> None:
+        """Replace each -1 in `seats`, the columns of the members in the order of the ranks."""
+        heap: list[tuple[int, int, int]] = []  # distance, number of the gap, and its side
+        gaps: list[_Gap] = []
+        for vacant, run in itertools.groupby(range(len(seats)), key=lambda at: seats[at] < 0):
+            if vacant:
+                listed = list(run)
+                before = seats[listed[0] - 1] if listed[0] else -1
+                after = seats[listed[-1] + 1] if listed[-1] + 1 < len(seats) else -1
+                self._offer(heap, gaps, _Gap(listed[0], listed[-1], before, after), len(gaps))
+        while heap:
+            distance, number, side = heapq.heappop(heap)
+            gap = gaps[number]
+            if gap.first > gap.last:
+                continue
+            nearest, column = self._nearest(gap, side)
+            if nearest > distance:  # its seat was taken meanwhile
+                heapq.heappush(heap, (nearest, number, side))
+                continue
+            at = gap.last if side else gap.first
+            seats[at] = column
+            self.free[self.kinds[at]][column] -= 1
+            rest = (
+                _Gap(gap.first, at - 1, gap.before, column)
+                if side
+                else _Gap(at + 1, gap.last, column, gap.after)
+            )
+            self._offer(heap, gaps, rest, number)
+
+    def _offer(
+        self, heap: list[tuple[int, int, int]], gaps: list[_Gap], gap: _Gap, number: int
+    ) -> None:
+        if number == len(gaps):
+            gaps.append(gap)
+        gaps[number] = gap
+        if gap.first > gap.last:
+            return
+        for side in (0, 1):
+            # a side without a member is open: nothing is near to it
+            if (gap.after if side else gap.before) >= 0 or (gap.after < 0 and not side):
+                heapq.heappush(heap, (self._nearest(gap, side)[0], number, side))
+
+    def _nearest(self, gap: _Gap, side: int) -> tuple[int, int]:
+        """Return the distance and the column of the free seat that is nearest to a side of a gap; to both of a single member."""
+        free = np.flatnonzero(self.free[self.kinds[gap.last if side else gap.first]])
+        distance = np.zeros(len(free), dtype=np.int64)
+        for end, counts in ((gap.before, not side), (gap.after, side)):
+            if end >= 0 and (counts or gap.first == gap.last):
+                distance += self.weights @ (self.domains[:, free] != self.domains[:, [end]])
+        best = int(distance.argmin())
+        return int(distance[best]), int(free[best])
+
+
+def seats_by_rank(
+    request: PlanRequest,
+    problem: PlacementProblem,
+    leaf: CompiledGroup,
+    *,
+    given: Mapping[int, int],
+    left: Mapping[int, Sequence[int]],
+    free: Mapping[int, Mapping[int, int]],
+) -> dict[int, int]:
+    """Return the node of each member of a leaf that has none yet.
+
+    Args:
+        request: The plan request.
+        problem: The same, compiled.
+        leaf: All of its members have ranks.
+        given: Members that keep the node of an earlier plan: position in the leaf -> node.
+        left: The other ones that are placed, by kind.
+        free: As many seats for them: kind -> node -> pods.
+    """
+    source, table = leaf.source, problem.node_table
+    bound = _bound_ranks(source, table)
+    nodes = np.array(
+        sorted({*given.values(), *(n for _, n in bound), *(n for k in free for n in free[k])}),
+        dtype=np.int64,
+    )
+    domains = domains_of(table, rank_keys(request, problem, leaf), nodes)
+    order = np.lexsort(domains[::-1])  # the widest level first
+    nodes, domains = nodes[order], domains[:, order]
+    column = {int(node): at for at, node in enumerate(nodes)}
+    seats_of = {
+        kind: np.array([free[kind].get(int(n), 0) for n in nodes], dtype=np.int64) for kind in left
+    }
+    if len(left) == 1 and not given and not bound:  # the same result at once
+        kind, positions = next(iter(left.items()))
+        listed = np.repeat(nodes, seats_of[kind]).tolist()
+        return dict(zip(_by_rank(source, positions), listed, strict=True))
+    # of equal ranks those first that have their seats
+    entries = [(rank, 0, -1, -1, column[node]) for rank, node in bound]
+    entries += [(_rank(source.members[p]), 1, p, -1, column[n]) for p, n in given.items()]
+    entries += [(_rank(source.members[p]), 2, p, k, -1) for k, ps in left.items() for p in ps]
+    entries.sort()
+    seats = [entry[4] for entry in entries]
+    _RankWalk(domains, seats_of, [entry[3] for entry in entries]).run(seats)
+    return {
+        position: int(nodes[at])
+        for (_, step, position, _, _), at in zip(entries, seats, strict=True)
+        if step == 2  # noqa: PLR2004 -- had no seat
+    }
+
+
+def _rank(member: PlanMember | PlanBound) -> int:
+    return member.rank if member.rank is not UNSET else 0
+
+
+def _by_rank(leaf: PlanGroup, positions: Iterable[int]) -> list[int]:
+    return sorted(positions, key=lambda position: (_rank(leaf.members[position]), position))
+
+
+def _bound_ranks(leaf: PlanGroup, table: NodeTable) -> list[tuple[int, int]]:
+    """Return rank and node of the bound members that have a rank, and whose node is in the cluster."""
+    return [
+        (member.rank, table.index[member.node])
+        for member in leaf.bound
+        if member.rank is not UNSET and member.node in table.index
+    ]
+
+
+# --- identical leaves
+
+
+def with_leaves_in_order(
+    request: PlanRequest, problem: PlacementProblem, solution: Solution
+) -> Solution:
+    """Return a solution in which identical ranked leaves of one parent exchanged their seats, so that consecutive ones are near."""
+    alike: dict[tuple[object, ...], list[CompiledGroup]] = {}
+    partners = {near.group for group in problem.groups for near in group.source.near or ()}
+    for group in problem.groups:
+        if group.leaf and group.index in solution and _may_move(group.source, partners):
+            likeness = _likeness(problem.node_table, group, solution[group.index])
+            alike.setdefault(likeness, []).append(group)
+    moved: Solution = {}
+    for leaves in alike.values():
+        if len(leaves) == 1:
+            continue
+        keys = rank_keys(request, problem, leaves[0])
+        taken = sorted(
+            (solution[leaf.index] for leaf in leaves),
+            key=lambda placed: _where(problem.node_table, keys, placed),
+        )
+        leaves.sort(key=lambda leaf: _natural(leaf.source.key.name))
+        moved |= {leaf.index: placed for leaf, placed in zip(leaves, taken, strict=True)}
+    return {**solution, **moved} if moved else solution
+
+
+def _may_move(leaf: PlanGroup, partners: set[GroupKey]) -> bool:
+    return (
+        is_ranked(leaf)
+        and not leaf.bound
+        and leaf.key not in partners
+        and all(member.prefer is None for member in leaf.members)
+    )
+
+
+def _likeness(
+    table: NodeTable, leaf: CompiledGroup, placed: Mapping[int, Mapping[int, int]]
+) -> tuple[object, ...]:
+    """Return a key that is equal for leaves of which each may have the seats of the other.
+
+    These are as many, for the same kinds, in as many domains of each preferred key: so `Plan.wishes` stays true.
+    """
+    plain = msgspec.structs.replace(leaf.source, key=GroupKey("", "", "PodGroup"), members=())
+    sizes = tuple(sorted((kind, len(members)) for kind, members in leaf.members.items()))
+    amounts = tuple(sorted((kind, sum(nodes.values())) for kind, nodes in placed.items()))
+    nodes = np.array(sorted({node for kind in placed.values() for node in kind}), dtype=np.int64)
+    domains = domains_of(table, leaf.source.preferred or (), nodes)
+    spans = tuple(len(set(row)) for row in domains[:-1].tolist())
+    return (leaf.parent, leaf.required, leaf.level.keys, plain, sizes, amounts, spans)
+
+
+def _where(
+    table: NodeTable, keys: Sequence[str], placed: Mapping[int, Mapping[int, int]]
+) -> list[tuple[int, ...]]:
+    """Return the domains of the nodes of a leaf, the widest level first, sorted."""
+    nodes = np.array(sorted({node for kind in placed.values() for node in kind}), dtype=np.int64)
+    return sorted(tuple(column) for column in domains_of(table, keys, nodes).T.tolist())
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts names with numbers by the numbers."""
+    parts = _DIGITS.split(name)
+    return [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)]
+
+
+# --- the certificate
+
+
+def rank_outcome(
+    request: PlanRequest,
+    problem: PlacementProblem,
+    leaf: CompiledGroup,
+    seats: Mapping[int, int],
+) -> WishOutcome | None:
+    """Return how many neighbours by rank are in different domains, and the fewest that are possible on these nodes.
+
+    Only keys by which there are some are named, or the narrowest one. None for a leaf without keys or without neighbours.
+
+    Args:
+        request: The plan request.
+        problem: The same, compiled.
+        leaf: Its members have ranks.
+        seats: Position in the leaf -> node.
+    """
+    table = problem.node_table
+    bound = sorted(_bound_ranks(leaf.source, table))
+    keys = rank_keys(request, problem, leaf)[::-1]
+    placed = [(_rank(leaf.source.members[p]), 1, p, node) for p, node in seats.items()]
+    ranked = sorted([*((rank, 0, at, n) for at, (rank, n) in enumerate(bound)), *placed])
+    if not placed or len(ranked) < 2 or not keys:  # noqa: PLR2004 -- no neighbours
+        return None
+    nodes = np.array([node for *_, node in ranked], dtype=np.int64)
+    fixed = np.array([step == 0 for _, step, _, _ in ranked], dtype=np.bool_)
+    values: list[WishValue] = []
+    for key, row in zip(keys, domains_of(table, keys, nodes), strict=False):
+        changes = int(np.count_nonzero(np.diff(row)))
+        if changes or key == keys[0]:
+            values.append(WishValue(key=key, value=changes, best=_fewest_changes(row, row[fixed])))
+    if len(values) > 1 and not values[0].value:
+        del values[0]
+    return WishOutcome(kind="rank", group=leaf.source.key, values=tuple(values), pods=len(ranked))
+
+
+def _fewest_changes(domains: Ints, fixed: Ints) -> int:
+    """Return a lower bound of the changes along any order of some seats in which the fixed ones keep their order.
+
+    Without the seats of one domain an order has at least one change less, whatever is taken out first: so each domain that no
+    fixed seat is in adds one change to those between the fixed seats, or to none.
+    """
+    count = len(np.unique(domains))
+    if not len(fixed):
+        return count - 1
+    return int(np.count_nonzero(np.diff(fixed))) + count - len(np.unique(fixed))

@@ -1,0 +1,241 @@
+"""Rank order against brute force over all assignments of the members of a leaf to the seats of its plan."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import msgspec
+import pytest
+
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pods import PodShape
+from extender.core.planner.plan_types import (
+    Plan,
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    PlanNode,
+    PlanRequest,
+)
+from extender.core.planner.planning import plan
+from tests.support.planning.plan_checker import faults
+
+LEVELS = ("rack", "block")
+
+
+def a_node(name: str, rack: str, block: str, slots: int) -> PlanNode:
+    room = {"slot": slots, "pods": 100}
+    labels = {key: value for key, value in (("rack", rack), ("block", block)) if value}
+    return PlanNode(name=NodeName(name), labels=labels, allocatable=room, free=room)
+
+
+def a_leaf(name, ranks, *, bound=(), sizes=None, prefer=None, **fields) -> PlanGroup:
+    """A leaf of members with these ranks, and of bound members as pairs of a rank and a node."""
+    return PlanGroup(
+        key=GroupKey("ns", name, "PodGroup"),
+        members=tuple(
+            PlanMember(
+                pod=f"ns/{name}-{rank}",
+                uid=PodUid(f"{name}-{rank}"),
+                shape=(sizes or {}).get(rank, 0),
+                rank=rank,
+                prefer=(prefer or {}).get(rank),
+            )
+            for rank in ranks
+        ),
+        bound=tuple(
+            PlanBound(
+                pod=f"ns/{name}-{rank}",
+                uid=PodUid(f"{name}-{rank}"),
+                node=NodeName(node),
+                rank=rank,
+            )
+            for rank, node in bound
+        ),
+        **{"minimum": len(ranks) + len(bound), **fields},
+    )
+
+
+def a_request(root, nodes, levels=LEVELS) -> PlanRequest:
+    return PlanRequest(
+        root=root,
+        nodes=tuple(sorted(nodes, key=lambda node: node.name)),
+        shapes=(
+            PodShape(requests=(("pods", 1), ("slot", 1))),
+            PodShape(requests=(("pods", 1), ("slot", 2))),
+        ),
+        levels=levels,
+    )
+
+
+def placed(request) -> Plan:
+    result = plan(request)
+    assert isinstance(result, Plan)
+    assert faults(request, result) == []
+    return result
+
+
+def nodes_by_rank(result, leaf="g") -> list[str]:
+    """The nodes of the new members of a leaf, in the order of the ranks."""
+    listed = [a for a in result.assignments if a.group.name == leaf]
+    return [a.node for a in sorted(listed, key=lambda a: int(a.pod.rpartition("-")[2]))]
+
+
+def widest_first(request) -> list[str]:
+    counts = {key: {node.labels.get(key, "") for node in request.nodes} - {""} for key in LEVELS}
+    return sorted(LEVELS, key=lambda key: (len(counts[key]), key))
+
+
+def changes(request, leaf, nodes) -> tuple[int, ...]:
+    """Count the neighbours in different domains for each key, the widest first; `nodes` are those of the new members."""
+    of = {node.name: node for node in request.nodes}
+    order = sorted(
+        [(b.rank, of[b.node]) for b in leaf.bound]
+        + [(m.rank, of[n]) for m, n in zip(leaf.members, nodes, strict=True)],
+        key=lambda pair: pair[0],
+    )
+    return tuple(
+        sum(
+            a.name != b.name and (key not in a.labels or a.labels[key] != b.labels.get(key))
+            for (_, a), (_, b) in itertools.pairwise(order)
+        )
+        for key in widest_first(request)
+    )
+
+
+def fewest(request, leaf, nodes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The first in order of all assignments to these nodes, and the fewest for each key alone."""
+    shapes = [member.shape for member in leaf.members]
+    free = sorted(zip(shapes, nodes, strict=True))
+    every = {
+        changes(request, leaf, [node for _, node in order])
+        for order in set(itertools.permutations(free))
+        if [shape for shape, _ in order] == shapes
+    }
+    return min(every), tuple(min(column) for column in zip(*every, strict=True))
+
+
+def certificate(result, leaf="g") -> dict[str, tuple[int, int]]:
+    (wish,) = (w for w in result.wishes if w.kind == "rank" and w.group.name == leaf)
+    return {value.key: (value.value, value.best) for value in wish.values}
+
+
+def some_request(rng: random.Random, *, sizes: bool, bound: bool) -> PlanRequest:
+    nodes = [
+        a_node(
+            f"n{i}", f"r{rack}" if rng.random() < 0.9 else "", f"b{rack // 2}", rng.randint(1, 4)
+        )
+        for i, rack in enumerate(rng.choices(range(4), k=rng.randint(2, 6)))
+    ]
+    count = rng.randint(2, min(6, sum(node.free["slot"] for node in nodes)))
+    ranks = rng.sample(range(count), count)
+    there = [
+        (ranks.pop(), rng.choice(nodes).name)
+        for _ in range(rng.randint(1, count - 1) if bound else 0)
+    ]
+    leaf = a_leaf(
+        "g", ranks, bound=there, sizes={r: rng.randint(0, 1) for r in ranks if sizes}, minimum=1
+    )
+    return a_request(leaf, nodes)
+
+
+@pytest.mark.parametrize("sizes", [False, True], ids=["one kind", "two kinds"])
+@pytest.mark.parametrize("bound", [False, True], ids=["new", "replaced"])
+def test_the_order_is_the_best_where_it_is_claimed(sizes, bound):
+    """What is claimed to be possible is not below what is; members of one kind that are all new have the best order."""
+    rng = random.Random(f"{sizes} {bound}")
+    best = 0
+    for _ in range(150):
+        request = some_request(rng, sizes=sizes, bound=bound)
+        result = plan(request)
+        if not isinstance(result, Plan) or not result.wishes:
+            continue
+        leaf = request.root
+        if result.unplaced:
+            kept = tuple(m for m in leaf.members if m.pod not in result.unplaced)
+            leaf = msgspec.structs.replace(leaf, members=kept)
+        of = {a.pod: a.node for a in result.assignments}
+        nodes = [of[member.pod] for member in leaf.members]
+        reached = changes(request, leaf, nodes)
+        optimum, alone = fewest(request, leaf, nodes)
+        for key, value, least in zip(widest_first(request), reached, alone, strict=True):
+            shown = certificate(result).get(key)
+            assert shown is None or (shown[0] == value and shown[1] <= least)
+            assert shown is not None or value == 0
+        best += reached == optimum
+        if not sizes and not bound:
+            assert reached == optimum
+    assert best > 120
+
+
+def test_neighbours_share_nodes_racks_and_blocks():
+    """Eight members whose order of age is not their order by rank: three changes of node, and one each of rack and block."""
+    nodes = [a_node(f"n{i}", f"r{i % 2}", f"b{i % 2}", 2) for i in range(4)]
+    result = placed(a_request(a_leaf("g", [3, 7, 1, 0, 5, 2, 6, 4]), nodes))
+    assert nodes_by_rank(result) == ["n0", "n0", "n2", "n2", "n1", "n1", "n3", "n3"]
+    assert certificate(result) == {"rack": (1, 1), "block": (1, 1)}
+
+
+def test_a_replacement_goes_to_the_seat_beside_its_neighbours():
+    """Two nodes of two racks are lost: each replacement is in the rack of the members before and after it."""
+    there = [(0, "a0"), (2, "a0"), (3, "b0"), (5, "b0")]
+    nodes = [
+        a_node("a0", "ra", "x", 0),
+        a_node("b0", "rb", "x", 0),
+        a_node("a1", "ra", "x", 1),
+        a_node("b1", "rb", "x", 1),
+    ]
+    result = placed(a_request(a_leaf("g", [4, 1], bound=there), nodes))
+    assert nodes_by_rank(result) == ["a1", "b1"]
+    assert certificate(result) == {"rack": (1, 1)}
+
+
+def test_a_replacement_keeps_the_node_of_an_earlier_plan():
+    """It keeps the node even where another order were better, and what is not reached is shown."""
+    there = [(0, "a0"), (2, "a0"), (3, "b0"), (5, "b0")]
+    nodes = [
+        a_node("a0", "ra", "x", 0),
+        a_node("b0", "rb", "x", 0),
+        a_node("a1", "ra", "x", 1),
+        a_node("b1", "rb", "x", 1),
+    ]
+    leaf = a_leaf("g", [1, 4], bound=there, prefer={1: NodeName("b1"), 4: NodeName("a1")})
+    result = placed(a_request(leaf, nodes))
+    assert nodes_by_rank(result) == ["b1", "a1"]
+    assert certificate(result) == {"rack": (5, 1)}
+
+
+def test_members_that_start_before_a_bound_one_fill_its_rack_from_its_side():
+    """Ranks 0 to 3 are new and rank 4 runs in rack b: ranks 2 and 3 have the seats there."""
+    nodes = [
+        a_node("a0", "ra", "x", 2),
+        a_node("b0", "rb", "x", 0),
+        a_node("b1", "rb", "x", 2),
+    ]
+    result = placed(a_request(a_leaf("g", [0, 1, 2, 3], bound=[(4, "b0")]), nodes))
+    assert nodes_by_rank(result) == ["a0", "a0", "b1", "b1"]
+    assert certificate(result) == {"rack": (1, 1)}
+
+
+def test_jobs_of_a_tree_follow_each_other_through_racks_and_blocks():
+    """Twelve identical jobs, each in one rack, by the numbers in their names: job 10 comes after job 9, not after job 1."""
+    nodes = [a_node(f"n{i:02}", f"r{i:02}", f"b{i % 3}", 2) for i in range(12)]
+    jobs = [a_leaf(f"job-{i}", [0, 1], topology=("rack",)) for i in (0, 1, 10, 11, *range(2, 10))]
+    root = PlanGroup(key=GroupKey("ns", "g", "CompositePodGroup"), minimum=12, groups=tuple(jobs))
+    result = placed(a_request(root, nodes))
+    of = {node.name: node for node in nodes}
+    blocks = [of[nodes_by_rank(result, f"job-{i}")[0]].labels["block"] for i in range(12)]
+    assert blocks == sorted(blocks)
+    assert certificate(result, "job-3") == {"rack": (0, 0)}
+
+
+def test_members_without_ranks_have_the_order_of_their_age():
+    """Nothing is changed, nor claimed, for a leaf of which one member has no rank."""
+    nodes = [a_node(f"n{i}", f"r{i % 2}", "", 2) for i in range(2)]
+    leaf = a_leaf("g", [3, 2, 1, 0])
+    first, *rest = leaf.members
+    plain = msgspec.structs.replace(first, rank=msgspec.UNSET)
+    result = placed(a_request(msgspec.structs.replace(leaf, members=(plain, *rest)), nodes))
+    assert nodes_by_rank(result) == ["n1", "n1", "n0", "n0"]
+    assert result.wishes == ()
