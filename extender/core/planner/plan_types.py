@@ -30,7 +30,14 @@ EVICTING = "evicting "  # prefix of the reason why evictions would not be enough
 Outcome = Literal["impossible", "unknown", "waiting"]
 Feasibility = Literal["Success", "Wait", "Unschedulable", "UnschedulableAndUnresolvable"]
 ConflictKind = Literal[
-    "minCount", "minGroupCount", "topology", "selector", "taint", "resources", "reservation"
+    "minCount",
+    "minGroupCount",
+    "topology",
+    "exclusive",
+    "selector",
+    "taint",
+    "resources",
+    "reservation",
 ]
 # More exactly which requirement of its kind: `cordons` of kind taint, `podRules` and `volumes` of kind selector; the others
 # have none.
@@ -45,6 +52,7 @@ RelaxationKind = Literal[
     "podRules",
     "volumes",
     "topology",
+    "exclusive",
 ]
 
 

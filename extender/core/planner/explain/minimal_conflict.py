@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import UnsetType
 
 from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import counted, join_names
@@ -17,6 +18,7 @@ from extender.core.planner.explain.relaxation_solver import (
 from extender.core.planner.explain.tree_variants import walk
 from extender.core.planner.model.feasibility import (
     admissible,
+    domain_keys,
     is_leaf,
     present,
     required_names,
@@ -24,9 +26,14 @@ from extender.core.planner.model.feasibility import (
 )
 from extender.core.planner.model.node_filters import without_volumes
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.plan_types import PlanGroup, PlanRequest
+from extender.core.planner.plan_types import PlanExclusive, PlanGroup, PlanRequest
 
-OF_GROUPS = ("minCount", "minGroupCount", "topology")  # kinds of requirements of a single group
+OF_GROUPS = (
+    "minCount",
+    "minGroupCount",
+    "exclusive",
+    "topology",
+)  # kinds of requirements of a single group
 
 
 def requirements_of(request: PlanRequest, node_table: NodeTable) -> list[PlacementRequirement]:
@@ -68,7 +75,7 @@ def _of_nodes(
 
 
 def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
-    """Yield minima and topology constraints."""
+    """Yield minima, exclusive domains and topology constraints."""
     for group in groups:
         if is_leaf(group):
             text = f"at least {counted(threshold(group), 'pod')} together{_incomplete(group)}"
@@ -80,7 +87,10 @@ def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
                 text += f", {join_names(names)} among them"
             yield PlacementRequirement("minGroupCount", group.key, text + _incomplete(group))
     for group in groups:
-        if group.topology:
+        if not isinstance(group.exclusive, UnsetType):
+            yield PlacementRequirement("exclusive", group.key, exclusive_text(group.exclusive))
+    for group in groups:
+        if domain_keys(group):
             text = topology_text(group)
             bound = next((b for g in walk(group) for b in g.bound), None)
             if bound is not None:
@@ -90,7 +100,13 @@ def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
 
 def topology_text(group: PlanGroup) -> str:
     """Return the topology constraint of a group, `all pods in one zone and rack`."""
-    return f"all pods in one {' and '.join(group.topology)}"
+    return f"all pods in one {' and '.join(domain_keys(group))}"
+
+
+def exclusive_text(exclusive: PlanExclusive) -> str:
+    """Return that a group shares its domain with no other one, and which domains others have."""
+    text = f"no other group or tree in its {exclusive.key}"
+    return f"{text}; others have {join_names([*exclusive.taken])}" if exclusive.taken else text
 
 
 def hard_taints(node_table: NodeTable) -> list[str]:

@@ -155,4 +155,6 @@ def _changes(dropped: Iterable[PlacementRequirement]) -> Changes:
             changes[r.object] = msgspec.structs.replace(before, minimum=0)
         elif r.kind == "topology":
             changes[r.object] = msgspec.structs.replace(before, topology=())
+        elif r.kind == "exclusive":
+            changes[r.object] = msgspec.structs.replace(before, shares=True)
     return changes

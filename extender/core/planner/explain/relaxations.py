@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from extender.core.model.message_formatting import join_names
 from extender.core.planner.explain.additional_nodes import more_nodes, with_added
@@ -21,7 +22,7 @@ from extender.core.planner.explain.relaxation_solver import (
     RequirementSolver,
 )
 from extender.core.planner.explain.tree_variants import RequirementChange, changed_tree, walk
-from extender.core.planner.model.feasibility import threshold
+from extender.core.planner.model.feasibility import domain_keys, threshold
 from extender.core.planner.model.node_filters import without_selectors, without_volumes
 from extender.core.planner.model.problem import Options
 from extender.core.planner.plan_types import (
@@ -85,6 +86,8 @@ def with_change(request: PlanRequest, change: Relaxation) -> PlanRequest:
     changes = {
         key: RequirementChange(minimum=change.minimum)
         if change.minimum
+        else RequirementChange(shares=True)
+        if change.kind == "exclusive"
         else RequirementChange(topology=())
         for key in change.groups
     }
@@ -148,6 +151,8 @@ def _others(
     """Yield what helps beside lower minima and more nodes, in the order of the conflict."""
     tried: set[int] = set()  # of interchangeable groups only the first may drop its constraint
     groups = {group.key: group for group in walk(solver.request.root)}
+    if exclusive := [groups[r.object] for r in conflict if r.kind == "exclusive"]:
+        yield from _sharing(solver, exclusive)
     for requirement in conflict:
         match requirement.kind, requirement.part:
             case "reservation", _:
@@ -178,12 +183,29 @@ def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Rela
     changes = {group.key: RequirementChange(topology=()) for group in groups}
     if solver.fits_with(changes) is not True:
         return None
-    names = [f"{' and '.join(g.topology)} at {g.key.kind} {g.key.path}" for g in groups]
+    names = [f"{' and '.join(domain_keys(g))} at {g.key.kind} {g.key.path}" for g in groups]
     return Relaxation(
         kind="topology",
         text=f"drop {' and '.join(names)}",
         groups=tuple(group.key for group in groups),
     )
+
+
+def _sharing(solver: RequirementSolver, groups: list[PlanGroup]) -> Iterator[Relaxation]:
+    """Yield the groups that may be in domains which others have, as few as are needed; each stays in one domain."""
+
+    def fits_when_sharing(some: list[PlanGroup]) -> bool:
+        changes = {group.key: RequirementChange(shares=True) for group in some}
+        return solver.fits_with(changes) is True
+
+    if needed := _needed(groups, fits_when_sharing):
+        names = [f"{g.key.kind} {g.key.path}" for g in needed]
+        key = next(g.exclusive.key for g in needed if g.exclusive is not UNSET)
+        yield Relaxation(
+            kind="exclusive",
+            text=f"let {join_names(names)} share a {key} with others",
+            groups=tuple(g.key for g in needed),
+        )
 
 
 def _without_reservations(solver: RequirementSolver) -> Iterator[Relaxation]:

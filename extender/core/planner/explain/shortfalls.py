@@ -85,6 +85,8 @@ def shortfall(problem: PlacementProblem, leaf: CompiledGroup) -> Shortfall | Non
     most = held_in(leaf, placeable(problem, leaf))
     if leaf.pinned >= 0:
         most[np.arange(leaf.level.count) != leaf.pinned] = -1
+    if (closed := problem.exclusive.closed.get(leaf.index)) is not None:
+        most[closed] = -1
     domain = int(np.argmax(most))
     return Shortfall(leaf, domain, int(most[domain]), _lacking(problem, leaf, domain))
 
@@ -166,7 +168,11 @@ class _Reasons:
         most = "" if joint.exact else "at most "
         missing = _missing(group.minimum - holds, exact=joint.exact)
         reasons = causes.named() or ", ".join(self._short(group, domain)) or NOT_SEARCHED
-        return f"{need}; {_place(group, domain)} holds {most}{holds} of them ({missing}: {reasons})"
+        own = next((child for child in children if child.exclusive), group)
+        return (
+            f"{need}; {_place(group, domain)} holds {most}{holds} of them ({missing}: {reasons})"
+            f"{_closed(problem, own)}"
+        )
 
     def _children(self, group: CompiledGroup) -> list[CompiledGroup]:
         groups = self._solved.problem.groups
@@ -227,6 +233,10 @@ def _leaf(
     if close is None:
         yield f"{need}; no node has the label {' and '.join(leaf.level.keys)}"
         return
+    closed = problem.exclusive.closed.get(leaf.index)
+    if closed is not None and closed.all():
+        yield f"{need}{_closed(problem, leaf)}"
+        return
     barred = _barred(problem, leaf)
     causes = GroupCauses(request, problem, leaf, budget)
     if barred:
@@ -249,7 +259,22 @@ def _leaf(
     bound = f" ({leaf.bound} bound already)" if leaf.bound else ""
     yield (
         f"{need}; {_place(leaf, domain)} holds {most}{holds}{bound} ({missing}: {reasons})"
-        f"{_elsewhere(problem, leaf)}"
+        f"{_closed(problem, leaf)}{_elsewhere(problem, leaf)}"
+    )
+
+
+def _closed(problem: PlacementProblem, group: CompiledGroup) -> str:
+    """Return which domains of its exclusive key others have, and which are left to a group, or an empty string."""
+    closed = problem.exclusive.closed.get(group.index)
+    if closed is None or not closed.any():
+        return ""
+    values = {problem.exclusive.value(group, d): bool(shut) for d, shut in enumerate(closed)}
+    taken = sorted(value for value, shut in values.items() if shut)
+    left = sorted(value for value, shut in values.items() if not shut)
+    verb = "is" if len(taken) == 1 else "are"
+    return (
+        f"; {len(taken)} of {counted(len(values), 'domain')} of {group.exclusive} {verb} taken "
+        f"({join_names(taken)}); free: {join_names(left) if left else 'none'}"
     )
 
 
