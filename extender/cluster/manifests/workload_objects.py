@@ -317,7 +317,9 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
             scheduling_policy=api.SchedulingPolicy(basic=Present())
             if spec.basic
             else api.SchedulingPolicy(gang=gang),
-            scheduling_constraints=api.SchedulingConstraints(topology=topology),
+            scheduling_constraints=api.SchedulingConstraints(
+                topology=topology, preferred=spec.preferred
+            ),
             disruption_mode=mode,
             priority_class_name=spec.priority_class,
         ),

@@ -82,7 +82,9 @@ def _has(group: api.Group, parent: str, name: str) -> bool:
         "parentCompositePodGroupName": parent,
         "priorityClassName": spec.priority_class_name,
         "resourceClaims": spec.resource_claims,
-        "schedulingConstraints": constraints.topology or constraints.topology_constraints,
+        "schedulingConstraints": constraints.topology
+        or constraints.topology_constraints
+        or constraints.preferred,
     }
     return bool(values[name])
 
@@ -369,6 +371,7 @@ def group_of(group: api.Group, priorities: Priorities) -> Group:
         minimum=minimum,
         required=required,
         topology=_topology(group),
+        preferred=_preferred(group),
         disruption_mode=_mode(group),
         priority=priority.value,
         priority_class=priority.class_name,
@@ -489,6 +492,18 @@ def _topology(group: api.Group) -> tuple[str, ...]:
         if not key:
             raise bad(group, "spec.schedulingConstraints.topology", "an entry has no key")
         keys.append(key)
+    return tuple(dict.fromkeys(keys))
+
+
+def _preferred(group: api.Group) -> tuple[str, ...]:
+    """Return the preferred topology keys, narrowest first; only our kinds have them."""
+    keys = group.spec.scheduling_constraints.preferred
+    field = "spec.schedulingConstraints.preferred"
+    if keys and source_of(group) == "builtin":
+        text = f"only groups of {OUR_GROUP} have it; found {', '.join(keys)}"
+        raise bad(group, field, text)
+    if "" in keys:
+        raise bad(group, field, "an entry is empty; name the key of a node label, or leave it out")
     return tuple(dict.fromkeys(keys))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from extender.cluster import types as api
 from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import PREFERRED_MAX
 from extender.core.workloads.kind_table import BY_KIND
-from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
+from extender.core.workloads.tree_policy import KindPolicy, TreeProfile, is_label_key
 
 
 def profile_of(profile: api.TreeProfile) -> TreeProfile:
@@ -38,7 +39,25 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
             gang=entry.gang,
             root_topology=entry.topology.root,
             leaf_topology=entry.topology.leaf,
+            root_preferred=_preferred(
+                f"{field}.topology.rootPreferred", entry.topology.root_preferred
+            ),
+            leaf_preferred=_preferred(
+                f"{field}.topology.leafPreferred", entry.topology.leaf_preferred
+            ),
             disruption_mode=entry.disruption_mode,
             native_groups=entry.native_groups,
         )
     return TreeProfile(name=profile.metadata.name, kinds=kinds)
+
+
+def _preferred(field: str, keys: tuple[str, ...]) -> tuple[str, ...]:
+    for key in keys:
+        if not is_label_key(key):
+            raise BadInput(f"{field}: {key!r} is not the key of a node label, such as net/rack")
+    if len(keys) > PREFERRED_MAX:
+        raise BadInput(f"{field}: {len(keys)} keys, at most {PREFERRED_MAX}; leave out the widest")
+    if len({*keys}) < len(keys):
+        text = f"{', '.join(keys)} has a key twice; name each once, the narrowest first"
+        raise BadInput(f"{field}: {text}")
+    return keys

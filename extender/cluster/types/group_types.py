@@ -42,10 +42,11 @@ class TopologyEntry(Part, frozen=True, kw_only=True):
 
 
 class SchedulingConstraints(Part, frozen=True, kw_only=True):
-    """The topology levels of which a group must be within one domain."""
+    """The topology levels of which a group must, or should, be within one domain."""
 
     topology: tuple[TopologyEntry, ...] = ()
     topology_constraints: tuple[TopologyEntry, ...] = ()  # an old spelling (X1)
+    preferred: tuple[str, ...] = ()  # narrowest first; of our kinds alone
 
 
 class DisruptionMode(Part, frozen=True, kw_only=True):

@@ -7,10 +7,12 @@ from extender.core.workloads.tree_policy import Disruption, GangMode, NativeGrou
 
 
 class ProfileTopology(Part, frozen=True, kw_only=True):
-    """Node labels of the domain of the whole tree, and of each leaf."""
+    """Node labels of the domain of the whole tree, and of each leaf; preferred ones are narrowest first."""
 
     root: str = ""
     leaf: str = ""
+    root_preferred: tuple[str, ...] = ()
+    leaf_preferred: tuple[str, ...] = ()
 
 
 class KindProfile(Part, frozen=True, kw_only=True):

@@ -285,6 +285,7 @@ def _plan_group(
         minimum=group.minimum,
         required=group.required or UNSET,
         topology=group.topology,
+        preferred=group.preferred or UNSET,
         members=tuple(members),
         bound=tuple(bound),
         groups=tuple(

@@ -88,6 +88,7 @@ class NodeLabels:
         self._present: dict[str, bool] = {}
         self._absent: dict[str, str] = {}
         self._nested: dict[tuple[str, str], str] = {}
+        self._wider: dict[tuple[str, str], bool] = {}
         self._repeated: dict[str, tuple[str, str]] = {}
 
     def has(self, key: str) -> bool:
@@ -108,6 +109,12 @@ class NodeLabels:
         if (outer, inner) not in self._nested:
             self._nested[outer, inner] = _nesting(outer, inner, self.nodes)
         return self._nested[outer, inner]
+
+    def is_wider(self, key: str, other: str) -> bool:
+        """Return whether each domain of `other` is in one of `key`, and some of these have several."""
+        if (key, other) not in self._wider:
+            self._wider[key, other] = _is_wider(*_pairs(other, key, self.nodes))
+        return self._wider[key, other]
 
     def repeated(self, key: str) -> tuple[str, str]:
         """Return the wider key under several values of which a value of a key is found, and a text; empty: there is none."""
@@ -207,6 +214,7 @@ def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
 
 
 def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
+    yield from _preferred_keys(group, above, labels)
     for key in group.topology:
         if not labels.has(key):
             yield f"{group.key}: {labels.absent(key)}"
@@ -218,6 +226,22 @@ def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[
         wider, text = labels.repeated(key)
         if text and wider not in above and wider not in group.topology:
             yield f"{group.key}: {text}"
+
+
+def _preferred_keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
+    required = (*group.topology, *above)
+    for position, key in enumerate(group.preferred):
+        name = f"preferred topology key {key}"
+        if not labels.has(key):
+            yield f"{group.key}: {labels.absent(key)}"
+        elif key in required:
+            yield f"{group.key}: {name} is required, too, so it asks for nothing more; leave it out (W2)"
+        elif narrow := next((other for other in required if labels.is_wider(key, other)), ""):
+            yield f"{group.key}: {name} is wider than {narrow}, which is required, so it asks for nothing more; leave it out (W2)"
+        else:
+            later = (k for k in group.preferred[position + 1 :] if labels.is_wider(key, k))
+            if narrow := next(later, ""):
+                yield f"{group.key}: {name} is wider than {narrow}, which is named after it; name the narrowest first (W2)"
 
 
 def _pairs(
@@ -236,11 +260,7 @@ def _pairs(
 
 def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
     inside, around = _pairs(outer, inner, nodes)
-    if not inside:
-        return ""
-    if all(len(values) == 1 for values in inside.values()) and any(
-        len(values) > 1 for values in around.values()
-    ):
+    if _is_wider(inside, around):
         return (
             f"topology key {inner} is wider than {outer} above it, "
             "so it asks for nothing more; put the wider key higher (W2)"
@@ -252,3 +272,10 @@ def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
             "each counts as a domain of its own there (W4)"
         )
     return ""
+
+
+def _is_wider(inside: Mapping[str, set[str]], around: Mapping[str, set[str]]) -> bool:
+    """Return whether the inner key of `_pairs` is wider than the outer one."""
+    return all(len(values) == 1 for values in inside.values()) and any(
+        len(values) > 1 for values in around.values()
+    )

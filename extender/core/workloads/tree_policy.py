@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from extender.core.model.pod_groups import PREFERRED_MAX
 from extender.core.workloads.workload_object import (
     GANG_ANNOTATION,
     MIN_ANNOTATION,
@@ -58,6 +59,9 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     gang: GangMode = "all"
     root_topology: str = ""  # node label of the domain of the whole tree; empty: anywhere
     leaf_topology: str = ""  # node label of the domain of each leaf with more than one pod
+    # node labels, narrowest first: the domain that the tree, or such a leaf, should have
+    root_preferred: tuple[str, ...] = ()
+    leaf_preferred: tuple[str, ...] = ()
     disruption_mode: Disruption = "all"  # of gangs
     # what becomes of the groups that the controller of a workload with a scheduling block makes
     native_groups: NativeGroups = "Ignore"
@@ -83,6 +87,8 @@ class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
     gang: GangMode
     root_topology: str
     leaf_topology: str
+    root_preferred: tuple[str, ...]
+    leaf_preferred: tuple[str, ...]
     disruption_mode: Disruption
     minima: Mapping[str, int]  # by role; "" is the only role of the workload
     workload: str  # name of a Workload of the user's; empty: none
@@ -101,23 +107,46 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
     """
     _only_templates(workload)
     topology = _pairs(workload, TOPOLOGY_ANNOTATION, ("root", "leaf"))
-    for level, key in topology.items():
-        if not is_label_key(key):
-            text = f"{level}={key!r} is not the key of a node label, such as topology.kubernetes.io/zone"
-            raise _invalid(workload, TOPOLOGY_ANNOTATION, text)
+    root = (kind.root_topology, kind.root_preferred)
+    leaf = (kind.leaf_topology, kind.leaf_preferred)
+    if "root" in topology:
+        root = _levels(workload, "root", topology["root"])
+    if "leaf" in topology:
+        leaf = _levels(workload, "leaf", topology["leaf"])
     gang = workload.annotations.get(GANG_ANNOTATION, kind.gang)
     if gang not in get_args(GangMode):
         text = f"{gang!r} is none of {', '.join(get_args(GangMode))}"
         raise _invalid(workload, GANG_ANNOTATION, text)
     return TreePolicy(
         gang=gang,  # type: ignore[arg-type]
-        root_topology=topology.get("root", kind.root_topology),
-        leaf_topology=topology.get("leaf", kind.leaf_topology),
+        root_topology=root[0],
+        leaf_topology=leaf[0],
+        root_preferred=root[1],
+        leaf_preferred=leaf[1],
         disruption_mode=kind.disruption_mode,
         minima=_minima(workload),
         workload=_object_name(workload, WORKLOAD_ANNOTATION),
         parent=_object_name(workload, PARENT_ANNOTATION),
     )
+
+
+def _levels(workload: WorkloadObject, level: str, text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the required key, or an empty string, and the preferred ones, of `net/zone~net/rack~net/block`."""
+    required, *preferred = (part.strip() for part in text.split("~"))
+    problem = ""
+    for key in (required, *preferred) if required else preferred:
+        if not is_label_key(key):
+            problem = f"{key!r} is not the key of a node label, such as topology.kubernetes.io/zone"
+    if len(preferred) > PREFERRED_MAX:
+        problem = f"{text!r} has {len(preferred)} preferred keys, at most {PREFERRED_MAX} are possible; leave out the widest"
+    elif len({*preferred}) < len(preferred):
+        problem = f"{text!r} has a preferred key twice; name each once, the narrowest first"
+    if problem:
+        hint = f"; an example with preferred keys is {level}=net/zone~net/rack~net/block"
+        raise _invalid(
+            workload, TOPOLOGY_ANNOTATION, f"{level}={problem}{hint if preferred else ''}"
+        )
+    return required, tuple(preferred)
 
 
 def is_label_key(text: str) -> bool:

@@ -217,10 +217,12 @@ def _given(template: Template, reading: _Reading) -> Given:
         if template.get(field):
             text = f"template {name} has {field}, which is not copied to the groups of a workload; leave it out"
             raise reading.refusal("WorkloadDiffers", text)
-    topology = (template.get("schedulingConstraints") or {}).get("topology") or ()
+    constraints = template.get("schedulingConstraints") or {}
+    topology = constraints.get("topology") or ()
     return Given(
         workload=reading.user.name,
         template=name,
         topology=str(topology[0].get("key", "")) if topology else "",
+        preferred=tuple(dict.fromkeys(map(str, constraints.get("preferred") or ()))),
         disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,
     )

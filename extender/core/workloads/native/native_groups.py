@@ -188,8 +188,9 @@ def native_notices(
     if len(adopted) < expected:
         text = f"{workload}: {len(adopted)} of {counted(expected, 'group')} of its controller are there; the others are waited for"
         notices.append(Notice(reason="WaitingForGroups", message=text))
-    dropped = ["leaf"] if policy.leaf_topology else []
-    dropped += ["root"] if policy.root_topology and not composed else []
+    dropped = ["leaf"] if policy.leaf_topology or policy.leaf_preferred else []
+    of_root = policy.root_topology or policy.root_preferred
+    dropped += ["root"] if of_root and not composed else []
     if dropped:
         levels = " and ".join(f"topology.{level}" for level in dropped)
         text = f"{workload}: {levels} of the TreeProfile is not applied to groups of its controller; set it in {_BLOCK}"

@@ -398,6 +398,7 @@ def test_parents_by_annotation_yield_to_the_field(annotation) -> None:
         ({"disruptionMode": "Everything"}, 'spec.disruptionMode: "Everything" is none of'),
         ({"disruptionMode": {"single": {}, "all": {}}}, "spec.disruptionMode: choose exactly one"),
         ({"schedulingConstraints": {"topology": [{}]}}, "topology: an entry has no key"),
+        ({"schedulingConstraints": {"preferred": ["a", ""]}}, "spec.schedulingConstraints.preferred: an entry is empty; name"),
     ],
 )  # fmt: skip
 def test_bad_groups_name_object_field_and_value(spec, words) -> None:
@@ -406,6 +407,20 @@ def test_bad_groups_name_object_field_and_value(spec, words) -> None:
     thing["spec"] |= spec
     with pytest.raises(BadInput, match="PodGroup/default/g: .*" + words):
         group_from(thing)
+
+
+def test_preferred_keys_are_those_of_our_kinds_alone() -> None:
+    """Narrowest first, beside a required key or without one; kube-apiserver would drop them from a built-in group."""
+    constraints = {"topology": [{"key": "zone"}], "preferred": ["rack", "block", "rack"]}
+    group = group_from(a_group("g", gang=1, schedulingConstraints=constraints))
+    assert (group.topology, group.preferred) == (("zone",), ("rack", "block"))
+    assert group.topology_keys == ("zone", "rack", "block")
+    builtin = "scheduling.k8s.io/v1beta1"
+    with pytest.raises(
+        BadInput,
+        match=r"preferred: only groups of gang-extender\.dev have it; found rack, block, rack",
+    ):
+        group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
 
 
 def test_conditions_come_along() -> None:

@@ -21,7 +21,7 @@ spec:
   kinds:
     - kind: JobSet
       gang: per-replicated-job
-      topology: {root: net/block, leaf: net/rack}
+      topology: {root: net/block, leaf: net/rack, rootPreferred: [net/row], leafPreferred: [a, b]}
       disruptionMode: single
       nativeGroups: Adopt
     - {kind: Job, enabled: false}
@@ -42,6 +42,8 @@ def test_each_field_is_read() -> None:
                 gang="per-replicated-job",
                 root_topology="net/block",
                 leaf_topology="net/rack",
+                root_preferred=("net/row",),
+                leaf_preferred=("a", "b"),
                 disruption_mode="single",
                 native_groups="Adopt",
             ),
@@ -67,6 +69,9 @@ def test_a_profile_without_kinds_is_the_default(spec: Any) -> None:
         ([{"kind": "Job", "nativeGroups": "Take"}], r"training.*nativeGroups.*\"Take\""),
         ([{"kind": "Job", "disruptionMode": "none"}], r"training.*disruptionMode.*\"none\""),
         ([{"kind": "Job", "enabled": "yes"}], r"TreeProfile/training: spec\.kinds\[0\]\.enabled.*yes"),
+        ([{"kind": "Job", "topology": {"leafPreferred": ["/"]}}], r"kinds\[0\]\.topology\.leafPreferred: '/' is not the key"),
+        ([{"kind": "Job", "topology": {"leafPreferred": [*"abcde"]}}], r"leafPreferred: 5 keys, at most 4"),
+        ([{"kind": "Job", "topology": {"rootPreferred": [*"aba"]}}], r"rootPreferred: a, b, a has a key twice"),
         ([{"gang": "all"}], r"training.*spec\.kinds\[0\].*kind"),
     ],
 )  # fmt: skip
