@@ -39,9 +39,9 @@ ConflictKind = Literal[
     "resources",
     "reservation",
 ]
-# More exactly which requirement of its kind: `cordons` of kind taint, `podRules` and `volumes` of kind selector; the others
-# have none.
-ConflictPart = Literal["", "cordons", "podRules", "volumes"]
+# More exactly which requirement of its kind: `cordons` of kind taint, `podRules` and `volumes` of kind selector, `otherTrees`
+# of kind exclusive; the others have none.
+ConflictPart = Literal["", "cordons", "podRules", "volumes", "otherTrees"]
 RelaxationKind = Literal[
     "minCount",
     "minGroupCount",
@@ -172,6 +172,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     claims_in_use: tuple[str, ...] = ()
     budget: int = SEARCH_BUDGET  # search nodes
     rules: tuple[PlanRule, ...] = ()  # between pods, those that concern a waiting member
+    # Domains that exclusive groups of other trees have: no member may be there. Unset without any.
+    closed: tuple[PlanExclusive, ...] | UnsetType = UNSET
     # Topology keys of the cluster, narrowest first: what has no wish is placed in as few of their domains as possible.
     levels: tuple[str, ...] | UnsetType = UNSET
     explain: bool = (

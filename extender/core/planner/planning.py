@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import counted
 from extender.core.planner.explain.plan_builder import given, make_plan
@@ -144,6 +144,7 @@ def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
         rules=rules,
         rejected_nodes=(),
         claims_in_use=(),
+        closed=UNSET,
         budget=budget,
     )
     node_table = NodeTable(nodes)

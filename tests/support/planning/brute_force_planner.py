@@ -9,7 +9,14 @@ from collections import Counter
 
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
 from tests.support.planning.interpod_checker import broken_rules
-from tests.support.planning.plan_checker import _holds, _leaves, _walk, clash, shared_domains
+from tests.support.planning.plan_checker import (
+    _holds,
+    _leaves,
+    _walk,
+    clash,
+    is_closed,
+    shared_domains,
+)
 from tests.support.planning.static_filters_checker import passes
 
 
@@ -25,6 +32,7 @@ def best_total(request: PlanRequest) -> int | None:
             n
             for n, node in enumerate(nodes)
             if passes(shapes[m.shape], node)
+            and not is_closed(request, node)
             and not any(
                 v.node == node.name and (v.uid == m.uid or (v.uid is None and v.shape == m.shape))
                 for v in request.rejected_nodes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from extender.core.planner.plan_types import Plan, PlanGroup, PlanRequest
+from extender.core.planner.plan_types import Plan, PlanGroup, PlanNode, PlanRequest
 from tests.support.planning.interpod_checker import broken_rules
 from tests.support.planning.static_filters_checker import passes
 
@@ -38,6 +38,11 @@ def clash(a, b) -> bool:
     )
 
 
+def is_closed(request: PlanRequest, node: PlanNode) -> bool:
+    """Return whether a node is in a domain that an exclusive group of another tree has."""
+    return any(node.labels.get(domains.key) in domains.taken for domains in request.closed or ())
+
+
 def faults(request: PlanRequest, plan: Plan) -> list[str]:
     bad: list[str] = []
     nodes = {n.name: n for n in request.nodes}
@@ -66,6 +71,8 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
             bad.append(f"{a.pod}: not a waiting member, or no such node")
             continue
         shape = request.shapes[a.shape]
+        if is_closed(request, node):
+            bad.append(f"{a.pod} is on {a.node}, in a domain that another tree has alone")
         if not passes(shape, node) or rejected & {(a.node, a.uid, None), (a.node, None, a.shape)}:
             bad.append(f"{a.pod} may not run on {a.node}")
         used[a.node].update(dict(shape.requests) | {"pods": 1})

@@ -210,7 +210,10 @@ def exclusive_requests(draw) -> PlanRequest:
         bound = group.bound if draw(st.integers(0, 2)) == 0 else ()
         return msgspec.structs.replace(group, groups=groups, exclusive=exclusive, bound=bound)
 
-    return msgspec.structs.replace(request, root=changed(request.root))
+    closed: tuple[PlanExclusive, ...] | UnsetType = UNSET
+    if draw(st.integers(0, 2)) == 0:
+        closed = (PlanExclusive(key="rack", taken=("S", "no-such")), PlanExclusive(key="host"))
+    return msgspec.structs.replace(request, root=changed(request.root), closed=closed)
 
 
 @st.composite

@@ -10,7 +10,7 @@ from msgspec import UnsetType
 from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pods import PodRule, PodShape
-from extender.core.planner.explain.refusal_causes import volume_text
+from extender.core.planner.explain.refusal_causes import closed_texts, volume_text
 from extender.core.planner.explain.relaxation_solver import (
     PlacementRequirement,
     RequirementSolver,
@@ -57,6 +57,9 @@ def _of_nodes(
     if reserved := [n.name for n in request.nodes if n.reserved]:
         text = f"capacity on {counted(len(reserved), 'node')} is reserved for other trees"
         yield PlacementRequirement("reservation", root, text)
+    if not isinstance(request.closed, UnsetType):
+        text = f"exclusive groups of other trees have {join_names(closed_texts(request.closed))}"
+        yield PlacementRequirement("exclusive", root, text, part="otherTrees")
     if taints := hard_taints(node_table):
         text = f"taints of nodes are respected: {join_names(taints)}"
         yield PlacementRequirement("taint", root, text)
@@ -159,8 +162,8 @@ def minimal_conflict(
             filter_out(part[:half])
             filter_out(part[half:])
 
-    split = [r for r in requirements if r.kind in {"reservation", "taint", "selector"}]
+    split = [r for r in requirements if r.kind in {"reservation", "taint", "selector"} or r.part]
     filter_out(split)
     for kind in (*OF_GROUPS, "resources"):
-        filter_out([r for r in requirements if r.kind == kind])
+        filter_out([r for r in requirements if r.kind == kind and r not in split])
     return [r for r in requirements if r not in dropped]

@@ -346,6 +346,12 @@ class GroupCauses:
             yield Cause(text, _with_shapes(_tolerating(sorted(keys))))
         if node_table.cordoned().any():
             yield Cause("cordoned nodes", _with_shapes(_tolerating([CORDON.key])))
+        closed = self._request.closed
+        if not isinstance(closed, UnsetType):
+            names = join_names(closed_texts(closed))
+            yield Cause(
+                f"exclusive groups of other trees in {names}", _same, Options(no_closed=True)
+            )
         own = [s for s in shapes if s.node_selector or any(not x.volume for x in s.selectors)]
         if own and not all(selected(node_table, shape).all() for shape in own):
             parts = [f"{key}={value}" for s in own for key, value in s.node_selector]
@@ -448,6 +454,11 @@ def _without_rule(text: str) -> Change:
         return msgspec.structs.replace(request, rules=tuple(rules))
 
     return change
+
+
+def closed_texts(closed: tuple[PlanExclusive, ...]) -> list[str]:
+    """Return the domains that exclusive groups of other trees have, `net/rack=r1`."""
+    return [f"{domains.key}={value}" for domains in closed for value in domains.taken]
 
 
 def _same(request: PlanRequest) -> PlanRequest:

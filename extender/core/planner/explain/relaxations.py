@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import join_names
 from extender.core.planner.explain.additional_nodes import more_nodes, with_added
@@ -16,7 +16,7 @@ from extender.core.planner.explain.minimal_conflict import (
     hard_taints,
     rule_texts,
 )
-from extender.core.planner.explain.refusal_causes import volume_text
+from extender.core.planner.explain.refusal_causes import closed_texts, volume_text
 from extender.core.planner.explain.relaxation_solver import (
     PlacementRequirement,
     RequirementSolver,
@@ -93,6 +93,8 @@ def with_change(request: PlanRequest, change: Relaxation) -> PlanRequest:
     }
     request = replace(request, root=changed_tree(request.root, changes))
     match change.kind:
+        case "exclusive" if not change.groups:
+            return replace(request, closed=UNSET)
         case "nodes":
             return replace(request, nodes=with_added(request.nodes, change.added))
         case "reservation":
@@ -151,12 +153,14 @@ def _others(
     """Yield what helps beside lower minima and more nodes, in the order of the conflict."""
     tried: set[int] = set()  # of interchangeable groups only the first may drop its constraint
     groups = {group.key: group for group in walk(solver.request.root)}
-    if exclusive := [groups[r.object] for r in conflict if r.kind == "exclusive"]:
+    if exclusive := [groups[r.object] for r in conflict if r.kind == "exclusive" and not r.part]:
         yield from _sharing(solver, exclusive)
     for requirement in conflict:
         match requirement.kind, requirement.part:
             case "reservation", _:
                 yield from _without_reservations(solver)
+            case "exclusive", "otherTrees":
+                yield from _without_closed(solver)
             case "selector", "podRules":
                 yield from _without_rules(solver)
             case "selector", "volumes":
@@ -224,6 +228,15 @@ def _without_reservations(solver: RequirementSolver) -> Iterator[Relaxation]:
 
 def _emptied(node: PlanNode) -> PlanNode:
     return msgspec.structs.replace(node, free=node.allocatable)
+
+
+def _without_closed(solver: RequirementSolver) -> Iterator[Relaxation]:
+    """Yield the domains of which exclusive groups of other trees must leave some."""
+    closed = solver.request.closed
+    request = msgspec.structs.replace(solver.request, closed=UNSET)
+    if not isinstance(closed, UnsetType) and solver.fits(request, solver.node_table, Options()):
+        names = join_names(closed_texts(closed))
+        yield Relaxation(kind="exclusive", text=f"exclusive groups of other trees leave {names}")
 
 
 def _without_selectors(solver: RequirementSolver) -> Iterator[Relaxation]:

@@ -25,7 +25,7 @@ from extender.core.planner.explain.refusal_causes import (
 )
 from extender.core.planner.model.node_filters import selected, tolerated, without_volumes
 from extender.core.planner.model.node_table import Ints
-from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
 from extender.core.planner.model.upper_bounds import best_inside, capacity_of
 from extender.core.planner.plan_types import PlanRequest
 from extender.core.planner.solve.solver_pipeline import Solved
@@ -237,7 +237,7 @@ def _leaf(
     if closed is not None and closed.all():
         yield f"{need}{_closed(problem, leaf)}"
         return
-    barred = _barred(problem, leaf)
+    barred = _barred(request, problem, leaf)
     causes = GroupCauses(request, problem, leaf, budget)
     if barred:
         # what bars all nodes need not be all that keeps the pods out
@@ -312,19 +312,22 @@ def _kept_out(nodes: int, cordoned: int) -> str:
     return f"it does not tolerate the taints of {_the_nodes(nodes)} it could run on"
 
 
-def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
+def _barred(request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup) -> str:
     """Return the static filter that rejects all nodes for all pods of a leaf, or an empty string."""
     if not leaf.members or any(problem.allowed[kind].any() for kind in leaf.members):
         return ""
     if not problem.node_table.size:
         return "there are no nodes"
-    shape = problem.shapes[min(leaf.members)]
+    shape, opened = problem.shapes[min(leaf.members)], open_nodes(request, problem.node_table)
     matching = selected(problem.node_table, shape)
     if not matching.any() and selected(problem.node_table, without_volumes(shape)).any():
         return f"none of the {problem.node_table.size} nodes that it could run on has its {volume_text([shape])}"
     if not matching.any():
         return f"none of {_the_nodes(problem.node_table.size)} matches its node selector"
     kept = matching & tolerated(problem.node_table, shape)
+    if kept.any() and opened is not None and not (kept & opened).any():
+        count = _the_nodes(int(kept.sum()))
+        return f"exclusive groups of other trees keep it off {count} it could run on"
     if not kept.any():
         cordoned = int((matching & tolerated(problem.node_table, shape, cordons=False)).sum())
         return _kept_out(int(matching.sum()), cordoned)

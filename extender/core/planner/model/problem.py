@@ -166,6 +166,7 @@ class Options:
     no_rules: bool = False  # between pods
     no_resources: bool = False  # nor host ports, nor claims that one pod may use
     no_reservations: bool = False
+    no_closed: bool = False  # domains that exclusive groups of other trees have
     no_pod_limit: bool = False  # how many pods a node may run
     only_near: bool = False  # without rules that evicting other pods could satisfy (C.2)
 
@@ -203,10 +204,13 @@ def compile_request(
     counts = np.zeros((len(kinds), node_table.size), dtype=np.int64)
     claims = [frozenset(() if options.no_resources else shape.exclusive_claims) for shape in shapes]
     in_use = frozenset(request.claims_in_use)
+    opened = None if options.no_closed else open_nodes(request, node_table)
     for k, shape in enumerate(shapes):
         allowed[k] = _static(node_table, shape, options)
         if kinds[k] in rules.masks:
             allowed[k] &= rules.masks[kinds[k]]
+        if opened is not None:
+            allowed[k] &= opened
         allowed[k][sorted(rejected[k])] = False
         counts[k] = np.where(allowed[k], count_fitting(free, requests[k]), 0)
         if claims[k]:
@@ -248,6 +252,17 @@ def _weights(requests: Ints, free: Ints) -> list[int]:
         sum(int(r) * 1_000_000 // most for r, most in zip(request, largest, strict=True))
         for request in requests
     ]
+
+
+def open_nodes(request: PlanRequest, node_table: NodeTable) -> Bools | None:
+    """Return which nodes are in no domain that an exclusive group of another tree has; None: all."""
+    if isinstance(request.closed, UnsetType):
+        return None
+    opened = np.ones(node_table.size, dtype=np.bool_)
+    for domains in request.closed:
+        numbers, values = node_table.label(domains.key)
+        opened &= ~np.isin(numbers, [values.index(v) for v in domains.taken if v in values])
+    return opened
 
 
 def _static(node_table: NodeTable, shape: PodShape, options: Options) -> Bools:
