@@ -11,11 +11,11 @@ is not being deleted; values that two objects must share) are checked at runtime
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from extender.core.model.pod_groups import CHILDREN_MAX, PREFERRED_MAX
+from extender.core.model.pod_groups import CHILDREN_MAX, PREFERRED_MAX, ExclusiveScope
 
 LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -149,6 +149,22 @@ class TopologyConstraint(Struct):
     key: TopologyKey
 
 
+class Exclusive(Struct):
+    """Keep the whole group within one value of a node label that no other tree of the scope has pods in."""
+
+    key: TopologyKey
+    scope: (
+        Annotated[
+            str,
+            Meta(
+                description="Which other trees: of the same TreeProfile, of the namespace, or all; unset is Profile.",
+                extra_json_schema={"enum": list(get_args(ExclusiveScope))},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
 class Constraints(Struct):
     """Constraints on the nodes of the whole group; `preferred` are wishes, which refuse no placement."""
 
@@ -161,6 +177,7 @@ class Constraints(Struct):
         | UnsetType
     ) = UNSET
     preferred: PreferredKeys | UnsetType = UNSET
+    exclusive: Exclusive | UnsetType = UNSET
 
 
 class Disruption(Struct):

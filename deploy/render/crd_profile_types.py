@@ -10,7 +10,14 @@ from typing import Annotated, ClassVar, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from deploy.render.crd_group_types import PreferredKeys, Rule, TopologyKey, keyed_by, no_repetition
+from deploy.render.crd_group_types import (
+    Exclusive,
+    PreferredKeys,
+    Rule,
+    TopologyKey,
+    keyed_by,
+    no_repetition,
+)
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.tree_policy import Disruption as DisruptionWord
 from extender.core.workloads.tree_policy import GangMode, NativeGroups
@@ -53,6 +60,13 @@ class ProfileTopology(Struct, rename="camel"):
     leaf_preferred: PreferredKeys | UnsetType = UNSET
 
 
+class ProfileExclusive(Struct):
+    """The domain that the whole tree, and each leaf with more than one pod, has alone."""
+
+    root: Exclusive | UnsetType = UNSET
+    leaf: Exclusive | UnsetType = UNSET
+
+
 class KindProfile(Struct, rename="camel", kw_only=True):
     """How the trees of one kind of workload are made; a field that is not set has its default."""
 
@@ -66,6 +80,7 @@ class KindProfile(Struct, rename="camel", kw_only=True):
         | UnsetType
     ) = UNSET
     topology: ProfileTopology | UnsetType = UNSET
+    exclusive: ProfileExclusive | UnsetType = UNSET
     disruption_mode: (
         Annotated[
             str,

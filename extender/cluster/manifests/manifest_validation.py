@@ -124,10 +124,15 @@ def _keys(spec: Templated) -> Iterator[str]:
     for entry in (*constraints.topology, *constraints.topology_constraints):
         yield entry.key or entry.level or entry.topology_key
     yield from constraints.preferred
+    if constraints.exclusive is not None:
+        yield constraints.exclusive.key
 
 
 def _field_of(spec: Templated, key: str) -> str:
-    return "preferred" if key in spec.scheduling_constraints.preferred else "topology"
+    constraints = spec.scheduling_constraints
+    if constraints.exclusive is not None and key == constraints.exclusive.key:
+        return "exclusive.key"
+    return "preferred" if key in constraints.preferred else "topology"
 
 
 def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
@@ -350,6 +355,10 @@ def _workload(workload: api.Workload) -> Iterator[str]:
         if preferred and workload.api_version.startswith(f"{BUILTIN}/"):
             text = f"only templates of gang-extender.dev have it; found {', '.join(preferred)}"
             yield f"{path}.schedulingConstraints.preferred: {text}"
+        exclusive = template.scheduling_constraints.exclusive
+        if exclusive is not None and workload.api_version.startswith(f"{BUILTIN}/"):
+            text = f"only templates of gang-extender.dev have it; found key {exclusive.key}"
+            yield f"{path}.schedulingConstraints.exclusive: {text}"
         for key in _keys(template):
             if not _LABEL_KEY.fullmatch(key):
                 field = _field_of(template, key)

@@ -136,6 +136,8 @@ def manifest(group: GroupManifest) -> dict[str, object]:
         constraints["topology"] = [{"key": spec.topology}]
     if spec.preferred:
         constraints["preferred"] = list(spec.preferred)
+    if spec.exclusive is not None:
+        constraints["exclusive"] = {"key": spec.exclusive.key, "scope": spec.exclusive.scope}
     if constraints:
         body["schedulingConstraints"] = constraints
     if spec.priority_class:

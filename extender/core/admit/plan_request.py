@@ -8,6 +8,11 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from extender.core.admit.exclusive_domains import (
+    closed_domains,
+    plan_exclusive,
+    with_taken,
+)
 from extender.core.admit.interpod_rules import InterpodRulePart, InterpodRules
 from extender.core.capacity.free_capacity import NO_HOLDS, NodeRowCache
 from extender.core.capacity.replacement_holds import nodes_of_lost_members
@@ -211,13 +216,16 @@ def plan_request(
         rows: The cache of node rows.
         budget: In search nodes.
         rejections: The node rejections that hold now.
-        book: The cache of rules between pods.
+        book: The cache of rules between pods, and of the domains that trees have.
     """
     root = part.tree.root
     taken = rows.taken(view, state, priority=root.priority, gang_uid=root.uid)
+    book = book or InterpodRules()
     ruled = ruled_part(view, state, part, rows=rows, book=book)
+    holders = book.domains.holders(view, state, part.tree)
     return PlanRequest(
-        root=ruled.root,
+        root=with_taken(ruled.root, holders),
+        closed=closed_domains(holders),
         nodes=rows.rows(view, taken),
         shapes=ruled.shapes,
         rules=ruled.rules,
@@ -305,6 +313,7 @@ def _plan_group(
         minimum=group.minimum,
         required=group.required or UNSET,
         topology=group.topology,
+        exclusive=plan_exclusive(group),
         preferred=group.preferred or UNSET,
         members=tuple(members),
         bound=tuple(bound),

@@ -35,6 +35,15 @@ PODS_DIFFER = (
 
 Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a lone pod of `plan`
 Mode = Literal["single", "all"]
+# Which other trees: those of the same TreeProfile (all without one, if it has none), of the same namespace, or all.
+ExclusiveScope = Literal["Profile", "Namespace", "Cluster"]
+
+
+class ExclusiveDomain(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The topology key of which a group shares its domain with no other tree of a scope, nor with a group that asks for the same."""
+
+    key: str
+    scope: ExclusiveScope = "Profile"
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -50,6 +59,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     required: tuple[str, ...] = ()  # of a composite: names of children that always count
     topology: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()  # topology keys, narrowest first: a wish
+    exclusive: ExclusiveDomain | None = None
     disruption_mode: Mode = "single"
     priority: int = 0
     priority_class: str = ""
@@ -72,7 +82,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def topology_keys(self) -> tuple[str, ...]:
         """Return the topology keys that it has a constraint or a wish about."""
-        return (*self.topology, *self.preferred)
+        exclusive = (self.exclusive.key,) if self.exclusive is not None else ()
+        return (*self.topology, *exclusive, *self.preferred)
 
 
 class Blueprint(msgspec.Struct, frozen=True, gc=False):

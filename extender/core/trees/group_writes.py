@@ -163,7 +163,11 @@ def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:
     pairs = (
         ("parentCompositePodGroupName", spec.parent, group.parent or ""),
         ("schedulingPolicy", spec.basic, group.basic),
-        ("schedulingConstraints", (topology, preferred), (group.topology, group.preferred)),
+        (
+            "schedulingConstraints",
+            (topology, preferred, spec.exclusive),
+            (group.topology, group.preferred, group.exclusive),
+        ),
         ("disruptionMode", spec.disruption_mode, group.disruption_mode),
         ("priorityClassName", spec.priority_class, group.priority_class),
     )

@@ -14,7 +14,12 @@ from typing import Any, Literal
 import msgspec
 
 from extender.core.model.message_formatting import counted
-from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX, PREFERRED_MAX
+from extender.core.model.pod_groups import (
+    CHILDREN_MAX,
+    DEPTH_MAX,
+    PREFERRED_MAX,
+    ExclusiveDomain,
+)
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
 from extender.core.workloads.name_rules import NAME_MAX
 from extender.core.workloads.native.native_groups import (
@@ -140,6 +145,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     required: tuple[str, ...] = ()  # of a composite: requiredGroups, in order
     topology: str = ""
     preferred: tuple[str, ...] = ()  # narrowest first
+    exclusive: ExclusiveDomain | None = None
     disruption_mode: Disruption = "single"
     priority_class: str = ""
     workload: str = ""  # the user's Workload that it is made from; empty: none
@@ -330,6 +336,8 @@ def _basic(
         root_preferred=(),
         leaf_topology="",
         leaf_preferred=(),
+        root_exclusive=None,
+        leaf_exclusive=None,
         parent="",
         workload="",
         minima={},
@@ -418,6 +426,7 @@ def _groups_of(
         required=_required(part),
         topology=_topology(part, policy, is_root=is_root),
         preferred=_preferred(part, policy, is_root=is_root),
+        exclusive=_exclusive(part, policy, is_root=is_root),
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
         workload=given.workload if given else "",
@@ -461,6 +470,14 @@ def _preferred(part: Part, policy: TreePolicy, *, is_root: bool) -> tuple[str, .
         keys = keys or policy.leaf_preferred
     of_root = policy.root_preferred if is_root and not part.preferred else ()
     return tuple(dict.fromkeys((*keys, *of_root)))[:PREFERRED_MAX]
+
+
+def _exclusive(part: Part, policy: TreePolicy, *, is_root: bool) -> ExclusiveDomain | None:
+    """Return the domain that a part has alone: that of leaves with more than one pod comes before that of roots."""
+    if part.given is not None:
+        return part.given.exclusive
+    of_leaf = policy.leaf_exclusive if isinstance(part, Leaf) and part.most > 1 else None
+    return of_leaf or (policy.root_exclusive if is_root else None)
 
 
 def _depth(part: Part) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from extender.core.model.pod_groups import ExclusiveDomain
 from extender.core.workloads.workload_object import WorkloadObject
 
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own
@@ -19,6 +20,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     template: str
     topology: str = ""
     preferred: tuple[str, ...] = ()  # node labels, narrowest first
+    exclusive: ExclusiveDomain | None = None
     disrupted_as_a_whole: bool = False
 
 

@@ -120,9 +120,20 @@ class PartialPlacement:
         parent = self.problem.groups[group.parent] if group.parent >= 0 else None
         keys = parent.level.keys if parent else ()
         if group.level.keys == keys:
-            return np.array([outer] if best[outer] >= 0 else [], dtype=np.int64)
-        up = self.problem.node_table.up(group.level.keys, keys)
-        return np.flatnonzero((up == outer) & (best >= 0))
+            inside = np.array([outer] if best[outer] >= 0 else [], dtype=np.int64)
+        else:
+            up = self.problem.node_table.up(group.level.keys, keys)
+            inside = np.flatnonzero((up == outer) & (best >= 0))
+        return self._left_by_others(group, inside) if group.exclusive else inside
+
+    def _left_by_others(self, group: CompiledGroup, inside: Ints) -> Ints:
+        """Return those of some domains that no other exclusive group has; one that bound members fix is always left."""
+        if group.pinned >= 0:
+            return inside
+        groups = self.problem.exclusive
+        chosen = groups.chosen_by_others(group, self.domains)
+        left = [domain for domain in inside.tolist() if groups.value(group, domain) not in chosen]
+        return np.array(left, dtype=np.int64)
 
     def candidates(self, group: CompiledGroup, outer: int) -> list[int]:
         """Return those domains in the order in which they are tried, without those that are full."""
@@ -348,7 +359,10 @@ def _below(problem: PlacementProblem, index: int, ancestor: int) -> bool:
 def _twin_key(group: CompiledGroup) -> tuple[object, ...]:
     """Return a key that is equal for interchangeable leaves under one parent."""
     sizes = tuple(sorted((k, len(m)) for k, m in group.members.items()))
-    return (group.level.keys, group.bound, group.minimum, group.pinned, sizes)
+    return (
+        *(group.level.keys, group.exclusive, group.bound, group.minimum, group.pinned, sizes),
+        group.source.exclusive,
+    )
 
 
 def _choices(problem: PlacementProblem, leaf: CompiledGroup, need: int) -> list[dict[int, int]]:

@@ -55,8 +55,8 @@ from extender.core.workloads.workload_kind_common import (
     template_label,
 )
 from extender.core.workloads.workload_object import (
+    EXCLUSIVE_ANNOTATION,
     LEAF_LABEL,
-    TOPOLOGY_ANNOTATION,
     WorkloadObject,
 )
 from extender.core.workloads.workload_templates import TemplateUser, templated_roots
@@ -301,7 +301,7 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
             field = f"{place}.annotations[{EXCLUSIVE}]"
             text = (
                 f"{key!r}: JobSet makes the other pods of a Job only when its first pod has a "
-                f"node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: leaf={key} instead, or add {NODE_SELECTOR}"
+                f"node, so no gang of them can start; use {EXCLUSIVE_ANNOTATION}: leaf={key} instead, or add {NODE_SELECTOR}"
             )
             yield refusal_of(workload, "ExclusiveTopology", field, text)
 

@@ -11,6 +11,7 @@ from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import ExclusiveDomain
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 
 PROFILE = """
@@ -22,6 +23,7 @@ spec:
     - kind: JobSet
       gang: per-replicated-job
       topology: {root: net/block, leaf: net/rack, rootPreferred: [net/row], leafPreferred: [a, b]}
+      exclusive: {leaf: {key: net/rack, scope: Namespace}}
       disruptionMode: single
       nativeGroups: Adopt
     - {kind: Job, enabled: false}
@@ -44,6 +46,7 @@ def test_each_field_is_read() -> None:
                 leaf_topology="net/rack",
                 root_preferred=("net/row",),
                 leaf_preferred=("a", "b"),
+                leaf_exclusive=ExclusiveDomain("net/rack", "Namespace"),
                 disruption_mode="single",
                 native_groups="Adopt",
             ),

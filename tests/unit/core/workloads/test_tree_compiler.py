@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
+from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX, ExclusiveDomain
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree, workload_parts
 from extender.core.workloads.tree_parts import Composite, ExistingGroup, Leaf, leaves_of
@@ -361,6 +361,18 @@ def test_root_and_leaves_have_the_preferred_keys_of_their_level(text, expected):
     groups = {name_of(group): group for group in compiled(workload_object).groups}
     assert {n: (g.topology, g.preferred) for n, g in groups.items() if n in expected} == expected
     assert {g.preferred for n, g in groups.items() if n not in expected} == {()}
+
+
+def test_leaves_with_more_than_one_pod_have_a_domain_alone():
+    """The launcher of one pod does not take a rack."""
+    workload_object = jobset(
+        replicated("a", parallelism=2),
+        replicated("b"),
+        annotations={"gang-extender.dev/exclusive": "leaf=net/rack:Namespace"},
+    )
+    groups = {name_of(group): group.exclusive for group in compiled(workload_object).groups}
+    domain = ExclusiveDomain("net/rack", "Namespace")
+    assert groups == {"train": None, "train-a-0": domain, "train-b": None}
 
 
 def name_of(group):

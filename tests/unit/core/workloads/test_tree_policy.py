@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extender.core.model.pod_groups import ExclusiveDomain
 from extender.core.workloads.tree_policy import (
     DEFAULT_PROFILE,
     InvalidPolicy,
@@ -62,6 +63,20 @@ def test_an_entry_takes_the_place_of_all_that_the_profile_has_for_its_level(text
     assert (policy.leaf_topology, policy.leaf_preferred) == leaf
 
 
+@pytest.mark.parametrize(
+    ("text", "root", "leaf"),
+    [
+        ("", None, ExclusiveDomain("net/rack", "Cluster")),
+        ("leaf=net/row", None, ExclusiveDomain("net/row")),
+        ("root=net/block : Namespace", ExclusiveDomain("net/block", "Namespace"), ExclusiveDomain("net/rack", "Cluster")),
+    ],
+)  # fmt: skip
+def test_exclusive_domains_refine_the_profile_level_by_level(text, root, leaf):
+    kind = KindPolicy(leaf_exclusive=ExclusiveDomain("net/rack", "Cluster"))
+    policy = read(kind, exclusive=text)
+    assert (policy.root_exclusive, policy.leaf_exclusive) == (root, leaf)
+
+
 def test_a_profile_has_defaults_for_kinds_that_it_does_not_name():
     profile = TreeProfile(name="p", kinds={"JobSet": KindPolicy(gang="per-job")})
     assert profile.of("JobSet").gang == "per-job"
@@ -106,6 +121,13 @@ def test_names_of_objects():
         ),
         ("topology", "root=~a|b", "root='a|b' is not the key of a node label"),
         ("topology", "leaf=~", "leaf='' is not the key"),
+        ("exclusive", "leaf=a|b", "leaf='a|b' is not the key of a node label, such as net/rack"),
+        ("exclusive", "rack=a", "'rack' is none of root, leaf"),
+        (
+            "exclusive",
+            "leaf=a:all",
+            "leaf='a:all': the scope 'all' is none of Profile, Namespace, Cluster; an example is leaf=a:Cluster",
+        ),
         ("topology", "leaf=~a~b~a", "leaf='~a~b~a' has a preferred key twice; name each once"),
         ("topology", "leaf=~a~b~c~d~e", "leaf='~a~b~c~d~e' has 5 preferred keys, at most 4"),
         ("min", "0", "'0' is not a number of at least 1, such as 4"),
