@@ -59,6 +59,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     help: tuple[
         str, ...
     ] = ()  # what would help; each was verified by planning unless it is the only way
+    # what the wishes of its gang reached in its newest plan, with the best that was possible
+    wishes: tuple[str, ...] = ()
     related: tuple[Related, ...] = ()
     gang: GangAt | None = None  # with its members; None: the log does not have it
     as_of: str = ""  # RFC 3339

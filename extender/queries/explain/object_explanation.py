@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from extender.core.admit.wish_sentences import shown_texts
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
 from extender.core.model.errors import NotFound
 from extender.queries.explain.explanation import Explanation, Related
@@ -132,6 +133,7 @@ class ObjectReader(ABC):
 def _explanation(subject: ObjectName, details: ObjectDetails, answer: str) -> Explanation:
     """Return the explanation of an object by what is known of it, or of its gang."""
     finding = details.finding
+    groups = details.gang.groups if details.gang is not None else []
     return Explanation(
         kind=subject.kind,
         name=subject.path,
@@ -141,6 +143,7 @@ def _explanation(subject: ObjectName, details: ObjectDetails, answer: str) -> Ex
         reasons=finding.reasons,
         conflict=details.conflict,
         help=finding.help,
+        wishes=shown_texts(wish for group in groups for wish in group.wishes),
         related=(*_related(subject, details), *details.related),
         gang=details.gang,
     )
