@@ -255,7 +255,7 @@ class StatusReporter:
             tree = now.forest.trees.get(group_key_of(root))
             wishes = short_text(group_lines(root.groups), named=len(root.groups) > 1)
             if tree is not None and wishes:
-                placed = f"{counted(len(root.reservations), 'member')} placed"
+                placed = f"{counted(len(root.reservations) + len(root.bound), 'member')} placed"
                 event = _group_event(tree.root, f"{placed}; {wishes}", "GangAdmitted")
                 self._jobs.add(msgspec.structs.replace(event, warning=False))
 
