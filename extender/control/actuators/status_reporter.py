@@ -243,7 +243,7 @@ class StatusReporter:
         self._trees[tree.root.key] = tree
 
     def _admissions(self, now: _LastRun, changed_gangs: set[GangUid]) -> None:
-        """Queue an Event for each root with wishes that was admitted since the last run, with what they reached."""
+        """Queue an Event for each root whose wishes reached something else since the last run."""
         if (
             self._last.view.generation < 0
         ):  # this process has just begun: it may be reported already
@@ -252,12 +252,17 @@ class StatusReporter:
             root, before = now.state.gangs.get(uid), self._last.state.gangs.get(uid)
             if root is None or (before is not None and before.plan == root.plan):
                 continue
+            wishes = _wishes_text(root)
             tree = now.forest.trees.get(group_key_of(root))
-            wishes = short_text(group_lines(root.groups), named=len(root.groups) > 1)
-            if tree is not None and wishes:
-                placed = f"{counted(len(root.reservations) + len(root.bound), 'member')} placed"
-                event = _group_event(tree.root, f"{placed}; {wishes}", "GangAdmitted")
-                self._jobs.add(msgspec.structs.replace(event, warning=False))
+            if (
+                tree is None
+                or not wishes
+                or (before is not None and _wishes_text(before) == wishes)
+            ):
+                continue
+            placed = f"{counted(len(root.reservations) + len(root.bound), 'member')} placed"
+            event = _group_event(tree.root, f"{placed}; {wishes}", "GangAdmitted")
+            self._jobs.add(msgspec.structs.replace(event, warning=False))
 
     def _changed_trees(self, now: _LastRun, changed_gangs: set[GangUid]) -> Iterable[Tree]:
         """Return the trees whose conditions may differ from those that were reported."""
@@ -612,7 +617,7 @@ def _satisfied_condition(
     if not bound:
         return None
     text = f"{counted(bound, 'member')} bound, the minimum of the tree is met"
-    if wishes := _wishes_text(tree, group, root):
+    if wishes := _wishes_text(root, None if group.key == tree.root.key else group.key):
         text += f"; {wishes}"
     more = pending_sentences(tree, root, None, readers)
     if more is not None:
@@ -620,15 +625,14 @@ def _satisfied_condition(
     return Condition(type=_type(group), status="True", reason="Scheduled", message=text)
 
 
-def _wishes_text(tree: Tree, group: Group, root: GangState) -> str:
-    """Return what the wishes of a group reached; of the root those of all groups. Empty: there are none."""
-    if group.key == tree.root.key:
+def _wishes_text(root: GangState, group: GroupKey | None = None) -> str:
+    """Return what the wishes of one group of a gang reached, or of all; empty: there are none."""
+    if group is None:
         return short_text(group_lines(root.groups), named=len(root.groups) > 1)
-    own = (group.key.kind, group.key.name)
-    return short_text(
-        group_lines(record for record in root.groups if (record.kind, record.name) == own),
-        named=False,
+    own = (
+        record for record in root.groups if (record.kind, record.name) == (group.kind, group.name)
     )
+    return short_text(group_lines(own), named=False)
 
 
 def _event_text(

@@ -37,31 +37,35 @@ class WishLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def recorded_wishes(wishes: Iterable[WishOutcome]) -> Mapping[GroupKey, tuple[WishRecord, ...]]:
-    """Return the records of the wishes of a plan by group, one for each key, the narrowest key of a wish first."""
+    """Return the records of the wishes of a plan by group, one for each key, the narrowest key of a wish first.
+
+    Every group of ranked pods has an order: those whose neighbours are all together are left out.
+    """
     records: dict[GroupKey, tuple[WishRecord, ...]] = {}
     for wish in wishes:
-        records[wish.group] = records.get(wish.group, ()) + tuple(
-            WishRecord(
-                kind=wish.kind,
-                key=level.key,
-                value=level.value,
-                best=level.best,
-                pods=wish.pods,
-                largest=wish.largest if level is wish.values[0] else 0,
-                partner=wish.partner.name if wish.partner is not None else "",
-            )
-            for level in wish.values
-        )
+        if wish.kind != "rank" or any(level.value for level in wish.values):
+            records[wish.group] = records.get(wish.group, ()) + _records(wish)
     return records
+
+
+def _records(wish: WishOutcome) -> tuple[WishRecord, ...]:
+    return tuple(
+        WishRecord(
+            kind=wish.kind,
+            key=level.key,
+            value=level.value,
+            best=level.best,
+            pods=wish.pods,
+            largest=wish.largest if level is wish.values[0] else 0,
+            partner=wish.partner.name if wish.partner is not None else "",
+        )
+        for level in wish.values
+    )
 
 
 def plan_lines(wishes: Iterable[WishOutcome]) -> tuple[WishLine, ...]:
     """Return the lines about the wishes of a plan, in the order of the plan."""
-    return tuple(
-        line
-        for group, records in recorded_wishes(wishes).items()
-        for line in wish_lines(group.name, records)
-    )
+    return tuple(line for wish in wishes for line in wish_lines(wish.group.name, _records(wish)))
 
 
 def group_lines(groups: Iterable[GroupRecord]) -> tuple[WishLine, ...]:
@@ -89,7 +93,8 @@ def wish_lines(group: str, records: Sequence[WishRecord]) -> tuple[WishLine, ...
 def shown_texts(lines: Iterable[WishLine]) -> tuple[str, ...]:
     """Return the sentences about lines, one text for all groups that have the same ones, with their names.
 
-    A level is left out where the group is in one domain of a narrower one that it prefers.
+    What adds nothing is left out: a level, where the group is in one domain of a narrower one that it prefers; and the order
+    of ranks, where all neighbours are together.
     """
     of_group: dict[str, list[str]] = {}
     for line in _relevant(lines):
@@ -101,12 +106,13 @@ def shown_texts(lines: Iterable[WishLine]) -> tuple[str, ...]:
 
 
 def short_text(lines: Iterable[WishLine], *, named: bool = True) -> str:
-    """Return the first sentences about lines as one text; empty: there is no wish.
+    """Return the first sentences about lines as one text, without orders of ranks that are the best; empty: there are none.
 
     Args:
         lines: The lines.
         named: Whether the names of the groups are in it; without: the lines are those of the group that the text is about.
     """
+    lines = [line for line in lines if line.kind != "rank" or not line.proved]
     texts = shown_texts(lines) if named else tuple(line.text for line in _relevant(lines))
     more = f"; and {len(texts) - SHOWN_MAX} more" if len(texts) > SHOWN_MAX else ""
     return "; ".join(texts[:SHOWN_MAX]) + more
@@ -115,6 +121,8 @@ def short_text(lines: Iterable[WishLine], *, named: bool = True) -> str:
 def _relevant(lines: Iterable[WishLine]) -> Iterator[WishLine]:
     whole: set[str] = set()  # groups that are in one domain of a level that they prefer
     for line in lines:
+        if line.kind == "rank" and not line.value:
+            continue
         if line.kind == "preferred":
             if line.group in whole:
                 continue

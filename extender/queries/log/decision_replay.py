@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from extender.core.admit.wish_sentences import recorded_wishes, short_text, wish_lines
+from extender.core.admit.wish_sentences import recorded_wishes, wish_lines
 from extender.core.log.events import (
     AssignmentRecord,
     CapacityHeld,
@@ -254,7 +254,7 @@ def _other_wishes(data: GangAdmitted | GangExtended, verdict: Plan) -> list[str]
     now = {(str(key.kind), key.name): wishes for key, wishes in planned.items()}
 
     def reached(records: Sequence[WishRecord]) -> str:
-        return short_text(wish_lines("", records), named=False) or "no wish"
+        return "; ".join(line.text for line in wish_lines("", records)) or "no wish"
 
     return [
         f"{' '.join(group)}: {reached(now.get(group, ()))} instead of {reached(before.get(group, ()))}"

@@ -79,7 +79,7 @@ PREFERS = "prefers one net/rack: in 2 racks, one is impossible: the largest hold
                 "nodes; 7 may be possible (not proved)",
             ),
         ),
-        (wish("rank", (RACK, 0, 0)), ("leaf: rank order by net/rack: no neighbours are in different racks (best)",)),
+        (wish("rank", (RACK, 0, 0)), ()),
         (
             wish("near", (BLOCK, 1, 0), partner=DECODE),
             (
@@ -123,6 +123,18 @@ def test_groups_with_the_same_answer_share_a_sentence():
     others = [wish("preferred", (RACK, n + 3, n + 3), group=name) for n, name in enumerate(names)]
     assert short_text(plan_lines(others)).endswith("; and 6 more")
     assert short_text(()) == ""
+
+
+def test_an_order_of_ranks_that_is_the_best_is_not_in_messages():
+    """Each group of ranked pods has one, so the log has only those with changes, and a message what may be better."""
+    together, best, perhaps = (
+        wish("rank", (RACK, *numbers)) for numbers in ((0, 0), (3, 3), (3, 2))
+    )
+    assert recorded_wishes((together,)) == {}
+    assert [line.value for line in plan_lines((together,))] == [0]
+    assert len(recorded_wishes((best,))[LEAF]) == 1
+    assert short_text(plan_lines((best,))) == ""
+    assert short_text(plan_lines((perhaps,))).startswith("leaf: rank order by net/rack: 3 of 31")
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
