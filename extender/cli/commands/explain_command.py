@@ -118,10 +118,10 @@ def print_explanation(explanation: Explanation) -> None:
         out.print("What would help:")
         for text in explanation.help:
             out.print(f"  {text}")
-    if explanation.wishes:
+    wishes = (*explanation.wishes, *(f"{line.group}: {line.text}" for line in explanation.better))
+    if wishes:
         out.print("What its wishes reached when it was planned:")
-        for text in explanation.wishes:
-            out.print(f"  {text}")
+        out.print("\n".join(f"  {text}" for text in wishes))
     if explanation.gang is not None:
         _print_members(explanation.gang)
     for text in explanation.limitations:

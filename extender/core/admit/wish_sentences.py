@@ -118,6 +118,22 @@ def short_text(lines: Iterable[WishLine], *, named: bool = True) -> str:
     return "; ".join(texts[:SHOWN_MAX]) + more
 
 
+def anew_text(line: WishLine, possible: int, domains: Sequence[str]) -> str:
+    """Return the sentence about a preferred level of a running group that a placement of all its pods now would reach.
+
+    Args:
+        line: What its wish reached when it was planned, more than one domain.
+        possible: The fewer domains.
+        domains: Their names.
+    """
+    names = f": {join_names(domains)}" if domains else ""
+    if possible == 1:
+        return f"one {line.key} is free for all of it now{names}; it is in {line.value}"
+    return (
+        f"{possible} {_plural(line.key)} are free for all of it now{names}; it is in {line.value}"
+    )
+
+
 def _relevant(lines: Iterable[WishLine]) -> Iterator[WishLine]:
     whole: set[str] = set()  # groups that are in one domain of a level that they prefer
     for line in lines:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from extender.cli.commands.explain_command import print_explanation
+from extender.cli.commands.report_command import _placement
+from extender.cli.options.list_options import listed
 from extender.cli.output.plan_markdown import plan_markdown
 from extender.cli.output.plan_text import print_plan
 from extender.core.admit import verdict_events
@@ -15,18 +18,22 @@ from extender.core.admit.wish_sentences import (
     shown_texts,
 )
 from extender.core.log.events import GangAdmitted, GroupRecord
+from extender.core.model.errors import TooManyQueries
 from extender.core.model.ids import GroupKey
 from extender.core.model.visibility import EVERYTHING
 from extender.core.planner.plan_types import WishOutcome, WishValue
+from extender.queries.explain.explain_service import ExplainService
 from extender.queries.explain.name_lookup import parse_name
 from extender.queries.explain.past_explanation import PastExplanations
 from extender.queries.log.decision_details import decision_of
 from extender.queries.log.decision_replay import replay_decision
 from extender.queries.log.event_dto import summary
-from extender.queries.plan.plan_query import AssignmentLine, GangVerdict, PlanAnswer
+from extender.queries.log.reports import LIVE_REPORTS
+from extender.queries.plan.plan_query import AssignmentLine, GangVerdict, PlanAnswer, PlanInput
 from extender.queries.state.historical_state import HistoricalState
 from tests.support.logs.fake_store import FakeEventLog, FakeEventQueries, FakeSnapshots
 from tests.support.service.fakes import Stage
+from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import a_fleet, a_gang
 from tests.support.waiting import eventually
 
@@ -180,6 +187,8 @@ async def stage(monkeypatch):
         await service.lead()
         service.start(service.reporter.run())
         await service.settled()
+        for node in service.cluster.seen.nodes.values():
+            service.cluster.change_node(node.name, labels={**node.labels, RACK: "r7"})
         service.cluster.add(*a_gang("g", pods=3))
         await service.settled()
         yield service
@@ -230,3 +239,82 @@ async def test_an_event_and_the_condition_have_them(stage):
     (condition,) = stage.cluster.group("g").conditions
     assert condition[3].startswith(f"3 members bound, the minimum of the tree is met; {PREFERS}")
     assert len([n for n in stage.cluster.notices if n.reason == "GangAdmitted"]) == 1
+
+
+def explaining(stage, rack):
+    """Return a service whose plans have the whole gang in so many racks; 0: no plan is made, because others wait."""
+    asked = []
+
+    async def plan(query):
+        asked.append(query)
+        if not rack:
+            raise TooManyQueries("4 plan queries wait already; try again later")
+        answer = await live_plans(stage).plan_live(query)
+        now = wish("preferred", (RACK, rack, rack), group=GroupKey("default", "g", "PodGroup"))
+        gangs = [msgspec.structs.replace(gang, wishes=plan_lines((now,))) for gang in answer.gangs]
+        return msgspec.structs.replace(answer, gangs=tuple(gangs))
+
+    return ExplainService(stage.cluster, stage.leader, stage.clock, plan), asked
+
+
+@pytest.mark.parametrize(
+    ("rack", "possible", "texts"),
+    [
+        (1, [1], ["one net/rack is free for all of it now: r7; it is in 2"]),
+        (2, [], []),
+        (
+            0,
+            [0],
+            [
+                "whether fewer domains are possible now is not known: 4 plan queries wait already; try again later"
+            ],
+        ),
+    ],
+)
+async def test_a_running_gang_has_what_is_free_for_it_now(stage, rack, possible, texts):
+    """All of its pods are planned once more, in the capacity that they have, without evictions."""
+    service, asked = explaining(stage, rack)
+    explanation = await service.explain(parse_name("PodGroup/g", "default"))
+    assert [line.possible for line in explanation.better] == possible
+    assert [line.text for line in explanation.better] == texts
+    assert [(query.anew, query.preemption) for query in asked] == [(True, False)]
+    print_explanation(explanation)
+
+
+async def test_the_report_asks_about_each_gang_in_more_domains_than_it_prefers(stage):
+    """A row for each level of which it uses several."""
+    service, _ = explaining(stage, 1)
+    explanation = await service.explain(parse_name("PodGroup/g", "default"))
+
+    def ask(path, kind, *, absent=None):
+        if path.startswith("/v1/explain?"):
+            assert path.endswith("name=PodGroup%2Fdefault%2Fg")
+            return explanation
+        return [explanation.gang]
+
+    report = _placement(ask, listed("", True), "", 10)
+    (row,) = report.rows
+    assert (row["gang"], row["group"], row["level"]) == ("default/g", "g", RACK)
+    assert (row["domains"], row["best"], row["proved"]) == (2, 2, "yes")
+    assert row["free_now"] == "r7"
+    assert set(row) == set(LIVE_REPORTS["placement"].columns)
+    assert _placement(ask, listed("", True), "", 0).more
+
+
+async def test_a_tree_is_planned_anew_in_the_capacity_that_it_has():
+    """Bound and reserved members alike; as it is, there is no place for anything."""
+    async with Stage(*a_fleet("2 racks x 1 nodes", gpu=1), *a_gang("g", pods=2)) as stage:
+        await stage.lead()
+        await stage.settled()
+        stage.cluster.change_pod("g-0", node=stage.reserved_node("g-0"))
+        await stage.settled()
+        root = stage.root("g")
+        assert (len(root.bound), len(root.reservations)) == (1, 1)
+        query = PlanInput(
+            groups=frozenset({GroupKey("default", "g", "PodGroup")}), preemption=False
+        )
+        plan_live = live_plans(stage).plan_live
+        (anew,) = (await plan_live(msgspec.structs.replace(query, anew=True))).gangs
+        assert (anew.verdict, len(anew.assignments)) == ("placed", 2)
+        (now,) = (await plan_live(query)).gangs
+        assert len(now.assignments) < 2
