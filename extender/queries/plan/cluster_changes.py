@@ -24,15 +24,15 @@ from extender.core.log.capacity_claim import claims_by_node
 from extender.core.log.reservation_state import GangState, ReservationState, claims_of
 from extender.core.model.cluster_view import (
     ClusterView,
+    forest_of,
     with_pod,
     without_node,
     without_pod,
 )
 from extender.core.model.errors import BadInput
-from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, did_you_mean
 from extender.core.model.nodes import Node
-from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -89,11 +89,13 @@ def without_nodes(
 
 
 def vacated(
-    view: ClusterView, state: ReservationState, trees: Iterable[Tree]
+    view: ClusterView, state: ReservationState, groups: Iterable[GroupKey]
 ) -> tuple[ClusterView, ReservationState]:
-    """Return the cluster and the state as if no pod of some trees had a node, and the log did not have the trees."""
+    """Return the cluster and the state as if no pod of the trees of some groups had a node, and the log did not have them."""
+    forest = forest_of(view)
+    roots = {forest.root_of.get(key) for key in groups}
     uids = set()
-    for tree in trees:
+    for tree in (tree for key, tree in forest.trees.items() if key in roots):
         uids.add(tree.root.uid)
         for pod in tree.pods:
             if pod.node is not None and not pod.deleting:

@@ -57,7 +57,6 @@ from extender.core.planner.preempt.victim_search import (
 )
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.preempt.preemption_planning import preemption_request
-from extender.queries.plan.cluster_changes import vacated
 from extender.queries.plan.node_groups import (
     NodeGroup,
     NodeGroupGrowth,
@@ -200,6 +199,9 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     all_pending: bool = False  # plan also pending trees of the cluster files
     budget: int = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
+    anew: bool = (
+        False  # of the live cluster: plan the trees of `groups` as if none of their pods had a node
+    )
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
     state: ReservationState = EMPTY  # reservations; none for files
     moment: EvictableContext = EvictableContext()
@@ -209,7 +211,6 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     node_groups: tuple[NodeGroup, ...] = ()  # that may grow
     keep_placed: bool = False  # pods that the query places are not evicted for later trees
     readers: Visibility = EVERYTHING  # what the caller sees of the cluster
-    anew: bool = False  # plan the trees of `groups` as if none of their pods had a node
 
 
 class _Unit(msgspec.Struct, frozen=True):
@@ -230,12 +231,6 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     Raises:
         BadInput: There are more trees than `roots_max`.
     """
-    if question.anew:
-        forest = forest_of(view)
-        roots = {root for key in question.groups if (root := forest.root_of.get(key)) is not None}
-        trees = [forest.trees[root] for root in roots if root in forest.trees]
-        view, state = vacated(view, question.state, trees)
-        question = msgspec.structs.replace(question, state=state)
     verdicts, _ = plan_in_order(view, question, NodeRowCache())
     return PlanAnswer(verdict=worst_verdict(verdicts), gangs=verdicts)
 
