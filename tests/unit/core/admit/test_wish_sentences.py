@@ -31,6 +31,7 @@ from extender.queries.log.event_dto import summary
 from extender.queries.log.reports import LIVE_REPORTS
 from extender.queries.plan.plan_query import AssignmentLine, GangVerdict, PlanAnswer, PlanInput
 from extender.queries.state.historical_state import HistoricalState
+from extender.snapshots.state_loader import decode_state, encode_state
 from tests.support.logs.fake_store import FakeEventLog, FakeEventQueries, FakeSnapshots
 from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
@@ -195,9 +196,11 @@ async def stage(monkeypatch):
 
 
 async def test_the_log_has_them_and_everything_shows_them(stage):
-    """The event and its summary, the state, explain of the past, and the details of the decision."""
+    """The event and its summary, the state and its snapshots, explain of the past, and the details of the decision."""
     event = next(event for event in stage.events() if isinstance(event.data, GangAdmitted))
     assert f"; g: {PREFERS}; prefers one net/block" in summary(event.data)
+    committed = stage.leader.committed
+    assert decode_state(encode_state(committed)).gangs == committed.gangs
     decision = await decision_of(event, stage.inputs)
     assert [line.text for line in decision.wishes][:1] == [PREFERS]
     reader = FakeEventQueries(stage.database)
