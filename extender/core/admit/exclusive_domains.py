@@ -6,7 +6,8 @@ keep out of the domains in which it has pods (`closed`). Where no group of the c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 from immutables import Map
@@ -15,11 +16,14 @@ from msgspec import UNSET, UnsetType
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.message_formatting import join_names, spaced
 from extender.core.model.pod_groups import ExclusiveScope, Group, Tree
 from extender.core.model.pods import Pod
+from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.plan_types import PlanExclusive, PlanGroup
 from extender.core.workloads.workload_object import TREE_LABEL
 
+NAMED_MAX: Final = 8  # domains that a sentence names
 _NONE: Map[PodUid, Reservation] = Map()
 
 
@@ -110,6 +114,48 @@ class ExclusiveDomains:
             - _values(view, group.exclusive.key, mine)
         )
         return holders
+
+    def sentences(
+        self, view: ClusterView, state: ReservationState, tree: Tree, readers: Visibility
+    ) -> Iterator[str]:
+        """Yield which domains a tree has alone, which of them others have, who they are, and which are free."""
+        holders = self.holders(view, state, tree)
+        own = [row for row in self.placed(view, state) if row.root.key == tree.root.key]
+        for group in tree.groups if holders else ():
+            if group.exclusive is None:
+                continue
+            key, name = group.exclusive.key, spaced(group.key)
+            mine: set[str] = set()
+            for row in own:
+                mine |= _values(view, key, row.nodes) if group in row.exclusive else set()
+            if mine:
+                yield f"{name} has {key} {join_names(sorted(mine))} alone"
+                continue
+            every = {node.labels[key] for node in view.nodes.values() if key in node.labels}
+            taken = {
+                holder.value for holder in holders[group.key] | holders[None] if holder.key == key
+            }
+            free = sorted(every - taken)
+            by = _by_whom(holders[group.key] | holders[None], key, readers)
+            yield (
+                f"{name} needs a {key} alone: {len(taken & every)} of {len(every)} are taken"
+                f"{f' ({by})' if by else ''}; free: {join_names(free) if free else 'none'}"
+            )
+        for key in sorted({holder.key for holder in holders.get(None, ())}):
+            if not any(g.exclusive is not None and g.exclusive.key == key for g in tree.groups):
+                by = _by_whom(holders[None], key, readers)
+                yield f"it is kept out of each {key} that another tree has alone ({by})"
+
+
+def _by_whom(holders: Iterable[DomainHolder], key: str, readers: Visibility) -> str:
+    """Return who has domains of a key, `r1 by PodGroup a/b`; of namespaces that the readers do not see without names."""
+    by_value: dict[str, set[str]] = {}
+    for holder in holders:
+        if holder.key == key:
+            by_value.setdefault(holder.value, set()).add(name_for(readers, str(holder.root)))
+    texts = [f"{value} by {join_names(sorted(names))}" for value, names in sorted(by_value.items())]
+    more = len(texts) - NAMED_MAX
+    return ", ".join(texts[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def with_taken(

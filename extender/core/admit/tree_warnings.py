@@ -169,7 +169,7 @@ def collect_warnings(
                 "them are evicted together; meant for a gang, and refused by Kubernetes 1.38 in built-in groups (E11)"
             )
         for child in tree.children.get(group.key, ()):
-            above[child.key] = (*wider, *group.topology)
+            above[child.key] = (*wider, *group.domain_keys)
         if warnings:
             by_group[group.key] = tuple(warnings)
     return by_group
@@ -202,7 +202,7 @@ def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
 
 def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
     yield from _preferred_keys(group, above, labels)
-    for key in group.topology:
+    for key in group.domain_keys:
         if not labels.has(key):
             yield f"{group.key}: {labels.absent(key)}"
             continue
@@ -211,12 +211,12 @@ def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[
             if text:
                 yield f"{group.key}: {text}"
         wider, text = labels.repeated(key)
-        if text and wider not in above and wider not in group.topology:
+        if text and wider not in above and wider not in group.domain_keys:
             yield f"{group.key}: {text}"
 
 
 def _preferred_keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
-    required = (*group.topology, *above)
+    required = (*group.domain_keys, *above)
     for position, key in enumerate(group.preferred):
         name = f"preferred topology key {key}"
         if not labels.has(key):

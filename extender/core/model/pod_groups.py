@@ -82,8 +82,13 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def topology_keys(self) -> tuple[str, ...]:
         """Return the topology keys that it has a constraint or a wish about."""
+        return (*self.domain_keys, *self.preferred)
+
+    @property
+    def domain_keys(self) -> tuple[str, ...]:
+        """Return the topology keys of which it must be in one domain."""
         exclusive = (self.exclusive.key,) if self.exclusive is not None else ()
-        return (*self.topology, *exclusive, *self.preferred)
+        return tuple(dict.fromkeys((*self.topology, *exclusive)))
 
 
 class Blueprint(msgspec.Struct, frozen=True, gc=False):

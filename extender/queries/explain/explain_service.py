@@ -8,6 +8,7 @@ from itertools import chain
 
 import msgspec
 
+from extender.core.admit.exclusive_domains import ExclusiveDomains
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.admit.wish_sentences import WishLine, anew_text, group_lines
 from extender.core.capacity.hold_progress import HELD, hold_progress
@@ -232,6 +233,9 @@ class _Now(ObjectReader):
                 pause=self._pause(gang, tree, verdict),
             )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
+        if domains := tuple(ExclusiveDomains().sentences(view, self.state, tree, self._readers)):
+            reasons = (*finding.reasons, *domains)
+            finding = msgspec.structs.replace(finding, reasons=reasons)
         finding = _with_holds(finding, view, self.state, root.uid)
         if root.uid not in state.capacity_holds:
             unheld = live.unheld().get(root.uid)
