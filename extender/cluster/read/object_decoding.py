@@ -267,24 +267,27 @@ def node_selector(required: api.RequiredNodes) -> NodeSelector:
         BadInput: An operator has a wrong number of values; names the field below the terms.
     """
     return NodeSelector(
-        terms=tuple(selector_term(n, term) for n, term in enumerate(required.node_selector_terms))
+        terms=tuple(
+            selector_term(f"nodeSelectorTerms[{n}]", term)
+            for n, term in enumerate(required.node_selector_terms)
+        )
     )
 
 
-def selector_term(number: int, term: api.NodeSelectorTerm) -> SelectorTerm:
+def selector_term(path: str, term: api.NodeSelectorTerm) -> SelectorTerm:
     """Return a term of node affinity.
 
     Raises:
-        BadInput: An operator has a wrong number of values; names the field below the terms, and the number of the term.
+        BadInput: An operator has a wrong number of values; names the field below `path`.
     """
     return SelectorTerm(
-        labels=tuple(_requirement(number, "matchExpressions", r) for r in term.match_expressions),
-        fields=tuple(_requirement(number, "matchFields", r) for r in term.match_fields),
+        labels=tuple(_requirement(path, "matchExpressions", r) for r in term.match_expressions),
+        fields=tuple(_requirement(path, "matchFields", r) for r in term.match_fields),
     )
 
 
 def _requirement(
-    term: int, where: str, requirement: api.SelectorRequirement
+    path: str, where: str, requirement: api.SelectorRequirement
 ) -> NodeSelectorRequirement:
     wrong = _wrong_values(requirement.operator, requirement.values)
     if where == "matchFields" and (
@@ -293,7 +296,7 @@ def _requirement(
         wrong = "only metadata.name with In or NotIn exists"
     if wrong:
         msg = (
-            f"nodeSelectorTerms[{term}].{where}: {requirement.key} {requirement.operator} "
+            f"{path}.{where}: {requirement.key} {requirement.operator} "
             f"{shown(requirement.values)}: {wrong}"
         )
         raise BadInput(msg)

@@ -276,18 +276,18 @@ def shape_of(pod: api.Pod, volumes: VolumeConstraints) -> PodShape:
 
 
 def _soft(pod: api.Pod) -> SoftRules | UnsetType:
-    """Return what a pod prefers; a term without expressions matches no node, and one of weight 0 changes nothing."""
-    try:
-        nodes = tuple(
-            NodePreference(preferred.weight, term)
-            for n, preferred in enumerate(pod.spec.affinity.node_affinity.preferred)
-            if (term := selector_term(n, preferred.preference)) != SelectorTerm()
-            and preferred.weight
-        )
-    except BadInput as fault:
-        raise bad(pod, "spec.affinity.nodeAffinity, preferred terms", str(fault)) from fault
+    """Return what a pod prefers; a term that cannot be read is named, and makes no pod unreadable."""
+    nodes: list[NodePreference] = []
     pods, unseen = pod_preferences(pod)
-    return SoftRules(nodes, pods, unseen) if nodes or pods or unseen else UNSET
+    for n, preferred in enumerate(pod.spec.affinity.node_affinity.preferred):
+        try:
+            term = selector_term(f"[{n}].preference", preferred.preference)
+        except BadInput as fault:
+            unseen = (*unseen, f"preferred node affinity {fault}")
+            continue
+        if preferred.weight and term != SelectorTerm():  # an empty term matches no node
+            nodes.append(NodePreference(preferred.weight, term))
+    return SoftRules(tuple(nodes), pods, unseen) if nodes or pods or unseen else UNSET
 
 
 def _tolerations(pod: api.Pod) -> tuple[Toleration, ...]:

@@ -147,7 +147,7 @@ class SoftRules(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     nodes: tuple[NodePreference, ...] = ()  # in the order of the pod
     pods: tuple[PodPreference, ...] = ()  # sorted
-    unseen: tuple[str, ...] = ()  # texts of those that are not taken into account, sorted
+    unseen: tuple[str, ...] = ()  # texts of those that are not taken into account
 
 
 def _holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:

@@ -75,10 +75,10 @@ def domain_scores(scores: Ints, counts: Ints, level: Level, pods: Mapping[int, i
     for kind, amount in pods.items():
         nodes = np.flatnonzero((level.domain >= 0) & (counts[kind] > 0))
         nodes = nodes[np.lexsort((-scores[kind][nodes], level.domain[nodes]))]
-        domain, room = level.domain[nodes], np.minimum(counts[kind][nodes], amount)
-        before = np.cumsum(room) - room
+        domain, fit = level.domain[nodes], np.minimum(counts[kind][nodes], amount)
+        before = np.cumsum(fit) - fit
         first = np.searchsorted(domain, domain)  # of the nodes of the same domain
-        taken = np.clip(amount - (before - before[first]), 0, room)
+        taken = np.clip(amount - (before - before[first]), 0, fit)
         np.add.at(sums, domain, taken * scores[kind][nodes])
     return sums
 
@@ -106,8 +106,8 @@ def _near_pods(table: NodeTable, preferences: list[PlanPreference]) -> Ints:
     sums = np.zeros(table.size, dtype=np.int64)
     for preference in preferences:
         codes, values = table.label(preference.key)
-        there = dict(preference.there)
-        amounts = np.array([*(there.get(value, 0) for value in values), 0], dtype=np.int64)
+        placed = dict(preference.there)
+        amounts = np.array([*(placed.get(value, 0) for value in values), 0], dtype=np.int64)
         sign = -1 if preference.kind == "apart" else 1
         sums += sign * preference.weight * amounts[codes]  # code -1 picks the last entry
     return sums
@@ -130,8 +130,8 @@ def _evenly(
             counted &= selected(table, shape)
         if preference.honors_taints:
             counted &= tolerated(table, shape, cordons=False)
-        there = dict(preference.there)
-        pods = np.array([there.get(node.name, 0) for node in table.nodes], dtype=np.int64)
+        placed = dict(preference.there)
+        pods = np.array([placed.get(node.name, 0) for node in table.nodes], dtype=np.int64)
         amounts = np.bincount(codes[counted], weights=pods[counted], minlength=len(values))
         domains = len(np.unique(codes[labelled]))
         weight = round(_FINE * math.log(domains + 2))

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import (
@@ -27,9 +28,13 @@ from extender.core.model.pod_groups import ExclusiveDomain
 from extender.core.model.pods import (
     AboutPods,
     HostPort,
+    NodePreference,
     NodeSelectorRequirement,
+    PodPreference,
     PodRule,
     PodShape,
+    SelectorTerm,
+    SoftRules,
     Toleration,
 )
 from tests.support.service.manifest_builders import a_group, a_node, a_pod, an_object
@@ -328,6 +333,47 @@ def test_topology_spread_is_read_with_its_policies() -> None:
     about = AboutPods(("default",), (NodeSelectorRequirement("app", "In", ("a",)),))
     assert ruled(topologySpreadConstraints=[hard, soft]).rules == (
         PodRule("spread", ("rack",), (about,), 2, 3, honors_affinity=False, honors_taints=True),
+    )
+
+
+def test_preferences_are_read_apart_from_what_is_required() -> None:
+    """With their weights; those of weight 0 and empty terms change nothing, and namespaces by label are named."""
+    node = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}
+    zone = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "a"}}}
+    wide = {**zone, "namespaceSelector": {"matchLabels": {"team": "x"}}}
+
+    def weighted(field: str, *terms: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+        listed = [{"weight": weight, field: term} for weight, term in terms]
+        return {"preferredDuringSchedulingIgnoredDuringExecution": listed}
+
+    shape = ruled(
+        affinity={
+            "nodeAffinity": weighted("preference", (30, node), (5, {}), (0, node)),
+            "podAffinity": weighted("podAffinityTerm", (8, wide), (0, zone)),
+            "podAntiAffinity": weighted("podAffinityTerm", (9, zone)),
+        },
+        topologySpreadConstraints=[{**zone, "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": 2}],
+    )
+    app = (AboutPods(("default",), (NodeSelectorRequirement("app", "In", ("a",)),)),)
+    assert shape.rules == ()
+    assert shape.unmodelled == ()
+    assert not shape.has_pod_affinity
+    assert shape.soft == SoftRules(
+        nodes=(
+            NodePreference(30, SelectorTerm((NodeSelectorRequirement("disk", "In", ("fast",)),))),
+        ),
+        pods=(
+            PodPreference(PodRule("apart", ("zone",), app), 9),
+            PodPreference(PodRule("spread", ("zone",), app, skew=2)),
+        ),
+        unseen=("preferred pod affinity over zone of namespaces that a label selects",),
+    )
+    assert ruled().soft is UNSET
+    node["matchExpressions"] = [{"key": "k", "operator": "Gt", "values": ["three"]}]
+    soft = ruled(affinity={"nodeAffinity": weighted("preference", (1, node))}).soft
+    assert soft.nodes == ()
+    assert soft.unseen == (
+        'preferred node affinity [0].preference.matchExpressions: k Gt ["three"]: needs exactly one whole number',
     )
 
 

@@ -15,6 +15,7 @@ from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import without_pod
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.planner.plan_types import PlanRequest
+from extender.core.planner.planning import plan
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
@@ -29,6 +30,11 @@ def term(app, key=ZONE, **rest):
 
 def required(kind, *terms):
     return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}
+
+
+def preferred(kind, weight, *terms):
+    listed = [{"weight": weight, "podAffinityTerm": term_} for term_ in terms]
+    return {kind: {"preferredDuringSchedulingIgnoredDuringExecution": listed}}
 
 
 def spread(app, key=ZONE):
@@ -149,6 +155,29 @@ def test_shapes_differ_only_by_the_pods_that_rules_select():
     assert request.rules[0].about == (1,)
 
 
+def test_preferences_count_pods_as_they_are_before_the_plan():
+    """Affinity and anti-affinity per value of the key, spread per node and without what goes; its own members are not counted."""
+    anyway = [{**spread("noise")[0], "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": 2}]
+    cluster = cluster_of(
+        called("runs", "noise", "n0"),
+        called("goes", "noise", "n1"),
+        called("comes", "noise", status={"nominatedNodeName": "n1"}),
+        called("stranger", "noise", "n0", namespace="other"),
+        affinity=preferred("podAffinity", 7, term("noise"))
+        | preferred("podAntiAffinity", 9, term("g", HOST)),
+        topologySpreadConstraints=anyway,
+    )
+    cluster.change_pod("goes", deleting=True)
+    request = asked(cluster)
+    assert request.rules == ()
+    apart, near, spread_ = sorted(request.preferences, key=lambda p: p.kind)
+    assert (near.key, near.weight, near.shapes, near.among) == (ZONE, 7, (0,), False)
+    assert near.there == (("z0", 1), ("z1", 2))
+    assert (apart.key, apart.weight, apart.there, apart.among) == (HOST, 9, (), True)
+    assert (spread_.key, spread_.skew, spread_.there) == (ZONE, 2, (("n0", 1), ("n1", 1)))
+    assert {a.node for a in plan(request).assignments} <= {"n1", "n3"}
+
+
 CHANGES = st.lists(
     st.tuples(
         st.sampled_from(["move", "label", "go", "delete", "rule", "priority"]),
@@ -160,13 +189,14 @@ CHANGES = st.lists(
 
 
 @examples(150)
-@given(CHANGES, st.sampled_from(["apart", "near", "spread", "none"]))
+@given(CHANGES, st.sampled_from(["apart", "near", "spread", "soft", "none"]))
 def test_what_is_kept_changes_nothing(changes, kind):
     """A book used before gives what a new one gives."""
     spec = {
         "apart": {"affinity": required("podAntiAffinity", term("g"), term("a", HOST))},
         "near": {"affinity": required("podAffinity", term("g"))},
         "spread": {"topologySpreadConstraints": spread("g")},
+        "soft": {"affinity": preferred("podAffinity", 5, term("g"), term("a", HOST))},
         "none": {},
     }[kind]
     off = required("podAntiAffinity", term("g"))

@@ -25,9 +25,9 @@ LEVELS = ("rack", "block")
 
 
 def a_node(name: str, rack: str, block: str, slots: int) -> PlanNode:
-    room = {"slot": slots, "pods": 100}
+    capacity = {"slot": slots, "pods": 100}
     labels = {key: value for key, value in (("rack", rack), ("block", block)) if value}
-    return PlanNode(name=NodeName(name), labels=labels, allocatable=room, free=room)
+    return PlanNode(name=NodeName(name), labels=labels, allocatable=capacity, free=capacity)
 
 
 def a_leaf(name, ranks, *, bound=(), sizes=None, prefer=None, **fields) -> PlanGroup:
