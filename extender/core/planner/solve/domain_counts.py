@@ -37,9 +37,7 @@ class CountedLevel:
     @classmethod
     def of(cls, node_table: NodeTable, key: str) -> CountedLevel:
         """Return the level of a key."""
-        codes, values = node_table.label(key)
-        own = len(values) + np.arange(node_table.size, dtype=np.int64)
-        return cls(key, np.where(codes >= 0, codes, own), len(values))
+        return cls(key, *node_table.own_domains(key))
 
     def inside(self, other: CountedLevel) -> bool:
         """Return whether each labelled domain is in one labelled domain of another key."""
