@@ -222,7 +222,8 @@ def with_leaves_in_order(
     partners = {near.group for group in problem.groups for near in group.source.near or ()}
     for group in problem.groups:
         if group.leaf and group.index in solution and _may_move(group.source, partners):
-            alike.setdefault(_likeness(group, solution[group.index]), []).append(group)
+            likeness = _likeness(problem.node_table, group, solution[group.index])
+            alike.setdefault(likeness, []).append(group)
     moved: Solution = {}
     for leaves in alike.values():
         if len(leaves) == 1:
@@ -241,25 +242,37 @@ def _may_move(leaf: PlanGroup, partners: set[GroupKey]) -> bool:
     return (
         is_ranked(leaf)
         and not leaf.bound
+        and not leaf.near  # what it reached is of the seats that it has
         and leaf.key not in partners
         and all(member.prefer is None for member in leaf.members)
     )
 
 
-def _likeness(leaf: CompiledGroup, placed: Mapping[int, Mapping[int, int]]) -> tuple[object, ...]:
-    """Return a key that is equal for leaves of which each may have the seats of the other: as many, for the same kinds."""
+def _likeness(
+    table: NodeTable, leaf: CompiledGroup, placed: Mapping[int, Mapping[int, int]]
+) -> tuple[object, ...]:
+    """Return a key that is equal for leaves of which each may have the seats of the other.
+
+    These are as many for the same kinds, in as many domains of the preferred keys, so that what is stated of these wishes stays
+    true.
+    """
     plain = msgspec.structs.replace(leaf.source, key=GroupKey("", "", "PodGroup"), members=())
     sizes = tuple(sorted((kind, len(members)) for kind, members in leaf.members.items()))
     amounts = tuple(sorted((kind, sum(nodes.values())) for kind, nodes in placed.items()))
-    return (leaf.parent, leaf.required, leaf.level.keys, plain, sizes, amounts)
+    domains = domains_of(table, leaf.source.preferred or (), _nodes_of(placed))
+    spread = tuple(len(np.unique(row)) for row in domains[:-1])
+    return (leaf.parent, leaf.required, leaf.level.keys, plain, sizes, amounts, spread)
+
+
+def _nodes_of(placed: Mapping[int, Mapping[int, int]]) -> Ints:
+    return np.array(sorted({node for kind in placed.values() for node in kind}), dtype=np.int64)
 
 
 def _where(
     table: NodeTable, keys: Sequence[str], placed: Mapping[int, Mapping[int, int]]
 ) -> list[tuple[int, ...]]:
     """Return the domains of the nodes of a leaf, the widest level first, sorted."""
-    nodes = np.array(sorted({node for kind in placed.values() for node in kind}), dtype=np.int64)
-    return sorted(tuple(column) for column in domains_of(table, keys, nodes).T.tolist())
+    return sorted(map(tuple, domains_of(table, keys, _nodes_of(placed)).T.tolist()))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
