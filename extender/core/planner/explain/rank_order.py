@@ -48,12 +48,16 @@ def rank_keys(
         source = problem.groups[index].source
         keys.update(source.topology, source.preferred or ())
         index = problem.groups[index].parent
-    return tuple(sorted(keys, key=lambda key: (len(problem.node_table.label(key)[1]), key)))
+    counts = {key: len(problem.node_table.label(key)[1]) for key in keys}
+    return tuple(sorted(filter(counts.get, keys), key=lambda key: (counts[key], key)))
 
 
 def domains_of(table: NodeTable, keys: Sequence[str], nodes: Ints) -> Ints:
     """Return the domains of some nodes, shape (keys + 1, nodes); a node without a label, and each node, is one of its own."""
-    rows = [np.where((codes := table.label(key)[0][nodes]) >= 0, codes, -1 - nodes) for key in keys]
+    rows = []
+    for key in keys:
+        codes, values = table.label(key)
+        rows.append(np.where(codes[nodes] >= 0, codes[nodes], len(values) + nodes))
     return np.stack([*rows, nodes]).astype(np.int64)
 
 
