@@ -87,7 +87,7 @@ def nodes_by_rank(result, leaf="g") -> list[str]:
 
 def widest_first(request) -> list[str]:
     counts = {key: {node.labels.get(key, "") for node in request.nodes} - {""} for key in LEVELS}
-    return sorted(LEVELS, key=lambda key: (len(counts[key]), key))
+    return sorted(filter(counts.get, LEVELS), key=lambda key: (len(counts[key]), key))
 
 
 def changes(request, leaf, nodes) -> tuple[int, ...]:
