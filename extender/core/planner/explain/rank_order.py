@@ -48,12 +48,16 @@ def rank_keys(
         source = problem.groups[index].source
         keys.update(source.topology, source.preferred or ())
         index = problem.groups[index].parent
-    return tuple(sorted(keys, key=lambda key: (len(problem.node_table.label(key)[1]), key)))
+    counts = {key: len(problem.node_table.label(key)[1]) for key in keys}
+    return tuple(sorted(filter(counts.get, keys), key=lambda key: (counts[key], key)))
 
 
 def domains_of(table: NodeTable, keys: Sequence[str], nodes: Ints) -> Ints:
     """Return the domains of some nodes, shape (keys + 1, nodes); a node without a label, and each node, is one of its own."""
-    rows = [np.where((codes := table.label(key)[0][nodes]) >= 0, codes, -1 - nodes) for key in keys]
+    rows = []
+    for key in keys:
+        codes, values = table.label(key)
+        rows.append(np.where(codes[nodes] >= 0, codes[nodes], len(values) + nodes))
     return np.stack([*rows, nodes]).astype(np.int64)
 
 
@@ -242,6 +246,7 @@ def _may_move(leaf: PlanGroup, partners: set[GroupKey]) -> bool:
     return (
         is_ranked(leaf)
         and not leaf.bound
+        and not leaf.near  # what it reached is of the seats that it has
         and leaf.key not in partners
         and all(member.prefer is None for member in leaf.members)
     )
@@ -252,23 +257,26 @@ def _likeness(
 ) -> tuple[object, ...]:
     """Return a key that is equal for leaves of which each may have the seats of the other.
 
-    These are as many, for the same kinds, in as many domains of each preferred key: so `Plan.wishes` stays true.
+    These are as many for the same kinds, in as many domains of the preferred keys, so that what is stated of these wishes stays
+    true.
     """
     plain = msgspec.structs.replace(leaf.source, key=GroupKey("", "", "PodGroup"), members=())
     sizes = tuple(sorted((kind, len(members)) for kind, members in leaf.members.items()))
     amounts = tuple(sorted((kind, sum(nodes.values())) for kind, nodes in placed.items()))
-    nodes = np.array(sorted({node for kind in placed.values() for node in kind}), dtype=np.int64)
-    domains = domains_of(table, leaf.source.preferred or (), nodes)
-    spans = tuple(len(set(row)) for row in domains[:-1].tolist())
-    return (leaf.parent, leaf.required, leaf.level.keys, plain, sizes, amounts, spans)
+    domains = domains_of(table, leaf.source.preferred or (), _nodes_of(placed))
+    spread = tuple(len(np.unique(row)) for row in domains[:-1])
+    return (leaf.parent, leaf.required, leaf.level.keys, plain, sizes, amounts, spread)
+
+
+def _nodes_of(placed: Mapping[int, Mapping[int, int]]) -> Ints:
+    return np.array(sorted({node for kind in placed.values() for node in kind}), dtype=np.int64)
 
 
 def _where(
     table: NodeTable, keys: Sequence[str], placed: Mapping[int, Mapping[int, int]]
 ) -> list[tuple[int, ...]]:
     """Return the domains of the nodes of a leaf, the widest level first, sorted."""
-    nodes = np.array(sorted({node for kind in placed.values() for node in kind}), dtype=np.int64)
-    return sorted(tuple(column) for column in domains_of(table, keys, nodes).T.tolist())
+    return sorted(map(tuple, domains_of(table, keys, _nodes_of(placed)).T.tolist()))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -10,6 +10,9 @@ import pytest
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
+from extender.core.planner.explain.rank_order import with_leaves_in_order
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.problem import compile_request
 from extender.core.planner.plan_types import (
     Plan,
     PlanBound,
@@ -84,7 +87,7 @@ def nodes_by_rank(result, leaf="g") -> list[str]:
 
 def widest_first(request) -> list[str]:
     counts = {key: {node.labels.get(key, "") for node in request.nodes} - {""} for key in LEVELS}
-    return sorted(LEVELS, key=lambda key: (len(counts[key]), key))
+    return sorted(filter(counts.get, LEVELS), key=lambda key: (len(counts[key]), key))
 
 
 def changes(request, leaf, nodes) -> tuple[int, ...]:
@@ -228,6 +231,20 @@ def test_jobs_of_a_tree_follow_each_other_through_racks_and_blocks():
     blocks = [of[nodes_by_rank(result, f"job-{i}")[0]].labels["block"] for i in range(12)]
     assert blocks == sorted(blocks)
     assert certificate(result, "job-3") == {"rack": (0, 0)}
+
+
+def test_jobs_that_prefer_one_rack_keep_what_each_has_reached():
+    """One of two jobs is in one rack, the other one in two: they do not exchange their seats."""
+    nodes = [a_node("n0", "r0", "", 2), a_node("n1", "r1", "", 4), a_node("n2", "r2", "", 2)]
+    jobs = [a_leaf(f"job-{i}", range(4), preferred=("rack",)) for i in range(2)]
+    root = PlanGroup(key=GroupKey("ns", "g", "CompositePodGroup"), minimum=2, groups=tuple(jobs))
+    request = a_request(root, nodes)
+    problem = compile_request(request, NodeTable(request.nodes))
+    kind = next(iter(problem.groups[1].members))
+    solution = {1: {kind: {1: 4}}, 2: {kind: {0: 2, 2: 2}}}
+    assert with_leaves_in_order(request, problem, solution) == solution
+    alike = {1: {kind: {1: 4}}, 2: {kind: {0: 4}}}
+    assert with_leaves_in_order(request, problem, alike) == {1: alike[2], 2: alike[1]}
 
 
 def test_members_without_ranks_have_the_order_of_their_age():

@@ -224,7 +224,7 @@ def test_a_score_never_costs_a_pod():
 
 
 def test_what_is_not_counted_is_named_once():
-    """Members that prefer to be apart from each other: the plan says that they are not counted for one another."""
+    """Members that prefer to be apart from each other: the plan has that they are not counted for one another."""
     wish = PlanPreference(kind="apart", key="zone", weight=9, shapes=(0,), there=(), among=True)
     soft = SoftRules(
         unseen=("preferred pod affinity over rack of namespaces that a label selects",)
