@@ -163,6 +163,15 @@ class Exclusive(Struct):
         ]
         | UnsetType
     ) = UNSET
+    resource: (
+        Annotated[
+            TopologyKey,
+            Meta(
+                description="Nor pods that request this resource, whether they belong to a tree or not."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class Constraints(Struct):

@@ -325,7 +325,11 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
             scheduling_constraints=api.SchedulingConstraints(
                 topology=topology,
                 preferred=spec.preferred,
-                exclusive=ExclusiveEntry(key=spec.exclusive.key, scope=spec.exclusive.scope)
+                exclusive=ExclusiveEntry(
+                    key=spec.exclusive.key,
+                    scope=spec.exclusive.scope,
+                    resource=spec.exclusive.resource,
+                )
                 if spec.exclusive is not None
                 else None,
             ),

@@ -535,7 +535,7 @@ def _exclusive(group: api.Group) -> ExclusiveDomain | None:
         raise bad(group, field, text)
     if not entry.key:
         raise bad(group, f"{field}.key", "is empty; name the key of a node label, such as net/rack")
-    return ExclusiveDomain(entry.key, entry.scope)
+    return ExclusiveDomain(entry.key, entry.scope, entry.resource)
 
 
 def _mode(group: api.Group) -> Mode:

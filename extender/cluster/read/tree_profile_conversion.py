@@ -59,7 +59,7 @@ def _exclusive(field: str, entry: ExclusiveEntry | None) -> ExclusiveDomain | No
         return None
     if not is_label_key(entry.key):
         raise BadInput(f"{field}: {entry.key!r} is not the key of a node label, such as net/rack")
-    return ExclusiveDomain(entry.key, entry.scope)
+    return ExclusiveDomain(entry.key, entry.scope, entry.resource)
 
 
 def _preferred(field: str, keys: tuple[str, ...]) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ class ExclusiveEntry(Part, frozen=True, kw_only=True):
 
     key: str = ""
     scope: ExclusiveScope = "Profile"
+    resource: str = ""
 
 
 class SchedulingConstraints(Part, frozen=True, kw_only=True):

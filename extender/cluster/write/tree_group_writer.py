@@ -137,7 +137,10 @@ def manifest(group: GroupManifest) -> dict[str, object]:
     if spec.preferred:
         constraints["preferred"] = list(spec.preferred)
     if spec.exclusive is not None:
-        constraints["exclusive"] = {"key": spec.exclusive.key, "scope": spec.exclusive.scope}
+        exclusive = {"key": spec.exclusive.key, "scope": spec.exclusive.scope}
+        if spec.exclusive.resource:
+            exclusive["resource"] = spec.exclusive.resource
+        constraints["exclusive"] = exclusive
     if constraints:
         body["schedulingConstraints"] = constraints
     if spec.priority_class:

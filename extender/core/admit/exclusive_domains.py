@@ -1,4 +1,4 @@
-"""Which topology domains a tree cannot have, because it or another tree has some alone (D16 to D18).
+"""Which topology domains a tree cannot have, because it or another tree has some alone (D18 to D20).
 
 Two things follow from an exclusive group: its own domain has no other tree of its scope (`taken`), and trees of its scope
 keep out of the domains in which it has pods (`closed`). Where no group of the cluster is exclusive, nothing is looked at.
@@ -17,7 +17,7 @@ from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import join_names, spaced
-from extender.core.model.pod_groups import ExclusiveScope, Group, Tree
+from extender.core.model.pod_groups import ExclusiveDomain, ExclusiveScope, Group, Tree
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.plan_types import PlanExclusive, PlanGroup
@@ -41,7 +41,7 @@ class DomainHolder(msgspec.Struct, frozen=True, order=True, gc=False):
 
     key: str
     value: str
-    root: GroupKey  # of the other tree
+    holder: str  # Kind/namespace/name of the root of the other tree, or of a pod
     # the exclusive group of the other tree; None: the tree that is refused is exclusive, the other one is only there
     group: GroupKey | None
 
@@ -100,13 +100,13 @@ class ExclusiveDomains:
             assert group.exclusive is not None
             key, scope = group.exclusive.key, group.exclusive.scope
             holders[group.key] = frozenset(
-                DomainHolder(key, value, row.root.key, None)
+                DomainHolder(key, value, str(row.root.key), None)
                 for row in others
                 if _covers(tree.root, scope, row.root)
                 for value in _values(view, key, row.nodes)
-            )
+            ).union(_requesting(view, tree, group.exclusive))
         holders[None] = frozenset(
-            DomainHolder(group.exclusive.key, value, row.root.key, group.key)
+            DomainHolder(group.exclusive.key, value, str(row.root.key), group.key)
             for row in others
             for group in row.exclusive
             if group.exclusive is not None and _covers(row.root, group.exclusive.scope, tree.root)
@@ -152,7 +152,7 @@ def _by_whom(holders: Iterable[DomainHolder], key: str, readers: Visibility) -> 
     by_value: dict[str, set[str]] = {}
     for holder in holders:
         if holder.key == key:
-            by_value.setdefault(holder.value, set()).add(name_for(readers, str(holder.root)))
+            by_value.setdefault(holder.value, set()).add(name_for(readers, holder.holder))
     texts = [f"{value} by {join_names(sorted(names))}" for value, names in sorted(by_value.items())]
     more = len(texts) - NAMED_MAX
     return ", ".join(texts[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
@@ -202,6 +202,25 @@ def _covers(root: Group, scope: ExclusiveScope, other: Group) -> bool:
             return root.key.namespace == other.key.namespace
         case "Profile":
             return root.labels.get(TREE_LABEL) == other.labels.get(TREE_LABEL)
+
+
+def _requesting(
+    view: ClusterView, tree: Tree, exclusive: ExclusiveDomain
+) -> Iterator[DomainHolder]:
+    """Yield per domain the first pod of no group, or of another tree, that requests the resource of an exclusive group."""
+    if not exclusive.resource:
+        return
+    first: dict[str, str] = {}
+    for name, pods in view.on_node.items():
+        node = view.nodes.get(name)
+        value = node.labels.get(exclusive.key) if node is not None else None
+        for pod in pods.values() if value is not None else ():
+            asks = any(r == exclusive.resource and n > 0 for r, n in pod.shape.requests)
+            if asks and pod.group not in tree.members:
+                path = f"Pod/{pod.path}"
+                first[str(value)] = min(first.get(str(value), path), path)
+    for value, path in first.items():
+        yield DomainHolder(exclusive.key, value, path, None)
 
 
 def _nodes_of(

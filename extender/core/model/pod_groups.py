@@ -44,6 +44,9 @@ class ExclusiveDomain(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
 
     key: str
     scope: ExclusiveScope = "Profile"
+    resource: str = (
+        ""  # pods that request it are not shared with either, whether they belong to a tree or not
+    )
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):

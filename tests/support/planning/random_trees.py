@@ -198,17 +198,22 @@ def requests(draw, most_pods: int = 6) -> PlanRequest:
 @st.composite
 def exclusive_requests(draw) -> PlanRequest:
     """Make a request some of whose groups share their domain with no other one."""
-    request = draw(requests())
+    return draw(exclusive(draw(requests())))
+
+
+@st.composite
+def exclusive(draw, request: PlanRequest) -> PlanRequest:
+    """Give some groups of a request a domain alone, and other trees some domains."""
 
     def changed(group: PlanGroup) -> PlanGroup:
         groups = tuple(changed(child) for child in group.groups)
-        exclusive: PlanExclusive | UnsetType = UNSET
+        own: PlanExclusive | UnsetType = UNSET
         if draw(st.integers(0, 3)):
             key = draw(st.sampled_from(["rack", "rack", "host", "zone"]))
             taken = draw(st.sampled_from([(), (), ("R",), ("A", "S"), ("n0", "n1"), ("no-such",)]))
-            exclusive = PlanExclusive(key=key, taken=taken)
+            own = PlanExclusive(key=key, taken=taken)
         bound = group.bound if draw(st.integers(0, 2)) == 0 else ()
-        return msgspec.structs.replace(group, groups=groups, exclusive=exclusive, bound=bound)
+        return msgspec.structs.replace(group, groups=groups, exclusive=own, bound=bound)
 
     closed: tuple[PlanExclusive, ...] | UnsetType = UNSET
     if draw(st.integers(0, 2)) == 0:

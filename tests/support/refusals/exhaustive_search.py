@@ -9,16 +9,26 @@ from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import UNSET
 
 from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
 from tests.support.planning.interpod_checker import broken_rules
-from tests.support.planning.plan_checker import clash
+from tests.support.planning.plan_checker import clash, is_closed, shared_domains
 from tests.support.planning.static_filters_checker import passes
 
 replace = msgspec.structs.replace
 # Its kind, and Kind/namespace/name of its group; the kinds below have none.
 Requirement = tuple[str, str]
-OF_THE_TREE = ("reservation", "taint", "cordon", "selector", "volumes", "rules", "resources")
+OF_THE_TREE = (
+    "reservation",
+    "taint",
+    "cordon",
+    "selector",
+    "volumes",
+    "rules",
+    "otherTrees",
+    "resources",
+)
 
 
 def walk(group: PlanGroup) -> Iterator[PlanGroup]:
@@ -44,8 +54,14 @@ def all_requirements(request: PlanRequest) -> frozenset[Requirement]:
     return frozenset(
         [(kind, "") for kind in OF_THE_TREE]
         + [(minimum_kind(g), str(g.key)) for g in groups]
-        + [("topology", str(g.key)) for g in groups]
+        + [(kind, str(g.key)) for g in groups for kind in ("topology", "exclusive")]
     )
+
+
+def domain_keys(group: PlanGroup) -> tuple[str, ...]:
+    """Return the keys of which a group is in one domain."""
+    own = (group.exclusive.key,) if group.exclusive else ()
+    return (*group.topology, *(key for key in own if key not in group.topology))
 
 
 def fits(request: PlanRequest, dropped: frozenset[Requirement] = frozenset()) -> bool:
@@ -70,6 +86,9 @@ class _Search:
         self.exact = not any(rule.kind != "apart" for rule in self.rules)
         self.alone = replace(request, rules=self.rules)
         self.apart = replace(request, rules=tuple(r for r in self.rules if r.kind == "apart"))
+        self.strict = replace(request, root=self._strict(request.root))
+        self.exclusive = any(g.exclusive for g in walk(self.strict.root))
+        self.where: dict = {leaf.key: [] for leaf in self.leaves}
         self.capacity = [self._capacity(node) for node in request.nodes]
         self.ports = [list(node.host_ports) for node in request.nodes]
         self.claims = Counter(request.claims_in_use)
@@ -80,9 +99,16 @@ class _Search:
         self.slots = [(leaf, pods) for leaf in self.leaves for pods in self._classes(leaf)]
         self.twins = _twins(request.nodes)
 
+    def _strict(self, group: PlanGroup) -> PlanGroup:
+        """Return a group and those below it with the exclusive domains that are not dropped."""
+        groups = tuple(map(self._strict, group.groups))
+        kinds = ("topology", "exclusive")
+        shares = any((kind, str(group.key)) in self.dropped for kind in kinds)
+        return replace(group, groups=groups, exclusive=UNSET if shares else group.exclusive)
+
     def _chains(self, group: PlanGroup, above: tuple[PlanGroup, ...]):
         chain = (*above, group)
-        yield group.key, [g for g in chain if g.topology and ("topology", str(g.key)) not in self.dropped]  # fmt: skip
+        yield group.key, [g for g in chain if domain_keys(g) and ("topology", str(g.key)) not in self.dropped]  # fmt: skip
         for child in group.groups:
             yield from self._chains(child, chain)
 
@@ -110,6 +136,8 @@ class _Search:
             shape = replace(shape, node_selector=(), selectors=volumes)
         if "volumes" in self.kinds:
             shape = replace(shape, selectors=tuple(s for s in shape.selectors if not s.volume))
+        if "otherTrees" not in self.kinds and is_closed(self.request, node):
+            return False
         return passes(shape, changed) and not any(
             v.node == node.name and (v.uid == member.uid or (v.uid is None and v.shape == member.shape))
             for v in self.request.rejected_nodes
@@ -122,7 +150,7 @@ class _Search:
             for bound in leaf.bound:
                 for group in self.above[leaf.key]:
                     labels = nodes[bound.node].labels if bound.node in nodes else {}
-                    value = tuple(labels.get(key) for key in group.topology)
+                    value = tuple(labels.get(key) for key in domain_keys(group))
                     if None in value or self.domains.setdefault(group.key, value) != value:
                         return False
         self.domains = {key: [value, 1] for key, value in self.domains.items()}
@@ -150,6 +178,8 @@ class _Search:
             below = any(self.new[leaf.key] for leaf in walk(group))
             if (below or group is self.request.root) and not self._holds(group):
                 return False
+        if self.exclusive and shared_domains(self.strict, self.where):
+            return False
         return not self.rules or not broken_rules(self.alone, self.seats)
 
     def _leaf(self, number: int) -> bool:
@@ -208,7 +238,7 @@ class _Search:
         ):
             return None
         groups = self.above[leaf.key]
-        values = [(g.key, tuple(there.labels.get(k) for k in g.topology)) for g in groups]
+        values = [(g.key, tuple(there.labels.get(k) for k in domain_keys(g))) for g in groups]
         if any(None in v or self.domains.get(k, (v, 0))[0] != v for k, v in values):
             return None
         self.seats.append((number, there))
@@ -224,10 +254,12 @@ class _Search:
         for key, value in values:
             self.domains.setdefault(key, [value, 0])[1] += 1
         self.new[leaf.key] += 1
+        self.where[leaf.key].append(there.name)
         self.used[node] += 1
 
         def undo() -> None:
             self.seats.pop()
+            self.where[leaf.key].pop()
             self.new[leaf.key] -= 1
             self.used[node] -= 1
             for key, _ in values:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import UNSET
 
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import PodShape
@@ -24,6 +25,7 @@ from extender.core.planner.plan_types import (
 from tests.support.refusals.exhaustive_search import (
     Requirement,
     all_requirements,
+    domain_keys,
     fits,
     is_leaf,
     minimum_kind,
@@ -36,6 +38,7 @@ PARTS = {
     ("taint", "cordons"): "cordon",
     ("selector", "podRules"): "rules",
     ("selector", "volumes"): "volumes",
+    ("exclusive", "otherTrees"): "otherTrees",
 }
 
 
@@ -56,7 +59,9 @@ def faults(request: PlanRequest, refusal: Refusal) -> list[str]:
 
 
 def _requirement(conflict: Conflict) -> Requirement:
-    if conflict.kind in {"minCount", "minGroupCount", "topology"}:
+    if conflict.kind in {"minCount", "minGroupCount", "topology"} or (
+        conflict.kind == "exclusive" and not conflict.part
+    ):
         return conflict.kind, conflict.object
     return PARTS.get((conflict.kind, conflict.part), conflict.kind), ""
 
@@ -85,7 +90,7 @@ def _contradicting_bound(request: PlanRequest, topology: Conflict) -> Iterator[s
     group = next(g for g in walk(request.root) if str(g.key) == topology.object)
     labels = {node.name: node.labels for node in request.nodes}
     where = {
-        bound.pod: tuple(labels.get(bound.node, {}).get(key) for key in group.topology)
+        bound.pod: tuple(labels.get(bound.node, {}).get(key) for key in domain_keys(group))
         for leaf in walk(group)
         for bound in leaf.bound
     }
@@ -107,6 +112,10 @@ def changed(request: PlanRequest, change: Relaxation) -> PlanRequest:
             return replace(request, root=_with_minimum(request.root, str(change.groups[0]), change.minimum))  # fmt: skip
         case "topology":
             return replace(request, root=_without_topology(request.root, {str(g) for g in change.groups}))  # fmt: skip
+        case "exclusive" if not change.groups:
+            return replace(request, closed=UNSET)
+        case "exclusive":
+            return replace(request, root=_sharing(request.root, {str(g) for g in change.groups}))
         case "nodes":
             return replace(request, nodes=_with_added(request, change.added))
         case "reservation":
@@ -139,8 +148,16 @@ def _with_minimum(group: PlanGroup, key: str, minimum: int) -> PlanGroup:
 
 def _without_topology(group: PlanGroup, keys: set[str]) -> PlanGroup:
     groups = tuple(_without_topology(child, keys) for child in group.groups)
-    topology = () if str(group.key) in keys else group.topology
-    return replace(group, groups=groups, topology=topology)
+    if str(group.key) in keys:
+        group = replace(group, topology=(), exclusive=UNSET)
+    return replace(group, groups=groups)
+
+
+def _sharing(group: PlanGroup, keys: set[str]) -> PlanGroup:
+    groups = tuple(_sharing(child, keys) for child in group.groups)
+    if str(group.key) in keys:
+        group = replace(group, topology=domain_keys(group), exclusive=UNSET)
+    return replace(group, groups=groups)
 
 
 def _emptied(node: PlanNode) -> PlanNode:
@@ -217,7 +234,7 @@ def _weaker(request: PlanRequest, change: Relaxation) -> Iterator[str]:
                 rest = tuple(r for r in change.rules if r != rule)
                 if fits(changed(request, replace(change, rules=rest))):
                     yield f"rule {rule} is named without need"
-        case "topology" if len(change.groups) > 1:
+        case "topology" | "exclusive" if len(change.groups) > 1:
             for group in change.groups:
                 others = tuple(g for g in change.groups if g != group)
                 if fits(changed(request, replace(change, groups=others))):
@@ -229,7 +246,7 @@ def _weaker(request: PlanRequest, change: Relaxation) -> Iterator[str]:
 
 def _own_labels(request: PlanRequest) -> set[str]:
     """Return the keys that identify a node: the hostname, and what is different on every node and no topology constraint."""
-    asked = {key for group in walk(request.root) for key in group.topology}
+    asked = {key for group in walk(request.root) for key in domain_keys(group)}
     keys = {key for node in request.nodes for key in node.labels}
     own = set()
     for key in keys:

@@ -10,7 +10,7 @@ from extender.core.model.ids import NodeName
 from extender.core.planner.plan_types import Plan, PlanExclusive
 from extender.core.planner.planning import plan
 from tests.support.service.fakes import FakeCluster
-from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
+from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.unit.core.admit.test_plan_request import _holding, _request
 
 RACK = "net/rack"
@@ -21,9 +21,9 @@ def racks(count: int, gpu: int = 8):
     return [a_node(f"n{n}", {RACK: f"r{n}"}, gpu=gpu) for n in range(count)]
 
 
-def alone(name, pods=2, scope="Profile", namespace="default", metadata=None):
+def alone(name, pods=2, scope="Profile", namespace="default", metadata=None, **more):
     """Make a gang that has a rack alone."""
-    exclusive = {"key": RACK, "scope": scope}
+    exclusive = {"key": RACK, "scope": scope, **more}
     group = a_group(
         name,
         gang=pods,
@@ -147,3 +147,15 @@ def test_all_racks_taken_is_a_refusal_with_what_is_taken_and_what_would_help():
         "PodGroup default/g needs 2 pods in one net/rack; 2 of 2 domains of net/rack are taken (r0, r1); free: none",
     )
     assert "let PodGroup default/g share a net/rack with others" in verdict.relaxations
+
+
+def test_with_a_resource_all_pods_that_request_it_count():
+    """Those of no group, too; other pods may be there, such as those of a DaemonSet."""
+    others = [
+        a_pod("lone", node="n0", requests={GPU: 1}),
+        a_pod("agent", node="n1", requests={"cpu": 1}),
+    ]
+    cluster = FakeCluster(*racks(2), *alone("g", resource=GPU), *others)
+    assert taken(cluster, "g") == ("r0",)
+    placed_on(cluster, "g", "n1")
+    assert taken(cluster, "g") == ("r0",)

@@ -19,7 +19,7 @@ GUIDES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", GUIDES)
+@pytest.mark.parametrize("name", [*GUIDES, "exclusive-domains"])
 async def test_the_tree_in_the_guide_is_what_is_printed(name, tmp_path, monkeypatch):
     """The manifests of the page, saved under the names there, are planned as the page has it."""
     document = DocumentOutputs(f"how-to/{name}.md", "gang-extender plan")

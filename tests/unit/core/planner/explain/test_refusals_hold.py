@@ -8,6 +8,7 @@ from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import plan_checker
+from tests.support.planning.random_trees import exclusive
 from tests.support.refusals.crowded_clusters import refused_requests
 from tests.support.refusals.refusal_checker import faults
 
@@ -36,4 +37,11 @@ def test_refusals_hold(request_):
 @given(refused_requests(ruled=True))
 def test_refusals_with_rules_between_pods_hold(request_):
     """The same with affinity, anti-affinity and spread."""
+    _explained(request_)
+
+
+@examples(800, quick=60, **SEEDED)
+@given(refused_requests().flatmap(exclusive))
+def test_refusals_with_exclusive_domains_hold(request_):
+    """The same with groups that have a domain alone, and domains that other trees have."""
     _explained(request_)

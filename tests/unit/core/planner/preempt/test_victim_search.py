@@ -18,7 +18,7 @@ from extender.core.planner.preempt.victim_search import NoPreemption, Preemption
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker, spec_vectors
 from tests.support.planning.brute_force_planner import best_total
-from tests.support.planning.random_trees import crowded
+from tests.support.planning.random_trees import crowded, exclusive
 from tests.support.victims.full_clusters import full_clusters
 
 UNKNOWN = CheapestVictims(None, {}, proved=False, steps=0)
@@ -117,6 +117,13 @@ def test_no_set_is_cheaper_where_gangs_fill_the_cluster(request_):
 @given(crowded(rules_=True))
 def test_agrees_where_pods_have_rules(request_):
     """The same with rules between pods: affinity, anti-affinity and spread are judged on what is left of their counts."""
+    _agree(request_)
+
+
+@examples(200, quick=30, suppress_health_check=list(HealthCheck))
+@given(crowded().flatmap(exclusive))
+def test_agrees_where_groups_have_domains_alone(request_):
+    """Evictions empty no domain that others have, and the members of two exclusive groups share none."""
     _agree(request_)
 
 
