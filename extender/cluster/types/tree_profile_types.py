@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from extender.cluster.types.common_types import KubernetesObject, Part
-from extender.core.workloads.tree_policy import Disruption, GangMode, NativeGroups
+from extender.core.workloads.tree_policy import Disruption, GangMode, NativeGroups, TopologySource
 
 
 class ProfileTopology(Part, frozen=True, kw_only=True):
@@ -13,6 +13,8 @@ class ProfileTopology(Part, frozen=True, kw_only=True):
     leaf: str = ""
     root_preferred: tuple[str, ...] = ()
     leaf_preferred: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
+    read_from: tuple[TopologySource, ...] = ()
 
 
 class KindProfile(Part, frozen=True, kw_only=True):

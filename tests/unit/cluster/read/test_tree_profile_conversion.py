@@ -21,7 +21,8 @@ spec:
   kinds:
     - kind: JobSet
       gang: per-replicated-job
-      topology: {root: net/block, leaf: net/rack, rootPreferred: [net/row], leafPreferred: [a, b]}
+      topology: {root: net/block, leaf: net/rack, rootPreferred: [net/row], leafPreferred: [a, b],
+                 levels: [net/rack, net/block], readFrom: [Kueue]}
       disruptionMode: single
       nativeGroups: Adopt
     - {kind: Job, enabled: false}
@@ -44,6 +45,8 @@ def test_each_field_is_read() -> None:
                 leaf_topology="net/rack",
                 root_preferred=("net/row",),
                 leaf_preferred=("a", "b"),
+                levels=("net/rack", "net/block"),
+                read_topology=("Kueue",),
                 disruption_mode="single",
                 native_groups="Adopt",
             ),
@@ -72,6 +75,8 @@ def test_a_profile_without_kinds_is_the_default(spec: Any) -> None:
         ([{"kind": "Job", "topology": {"leafPreferred": ["/"]}}], r"kinds\[0\]\.topology\.leafPreferred: '/' is not the key"),
         ([{"kind": "Job", "topology": {"leafPreferred": [*"abcde"]}}], r"leafPreferred: 5 keys, at most 4"),
         ([{"kind": "Job", "topology": {"rootPreferred": [*"aba"]}}], r"rootPreferred: a, b, a has a key twice"),
+        ([{"kind": "PodGang", "topology": {"readFrom": ["Kueue"]}}], r"topology\.readFrom: 'Kueue' is not for PodGang"),
+        ([{"kind": "Job", "topology": {"readFrom": ["Volcano"]}}], r"topology\.readFrom.*\"Volcano\""),
         ([{"gang": "all"}], r"training.*spec\.kinds\[0\].*kind"),
     ],
 )  # fmt: skip
