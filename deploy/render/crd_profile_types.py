@@ -19,8 +19,8 @@ from deploy.render.crd_group_types import (
     no_repetition,
 )
 from extender.core.workloads.kind_table import BY_KIND, KINDS
+from extender.core.workloads.tree_policy import LEVELS_MAX, GangMode, NativeGroups, TopologySource
 from extender.core.workloads.tree_policy import Disruption as DisruptionWord
-from extender.core.workloads.tree_policy import GangMode, NativeGroups
 
 
 def _one_of(description: str, *words: str) -> Meta:
@@ -58,6 +58,28 @@ class ProfileTopology(Struct, rename="camel"):
     leaf: TopologyKey | UnsetType = UNSET
     root_preferred: PreferredKeys | UnsetType = UNSET
     leaf_preferred: PreferredKeys | UnsetType = UNSET
+    levels: (
+        Annotated[
+            list[TopologyKey],
+            Meta(
+                max_length=LEVELS_MAX,
+                description="Node labels, the narrowest first: a key that Grove or Kueue prefers is followed by those after it.",
+                extra_json_schema={"x-kubernetes-list-type": "atomic"},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    read_from: (
+        Annotated[
+            list[Annotated[str, _one_of("A project.", *get_args(TopologySource))]],
+            Meta(
+                max_length=4,
+                description="Projects whose annotations of pod templates ask for a topology, too.",
+                extra_json_schema={"x-kubernetes-list-type": "set"},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class ProfileExclusive(Struct):

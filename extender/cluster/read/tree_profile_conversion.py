@@ -7,7 +7,9 @@ from extender.cluster.types.group_types import ExclusiveEntry
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import PREFERRED_MAX, ExclusiveDomain
 from extender.core.workloads.kind_table import BY_KIND
-from extender.core.workloads.tree_policy import KindPolicy, TreeProfile, is_label_key
+from extender.core.workloads.tree_policy import LEVELS_MAX, KindPolicy, TreeProfile, is_label_key
+
+_NO_POD_SETS = ("DisaggregatedSet", "PodGang")
 
 
 def profile_of(profile: api.TreeProfile) -> TreeProfile:
@@ -35,17 +37,18 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
             )
             text = f"{entry.native_groups!r} is not for {entry.kind}, whose controller makes no groups; it is for {able}"
             raise BadInput(f"{field}.nativeGroups: {text}")
+        if entry.topology.read_from and entry.kind in _NO_POD_SETS:
+            text = f"{entry.topology.read_from[0]!r} is not for {entry.kind}, of which Kueue reads no topology"
+            raise BadInput(f"{field}.topology.readFrom: {text}; leave it out")
         kinds[entry.kind] = KindPolicy(
             enabled=entry.enabled,
             gang=entry.gang,
             root_topology=entry.topology.root,
             leaf_topology=entry.topology.leaf,
-            root_preferred=_preferred(
-                f"{field}.topology.rootPreferred", entry.topology.root_preferred
-            ),
-            leaf_preferred=_preferred(
-                f"{field}.topology.leafPreferred", entry.topology.leaf_preferred
-            ),
+            root_preferred=_keys(f"{field}.topology.rootPreferred", entry.topology.root_preferred),
+            leaf_preferred=_keys(f"{field}.topology.leafPreferred", entry.topology.leaf_preferred),
+            levels=_keys(f"{field}.topology.levels", entry.topology.levels, LEVELS_MAX),
+            read_topology=entry.topology.read_from,
             root_exclusive=_exclusive(f"{field}.exclusive.root.key", entry.exclusive.root),
             leaf_exclusive=_exclusive(f"{field}.exclusive.leaf.key", entry.exclusive.leaf),
             disruption_mode=entry.disruption_mode,
@@ -62,12 +65,12 @@ def _exclusive(field: str, entry: ExclusiveEntry | None) -> ExclusiveDomain | No
     return ExclusiveDomain(entry.key, entry.scope, entry.resource)
 
 
-def _preferred(field: str, keys: tuple[str, ...]) -> tuple[str, ...]:
+def _keys(field: str, keys: tuple[str, ...], most: int = PREFERRED_MAX) -> tuple[str, ...]:
     for key in keys:
         if not is_label_key(key):
             raise BadInput(f"{field}: {key!r} is not the key of a node label, such as net/rack")
-    if len(keys) > PREFERRED_MAX:
-        raise BadInput(f"{field}: {len(keys)} keys, at most {PREFERRED_MAX}; leave out the widest")
+    if len(keys) > most:
+        raise BadInput(f"{field}: {len(keys)} keys, at most {most}; leave out the widest")
     if len({*keys}) < len(keys):
         text = f"{', '.join(keys)} has a key twice; name each once, the narrowest first"
         raise BadInput(f"{field}: {text}")

@@ -49,6 +49,8 @@ from extender.core.workloads.tree_policy import (
     TreePolicy,
     TreeProfile,
     TreeRefusal,
+    from_level,
+    is_label_key,
     read_policy,
     refusal_of,
 )
@@ -56,6 +58,7 @@ from extender.core.workloads.workload_kind import Notice, WorkloadKind, Workload
 from extender.core.workloads.workload_object import (
     MIN_ANNOTATION,
     PARENT_ANNOTATION,
+    TOPOLOGY_ANNOTATION,
     WorkloadObject,
     pod_templates,
 )
@@ -126,7 +129,7 @@ def _invalid_min(workload: WorkloadObject, text: str) -> InvalidPolicy:
 
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
-TABLE_VERSION = 5
+TABLE_VERSION = 6
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -216,6 +219,9 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     try:
         plan = workload_parts(kind, request, policy)
         roots = with_minima(workload, plan.roots, policy)
+        annotated = TOPOLOGY_ANNOTATION in (request.owner or workload).annotations
+        if "Kueue" in _kind_policy(request).read_topology and not annotated:
+            roots = tuple(_with_podsets(workload, root, policy) for root in roots)
         groups = _groups(workload, roots, policy)
     except InvalidPolicy as invalid:
         return _refused(kind, request, policy, invalid.refusal)
@@ -359,6 +365,50 @@ def _basic(
 
 def _invalid(workload: WorkloadObject, reason: str, field: str, text: str) -> InvalidPolicy:
     return InvalidPolicy(refusal_of(workload, reason, field, text))
+
+
+# --- the topology that Kueue reads
+
+_KUEUE = "kueue.x-k8s.io/podset-"
+_PODSET_WORDS = ("required", "preferred", "slice-required")
+
+
+def _with_podsets(source: WorkloadObject, part: Part, policy: TreePolicy) -> Part:
+    """Return a part with the topology that the annotations of its pod templates ask for, which Kueue reads.
+
+    A pod set of Kueue is a part with a role: its pods have one template.
+
+    Raises:
+        InvalidPolicy: An annotation cannot be read, or asks for slices.
+    """
+    if isinstance(part, Composite) and not part.role:
+        children = tuple(_with_podsets(source, child, policy) for child in part.children)
+        return msgspec.structs.replace(part, children=children)
+    required, preferred = _podset(source, leaves_of(part), policy)
+    return msgspec.structs.replace(
+        part, topology=part.topology or required, preferred=part.preferred or preferred
+    )
+
+
+def _podset(
+    source: WorkloadObject, leaves: Iterable[Leaf], policy: TreePolicy
+) -> tuple[str, tuple[str, ...]]:
+    """Return the required key of a pod set, or an empty string, and the preferred ones."""
+    annotations: dict[str, str] = {}
+    for template in (t for leaf in leaves for t in (*leaf.leading, leaf.template)):
+        annotations |= (template.get("metadata") or {}).get("annotations") or {}
+    keys = {word: annotations.get(f"{_KUEUE}{word}-topology", "") for word in _PODSET_WORDS}
+    for word, key in keys.items():
+        text = ""
+        if key and not is_label_key(key):
+            text = f"{key!r} is not the key of a node label, such as topology.kubernetes.io/zone"
+        elif key and word == "slice-required":
+            text = f"{key!r}: slices are not possible; make a workload of each slice, or leave Kueue out of topology.readFrom of the TreeProfile"
+        if text:
+            field = f"the pod template, metadata.annotations[{_KUEUE}{word}-topology]"
+            raise _invalid(source, "InvalidAnnotation", field, text)
+    preferred = keys["preferred"]
+    return keys["required"], from_level(preferred, policy.levels) if preferred else ()
 
 
 # --- groups

@@ -26,6 +26,8 @@ from extender.core.workloads.workload_object import (
 GangMode = Literal["all", "per-replicated-job", "per-job"]
 Disruption = Literal["single", "all"]
 NativeGroups = Literal["Ignore", "Adopt"]
+TopologySource = Literal["Kueue"]  # whose annotations of pod templates are read
+LEVELS_MAX = 16
 
 _LABEL_KEY = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -66,6 +68,9 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     # the domain that the tree, or such a leaf, has alone
     root_exclusive: ExclusiveDomain | None = None
     leaf_exclusive: ExclusiveDomain | None = None
+    # node labels, narrowest first: the key that another project prefers is followed by those after it
+    levels: tuple[str, ...] = ()
+    read_topology: tuple[TopologySource, ...] = ()
     disruption_mode: Disruption = "all"  # of gangs
     # what becomes of the groups that the controller of a workload with a scheduling block makes
     native_groups: NativeGroups = "Ignore"
@@ -95,6 +100,7 @@ class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
     leaf_preferred: tuple[str, ...]
     root_exclusive: ExclusiveDomain | None
     leaf_exclusive: ExclusiveDomain | None
+    levels: tuple[str, ...]
     disruption_mode: Disruption
     minima: Mapping[str, int]  # by role; "" is the only role of the workload
     workload: str  # name of a Workload of the user's; empty: none
@@ -135,6 +141,7 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
         leaf_preferred=leaf[1],
         root_exclusive=exclusive.get("root", kind.root_exclusive),
         leaf_exclusive=exclusive.get("leaf", kind.leaf_exclusive),
+        levels=kind.levels,
         disruption_mode=kind.disruption_mode,
         minima=_minima(workload),
         workload=_object_name(workload, WORKLOAD_ANNOTATION),
@@ -174,6 +181,12 @@ def _exclusive(workload: WorkloadObject, level: str, text: str) -> ExclusiveDoma
     else:
         return ExclusiveDomain(key)
     raise _invalid(workload, EXCLUSIVE_ANNOTATION, problem)
+
+
+def from_level(key: str, levels: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a preferred key of another project as it means it: that level, then the wider ones of `levels`."""
+    wider = levels[levels.index(key) + 1 :] if key in levels else ()
+    return (key, *wider)[:PREFERRED_MAX]
 
 
 def is_label_key(text: str) -> bool:

@@ -40,6 +40,7 @@ _PROFILES: dict[str, st.SearchStrategy[TreeProfile | None]] = {
             leaf_topology=st.sampled_from(["", "net/rack"]),
             root_preferred=st.sampled_from([(), ("net/block", "net/row")]),
             leaf_preferred=st.sampled_from([(), ("net/rack", "net/block")]),
+            read_topology=st.sampled_from([(), ("Kueue",)]),
             disruption_mode=st.sampled_from(["all", "single"]),
         ),
     ),

@@ -128,7 +128,7 @@ def existing(result: CompiledTree) -> tuple[ExistingGroup, ...]:
 def drawn(result: CompiledTree) -> list[str]:
     """Return the groups as lines: indented below their parent, `+` in front of composites, then minimum and policy.
 
-    An example is `  x-worker-0: gang 4, all, in net/rack`.
+    An example is `  x-worker-0: gang 4, all, in net/block, ~net/rack`.
     """
     assert result.outcome in ("compiled", "basic"), result
     depth: dict[str, int] = {}
@@ -148,6 +148,8 @@ def _line(group: GroupSpec) -> str:
         words.append("all")
     if group.topology:
         words.append(f"in {group.topology}")
+    if group.preferred:
+        words.append(f"~{'~'.join(group.preferred)}")
     if group.priority_class:
         words.append(group.priority_class)
     return ", ".join(words)

@@ -15,6 +15,7 @@ from extender.core.workloads.tree_policy import (
     InvalidPolicy,
     TreePolicy,
     TreeRefusal,
+    from_level,
     is_label_key,
     refusal_of,
 )
@@ -31,9 +32,8 @@ Item = Mapping[str, Any]
 
 
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy
     groups = _items(workload, "podgroups")
-    leaves = {str(group["name"]): _leaf(workload, group) for group in groups}
+    leaves = {str(group["name"]): _leaf(workload, group, policy) for group in groups}
     _check_shape(workload, leaves.values(), observed)
     children: list[Part] = []
     inner: dict[str, Composite] = {}
@@ -47,6 +47,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
                 children=tuple(leaves[name] for name in names),
                 minimum=len(names),
                 topology=_required(config),
+                preferred=_preferred(config, policy),
             )
             children.append(composite)
             inner.update(dict.fromkeys(names, composite))
@@ -59,6 +60,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         children=tuple(children),
         minimum=len(children),
         topology=_required(workload.spec),
+        preferred=_preferred(workload.spec, policy),
     )
     return WorkloadParts(roots=(root,), notices=tuple(_notices(workload)))
 
@@ -67,7 +69,7 @@ def _items(workload: WorkloadObject, field: str) -> tuple[Item, ...]:
     return tuple(workload.spec.get(field) or ())
 
 
-def _leaf(workload: WorkloadObject, group: Item) -> Leaf:
+def _leaf(workload: WorkloadObject, group: Item, policy: TreePolicy) -> Leaf:
     minimum = max(0, number(group, "minReplicas", 1))
     pods = max(1, minimum, len(group.get("podReferences") or ()))
     its_class = workload.spec.get("priorityClassName")
@@ -79,6 +81,7 @@ def _leaf(workload: WorkloadObject, group: Item) -> Leaf:
         minimum=minimum or BASIC,
         template={"spec": {"priorityClassName": its_class}} if its_class else {},
         topology=_required(group),
+        preferred=_preferred(group, policy),
     )
 
 
@@ -107,6 +110,12 @@ def _required(item: Item) -> str:
     return _pack(item, "required")
 
 
+def _preferred(item: Item, policy: TreePolicy) -> tuple[str, ...]:
+    """Return the preferred keys: Grove means the one that it names, then the wider ones."""
+    key = _pack(item, "preferred")
+    return from_level(key, policy.levels) if is_label_key(key) else ()
+
+
 def _constrained(workload: WorkloadObject) -> Iterable[tuple[str, Item]]:
     """Yield each place that may have a topology constraint."""
     yield "spec", workload.spec
@@ -117,10 +126,11 @@ def _constrained(workload: WorkloadObject) -> Iterable[tuple[str, Item]]:
 
 def _notices(workload: WorkloadObject) -> Iterable[Notice]:
     for place, item in _constrained(workload):
-        if preferred := _pack(item, "preferred"):
+        preferred = _pack(item, "preferred")
+        if preferred and not is_label_key(preferred):
             text = (
                 f"{workload}: {place}.topologyConstraint.packConstraint.preferred: {preferred!r} is not used; "
-                "only required topologies are"
+                "it is not the key of a node label, such as topology.kubernetes.io/zone"
             )
             yield Notice(reason="PreferredTopologyDropped", message=text)
 

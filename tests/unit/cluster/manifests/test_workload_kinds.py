@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from extender.cluster.manifests.manifest_loader import load
+from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.model.pod_groups import build_forest
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.workload_object import GROUP_LABEL, LEAF_LABEL, TREE_LABEL
@@ -173,6 +174,23 @@ def test_an_example_has_the_label_and_no_group(name, kind) -> None:
     assert found.pods
     assert not forest.orphans
     assert not any(tree.problems for tree in forest.trees.values())
+
+
+def test_the_example_of_preferred_keys_has_each_form() -> None:
+    """The annotation without and with a required key, and a group that is written by hand."""
+    found = load([str(EXAMPLES / "cluster.yaml")], [str(EXAMPLES / "preferred.yaml")])
+    assert (found.warnings, found.refused) == ((), ())
+    view = found.world.view
+    rack, block = "topology.example.com/rack", "topology.example.com/block"
+    wishes = {group.key.name: (group.topology, group.preferred) for group in view.groups.values()}
+    assert {name.partition("-")[0]: wish for name, wish in wishes.items()} == {
+        "pretrain": ((), (rack, block)),
+        "finetune": ((block,), (rack,)),
+        "evaluate": ((), ("kubernetes.io/hostname", rack)),
+    }
+    labels = NodeLabels(view.nodes)
+    forest = build_forest(view.groups, {k: pods.values() for k, pods in view.members.items()})
+    assert not any(collect_warnings(view, tree, labels) for tree in forest.trees.values())
 
 
 def test_each_kind_that_is_planned_from_its_file_has_an_example() -> None:

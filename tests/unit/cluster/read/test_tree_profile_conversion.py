@@ -22,7 +22,8 @@ spec:
   kinds:
     - kind: JobSet
       gang: per-replicated-job
-      topology: {root: net/block, leaf: net/rack, rootPreferred: [net/row], leafPreferred: [a, b]}
+      topology: {root: net/block, leaf: net/rack, rootPreferred: [net/row], leafPreferred: [a, b],
+                 levels: [net/rack, net/block], readFrom: [Kueue]}
       exclusive: {leaf: {key: net/rack, scope: Namespace}}
       disruptionMode: single
       nativeGroups: Adopt
@@ -47,6 +48,8 @@ def test_each_field_is_read() -> None:
                 root_preferred=("net/row",),
                 leaf_preferred=("a", "b"),
                 leaf_exclusive=ExclusiveDomain("net/rack", "Namespace"),
+                levels=("net/rack", "net/block"),
+                read_topology=("Kueue",),
                 disruption_mode="single",
                 native_groups="Adopt",
             ),
@@ -75,6 +78,8 @@ def test_a_profile_without_kinds_is_the_default(spec: Any) -> None:
         ([{"kind": "Job", "topology": {"leafPreferred": ["/"]}}], r"kinds\[0\]\.topology\.leafPreferred: '/' is not the key"),
         ([{"kind": "Job", "topology": {"leafPreferred": [*"abcde"]}}], r"leafPreferred: 5 keys, at most 4"),
         ([{"kind": "Job", "topology": {"rootPreferred": [*"aba"]}}], r"rootPreferred: a, b, a has a key twice"),
+        ([{"kind": "PodGang", "topology": {"readFrom": ["Kueue"]}}], r"topology\.readFrom: 'Kueue' is not for PodGang"),
+        ([{"kind": "Job", "topology": {"readFrom": ["Volcano"]}}], r"topology\.readFrom.*\"Volcano\""),
         ([{"gang": "all"}], r"training.*spec\.kinds\[0\].*kind"),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from extender.core.workloads.kind_table import leaf_of_pod
+from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 from tests.support.planning.controller_records import labels_of, record
 from tests.support.planning.workload_builders import compiled, drawn, existing, workload
 
@@ -109,16 +110,32 @@ def test_its_own_topology_comes_before_the_annotation():
     ]
 
 
-def test_preferred_topologies_are_dropped_with_a_notice():
-    found = podgang(
-        {"name": "a", "minReplicas": 1} | constraint("net/rack", "kubernetes.io/hostname")
-    )
-    result = compiled(found)
+def test_preferred_topologies_are_preferred_keys():
+    """Grove means the level that it names, then the wider ones: those of the profile after it."""
+    group = {"name": "a", "minReplicas": 1} | constraint("net/block", "kubernetes.io/hostname")
+    config = {"name": "c", "podGroupNames": ["a"]} | constraint("", "net/rack")
+    found = podgang(group, topologyConstraintGroupConfigs=[config], **constraint("", "net/zone"))
+    assert drawn(compiled(found)) == [
+        "+serve-0: gang 1, all, ~net/zone",
+        "  +serve-0-c: gang 1, all, ~net/rack",
+        "    a: gang 1, all, in net/block, ~kubernetes.io/hostname",
+    ]
+    levels = ("kubernetes.io/hostname", "net/rack", "net/block", "net/zone", "net/region")
+    profile = TreeProfile(name="p", kinds={"PodGang": KindPolicy(levels=levels)})
+    assert drawn(compiled(found, profile=profile)) == [
+        "+serve-0: gang 1, all, ~net/zone~net/region",
+        "  +serve-0-c: gang 1, all, ~net/rack~net/block~net/zone~net/region",
+        "    a: gang 1, all, in net/block, ~kubernetes.io/hostname~net/rack~net/block~net/zone",
+    ]
+
+
+def test_a_preferred_topology_that_is_no_label_key_is_dropped_with_a_notice():
+    result = compiled(podgang({"name": "a", "minReplicas": 1} | constraint("net/rack", "a rack")))
     assert drawn(result)[1] == "  a: gang 1, all, in net/rack"
     (notice,) = result.notices
     assert notice.reason == "PreferredTopologyDropped"
     assert (
-        "spec.podgroups[0].topologyConstraint.packConstraint.preferred: 'kubernetes.io/hostname'"
+        "spec.podgroups[0].topologyConstraint.packConstraint.preferred: 'a rack' is not used"
         in notice.message
     )
 

@@ -388,3 +388,74 @@ def test_a_leaf_that_is_the_root_has_the_keys_of_both_levels():
     )
     (group,) = compiled(job(4), profile=TreeProfile(name="p", kinds={"Job": profile})).groups
     assert group.preferred == ("net/rack", "net/block", "net/row", "net/zone")
+
+
+# --- topology that Kueue reads
+
+KUEUE = KindPolicy(read_topology=("Kueue",), levels=("net/rack", "net/block", "net/zone"))
+
+
+def podset(**keys):
+    """Return a pod template with annotations of Kueue: `required`, `preferred`, `slice_required`."""
+    names = {key.replace("_", "-"): value for key, value in keys.items()}
+    annotations = {f"kueue.x-k8s.io/podset-{key}-topology": value for key, value in names.items()}
+    return {"metadata": {"annotations": annotations}, "spec": {"containers": []}}
+
+
+def placed_as_kueue(found, *uses):
+    return compiled(found, *uses, profile=TreeProfile(name="p", kinds={found.kind: KUEUE}))
+
+
+def test_a_pod_set_has_the_topology_of_its_template():
+    """Where the profile reads it; the key that is preferred, then the wider ones of the profile."""
+    found = job(4, template=podset(preferred="net/block"))
+    assert [group.preferred for group in placed_as_kueue(found).groups] == [
+        ("net/block", "net/zone")
+    ]
+    assert [group.preferred for group in compiled(found).groups] == [()]
+    (group,) = placed_as_kueue(job(4, template=podset(required="net/block"))).groups
+    assert (group.topology, group.preferred) == ("net/block", ())
+    ours = {"gang-extender.dev/topology": "leaf=net/row"}
+    (group,) = placed_as_kueue(
+        job(4, template=podset(required="net/block"), annotations=ours)
+    ).groups
+    assert group.topology == "net/row"
+
+
+def test_a_pod_set_of_several_groups_is_the_composite_above_them():
+    """A ReplicatedJob is one pod set, whatever number of Jobs it has."""
+    spec = {"template": podset(required="net/block")}
+    alone = jobset(replicated("a", replicas=2, parallelism=2, spec=spec))
+    groups = placed_as_kueue(alone).groups
+    assert [(group.kind, group.topology) for group in groups] == [
+        ("CompositePodGroup", "net/block"),
+        ("PodGroup", ""),
+        ("PodGroup", ""),
+    ]
+    beside = jobset(replicated("a", parallelism=2, spec=spec), replicated("b", parallelism=2))
+    assert [group.topology for group in placed_as_kueue(beside).groups] == ["", "net/block", ""]
+    several = jobset(replicated("a", replicas=2, parallelism=2, spec=spec), replicated("b"))
+    assert [group.topology for group in placed_as_kueue(several).groups] == [
+        "",
+        "net/block",
+        "",
+        "",
+        "",
+    ]
+    replicas = lws(workerTemplate=podset(preferred="net/rack"), size=4)
+    trees = placed_as_kueue(replicas, use("serve-0-a", 4), use("serve-1-a", 4)).groups
+    assert [group.preferred for group in trees] == [("net/rack", "net/block", "net/zone")] * 2
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (job(2, template=podset(required="a rack")), "podset-required-topology]: 'a rack' is not the key of a node label"),
+        (job(2, template=podset(slice_required="net/rack")), "podset-slice-required-topology]: 'net/rack': slices are not possible"),
+    ],
+)  # fmt: skip
+def test_a_pod_set_that_cannot_have_its_topology_is_refused(found, words):
+    """A constraint is never dropped in silence."""
+    result = placed_as_kueue(found)
+    assert (result.outcome, result.refusal.reason) == ("refused", "InvalidAnnotation")
+    assert words in result.refusal.message
