@@ -453,7 +453,13 @@ class Service:
         path = self.settings.node_groups
         groups = node_groups(read_node_groups(path), f"node groups {path}") if path else ()
         plans = PlanService(
-            self.cluster, self.leader, self.barriers, clock, self.worker.run, answer_plan_request
+            self.cluster,
+            self.leader,
+            self.barriers,
+            clock,
+            self.worker.run,
+            answer_plan_request,
+            self.settings.topology_keys,
         )
         labels = ObjectLabels(self.cluster, self.cluster.workloads)
         query_handlers = (

@@ -58,7 +58,7 @@ from extender.ports.written_names import (
     REPORTER,
 )
 from extender.ports.written_names import LOG_HEAD_CONFIGMAP as LOG_END_NAME
-from extender.queries.log.reports import catalogue
+from extender.queries.log.reports import LIVE_REPORTS, REPORTS, catalogue
 from extender.store import schema_migration
 from extender.store.log.event_codec import TYPES, VERSIONS, Row
 from extender.telemetry import METRICS
@@ -233,7 +233,7 @@ def _operation(name: str, operation: Json) -> Iterator[str]:
 def reports() -> list[str]:
     """Return the reports and their columns, in the order in which they are shown."""
     lines: list[str] = []
-    for report in catalogue():
+    for report in catalogue({**REPORTS, **LIVE_REPORTS}):
         lines.append(f"{report.name}{_about(report.description)}")
         lines += [f"{report.name}.{name}{_about(text)}" for name, text in report.columns.items()]
         lines += [f"{report.name} does not know: {report.limitations}", ""]

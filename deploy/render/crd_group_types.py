@@ -11,11 +11,11 @@ is not being deleted; values that two objects must share) are checked at runtime
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from extender.core.model.pod_groups import CHILDREN_MAX
+from extender.core.model.pod_groups import CHILDREN_MAX, PREFERRED_MAX, ExclusiveScope
 
 LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -123,15 +123,52 @@ class CompositePolicy(Struct, rename="camel"):
     gang: CompositeGangPolicy | UnsetType = UNSET
 
 
+TopologyKey = Annotated[str, Meta(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
+PreferredKeys = Annotated[
+    list[TopologyKey],
+    Meta(
+        max_length=PREFERRED_MAX,
+        description="Node labels, the narrowest first: the whole group within one value of the first that can be.",
+        # the order counts: the items of a set could be put into another one
+        extra_json_schema={"x-kubernetes-list-type": "atomic"},
+    ),
+]
+
+
+def no_repetition(field: str) -> Rule:
+    """Return the rule that a list of preferred keys has each once."""
+    rule = (
+        f"!has(self.{field}) || self.{field}.all(key, self.{field}.exists_one(other, other == key))"
+    )
+    return Rule(rule, f"{field} has a key twice; name each once, the narrowest first")
+
+
 class TopologyConstraint(Struct):
     """Keep the whole group within one value of a node label."""
 
-    key: Annotated[str, Meta(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
+    key: TopologyKey
+
+
+class Exclusive(Struct):
+    """Keep the whole group within one value of a node label that no other tree of the scope has pods in."""
+
+    key: TopologyKey
+    scope: (
+        Annotated[
+            str,
+            Meta(
+                description="Which other trees: of the same TreeProfile, of the namespace, or all; unset is Profile.",
+                extra_json_schema={"enum": list(get_args(ExclusiveScope))},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class Constraints(Struct):
-    """Constraints on the nodes of the whole group."""
+    """Constraints on the nodes of the whole group; `preferred` are wishes, which refuse no placement."""
 
+    RULES: ClassVar = (no_repetition("preferred"),)
     topology: (
         Annotated[
             list[TopologyConstraint],
@@ -139,6 +176,8 @@ class Constraints(Struct):
         ]
         | UnsetType
     ) = UNSET
+    preferred: PreferredKeys | UnsetType = UNSET
+    exclusive: Exclusive | UnsetType = UNSET
 
 
 class Disruption(Struct):

@@ -10,7 +10,14 @@ from typing import Annotated, ClassVar, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from deploy.render.crd_group_types import LABEL_KEY_PATTERN, Rule, keyed_by
+from deploy.render.crd_group_types import (
+    Exclusive,
+    PreferredKeys,
+    Rule,
+    TopologyKey,
+    keyed_by,
+    no_repetition,
+)
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.tree_policy import Disruption as DisruptionWord
 from extender.core.workloads.tree_policy import GangMode, NativeGroups
@@ -43,14 +50,21 @@ def _rules_of_native_groups() -> tuple[Rule, ...]:
     return (Rule(rule, f"nativeGroups Adopt is for {', '.join(kinds)}"),)
 
 
-TopologyKey = Annotated[str, Meta(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
-
-
-class ProfileTopology(Struct):
+class ProfileTopology(Struct, rename="camel"):
     """Node labels: the whole tree, and each leaf with more than one pod, within one value."""
 
+    RULES: ClassVar = (no_repetition("rootPreferred"), no_repetition("leafPreferred"))
     root: TopologyKey | UnsetType = UNSET
     leaf: TopologyKey | UnsetType = UNSET
+    root_preferred: PreferredKeys | UnsetType = UNSET
+    leaf_preferred: PreferredKeys | UnsetType = UNSET
+
+
+class ProfileExclusive(Struct):
+    """The domain that the whole tree, and each leaf with more than one pod, has alone."""
+
+    root: Exclusive | UnsetType = UNSET
+    leaf: Exclusive | UnsetType = UNSET
 
 
 class KindProfile(Struct, rename="camel", kw_only=True):
@@ -66,6 +80,7 @@ class KindProfile(Struct, rename="camel", kw_only=True):
         | UnsetType
     ) = UNSET
     topology: ProfileTopology | UnsetType = UNSET
+    exclusive: ProfileExclusive | UnsetType = UNSET
     disruption_mode: (
         Annotated[
             str,

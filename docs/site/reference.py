@@ -20,7 +20,7 @@ from extender import settings
 from extender.cli.main import COMMANDS, imported_command
 from extender.http.v1.openapi import document
 from extender.http.web.server import OPERATIONS
-from extender.queries.log.reports import catalogue
+from extender.queries.log.reports import LIVE_REPORTS, REPORTS, catalogue
 from extender.store.log.event_codec import TYPES, VERSIONS
 from extender.telemetry import Metrics
 
@@ -209,7 +209,7 @@ def database_page() -> Iterator[str]:
 
 def reports_page() -> Iterator[str]:
     """Yield a section per report."""
-    for report in catalogue():
+    for report in catalogue({**REPORTS, **LIVE_REPORTS}):
         yield from (f"## {report.name}", "", _text(report.description), "")
         rows = [(f"`{name}`", text) for name, text in report.columns.items()]
         yield from (*_table(("column", "meaning"), rows), "", _text(report.limitations), "")

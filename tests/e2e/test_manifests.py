@@ -313,6 +313,18 @@ BAD = {
         ),
         "requiredGroups[0]",
     ),
+    "a preferred key twice": (
+        a_group(schedulingConstraints={"preferred": ["net/rack", "net/block", "net/rack"]}),
+        "preferred has a key twice",
+    ),
+    "too many preferred keys": (
+        a_group(schedulingConstraints={"preferred": [*"abcde"]}),
+        "must have at most 4 items",
+    ),
+    "a preferred key that cannot be": (
+        a_group(schedulingConstraints={"preferred": ["net/rack/"]}),
+        "preferred[0]",
+    ),
     "E08 too high": (a_group(priority=1_000_000_001), "less than or equal to 1000000000"),
     "E09 siblings": (
         workload(leaves=[leaf("a", priorityClassName="x"), leaf("b", priorityClassName="y")]),

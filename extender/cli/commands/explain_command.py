@@ -101,7 +101,7 @@ def _preemptions_of(ask: Ask, victim: str) -> list[PreemptionLine]:
 
 
 def print_explanation(explanation: Explanation) -> None:
-    """Print an explanation for people: the answer, the checks, what would help, and the members."""
+    """Print an explanation for people: the answer, the checks, what would help, its wishes and the members."""
     out = console(wrap=False)
     out.print(explanation.answer)
     for related in explanation.related:
@@ -118,6 +118,10 @@ def print_explanation(explanation: Explanation) -> None:
         out.print("What would help:")
         for text in explanation.help:
             out.print(f"  {text}")
+    wishes = (*explanation.wishes, *(f"{line.group}: {line.text}" for line in explanation.better))
+    if wishes:
+        out.print("What its wishes reached when it was planned:")
+        out.print("\n".join(f"  {text}" for text in wishes))
     if explanation.gang is not None:
         _print_members(explanation.gang)
     for text in explanation.limitations:

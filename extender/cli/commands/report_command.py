@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlencode
 
 import typer
 from msgspec.structs import replace
@@ -15,10 +17,12 @@ from extender.cli.commands.history_commands import (
     listed_gang,
     log_source,
 )
-from extender.cli.connection.service_client import LogServer
+from extender.cli.connection.service_client import LogServer, ask_service
+from extender.cli.connection.service_list import Ask
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
+    Listed,
     NoHeaders,
     OfNamespace,
     SortBy,
@@ -36,11 +40,16 @@ from extender.cli.output.list_table import (
 )
 from extender.cli.output.printing import console
 from extender.cli.output.usage_errors import options_named
-from extender.core.model.message_formatting import duration_text
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import Position
+from extender.core.model.message_formatting import duration_text, join_names
+from extender.queries.explain.explanation import Explanation
+from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.reports import (
     LIMIT,
     LIMIT_MAX,
+    LIVE_REPORTS,
     REPORTS,
     Report,
     ReportLine,
@@ -49,6 +58,7 @@ from extender.queries.log.reports import (
     check_report_query,
 )
 from extender.queries.log.reports import report as read_report
+from extender.queries.state.state_dto import GangAt
 from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
@@ -57,7 +67,10 @@ if TYPE_CHECKING:
 DURATIONS = ("seconds", "longest")  # columns of seconds, written as durations
 HEADERS = {"seconds": "duration"}
 TIMES = ("at", "since", "until", "first", "last", "hour")  # columns of times
+WITHIN_S = 90.0  # a plan is made for each gang
 Row = dict[str, Value]
+_KINDS = {**REPORTS, **LIVE_REPORTS}
+_NOTHING = Explanation(kind="", name="", answer="")  # of a gang that was deleted meanwhile
 
 
 def report(  # noqa: PLR0917 -- typer reads options from the signature
@@ -87,9 +100,19 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
     """Show a report: waiting times, preemptions, terminations and others; without a name, list them."""
     output_format = list_format(output, no_headers, sort_by)
     if not name:
-        ListTable(_CATALOGUE, lambda line: line.name, output_format).print(catalogue(), empty="")
+        ListTable(_CATALOGUE, lambda line: line.name, output_format).print(
+            catalogue(_KINDS), empty=""
+        )
         return
     part = listed(namespace, all_namespaces)
+    if name in LIVE_REPORTS:
+        if since or until:
+            raise BadInput(f"report {name} is about the cluster now: leave out --since and --until")
+        _print(
+            _placement(partial(ask_service, server, within_s=WITHIN_S), part, gang, limit),
+            output_format,
+        )
+        return
     since_us, until_us = span_us(since, until)
     source = log_source(server, database_url, data_dir)
     with options_named("since", "namespace", "gang"):
@@ -116,9 +139,59 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
     _print(answer, output_format)
 
 
+def _placement(service: Ask, part: Listed, gang: str, limit: int) -> Report:
+    """Return the report `placement`: a question about each gang that is in more domains than it prefers."""
+    only = listed_gang(gang, part, service)
+    rows: list[Row] = []
+    for line in service(part.path("/v1/gangs"), list[GangAt]):
+        if only not in ("", line.gang) or not (line.reserved or line.bound):
+            continue
+        wishes = [wish for group in line.groups for wish in group.wishes]
+        apart = [wish for wish in wishes if wish.kind == "preferred" and wish.value > 1]
+        if not apart:
+            continue
+        if len(rows) >= limit:
+            return _live(rows[:limit], more=True)
+        query = urlencode({"name": f"{line.kind}/{line.gang}"})
+        explanation = service(f"/v1/explain?{query}", Explanation, absent=_NOTHING)
+        free = {
+            (better.group, better.key): join_names(better.domains) or better.text
+            for better in explanation.better
+        }
+        rows += [
+            {
+                "gang": line.gang,
+                "gang_uid": line.uid,
+                "group": wish.group,
+                "level": wish.key,
+                "domains": wish.value,
+                "best": wish.best,
+                "proved": "yes" if wish.proved else "no",
+                "free_now": free.get((wish.group, wish.key), ""),
+            }
+            for wish in apart
+        ]
+    return _live(rows[:limit], more=len(rows) > limit)
+
+
+def _live(rows: list[Row], *, more: bool) -> Report:
+    kind = LIVE_REPORTS["placement"]
+    now = rfc3339(SystemClock().now_us())
+    return Report(
+        report="placement",
+        description=kind.description,
+        since=now,
+        until=now,
+        position=Position(0),
+        limitations=kind.limitations,
+        more=more,
+        rows=rows,
+    )
+
+
 def _print(answer: Report, output_format: ListFormat) -> None:
     rows = answer.rows
-    names = sorted(REPORTS[answer.report].columns, key=lambda name: name == "reason")  # at last
+    names = sorted(_KINDS[answer.report].columns, key=lambda name: name == "reason")  # at last
     # the UID adds nothing when each name has one
     unique = len({row.get("gang") for row in rows}) == len({row.get("gang_uid") for row in rows})
     table = ListTable([_column(name, wide=unique and name == "gang_uid") for name in names],
@@ -126,11 +199,16 @@ def _print(answer: Report, output_format: ListFormat) -> None:
     if not output_format.is_table and output_format.form is not ListForm.name:
         sys.stdout.write(encoded(answer, output_format.form))
         return
-    table.print(rows, empty="No rows in this span.")
+    table.print(
+        rows, empty="No rows." if answer.report in LIVE_REPORTS else "No rows in this span."
+    )
     if output_format.form is ListForm.name or not output_format.headers:
         return
     if answer.more:
         console().print(f"There are more than these {len(rows)} rows; see --limit.")
+    if answer.report in LIVE_REPORTS:
+        console().print(answer.limitations)
+        return
     span = f"{answer.since[:19]}Z to {answer.until[:19]}Z"
     console().print(f"{span}, log up to position {answer.position}. {answer.limitations}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.message_formatting import counted
 from extender.queries.log.decision_details import Decision
 from extender.queries.log.gang_history import HistoryLine, ServedEvent
@@ -43,6 +44,7 @@ def _decided(decision: Decision) -> Iterator[str]:
         names = ", ".join(decision.unplaced[:NAMED_MAX])
         more = " and more" if len(decision.unplaced) > NAMED_MAX else ""
         yield f"without a node: {names}{more}"
+    yield from shown_texts(decision.wishes)
     yield from (f"reason: {reason}" for reason in decision.reasons)
     yield from (f"would help: {text}" for text in decision.help)
     for conflict in decision.conflict:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import UnsetType
 
 from extender.cli.output.plan_text import WHEN_EMPTY, shortened, tree_name
+from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.message_formatting import counted
 from extender.queries.plan.plan_query import BEST_TO_WORST, GangVerdict, PlanAnswer
 
@@ -126,6 +127,9 @@ def _placement(gang: GangVerdict) -> Iterator[str]:
         )
         for group, node_names in nodes.items()
     ]
+    if gang.wishes:
+        yield from ("", f"**What the wishes of {_escaped(tree_name(gang))} reached:**", "")
+        yield from _bullets(shown_texts(gang.wishes))
     yield from ("", f"<details><summary>Where {_escaped(tree_name(gang))} runs</summary>", "")
     yield from _table(("group", "domain", "nodes"), rows)
     if gang.victims:

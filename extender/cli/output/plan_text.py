@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import UnsetType
 
 from extender.cli.output.printing import console, print_table
+from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.message_formatting import counted
 from extender.queries.plan.plan_query import BEST_TO_WORST, CopiesLine, GangVerdict, PlanAnswer
 
@@ -130,6 +131,8 @@ def _print_reasons(gang: GangVerdict) -> None:
         out.print(f"  {WHEN_EMPTY[gang.when_empty]}")
     for text in gang.help:
         out.print(f"  would help: {text}")
+    for text in shown_texts(gang.wishes):
+        out.print(f"  {text}")
 
 
 def _copy_row(gang: GangVerdict) -> tuple[str, ...]:

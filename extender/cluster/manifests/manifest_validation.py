@@ -16,6 +16,7 @@ from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
 from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.errors import BadQuantity, several
 from extender.core.model.message_formatting import did_you_mean
+from extender.core.model.pod_groups import PREFERRED_MAX
 from extender.core.model.quantities import NANO, nanos
 
 TEMPLATES_MAX: Final = 8
@@ -90,7 +91,7 @@ def admission_warnings(obj: api.Readable) -> Iterator[str]:
         yield f'{obj.label}: metadata.name: "{obj.metadata.name}" is not a valid name; {refused}'
     for key in _keys(spec):
         if not _LABEL_KEY.fullmatch(key):
-            field = "spec.schedulingConstraints.topology"
+            field = f"spec.schedulingConstraints.{_field_of(spec, key)}"
             yield f'{obj.label}: {field}: "{key}" is not a valid label key; {refused}'
     old = spec.pod_group_template_ref
     if spec.parent_composite_pod_group_name and spec.workload_ref is None and old is None:
@@ -122,6 +123,16 @@ def _keys(spec: Templated) -> Iterator[str]:
     constraints = spec.scheduling_constraints
     for entry in (*constraints.topology, *constraints.topology_constraints):
         yield entry.key or entry.level or entry.topology_key
+    yield from constraints.preferred
+    if constraints.exclusive is not None:
+        yield constraints.exclusive.key
+
+
+def _field_of(spec: Templated, key: str) -> str:
+    constraints = spec.scheduling_constraints
+    if constraints.exclusive is not None and key == constraints.exclusive.key:
+        return "exclusive.key"
+    return "preferred" if key in constraints.preferred else "topology"
 
 
 def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
@@ -131,6 +142,11 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
     if composite:
         yield from _required(path, spec)
     yield from _too_many(f"{path}.schedulingConstraints.topology", topology, TOPOLOGY_MAX)
+    preferred = f"{path}.schedulingConstraints.preferred"
+    yield from _too_many(preferred, constraints.preferred, PREFERRED_MAX)
+    for n, key in enumerate(constraints.preferred):
+        if key in constraints.preferred[:n]:
+            yield f'{preferred}: "{key}" is there twice; name each key once, the narrowest first'
     yield from _too_many(f"{path}.resourceClaims", spec.resource_claims, CLAIMS_MAX)
     yield from _references(path, spec.resource_claims)
     if composite and spec.resource_claims:
@@ -335,9 +351,18 @@ def _workload(workload: api.Workload) -> Iterator[str]:
         yield from _template(path, template, path_of, composite=composite)
         if _since_1_38(workload):
             yield from _refused_since_1_38(path, template, first or template)
+        preferred = template.scheduling_constraints.preferred
+        if preferred and workload.api_version.startswith(f"{BUILTIN}/"):
+            text = f"only templates of gang-extender.dev have it; found {', '.join(preferred)}"
+            yield f"{path}.schedulingConstraints.preferred: {text}"
+        exclusive = template.scheduling_constraints.exclusive
+        if exclusive is not None and workload.api_version.startswith(f"{BUILTIN}/"):
+            text = f"only templates of gang-extender.dev have it; found key {exclusive.key}"
+            yield f"{path}.schedulingConstraints.exclusive: {text}"
         for key in _keys(template):
             if not _LABEL_KEY.fullmatch(key):
-                yield f'{path}.schedulingConstraints.topology: "{key}" is not a valid label key'
+                field = _field_of(template, key)
+                yield f'{path}.schedulingConstraints.{field}: "{key}" is not a valid label key'
         deepest = max(deepest, (path, level), key=lambda place: place[1])
         first = first or template
         ours, theirs = _priority(template), _priority(first)

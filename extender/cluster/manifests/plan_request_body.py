@@ -239,6 +239,7 @@ def _added(
         question,
         pods=frozenset(uids.get(uid, uid) for uid in question.pods),
         state=state,
+        topology_keys=saved.topology_keys,
         moment=saved.moment,
         roots_max=ROOTS_MAX,
     )

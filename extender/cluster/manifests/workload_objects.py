@@ -12,7 +12,12 @@ from extender.cluster.manifests.manifest_validation import check
 from extender.cluster.read.object_decoding import OUR_GROUP, bad, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
-from extender.cluster.types.group_types import GangPolicy, TopologyEntry, WorkloadRef
+from extender.cluster.types.group_types import (
+    ExclusiveEntry,
+    GangPolicy,
+    TopologyEntry,
+    WorkloadRef,
+)
 from extender.cluster.types.node_types import LimitRangeItem, RuntimeScheduling
 from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
@@ -317,7 +322,13 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
             scheduling_policy=api.SchedulingPolicy(basic=Present())
             if spec.basic
             else api.SchedulingPolicy(gang=gang),
-            scheduling_constraints=api.SchedulingConstraints(topology=topology),
+            scheduling_constraints=api.SchedulingConstraints(
+                topology=topology,
+                preferred=spec.preferred,
+                exclusive=ExclusiveEntry(key=spec.exclusive.key, scope=spec.exclusive.scope)
+                if spec.exclusive is not None
+                else None,
+            ),
             disruption_mode=mode,
             priority_class_name=spec.priority_class,
         ),

@@ -24,7 +24,15 @@ from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import BadInput, BadQuantity, several
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, NodeName
 from extender.core.model.nodes import Node, Taint
-from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
+from extender.core.model.pod_groups import (
+    Blueprint,
+    ExclusiveDomain,
+    Group,
+    Mode,
+    Source,
+    composite_key,
+    leaf_key,
+)
 from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
 from extender.core.model.quantities import amounts
 from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
@@ -82,7 +90,10 @@ def _has(group: api.Group, parent: str, name: str) -> bool:
         "parentCompositePodGroupName": parent,
         "priorityClassName": spec.priority_class_name,
         "resourceClaims": spec.resource_claims,
-        "schedulingConstraints": constraints.topology or constraints.topology_constraints,
+        "schedulingConstraints": constraints.topology
+        or constraints.topology_constraints
+        or constraints.preferred
+        or constraints.exclusive,
     }
     return bool(values[name])
 
@@ -376,6 +387,8 @@ def group_of(group: api.Group, priorities: Priorities) -> Group:
         minimum=minimum,
         required=required,
         topology=_topology(group),
+        preferred=_preferred(group),
+        exclusive=_exclusive(group),
         disruption_mode=_mode(group),
         priority=priority.value,
         priority_class=priority.class_name,
@@ -497,6 +510,32 @@ def _topology(group: api.Group) -> tuple[str, ...]:
             raise bad(group, "spec.schedulingConstraints.topology", "an entry has no key")
         keys.append(key)
     return tuple(dict.fromkeys(keys))
+
+
+def _preferred(group: api.Group) -> tuple[str, ...]:
+    """Return the preferred topology keys, narrowest first; only our kinds have them."""
+    keys = group.spec.scheduling_constraints.preferred
+    field = "spec.schedulingConstraints.preferred"
+    if keys and source_of(group) == "builtin":
+        text = f"only groups of {OUR_GROUP} have it; found {', '.join(keys)}"
+        raise bad(group, field, text)
+    if "" in keys:
+        raise bad(group, field, "an entry is empty; name the key of a node label, or leave it out")
+    return tuple(dict.fromkeys(keys))
+
+
+def _exclusive(group: api.Group) -> ExclusiveDomain | None:
+    """Return of which topology key a group has a domain alone; only our kinds can have it."""
+    entry = group.spec.scheduling_constraints.exclusive
+    if entry is None:
+        return None
+    field = "spec.schedulingConstraints.exclusive"
+    if source_of(group) == "builtin":
+        text = f"only groups of {OUR_GROUP} have it; found key {entry.key}"
+        raise bad(group, field, text)
+    if not entry.key:
+        raise bad(group, f"{field}.key", "is empty; name the key of a node label, such as net/rack")
+    return ExclusiveDomain(entry.key, entry.scope)
 
 
 def _mode(group: api.Group) -> Mode:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from extender.cluster import types as api
+from extender.cluster.types.group_types import ExclusiveEntry
 from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import PREFERRED_MAX, ExclusiveDomain
 from extender.core.workloads.kind_table import BY_KIND
-from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
+from extender.core.workloads.tree_policy import KindPolicy, TreeProfile, is_label_key
 
 
 def profile_of(profile: api.TreeProfile) -> TreeProfile:
@@ -38,7 +40,35 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
             gang=entry.gang,
             root_topology=entry.topology.root,
             leaf_topology=entry.topology.leaf,
+            root_preferred=_preferred(
+                f"{field}.topology.rootPreferred", entry.topology.root_preferred
+            ),
+            leaf_preferred=_preferred(
+                f"{field}.topology.leafPreferred", entry.topology.leaf_preferred
+            ),
+            root_exclusive=_exclusive(f"{field}.exclusive.root.key", entry.exclusive.root),
+            leaf_exclusive=_exclusive(f"{field}.exclusive.leaf.key", entry.exclusive.leaf),
             disruption_mode=entry.disruption_mode,
             native_groups=entry.native_groups,
         )
     return TreeProfile(name=profile.metadata.name, kinds=kinds)
+
+
+def _exclusive(field: str, entry: ExclusiveEntry | None) -> ExclusiveDomain | None:
+    if entry is None:
+        return None
+    if not is_label_key(entry.key):
+        raise BadInput(f"{field}: {entry.key!r} is not the key of a node label, such as net/rack")
+    return ExclusiveDomain(entry.key, entry.scope)
+
+
+def _preferred(field: str, keys: tuple[str, ...]) -> tuple[str, ...]:
+    for key in keys:
+        if not is_label_key(key):
+            raise BadInput(f"{field}: {key!r} is not the key of a node label, such as net/rack")
+    if len(keys) > PREFERRED_MAX:
+        raise BadInput(f"{field}: {len(keys)} keys, at most {PREFERRED_MAX}; leave out the widest")
+    if len({*keys}) < len(keys):
+        text = f"{', '.join(keys)} has a key twice; name each once, the narrowest first"
+        raise BadInput(f"{field}: {text}")
+    return keys

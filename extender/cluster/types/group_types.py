@@ -14,6 +14,7 @@ from extender.cluster.types.common_types import (
     Priority,
     StoredCondition,
 )
+from extender.core.model.pod_groups import ExclusiveScope
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]  # minCount and minGroupCount: int32, at least 1
 
@@ -41,11 +42,20 @@ class TopologyEntry(Part, frozen=True, kw_only=True):
     topology_key: str = ""
 
 
+class ExclusiveEntry(Part, frozen=True, kw_only=True):
+    """The node label of which a group has a domain alone, and among which trees."""
+
+    key: str = ""
+    scope: ExclusiveScope = "Profile"
+
+
 class SchedulingConstraints(Part, frozen=True, kw_only=True):
-    """The topology levels of which a group must be within one domain."""
+    """The topology levels of which a group must, or should, be within one domain."""
 
     topology: tuple[TopologyEntry, ...] = ()
     topology_constraints: tuple[TopologyEntry, ...] = ()  # an old spelling (X1)
+    preferred: tuple[str, ...] = ()  # narrowest first; of our kinds alone
+    exclusive: ExclusiveEntry | None = None  # of our kinds alone
 
 
 class DisruptionMode(Part, frozen=True, kw_only=True):

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from extender.cluster.types.common_types import KubernetesObject, Part
+from extender.cluster.types.group_types import ExclusiveEntry
 from extender.core.workloads.tree_policy import Disruption, GangMode, NativeGroups
 
 
 class ProfileTopology(Part, frozen=True, kw_only=True):
-    """Node labels of the domain of the whole tree, and of each leaf."""
+    """Node labels of the domain of the whole tree, and of each leaf; preferred ones are narrowest first."""
 
     root: str = ""
     leaf: str = ""
+    root_preferred: tuple[str, ...] = ()
+    leaf_preferred: tuple[str, ...] = ()
+
+
+class ProfileExclusive(Part, frozen=True, kw_only=True):
+    """The domains that the whole tree, and each leaf, have alone."""
+
+    root: ExclusiveEntry | None = None
+    leaf: ExclusiveEntry | None = None
 
 
 class KindProfile(Part, frozen=True, kw_only=True):
@@ -20,6 +30,7 @@ class KindProfile(Part, frozen=True, kw_only=True):
     enabled: bool = True
     gang: GangMode = "all"
     topology: ProfileTopology = ProfileTopology()
+    exclusive: ProfileExclusive = ProfileExclusive()
     disruption_mode: Disruption = "all"
     native_groups: NativeGroups = "Ignore"
 

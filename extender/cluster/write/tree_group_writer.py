@@ -131,8 +131,15 @@ def manifest(group: GroupManifest) -> dict[str, object]:
             "workloadName": spec.workload or group.template_of,
             "templateName": spec.template or spec.name,
         }
+    constraints: dict[str, object] = {}
     if spec.topology:
-        body["schedulingConstraints"] = {"topology": [{"key": spec.topology}]}
+        constraints["topology"] = [{"key": spec.topology}]
+    if spec.preferred:
+        constraints["preferred"] = list(spec.preferred)
+    if spec.exclusive is not None:
+        constraints["exclusive"] = {"key": spec.exclusive.key, "scope": spec.exclusive.scope}
+    if constraints:
+        body["schedulingConstraints"] = constraints
     if spec.priority_class:
         body["priorityClassName"] = spec.priority_class
     return {

@@ -35,6 +35,7 @@ from extender.core.admit.tree_warnings import (
     collect_warnings,
     template_mismatches,
 )
+from extender.core.admit.wish_sentences import group_lines, short_text
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import EMPTY, GangState, ReservationState
@@ -212,6 +213,7 @@ class StatusReporter:
                 report = functools.partial(self._report_tree, view, state, tree, stall_reason)
                 self._faults.attempt(f"conditions of {tree.root.key}", report)
         self._warnings(view, forest)
+        self._admissions(now, changed_gangs)
         reported = self._orphans.get
         due = [key for key, orphan in forest.orphans.items() if reported(key) is not orphan]
         for key in due:
@@ -239,6 +241,28 @@ class StatusReporter:
                 self._condition(group, condition)
             self._templates(view, tree)
         self._trees[tree.root.key] = tree
+
+    def _admissions(self, now: _LastRun, changed_gangs: set[GangUid]) -> None:
+        """Queue an Event for each root whose wishes reached something else since the last run."""
+        if (
+            self._last.view.generation < 0
+        ):  # this process has just begun: it may be reported already
+            return
+        for uid in changed_gangs:
+            root, before = now.state.gangs.get(uid), self._last.state.gangs.get(uid)
+            if root is None or (before is not None and before.plan == root.plan):
+                continue
+            wishes = _wishes_text(root)
+            tree = now.forest.trees.get(group_key_of(root))
+            if (
+                tree is None
+                or not wishes
+                or (before is not None and _wishes_text(before) == wishes)
+            ):
+                continue
+            placed = f"{counted(len(root.reservations) + len(root.bound), 'member')} placed"
+            event = _group_event(tree.root, f"{placed}; {wishes}", "GangAdmitted")
+            self._jobs.add(msgspec.structs.replace(event, warning=False))
 
     def _changed_trees(self, now: _LastRun, changed_gangs: set[GangUid]) -> Iterable[Tree]:
         """Return the trees whose conditions may differ from those that were reported."""
@@ -593,10 +617,22 @@ def _satisfied_condition(
     if not bound:
         return None
     text = f"{counted(bound, 'member')} bound, the minimum of the tree is met"
+    if wishes := _wishes_text(root, None if group.key == tree.root.key else group.key):
+        text += f"; {wishes}"
     more = pending_sentences(tree, root, None, readers)
     if more is not None:
         text += f"; {more.message()}"
     return Condition(type=_type(group), status="True", reason="Scheduled", message=text)
+
+
+def _wishes_text(root: GangState, group: GroupKey | None = None) -> str:
+    """Return what the wishes of one group of a gang reached, or of all; empty: there are none."""
+    if group is None:
+        return short_text(group_lines(root.groups), named=len(root.groups) > 1)
+    own = (
+        record for record in root.groups if (record.kind, record.name) == (group.kind, group.name)
+    )
+    return short_text(group_lines(own), named=False)
 
 
 def _event_text(

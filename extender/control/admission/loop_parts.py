@@ -75,7 +75,9 @@ def loop_parts(
     """Return the parts of one control loop; none of them has started anything yet."""
     published, reasons = PublishedPass(), TerminationReasons(cluster, barriers.wakeup.wake)
     evictor, held_back = Evictor(cluster, leader, clock, settings), HeldBackMembers()
-    requests = RequestBuilder(settings.search_budget, settings.hold_capacity_max_percent)
+    requests = RequestBuilder(
+        settings.search_budget, settings.hold_capacity_max_percent, settings.topology_keys
+    )
     pending_losses = LossPredictor(published, reasons, clock, settings)
     return LoopParts(
         cluster=cluster,

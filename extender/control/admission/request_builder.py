@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -37,18 +37,21 @@ PARTS_MIN: Final = 1000  # kept parts of trees that are gone are not looked for 
 class RequestBuilder:
     """Builds plan requests, one after the other."""
 
-    def __init__(self, budget: int, hold_max_percent: int = 100) -> None:
+    def __init__(
+        self, budget: int, hold_max_percent: int = 100, topology_keys: Sequence[str] = ()
+    ) -> None:
         """Prepare.
 
         Args:
             budget: Search nodes that a request may cost; more after searches that used them up.
             hold_max_percent: As for `HoldRequests`.
+            topology_keys: As for `NodeRowCache`.
         """
         self._hold_max_percent = hold_max_percent
         # returns whether a tree with this root is not to be planned yet; set before the loop runs
         self.is_held: Callable[[Group], bool] = lambda _: False
         self.holds_back = False  # whether a tree was left out, which a later pass may have to plan
-        self.rows = NodeRowCache()
+        self.rows = NodeRowCache(topology_keys)
         self._budget = budget
         self.backoff = SearchBackoff(budget)
         self._rules = InterpodRules()

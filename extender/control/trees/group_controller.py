@@ -257,6 +257,8 @@ def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:
         parent=group.parent or "",
         basic=group.basic,
         topology=group.topology[0] if group.topology else "",
+        preferred=group.preferred,
+        exclusive=group.exclusive,
         disruption_mode=group.disruption_mode,
         priority_class=group.priority_class,
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from immutables import Map
 
+from extender.core.admit.exclusive_domains import ExclusiveDomains
 from extender.core.capacity.free_capacity import UsedCapacity
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -52,9 +53,10 @@ class _NodeCount(msgspec.Struct, frozen=True):
 
 
 class InterpodRules:
-    """Cache of the rules that affect trees."""
+    """Cache of the rules that affect trees; `domains`: those that trees have alone."""
 
     def __init__(self) -> None:
+        self.domains = ExclusiveDomains()
         self._trees: dict[GangUid, _TreeCache] = {}
         self._node_counts: dict[PodRule, dict[NodeName, _NodeCount]] = {}
         self._standing: IdentityMemo[_Standing] = IdentityMemo()

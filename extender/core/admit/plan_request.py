@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
+from extender.core.admit.exclusive_domains import (
+    closed_domains,
+    plan_exclusive,
+    with_taken,
+)
 from extender.core.admit.interpod_rules import InterpodRulePart, InterpodRules
 from extender.core.capacity.free_capacity import NO_HOLDS, NodeRowCache
 from extender.core.capacity.replacement_holds import nodes_of_lost_members
@@ -30,7 +35,18 @@ from extender.core.planner.plan_types import (
     PlanMember,
     PlanRequest,
 )
+from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_INDEX
+from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL
+from extender.core.workloads.kinds.leader_worker_replicas import POD_INDEX, WORKER_INDEX
 
+# Labels with the position of a pod in its leaf, the outer one first; the first row that all its pods have counts.
+_RANK_LABELS: Final = (
+    (WORKER_INDEX,),  # of a LeaderWorkerSet, whose leader has no other
+    (JOB_INDEX_LABEL, COMPLETION_INDEX),  # of a JobSet
+    (COMPLETION_INDEX,),
+    (POD_INDEX,),  # of a StatefulSet
+)
+_INDEX_DIGITS: Final = 9
 GATE = "gang-extender.dev/admission"
 NO_CAPACITY: Final = ("impossible", "unknown")  # outcomes of a tree that is complete
 EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
@@ -65,6 +81,7 @@ class TreePart(msgspec.Struct, frozen=True, eq=False):
     shapes: tuple[PodShape, ...]
     wanting: bool  # some candidate has no reservation
     claims: frozenset[str]  # exclusive claims of any of its pods
+    topology_keys: frozenset[str]  # of its groups
 
 
 class _ReservationCheck(msgspec.Struct, frozen=True, eq=False):
@@ -176,6 +193,7 @@ def _tree_part(
         shapes=tuple(shapes.index),
         wanting=_lacks_reservation(tree, held),
         claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
+        topology_keys=frozenset(key for group in tree.groups for key in group.topology_keys),
     )
 
 
@@ -198,13 +216,16 @@ def plan_request(
         rows: The cache of node rows.
         budget: In search nodes.
         rejections: The node rejections that hold now.
-        book: The cache of rules between pods.
+        book: The cache of rules between pods, and of the domains that trees have.
     """
     root = part.tree.root
     taken = rows.taken(view, state, priority=root.priority, gang_uid=root.uid)
+    book = book or InterpodRules()
     ruled = ruled_part(view, state, part, rows=rows, book=book)
+    holders = book.domains.holders(view, state, part.tree)
     return PlanRequest(
-        root=ruled.root,
+        root=with_taken(ruled.root, holders),
+        closed=closed_domains(holders),
         nodes=rows.rows(view, taken),
         shapes=ruled.shapes,
         rules=ruled.rules,
@@ -212,6 +233,7 @@ def plan_request(
         rejected_nodes=_rejected_nodes(view, state, part.tree.root.uid, ruled.shapes, rejections),
         claims_in_use=_claims_in_use(view, state, part.claims),
         budget=budget,
+        levels=rows.levels(view, part.topology_keys) or UNSET,
     )
 
 
@@ -261,15 +283,19 @@ def _plan_group(
 ) -> PlanGroup:
     members: list[PlanMember] = []
     bound: list[PlanBound] = []
+    ranks = _ranks([pod for pod in tree.members.get(group.key, ()) if not pod.deleting])
     for pod in tree.members.get(group.key, ()):
         if is_running(pod):
             assert pod.node is not None
-            bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=pod.node))
+            bound.append(
+                PlanBound(pod=pod.path, uid=pod.uid, node=pod.node, rank=ranks.get(pod.uid, UNSET))
+            )
         elif not is_candidate(pod):
             continue
         elif (reservation := held.get(pod.uid)) is not None:
             # as a bound member it keeps its node and its capacity
-            bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=reservation.node))
+            rank = ranks.get(pod.uid, UNSET)
+            bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=reservation.node, rank=rank))
         elif not group.deleting:
             number = shapes.number(pod.shape)
             members.append(
@@ -278,6 +304,7 @@ def _plan_group(
                     uid=pod.uid,
                     shape=number,
                     prefer=wishes.get(pod.uid, pod.nominated),
+                    rank=ranks.get(pod.uid, UNSET),
                 )
             )
     return PlanGroup(
@@ -286,6 +313,8 @@ def _plan_group(
         minimum=group.minimum,
         required=group.required or UNSET,
         topology=group.topology,
+        exclusive=plan_exclusive(group),
+        preferred=group.preferred or UNSET,
         members=tuple(members),
         bound=tuple(bound),
         groups=tuple(
@@ -294,6 +323,28 @@ def _plan_group(
         ),
         disruption_mode=group.disruption_mode,
     )
+
+
+def _ranks(pods: Sequence[Pod]) -> Mapping[PodUid, int]:
+    """Return the positions of the pods of a leaf, from the labels of their controllers; empty unless each has its own."""
+    if not pods[1:]:
+        return {}  # one pod has no neighbour
+    for labels in _RANK_LABELS:
+        if labels[-1] in pods[0].labels:
+            ranks = {pod.uid: rank for pod in pods if (rank := _rank(pod, labels)) is not None}
+            if len(ranks) == len({*ranks.values()}) == len(pods):
+                return ranks
+    return {}
+
+
+def _rank(pod: Pod, labels: Sequence[str]) -> int | None:
+    rank = 0
+    for label in labels:
+        text = pod.labels.get(label, "")
+        if not text.isdecimal() or len(text) > _INDEX_DIGITS:
+            return None
+        rank = rank * 10**_INDEX_DIGITS + int(text)
+    return rank
 
 
 def _rejected_nodes(

@@ -38,6 +38,8 @@ def would_be_refused(refused: PlanRequest, now: PlanRequest, compared: ComparedN
         return False
     if (refused.budget, refused.explain, refused.rules) != (now.budget, now.explain, now.rules):
         return False
+    if refused.closed != now.closed:
+        return False
     if not set(refused.rejected_nodes) <= set(now.rejected_nodes):
         return False
     if not set(refused.claims_in_use) <= set(now.claims_in_use):

@@ -12,7 +12,7 @@ from immutables import Map
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.message_formatting import did_you_mean, join_names
-from extender.core.model.nodes import Node
+from extender.core.model.nodes import WIDTH, Node
 from extender.core.model.pod_groups import (
     PROBLEMS_NAMED_MAX,
     Blueprint,
@@ -21,19 +21,6 @@ from extender.core.model.pod_groups import (
     composite_key,
 )
 from extender.core.workloads.workload_object import MANAGED_BY
-
-# last words of topology keys, the widest first; words in one row are of one width
-_PLACES = (
-    ("region",),
-    ("zone", "az", "failure-domain"),
-    ("datacenter", "dc", "site", "building"),
-    ("hall", "row"),
-    ("superpod", "superblock", "spine"),
-    ("block", "pod", "cell"),
-    ("rack", "leaf", "switch", "tor", "cabinet"),
-    ("host", "hostname", "node"),
-)
-WIDTH = {word: rank for rank, words in enumerate(_PLACES) for word in words}
 
 
 def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:
@@ -88,6 +75,7 @@ class NodeLabels:
         self._present: dict[str, bool] = {}
         self._absent: dict[str, str] = {}
         self._nested: dict[tuple[str, str], str] = {}
+        self._wider: dict[tuple[str, str], bool] = {}
         self._repeated: dict[str, tuple[str, str]] = {}
 
     def has(self, key: str) -> bool:
@@ -108,6 +96,12 @@ class NodeLabels:
         if (outer, inner) not in self._nested:
             self._nested[outer, inner] = _nesting(outer, inner, self.nodes)
         return self._nested[outer, inner]
+
+    def is_wider(self, key: str, other: str) -> bool:
+        """Return whether each domain of `other` is in one of `key`, and some of these have several."""
+        if (key, other) not in self._wider:
+            self._wider[key, other] = _is_wider(*_pairs(other, key, self.nodes))
+        return self._wider[key, other]
 
     def repeated(self, key: str) -> tuple[str, str]:
         """Return the wider key under several values of which a value of a key is found, and a text; empty: there is none."""
@@ -175,7 +169,7 @@ def collect_warnings(
                 "them are evicted together; meant for a gang, and refused by Kubernetes 1.38 in built-in groups (E11)"
             )
         for child in tree.children.get(group.key, ()):
-            above[child.key] = (*wider, *group.topology)
+            above[child.key] = (*wider, *group.domain_keys)
         if warnings:
             by_group[group.key] = tuple(warnings)
     return by_group
@@ -207,7 +201,8 @@ def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
 
 
 def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
-    for key in group.topology:
+    yield from _preferred_keys(group, above, labels)
+    for key in group.domain_keys:
         if not labels.has(key):
             yield f"{group.key}: {labels.absent(key)}"
             continue
@@ -216,8 +211,24 @@ def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[
             if text:
                 yield f"{group.key}: {text}"
         wider, text = labels.repeated(key)
-        if text and wider not in above and wider not in group.topology:
+        if text and wider not in above and wider not in group.domain_keys:
             yield f"{group.key}: {text}"
+
+
+def _preferred_keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
+    required = (*group.domain_keys, *above)
+    for position, key in enumerate(group.preferred):
+        name = f"preferred topology key {key}"
+        if not labels.has(key):
+            yield f"{group.key}: {labels.absent(key)}"
+        elif key in required:
+            yield f"{group.key}: {name} is required, too, so it asks for nothing more; leave it out (W2)"
+        elif narrow := next((other for other in required if labels.is_wider(key, other)), ""):
+            yield f"{group.key}: {name} is wider than {narrow}, which is required, so it asks for nothing more; leave it out (W2)"
+        else:
+            later = (k for k in group.preferred[position + 1 :] if labels.is_wider(key, k))
+            if narrow := next(later, ""):
+                yield f"{group.key}: {name} is wider than {narrow}, which is named after it; name the narrowest first (W2)"
 
 
 def _pairs(
@@ -236,11 +247,7 @@ def _pairs(
 
 def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
     inside, around = _pairs(outer, inner, nodes)
-    if not inside:
-        return ""
-    if all(len(values) == 1 for values in inside.values()) and any(
-        len(values) > 1 for values in around.values()
-    ):
+    if _is_wider(inside, around):
         return (
             f"topology key {inner} is wider than {outer} above it, "
             "so it asks for nothing more; put the wider key higher (W2)"
@@ -252,3 +259,10 @@ def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
             "each counts as a domain of its own there (W4)"
         )
     return ""
+
+
+def _is_wider(inside: Mapping[str, set[str]], around: Mapping[str, set[str]]) -> bool:
+    """Return whether the inner key of `_pairs` is wider than the outer one."""
+    return all(len(values) == 1 for values in inside.values()) and any(
+        len(values) > 1 for values in around.values()
+    )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from extender.core.admit.wish_sentences import recorded_wishes
 from extender.core.log.events import (
     AnyEventData,
     AssignmentRecord,
@@ -243,8 +244,9 @@ def _admission(
 
 
 def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
-    """Return the groups of a tree, root first, with the domains of a plan."""
+    """Return the groups of a tree, root first, with the domains of a plan and what their wishes reached."""
     domains = {p.group: dict(p.domain) for p in plan.placements} if plan is not None else {}
+    wishes = recorded_wishes(plan.wishes) if plan is not None else {}
     return tuple(
         GroupRecord(
             kind=group.key.kind,
@@ -257,6 +259,7 @@ def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
             members=len(tree.members.get(group.key, ())),
             disruption_mode=group.disruption_mode,
             uid=group.uid,
+            wishes=wishes.get(group.key, ()),
         )
         for group in tree.groups
     )
@@ -266,7 +269,7 @@ def _topology(
     tree: Tree, nodes: Iterable[PlanNode], used: set[NodeName], context: EventContext
 ) -> dict[str, dict[str, str]]:
     keys = sorted(
-        {key for group in tree.groups for key in group.topology} | set(context.topology_keys)
+        {key for group in tree.groups for key in group.topology_keys} | set(context.topology_keys)
     )
     return {
         node.name: {key: node.labels[key] for key in keys if key in node.labels}

@@ -13,7 +13,7 @@ Free capacity of a node is what is left after
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -29,7 +29,7 @@ from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
 from extender.core.model.ids import GangUid, NodeName, PodUid
-from extender.core.model.nodes import Node
+from extender.core.model.nodes import Node, TopologyLevels
 from extender.core.model.object_identity import IdentityMemo, changed_keys, same_objects
 from extender.core.model.pods import HostPort, Pod
 from extender.core.model.quantities import add_amounts
@@ -209,10 +209,18 @@ class _Kept(msgspec.Struct):
 class NodeRowCache:
     """Cache of the rows of plan requests: a row is the same object as long as nothing on its node changes.
 
-    Values that are made from rows (columns, bytes) can therefore be cached per row as well.
+    Values that are made from rows (columns, bytes) can therefore be cached per row as well. The levels of the nodes are
+    kept beside them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, topology_keys: Collection[str] = ()) -> None:
+        """Create an empty cache.
+
+        Args:
+            topology_keys: Label keys that are levels, beside those whose name shows it.
+        """
+        self._topology_keys = frozenset(topology_keys)
+        self._levels = TopologyLevels()
         self._kept: dict[NodeName, _Kept] = {}
         self._place: dict[NodeName, int] = {}  # position in the order of names
         self._list: list[PlanNode] = []
@@ -238,6 +246,10 @@ class NodeRowCache:
         if used is None:
             used = shared[priority] = used_capacity(view, state, priority=priority)
         return used
+
+    def levels(self, view: ClusterView, keys: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the topology keys of the nodes, `keys` among them, narrowest first; see `TopologyLevels`."""
+        return self._levels.of(view.nodes, self._topology_keys.union(keys))
 
     def rows(
         self, view: ClusterView, taken: Mapping[NodeName, UsedCapacity]

@@ -44,12 +44,14 @@ def measure_capacity(
 
 
 def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
-    """Return the topology keys to measure, sorted: the configured ones, and those that groups require.
+    """Return the topology keys to measure, sorted: the configured ones, and those that groups require or prefer.
 
-    A required key that no node has is left out: it is a mistake of its group, not a level without free capacity.
+    A key of groups that no node has is left out: it is a mistake of its group, not a level without free capacity.
     """
-    required = {key for group in view.groups.values() for key in group.topology} - {*configured}
-    on_nodes = {key for key in required if any(key in n.labels for n in view.nodes.values())}
+    of_groups = {key for group in view.groups.values() for key in group.topology_keys} - {
+        *configured
+    }
+    on_nodes = {key for key in of_groups if any(key in n.labels for n in view.nodes.values())}
     return tuple(sorted({*configured, *on_nodes}))
 
 

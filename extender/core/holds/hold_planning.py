@@ -38,6 +38,7 @@ from extender.core.model.message_formatting import amounts_text, join_names
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.visibility import namespace_of
+from extender.core.planner.model.feasibility import domain_keys
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PLANNER_VERSION, Plan, PlanGroup, PlanNode, PlanRequest
@@ -256,15 +257,15 @@ def _domains(request: PlanRequest, key: str) -> Mapping[NodeName, str]:
 
 def _root_key(group: PlanGroup) -> str:
     """Return the outermost topology key that all of a tree shares; empty: it has none."""
-    while not group.topology and len(group.groups) == 1:
+    while not domain_keys(group) and len(group.groups) == 1:
         group = group.groups[0]
-    return group.topology[0] if group.topology else ""
+    return next(iter(domain_keys(group)), "")
 
 
 def _topology_key(group: PlanGroup) -> str:
     """Return the outermost topology key of a tree; empty: it has none."""
-    if group.topology:
-        return group.topology[0]
+    if keys := domain_keys(group):
+        return keys[0]
     return next((key for child in group.groups if (key := _topology_key(child))), "")
 
 

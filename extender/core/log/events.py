@@ -67,6 +67,24 @@ class EventData(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unkn
     VERSION: ClassVar[int] = 1
 
 
+class WishRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What a wish of a group reached by one topology key, and the best that is possible: proved where both are equal.
+
+    Of `preferred` the number of domains with pods of the group; of `near` the pairs of pods in different domains; of
+    `rank` the neighbours by rank in different domains.
+    """
+
+    kind: str  # preferred | near | rank
+    key: str
+    value: int
+    best: int  # no placement of as many pods is below it
+    pods: int = 0  # of the group, when it was planned; bound ones counted
+    # how many of `pods` the best single domain of the narrowest key could hold; 0: one domain has them all
+    largest: int = 0
+    partner: str = ""  # of `near`: name of the other group
+
+
+# Unknown fields of a group are left out by versions of the service that do not have them, those of an event are refused.
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One group of an admitted tree, at the time of the admission."""
 
@@ -80,6 +98,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     members: int = 0  # of a leaf: its members at the admission
     disruption_mode: str = "single"  # disruption mode: single or all
     uid: str = ""  # of the group object: a recreated group of the same name restarts the tree (B5)
+    wishes: tuple[WishRecord, ...] = ()  # of the newest plan, one for each key of a wish
 
 
 class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

@@ -109,6 +109,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Map[NodeName, Node] = Map()
     pods: Map[PodUid, Pod] = Map()
     groups: Map[GroupKey, Group] = Map()
+    exclusive: Map[GroupKey, Group] = Map()  # those of the groups that have a domain alone
     usage: Map[NodeName, Usage] = Map()
     members: Map[GroupKey, Map[PodUid, Pod]] = Map()  # pods by the leaf they name
     nominated: Map[PodUid, Pod] = Map()  # unassigned pods with a nominated node
@@ -198,8 +199,17 @@ def without_group(view: ClusterView, key: GroupKey) -> ClusterView:
 
 
 def _with_groups(view: ClusterView, groups: Map[GroupKey, Group], key: GroupKey) -> ClusterView:
+    group, exclusive = groups.get(key), view.exclusive
+    if group is not None and group.exclusive is not None:
+        exclusive = exclusive.set(key, group)
+    elif key in exclusive:
+        exclusive = exclusive.delete(key)
     return msgspec.structs.replace(
-        view, groups=groups, group_log=view.group_log.followed_by(key), revision=view.revision + 1
+        view,
+        groups=groups,
+        exclusive=exclusive,
+        group_log=view.group_log.followed_by(key),
+        revision=view.revision + 1,
     )
 
 

@@ -1,11 +1,33 @@
-"""Nodes as the planner sees them."""
+"""Nodes as the planner sees them, and the levels of their topology."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from extender.core.model.ids import NodeName
+from extender.core.model.object_identity import changed_keys
 from extender.core.model.pods import TaintEffect
+
+# last words of topology keys, the widest first; words in one row are of one width
+_PLACES = (
+    ("region",),
+    ("zone", "az", "failure-domain"),
+    ("datacenter", "dc", "site", "building"),
+    ("hall", "row"),
+    ("superpod", "superblock", "spine"),
+    ("block", "pod", "cell"),
+    ("rack", "leaf", "switch", "tor", "cabinet"),
+    ("host", "hostname", "node"),
+)
+WIDTH = {word: rank for rank, words in enumerate(_PLACES) for word in words}
+# How a word of the last part of a label key ends that names a level: `gce-topology-subblock`, `rdma.hpc_island_id`,
+# `network-node-layer-1`, `gpu.clique`. A single node is no level.
+_LEVEL_WORDS = WIDTH.keys() - {*_PLACES[-1]} | {"subblock", "island", "layer", "clique"}
+_STANDARD = "topology.kubernetes.io/"
+_NO_NAME = re.compile(r"(?:[-_.](?:id|\d+))+$")
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
@@ -26,3 +48,75 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unschedulable: bool = False
     allocatable: dict[str, int] = {}
     deleting: bool = False
+
+
+def names_level(key: str) -> bool:
+    """Return whether a label key names a level of the topology by the last word of its name."""
+    word = _NO_NAME.sub("", key.rpartition("/")[2].lower())
+    return word in _LEVEL_WORDS or re.split(r"[-_.]", word)[-1] in _LEVEL_WORDS
+
+
+class TopologyLevels:
+    """The levels of the nodes of a view; they are counted again only when the labels of nodes change."""
+
+    def __init__(self) -> None:
+        self._nodes: Mapping[NodeName, Node] = {}
+        self._counted: Mapping[
+            NodeName, Node
+        ] = {}  # with the same labels, and in one order for all of `_values`
+        self._named: frozenset[str] | None = None
+        self._values: dict[str, list[str | None]] = {}
+        self._levels: dict[frozenset[str], tuple[str, ...]] = {}
+
+    def of(self, nodes: Mapping[NodeName, Node], keys: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the topology keys of nodes, narrowest first: that with most domains, then by name.
+
+        Of keys that divide the nodes alike there is one, that of Kubernetes if it is among them, else the first by name. A
+        key is left out that has each node in a domain of its own, or all in one.
+
+        Args:
+            nodes: All nodes of the view.
+            keys: Label keys that are levels, beside those that `names_level`.
+        """
+        self._follow(nodes)
+        if self._named is None:
+            labels = {key for node in nodes.values() for key in node.labels}
+            self._named = frozenset(filter(names_level, labels))
+        chosen = self._named.union(keys)
+        if chosen not in self._levels:
+            self._levels[chosen] = self._ordered(chosen)
+        return self._levels[chosen]
+
+    def _follow(self, nodes: Mapping[NodeName, Node]) -> None:
+        before, self._nodes = self._nodes, nodes
+        if any(
+            _labels_of(before.get(name)) != _labels_of(nodes.get(name))
+            for name in changed_keys(before, nodes)
+        ):
+            self._counted, self._named = nodes, None
+            self._values, self._levels = {}, {}
+
+    def _ordered(self, keys: Collection[str]) -> tuple[str, ...]:
+        counts: dict[str, int] = {}
+        for key in sorted(keys, key=lambda key: (not key.startswith(_STANDARD), key)):
+            if key not in self._values:
+                self._values[key] = [node.labels.get(key) for node in self._counted.values()]
+            values = self._values[key]
+            with_label = len(values) - values.count(None)
+            domains = len({*values} - {None})
+            is_level = domains < with_label and len({*values}) > 1
+            if is_level and not any(
+                domains == count and _divide_alike(values, self._values[other])
+                for other, count in counts.items()
+            ):
+                counts[key] = domains
+        return tuple(sorted(counts, key=lambda key: (-counts[key], key)))
+
+
+def _labels_of(node: Node | None) -> Mapping[str, str] | None:
+    return node.labels if node is not None else None
+
+
+def _divide_alike(values: list[str | None], others: list[str | None]) -> bool:
+    pairs = {*zip(values, others, strict=True)}
+    return len(pairs) == len({*values}) == len({*others})

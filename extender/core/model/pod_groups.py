@@ -24,6 +24,7 @@ DEPTH_MAX = 4  # levels counting the leaf (B7)
 CHILDREN_MAX = (
     512  # groups under one parent (B16), by default; always of trees that are made from workloads
 )
+PREFERRED_MAX = 4  # preferred topology keys of a group
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
 # Rules whose breach is that of a chain of parents, which belongs to no tree.
@@ -34,6 +35,15 @@ PODS_DIFFER = (
 
 Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a lone pod of `plan`
 Mode = Literal["single", "all"]
+# Which other trees: those of the same TreeProfile (all without one, if it has none), of the same namespace, or all.
+ExclusiveScope = Literal["Profile", "Namespace", "Cluster"]
+
+
+class ExclusiveDomain(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The topology key of which a group shares its domain with no other tree of a scope, nor with a group that asks for the same."""
+
+    key: str
+    scope: ExclusiveScope = "Profile"
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -48,6 +58,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     minimum: int = 1  # minCount or minGroupCount; 1 when basic
     required: tuple[str, ...] = ()  # of a composite: names of children that always count
     topology: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()  # topology keys, narrowest first: a wish
+    exclusive: ExclusiveDomain | None = None
     disruption_mode: Mode = "single"
     priority: int = 0
     priority_class: str = ""
@@ -66,6 +78,17 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # (type, status, reason, message) as stored
     conditions: tuple[tuple[str, str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()  # unusual settings of the object, which are accepted
+
+    @property
+    def topology_keys(self) -> tuple[str, ...]:
+        """Return the topology keys that it has a constraint or a wish about."""
+        return (*self.domain_keys, *self.preferred)
+
+    @property
+    def domain_keys(self) -> tuple[str, ...]:
+        """Return the topology keys of which it must be in one domain."""
+        exclusive = (self.exclusive.key,) if self.exclusive is not None else ()
+        return tuple(dict.fromkeys((*self.topology, *exclusive)))
 
 
 class Blueprint(msgspec.Struct, frozen=True, gc=False):

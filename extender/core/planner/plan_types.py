@@ -17,7 +17,7 @@ from extender.core.model.pods import HostPort, PodShape, RuleKind
 from extender.core.planner.preemption_types import Evictable
 
 # Part of every recorded decision; increased by a change that can alter a result.
-PLANNER_VERSION = "9"
+PLANNER_VERSION = "10"
 SEARCH_BUDGET = 20_000  # search nodes of one plan, by default
 SECONDS_OF_BUDGET = 2  # of CPU time, that so many search nodes take at most on a current machine
 
@@ -30,11 +30,18 @@ EVICTING = "evicting "  # prefix of the reason why evictions would not be enough
 Outcome = Literal["impossible", "unknown", "waiting"]
 Feasibility = Literal["Success", "Wait", "Unschedulable", "UnschedulableAndUnresolvable"]
 ConflictKind = Literal[
-    "minCount", "minGroupCount", "topology", "selector", "taint", "resources", "reservation"
+    "minCount",
+    "minGroupCount",
+    "topology",
+    "exclusive",
+    "selector",
+    "taint",
+    "resources",
+    "reservation",
 ]
-# More exactly which requirement of its kind: `cordons` of kind taint, `podRules` and `volumes` of kind selector; the others
-# have none.
-ConflictPart = Literal["", "cordons", "podRules", "volumes"]
+# More exactly which requirement of its kind: `cordons` of kind taint, `podRules` and `volumes` of kind selector, `otherTrees`
+# of kind exclusive; the others have none.
+ConflictPart = Literal["", "cordons", "podRules", "volumes", "otherTrees"]
 RelaxationKind = Literal[
     "minCount",
     "minGroupCount",
@@ -45,6 +52,7 @@ RelaxationKind = Literal[
     "podRules",
     "volumes",
     "topology",
+    "exclusive",
 ]
 
 
@@ -181,6 +189,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     budget: int = SEARCH_BUDGET  # search nodes
     rules: tuple[PlanRule, ...] = ()  # between pods, those that concern a waiting member
     preferences: tuple[PlanPreference, ...] | UnsetType = UNSET  # of waiting members, about pods
+    # Domains that exclusive groups of other trees have: no member may be there. Unset without any.
+    closed: tuple[PlanExclusive, ...] | UnsetType = UNSET
     # Topology keys of the cluster, narrowest first: what has no wish is placed in as few of their domains as possible.
     levels: tuple[str, ...] | UnsetType = UNSET
     explain: bool = (

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import counted
 from extender.core.planner.explain.plan_builder import given, make_plan
@@ -19,6 +20,7 @@ from extender.core.planner.explain.refusal_explanation import (
     explain_contradiction,
 )
 from extender.core.planner.explain.shortfalls import diagnose
+from extender.core.planner.explain.tree_variants import map_groups
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
 from extender.core.planner.model.problem import Options, compile_request
@@ -29,6 +31,7 @@ from extender.core.planner.plan_types import (
     SECONDS_OF_BUDGET,
     Feasibility,
     Plan,
+    PlanExclusive,
     PlanGroup,
     PlanRequest,
     PlanRule,
@@ -36,6 +39,11 @@ from extender.core.planner.plan_types import (
     SearchEffort,
     Verdict,
     WhenEmpty,
+)
+from extender.core.planner.solve.preferred_topology import (
+    NotAtOnce,
+    grant_preferred,
+    has_wishes,
 )
 from extender.core.planner.solve.solver_pipeline import Solved, greedy_limit, solve, solve_at_once
 
@@ -80,6 +88,8 @@ def plan(request: PlanRequest, *, node_table: NodeTable | None = None) -> Verdic
         return compared_with_empty(refusal, request)
     solved = solve(request, node_table, problem=problem)
     if solved.solution is not None:
+        if has_wishes(request.root):
+            solved = grant_preferred(request, solved)
         return make_plan(request, solved)
     return _refuse(request, node_table, solved)
 
@@ -108,7 +118,14 @@ def plan_at_once(
     if bounds.infeasible:
         return "explain"
     solved = solve_at_once(problem, bounds, min(effort, greedy_limit(request.budget)))
-    return make_plan(request, solved) if solved is not None else "search"
+    if solved is None:
+        return "search"
+    if has_wishes(request.root):
+        try:
+            solved = grant_preferred(request, solved, limit=effort - solved.nodes)
+        except NotAtOnce:
+            return "search"
+    return make_plan(request, solved)
 
 
 class EmptyClusterFit(msgspec.Struct, frozen=True):
@@ -135,7 +152,14 @@ def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
     )
     rules = tuple(_among_members(rule) for rule in request.rules)
     emptied = msgspec.structs.replace(
-        request, nodes=nodes, rules=rules, rejected_nodes=(), claims_in_use=(), budget=budget
+        request,
+        root=map_groups(request.root, _alone),
+        nodes=nodes,
+        rules=rules,
+        rejected_nodes=(),
+        claims_in_use=(),
+        closed=UNSET,
+        budget=budget,
     )
     node_table = NodeTable(nodes)
     problem = compile_request(emptied, node_table)
@@ -147,6 +171,13 @@ def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
     if solved.proved:
         return EmptyClusterFit(fits=False, reasons=diagnose(emptied, solved))
     return EmptyClusterFit(fits=None)
+
+
+def _alone(group: PlanGroup) -> PlanGroup:
+    """Return a group of which no other tree or pod has a domain."""
+    if isinstance(group.exclusive, UnsetType) or not group.exclusive.taken:
+        return group
+    return msgspec.structs.replace(group, exclusive=PlanExclusive(key=group.exclusive.key))
 
 
 def _among_members(rule: PlanRule) -> PlanRule:

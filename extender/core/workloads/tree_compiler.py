@@ -14,7 +14,12 @@ from typing import Any, Literal
 import msgspec
 
 from extender.core.model.message_formatting import counted
-from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
+from extender.core.model.pod_groups import (
+    CHILDREN_MAX,
+    DEPTH_MAX,
+    PREFERRED_MAX,
+    ExclusiveDomain,
+)
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
 from extender.core.workloads.name_rules import NAME_MAX
 from extender.core.workloads.native.native_groups import (
@@ -139,6 +144,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     minimum: int = 1  # minCount or minGroupCount; 1 when basic
     required: tuple[str, ...] = ()  # of a composite: requiredGroups, in order
     topology: str = ""
+    preferred: tuple[str, ...] = ()  # narrowest first
+    exclusive: ExclusiveDomain | None = None
     disruption_mode: Disruption = "single"
     priority_class: str = ""
     workload: str = ""  # the user's Workload that it is made from; empty: none
@@ -324,7 +331,16 @@ def _basic(
         msgspec.structs.replace(workload, annotations={}), _kind_policy(request)
     )
     plain = msgspec.structs.replace(
-        plain, root_topology="", leaf_topology="", parent="", workload="", minima={}
+        plain,
+        root_topology="",
+        root_preferred=(),
+        leaf_topology="",
+        leaf_preferred=(),
+        root_exclusive=None,
+        leaf_exclusive=None,
+        parent="",
+        workload="",
+        minima={},
     )
     try:
         leaves = basic_leaves(workload_parts(kind, request, plain).roots)
@@ -409,6 +425,8 @@ def _groups_of(
         minimum=max(1, part.minimum),
         required=_required(part),
         topology=_topology(part, policy, is_root=is_root),
+        preferred=_preferred(part, policy, is_root=is_root),
+        exclusive=_exclusive(part, policy, is_root=is_root),
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
         workload=given.workload if given else "",
@@ -441,6 +459,25 @@ def _topology(part: Part, policy: TreePolicy, *, is_root: bool) -> str:
     if isinstance(part, Leaf) and part.most > 1:
         topology = topology or policy.leaf_topology
     return topology or (policy.root_topology if is_root else "")
+
+
+def _preferred(part: Part, policy: TreePolicy, *, is_root: bool) -> tuple[str, ...]:
+    """Return the preferred keys of a part, narrowest first: those of a leaf that is a root come before those of roots."""
+    if part.given is not None:
+        return part.given.preferred
+    keys = part.preferred
+    if isinstance(part, Leaf) and part.most > 1:
+        keys = keys or policy.leaf_preferred
+    of_root = policy.root_preferred if is_root and not part.preferred else ()
+    return tuple(dict.fromkeys((*keys, *of_root)))[:PREFERRED_MAX]
+
+
+def _exclusive(part: Part, policy: TreePolicy, *, is_root: bool) -> ExclusiveDomain | None:
+    """Return the domain that a part has alone: that of leaves with more than one pod comes before that of roots."""
+    if part.given is not None:
+        return part.given.exclusive
+    of_leaf = policy.leaf_exclusive if isinstance(part, Leaf) and part.most > 1 else None
+    return of_leaf or (policy.root_exclusive if is_root else None)
 
 
 def _depth(part: Part) -> int:

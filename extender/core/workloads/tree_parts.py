@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from extender.core.model.pod_groups import ExclusiveDomain
 from extender.core.workloads.workload_object import WorkloadObject
 
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own
@@ -18,6 +19,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workload: str  # the Workload
     template: str
     topology: str = ""
+    preferred: tuple[str, ...] = ()  # node labels, narrowest first
+    exclusive: ExclusiveDomain | None = None
     disrupted_as_a_whole: bool = False
 
 
@@ -34,6 +37,7 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
         Mapping[str, Any], ...
     ] = ()  # the templates of its first pods, where they differ: the leader's
     topology: str = ""  # a node label that the workload itself asks for; empty: the policy decides
+    preferred: tuple[str, ...] = ()  # node labels that it prefers, narrowest first; the same
     one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is
     given: Given | None = None
     apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
@@ -63,6 +67,7 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
     required: tuple[str, ...] = ()  # names of the children that are always among them
     most: int = 0  # how many children the controller makes at most, if some are made later
     topology: str = ""
+    preferred: tuple[str, ...] = ()
     one_by_one: bool = False  # its children are disrupted one by one, whatever the policy is
     given: Given | None = None
     # of children that start one after the other: each in the order of the children; empty: all start at once
@@ -120,7 +125,7 @@ def first_leaves(part: Part) -> tuple[Leaf, ...]:
 def basic_leaves(parts: tuple[Part, ...]) -> tuple[Leaf, ...]:
     """Return the leaves of the parts, each a Basic root: their pods are placed one by one."""
     return tuple(
-        msgspec.structs.replace(leaf, minimum=BASIC, topology="")
+        msgspec.structs.replace(leaf, minimum=BASIC, topology="", preferred=())
         for part in parts
         for leaf in leaves_of(part)
     )

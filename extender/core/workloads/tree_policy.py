@@ -12,7 +12,9 @@ from typing import Literal, get_args
 
 import msgspec
 
+from extender.core.model.pod_groups import PREFERRED_MAX, ExclusiveDomain, ExclusiveScope
 from extender.core.workloads.workload_object import (
+    EXCLUSIVE_ANNOTATION,
     GANG_ANNOTATION,
     MIN_ANNOTATION,
     PARENT_ANNOTATION,
@@ -58,6 +60,12 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     gang: GangMode = "all"
     root_topology: str = ""  # node label of the domain of the whole tree; empty: anywhere
     leaf_topology: str = ""  # node label of the domain of each leaf with more than one pod
+    # node labels, narrowest first: the domain that the tree, or such a leaf, should have
+    root_preferred: tuple[str, ...] = ()
+    leaf_preferred: tuple[str, ...] = ()
+    # the domain that the tree, or such a leaf, has alone
+    root_exclusive: ExclusiveDomain | None = None
+    leaf_exclusive: ExclusiveDomain | None = None
     disruption_mode: Disruption = "all"  # of gangs
     # what becomes of the groups that the controller of a workload with a scheduling block makes
     native_groups: NativeGroups = "Ignore"
@@ -83,6 +91,10 @@ class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
     gang: GangMode
     root_topology: str
     leaf_topology: str
+    root_preferred: tuple[str, ...]
+    leaf_preferred: tuple[str, ...]
+    root_exclusive: ExclusiveDomain | None
+    leaf_exclusive: ExclusiveDomain | None
     disruption_mode: Disruption
     minima: Mapping[str, int]  # by role; "" is the only role of the workload
     workload: str  # name of a Workload of the user's; empty: none
@@ -101,23 +113,67 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
     """
     _only_templates(workload)
     topology = _pairs(workload, TOPOLOGY_ANNOTATION, ("root", "leaf"))
-    for level, key in topology.items():
-        if not is_label_key(key):
-            text = f"{level}={key!r} is not the key of a node label, such as topology.kubernetes.io/zone"
-            raise _invalid(workload, TOPOLOGY_ANNOTATION, text)
+    root = (kind.root_topology, kind.root_preferred)
+    leaf = (kind.leaf_topology, kind.leaf_preferred)
+    if "root" in topology:
+        root = _levels(workload, "root", topology["root"])
+    if "leaf" in topology:
+        leaf = _levels(workload, "leaf", topology["leaf"])
+    exclusive = {
+        level: _exclusive(workload, level, text)
+        for level, text in _pairs(workload, EXCLUSIVE_ANNOTATION, ("root", "leaf")).items()
+    }
     gang = workload.annotations.get(GANG_ANNOTATION, kind.gang)
     if gang not in get_args(GangMode):
         text = f"{gang!r} is none of {', '.join(get_args(GangMode))}"
         raise _invalid(workload, GANG_ANNOTATION, text)
     return TreePolicy(
         gang=gang,  # type: ignore[arg-type]
-        root_topology=topology.get("root", kind.root_topology),
-        leaf_topology=topology.get("leaf", kind.leaf_topology),
+        root_topology=root[0],
+        leaf_topology=leaf[0],
+        root_preferred=root[1],
+        leaf_preferred=leaf[1],
+        root_exclusive=exclusive.get("root", kind.root_exclusive),
+        leaf_exclusive=exclusive.get("leaf", kind.leaf_exclusive),
         disruption_mode=kind.disruption_mode,
         minima=_minima(workload),
         workload=_object_name(workload, WORKLOAD_ANNOTATION),
         parent=_object_name(workload, PARENT_ANNOTATION),
     )
+
+
+def _levels(workload: WorkloadObject, level: str, text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the required key, or an empty string, and the preferred ones, of `net/zone~net/rack~net/block`."""
+    required, *preferred = (part.strip() for part in text.split("~"))
+    problem = ""
+    for key in (required, *preferred) if required else preferred:
+        if not is_label_key(key):
+            problem = f"{key!r} is not the key of a node label, such as topology.kubernetes.io/zone"
+    if len(preferred) > PREFERRED_MAX:
+        problem = f"{text!r} has {len(preferred)} preferred keys, at most {PREFERRED_MAX} are possible; leave out the widest"
+    elif len({*preferred}) < len(preferred):
+        problem = f"{text!r} has a preferred key twice; name each once, the narrowest first"
+    if problem:
+        hint = f"; an example with preferred keys is {level}=net/zone~net/rack~net/block"
+        raise _invalid(
+            workload, TOPOLOGY_ANNOTATION, f"{level}={problem}{hint if preferred else ''}"
+        )
+    return required, tuple(preferred)
+
+
+def _exclusive(workload: WorkloadObject, level: str, text: str) -> ExclusiveDomain:
+    """Return the key and the scope of `net/rack` or `net/rack:Namespace`."""
+    key, colon, scope = (part.strip() for part in text.partition(":"))
+    if not is_label_key(key):
+        problem = f"{level}={key!r} is not the key of a node label, such as net/rack"
+    elif colon and scope not in get_args(ExclusiveScope):
+        scopes = ", ".join(get_args(ExclusiveScope))
+        problem = f"{level}={text!r}: the scope {scope!r} is none of {scopes}; an example is {level}={key}:Cluster"
+    elif colon:
+        return ExclusiveDomain(key, scope)  # type: ignore[arg-type]
+    else:
+        return ExclusiveDomain(key)
+    raise _invalid(workload, EXCLUSIVE_ANNOTATION, problem)
 
 
 def is_label_key(text: str) -> bool:
@@ -130,7 +186,7 @@ def _only_templates(workload: WorkloadObject) -> None:
     """Raise InvalidPolicy if annotations ask for what the templates of a Workload set already."""
     if WORKLOAD_ANNOTATION not in workload.annotations:
         return
-    for other in (GANG_ANNOTATION, TOPOLOGY_ANNOTATION, MIN_ANNOTATION):
+    for other in (GANG_ANNOTATION, TOPOLOGY_ANNOTATION, EXCLUSIVE_ANNOTATION, MIN_ANNOTATION):
         if other in workload.annotations:
             text = f"cannot be combined with {WORKLOAD_ANNOTATION}, whose templates set it; remove one of the two"
             raise _invalid(workload, other, text)

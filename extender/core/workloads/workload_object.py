@@ -18,6 +18,7 @@ GROUP_LABELS = (
 )  # the labels that name the group of a pod
 GANG_ANNOTATION = "gang-extender.dev/gang"
 TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
+EXCLUSIVE_ANNOTATION = "gang-extender.dev/exclusive"
 MIN_ANNOTATION = "gang-extender.dev/min"
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
 PATCH_MANAGER = (

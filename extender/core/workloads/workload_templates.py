@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from extender.core.model.message_formatting import counted
-from extender.core.model.pod_groups import DEPTH_MAX
+from extender.core.model.pod_groups import DEPTH_MAX, ExclusiveDomain
 from extender.core.workloads.tree_parts import BASIC, Composite, Given, Leaf, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, refusal_of
 from extender.core.workloads.workload_kind_common import number
@@ -211,16 +211,34 @@ def _minimum(
     return max(1, minimum)
 
 
+def _exclusive(template: str, given: object, reading: _Reading) -> ExclusiveDomain | None:
+    """Return the domain that a template asks for alone.
+
+    Raises:
+        InvalidPolicy: It has no key, or another scope.
+    """
+    if not given:
+        return None
+    try:
+        return msgspec.convert(given, ExclusiveDomain)
+    except msgspec.ValidationError as error:
+        text = f"template {template} has schedulingConstraints.exclusive {given}: {error}; write key and scope"
+        raise reading.refusal("WorkloadDiffers", text) from error
+
+
 def _given(template: Template, reading: _Reading) -> Given:
     name = str(template.get("name"))
     for field in _NOT_READ:
         if template.get(field):
             text = f"template {name} has {field}, which is not copied to the groups of a workload; leave it out"
             raise reading.refusal("WorkloadDiffers", text)
-    topology = (template.get("schedulingConstraints") or {}).get("topology") or ()
+    constraints = template.get("schedulingConstraints") or {}
+    topology = constraints.get("topology") or ()
     return Given(
         workload=reading.user.name,
         template=name,
         topology=str(topology[0].get("key", "")) if topology else "",
+        preferred=tuple(dict.fromkeys(map(str, constraints.get("preferred") or ()))),
+        exclusive=_exclusive(name, constraints.get("exclusive"), reading),
         disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,
     )

@@ -162,6 +162,7 @@ export class Detail {
       el("span", { class: "name", text: group.name, title: `${group.kind} ${group.name}` }),
       el("span", { class: "quiet", text: `${needs}; ${leaf ? numbers : `${level.held} of ${count(all, what)} reserved or bound, ${numbers}`}` }),
       place ? el("span", { class: "place", text: `in ${place}`, title: place }) : null,
+      ...level.wishes.map((wish) => el("span", { class: "quiet", text: wish.text })),
       this.meter(level),
     );
     const item = el("li", { role: "treeitem", "aria-label": `${group.name}: ${level.word}` }, line);

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { alternativesList, costText } from "./cost.js";
-import { el } from "./dom.js";
+import { el, textList } from "./dom.js";
 import { count, utc } from "./units.js";
 
 const DECISIONS = new Set(["GangAdmitted", "GangExtended", "GangUnschedulable", "PreemptionPlanned"]);
@@ -42,7 +42,8 @@ function decisionPart(decision) {
     ? `Planned over ${count(input.nodes, "node")} for ${count(input.waiting, "waiting member")} and ${count(input.bound, "bound member")} in ${count(input.groups, "group")}; ${count(input.evictable, "disruption unit")} could be evicted.`
     : "The input of this decision was pruned.";
   const search = decision.exhausted ? "The search was complete, so the answer is proved" : "The search ended at its budget, so there may be a better answer";
-  return el("div", {}, el("h3", { text: "How it was decided" }), el("p", { text: looked }), el("p", { text: `${search} (${count(decision.search_nodes, "search node")}, planner ${decision.planner}).` }));
+  return el("div", {}, el("h3", { text: "How it was decided" }), el("p", { text: looked }), el("p", { text: `${search} (${count(decision.search_nodes, "search node")}, planner ${decision.planner}).` }),
+    textList(el("strong", { text: "What its wishes reached" }), decision.wishes.map((wish) => `${wish.group}: ${wish.text}`)));
 }
 
 const empty = (value) => value === null || value === "" || (Array.isArray(value) && value.length === 0);

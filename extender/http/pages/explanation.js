@@ -69,6 +69,7 @@ export class Explanations {
       this.list("Also", found.reasons),
       this.list("These requirements cannot hold together", found.conflict),
       this.list("What would help", found.help, "help"),
+      this.list("What its wishes reached when it was planned", [...found.wishes, ...found.better.map((better) => `${better.group}: ${better.text}`)]),
       this.checks(found.checks),
       this.related(found.related),
       el("p", { class: "quiet" }, `As of ${utc(found.as_of)}. ${found.limitations.join(" ")} `, this.at ? null : this.again("Ask again")),

@@ -148,6 +148,7 @@ function fillLevel(level, recorded, placed) {
   const children = level.children ?? [];
   const leaf = group.kind === "PodGroup";
   level.domain = recorded?.domain ?? {};
+  level.wishes = recorded?.wishes ?? [];
   level.members = leaf ? membersOf(group, placed) : [];
   const total = (part) => d3.sum(children, (child) => child[part]);
   level.bound = leaf ? placed.filter((member) => member.state === "bound").length : total("bound");

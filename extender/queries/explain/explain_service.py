@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
 
+from extender.core.admit.exclusive_domains import ExclusiveDomains
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
+from extender.core.admit.wish_sentences import WishLine, anew_text, group_lines
 from extender.core.capacity.hold_progress import HELD, hold_progress
 from extender.core.fairness.wait_reasons import WaitReason
 from extender.core.holds.hold_turns import HoldRefusal
@@ -21,7 +23,7 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.log.visible_state import visible_part
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import NotFound
+from extender.core.model.errors import ClusterUnavailable, NotFound, TooManyQueries
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import amounts_text, counted, spaced
 from extender.core.model.object_identity import IdentityMemo
@@ -32,7 +34,7 @@ from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.planner.plan_types import SEARCH_BUDGET
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
 from extender.ports.log_ports import Clock, StateSource
-from extender.queries.explain.explanation import Check, Explanation
+from extender.queries.explain.explanation import BetterPlacement, Check, Explanation
 from extender.queries.explain.gang_checks import (
     GROUP_HELP,
     Finding,
@@ -231,6 +233,9 @@ class _Now(ObjectReader):
                 pause=self._pause(gang, tree, verdict),
             )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
+        if domains := tuple(ExclusiveDomains().sentences(view, self.state, tree, self._readers)):
+            reasons = (*finding.reasons, *domains)
+            finding = msgspec.structs.replace(finding, reasons=reasons)
         finding = _with_holds(finding, view, self.state, root.uid)
         if root.uid not in state.capacity_holds:
             unheld = live.unheld().get(root.uid)
@@ -246,8 +251,12 @@ class _Now(ObjectReader):
         if not tree.problems:
             checks = self._with_warnings(tree, finding.checks)
             finding = msgspec.structs.replace(finding, checks=checks)
+        better: tuple[BetterPlacement, ...] = ()
+        if gang is not None and pod is None and not finding.plan_needed and not tree.problems:
+            better = await self._better(tree, gang)
         return ObjectDetails(
             finding=finding,
+            better=better,
             link=" is a child group of" if key != root.key else "",
             root=ObjectName(root.key.kind, root.key.path),
             workload=made_for.workload if made_for is not None else "",
@@ -301,19 +310,76 @@ class _Now(ObjectReader):
             for check in checks
         )
 
-    async def _planned(self, tree: Tree) -> GangVerdict:
-        """Return the answer of a plan query about a tree, on the cluster as it is now."""
+    async def _better(self, tree: Tree, gang: GangState) -> tuple[BetterPlacement, ...]:
+        """Return what would be nearer to the preferred levels of a gang if all of its pods were placed now."""
+        placed = len(gang.reservations) + len(gang.bound)
+        wishes = group_lines(gang.groups)
+        apart = [wish for wish in wishes if wish.kind == "preferred" and wish.value > 1]
+        if not placed or not apart:
+            return ()
+        try:
+            verdict = await self._planned(tree, anew=True)
+        except (TooManyQueries, ClusterUnavailable) as error:
+            text = f"whether fewer domains are possible now is not known: {error}"
+            return tuple(_better(wish, 0, (), text) for wish in apart)
+        if len(verdict.assignments) < placed:
+            return ()
+        return tuple(_nearer_placements(self._view, tree, apart, verdict))
+
+    async def _planned(self, tree: Tree, *, anew: bool = False) -> GangVerdict:
+        """Return the answer of a plan query about a tree, on the cluster as it is now; `anew`: as if no pod had a node."""
         key = tree.root.key
         query = PlanInput(
             groups=frozenset({key}),
             node_groups=self._service.node_groups,
             budget=min(self._service.budget, BUDGET_MAX),
             readers=self._readers,
+            anew=anew,
+            preemption=not anew,
         )
         answer = await self._service.plan(query)
         if not answer.gangs:
             raise NotFound(f"{spaced(key)}: the group was deleted meanwhile")
         return answer.gangs[0]
+
+
+def _nearer_placements(
+    view: ClusterView, tree: Tree, apart: Iterable[WishLine], verdict: GangVerdict
+) -> Iterator[BetterPlacement]:
+    """Yield the wishes that a placement of the whole tree now comes nearer to, with the domains of their groups there."""
+    now = {(wish.kind, wish.group, wish.key): wish.value for wish in verdict.wishes}
+    for wish in apart:
+        possible = now.get((wish.kind, wish.group, wish.key), wish.value)
+        if not 0 < possible < wish.value:
+            continue
+        leaves = _leaves_of(tree, wish.group)
+        nodes = {NodeName(place.node) for place in verdict.assignments if place.group in leaves}
+        labels = (view.nodes[node].labels for node in nodes if node in view.nodes)
+        domains = tuple(sorted({value[wish.key] for value in labels if wish.key in value}))
+        yield _better(wish, possible, domains, anew_text(wish, possible, domains))
+
+
+def _better(wish: WishLine, possible: int, domains: tuple[str, ...], text: str) -> BetterPlacement:
+    return BetterPlacement(
+        group=wish.group,
+        key=wish.key,
+        value=wish.value,
+        possible=possible,
+        domains=domains,
+        text=text,
+    )
+
+
+def _leaves_of(tree: Tree, name: str) -> set[str]:
+    """Return the names of the leaves of a group, of itself where it is one."""
+    keys = [group.key for group in tree.groups if group.key.name == name]
+    leaves = set()
+    while keys:
+        key = keys.pop()
+        keys += [child.key for child in tree.children.get(key, ())]
+        if key.kind == "PodGroup":
+            leaves.add(key.name)
+    return leaves
 
 
 def _with_holds(

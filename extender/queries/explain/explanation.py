@@ -46,6 +46,19 @@ class Related(msgspec.Struct, frozen=True, kw_only=True):
     relation: str  # workload | root group | member | gang on this node | same name
 
 
+class BetterPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """A preferred level of a group of which the gang would have fewer domains if it was placed anew now."""
+
+    group: str  # its name
+    key: str
+    value: int  # domains, as it was planned
+    possible: (
+        int  # domains, if all pods of the gang were placed now; 0: not known, `text` has the reason
+    )
+    domains: tuple[str, ...]  # values of the key that it would have then
+    text: str  # one sentence
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why an object is in the state that it is in."""
 
@@ -59,6 +72,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     help: tuple[
         str, ...
     ] = ()  # what would help; each was verified by planning unless it is the only way
+    # what the wishes of its gang reached in its newest plan, with the best that was possible
+    wishes: tuple[str, ...] = ()
+    # of a gang with a place: what would be nearer to its preferred levels now. No running pod is moved for it
+    better: tuple[BetterPlacement, ...] = ()
     related: tuple[Related, ...] = ()
     gang: GangAt | None = None  # with its members; None: the log does not have it
     as_of: str = ""  # RFC 3339

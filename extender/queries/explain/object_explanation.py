@@ -12,9 +12,10 @@ from typing import Final
 
 import msgspec
 
+from extender.core.admit.wish_sentences import shown_texts
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
 from extender.core.model.errors import NotFound
-from extender.queries.explain.explanation import Explanation, Related
+from extender.queries.explain.explanation import BetterPlacement, Explanation, Related
 from extender.queries.explain.gang_checks import Finding
 from extender.queries.explain.name_lookup import (
     GROUP_KINDS,
@@ -40,6 +41,7 @@ class ObjectDetails(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = ""  # Kind/namespace/name of that of its gang; empty: it has none
     gang: GangAt | None = None  # with its members; None: the log does not have it
     conflict: tuple[str, ...] = ()
+    better: tuple[BetterPlacement, ...] = ()
     related: tuple[Related, ...] = ()  # besides root group and workload
 
 
@@ -132,6 +134,7 @@ class ObjectReader(ABC):
 def _explanation(subject: ObjectName, details: ObjectDetails, answer: str) -> Explanation:
     """Return the explanation of an object by what is known of it, or of its gang."""
     finding = details.finding
+    groups = details.gang.groups if details.gang is not None else []
     return Explanation(
         kind=subject.kind,
         name=subject.path,
@@ -141,6 +144,8 @@ def _explanation(subject: ObjectName, details: ObjectDetails, answer: str) -> Ex
         reasons=finding.reasons,
         conflict=details.conflict,
         help=finding.help,
+        wishes=shown_texts(wish for group in groups for wish in group.wishes),
+        better=details.better,
         related=(*_related(subject, details), *details.related),
         gang=details.gang,
     )

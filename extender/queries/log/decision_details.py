@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from extender.core.admit.wish_sentences import WishLine, group_lines
 from extender.core.log.events import (
     ConflictRecord,
     GangAdmitted,
@@ -52,6 +53,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     conflict: tuple[ConflictRecord, ...] = ()  # requirements that cannot hold together
     preemption_notes: tuple[str, ...] = ()  # why preemption does not help
     alternatives: tuple[AlternativeLine, ...] = ()  # sets of victims that were not chosen
+    wishes: tuple[WishLine, ...] = ()  # of an admission: what they reached
 
 
 async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision | None:
@@ -85,6 +87,7 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
         conflict=refusal.conflict if refusal else (),
         preemption_notes=refusal.preemption_notes if refusal else (),
         alternatives=alternatives,
+        wishes=group_lines(data.groups) if isinstance(data, GangAdmitted | GangExtended) else (),
     )
 
 

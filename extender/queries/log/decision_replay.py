@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from extender.core.admit.wish_sentences import recorded_wishes, wish_lines
 from extender.core.log.events import (
     AssignmentRecord,
     CapacityHeld,
@@ -16,6 +17,7 @@ from extender.core.log.events import (
     RecordedEvent,
     TreeCompiled,
     TreeRefused,
+    WishRecord,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.message_formatting import counted
@@ -242,4 +244,20 @@ def _compare_admission(
 ) -> list[str]:
     if not isinstance(verdict, Plan):
         return [f"no plan is found now: {verdict.outcome}"]
-    return _moved(data.assignments, verdict.assignments)
+    moved = _moved(data.assignments, verdict.assignments)
+    return moved if isinstance(data, CapacityHeld) else moved + _other_wishes(data, verdict)
+
+
+def _other_wishes(data: GangAdmitted | GangExtended, verdict: Plan) -> list[str]:
+    before = {(group.kind, group.name): group.wishes for group in data.groups if group.wishes}
+    planned = recorded_wishes(verdict.wishes)
+    now = {(str(key.kind), key.name): wishes for key, wishes in planned.items()}
+
+    def reached(records: Sequence[WishRecord]) -> str:
+        return "; ".join(line.text for line in wish_lines("", records)) or "no wish"
+
+    return [
+        f"{' '.join(group)}: {reached(now.get(group, ()))} instead of {reached(before.get(group, ()))}"
+        for group in sorted(before.keys() | now.keys())
+        if before.get(group) != now.get(group)
+    ]

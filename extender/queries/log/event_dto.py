@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
+from extender.core.admit.wish_sentences import group_lines, short_text
 from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import (
     AnyEventData,
@@ -219,7 +220,8 @@ def _admitted(data: GangAdmitted | GangExtended) -> str:
     top = next((g for g in data.groups if g.domain), None)
     if top is not None:
         text += f", {top.name} in {_pairs(top.domain)}"
-    return text
+    wishes = short_text(group_lines(data.groups))
+    return f"{text}; {wishes}" if wishes else text
 
 
 def _preemption(data: PreemptionPlanned) -> str:

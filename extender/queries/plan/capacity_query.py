@@ -144,7 +144,7 @@ class _Copies:
         self._question = question
         self._relaxed = relaxed
         self._make_copy = make_copy
-        self._rows = NodeRowCache()
+        self._rows = NodeRowCache(question.topology_keys)
 
     def answer(self, changes: CapacityChanges, progress: Progress) -> PlanAnswer:
         """Return the answer for all copies."""

@@ -21,6 +21,7 @@ from extender.core.admit.plan_request import (
     ruled_part,
 )
 from extender.core.admit.tree_warnings import collect_warnings, template_mismatches
+from extender.core.admit.wish_sentences import WishLine, plan_lines
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
@@ -130,6 +131,7 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     # of a workload whose parts start one after the other; the verdict is that of the worst step
     steps: tuple[StepLine, ...] = ()
     copy: int | UnsetType = UNSET  # of a query with copies: the number of the copy, from 1
+    wishes: tuple[WishLine, ...] = ()  # what they reached, one line for each key of a wish
 
 
 class CopiesLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +185,7 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     without: tuple[str, ...] = ()  # nodes that are away: names, or key=value of a label
     # further empty nodes: 4xNODE, like NODE
     with_: tuple[str, ...] = msgspec.field(default=(), name="with")
-    # requirements that are dropped or lowered: GROUP:topology, GROUP:minCount=N, GROUP:minGroupCount=N
+    # requirements that are dropped or lowered: GROUP:topology, GROUP:exclusive, GROUP:minCount=N, GROUP:minGroupCount=N
     relax: tuple[str, ...] = ()
     # node groups of a cluster autoscaler: whether a refused tree would fit if one of them grew
     node_groups: tuple[NodeGroupSpec, ...] = ()
@@ -197,6 +199,9 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     all_pending: bool = False  # plan also pending trees of the cluster files
     budget: int = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
+    anew: bool = (
+        False  # of the live cluster: plan the trees of `groups` as if none of their pods had a node
+    )
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
     state: ReservationState = EMPTY  # reservations; none for files
     moment: EvictableContext = EvictableContext()
@@ -206,6 +211,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     node_groups: tuple[NodeGroup, ...] = ()  # that may grow
     keep_placed: bool = False  # pods that the query places are not evicted for later trees
     readers: Visibility = EVERYTHING  # what the caller sees of the cluster
+    topology_keys: tuple[str, ...] = ()  # as for `NodeRowCache`
 
 
 class _Unit(msgspec.Struct, frozen=True):
@@ -226,7 +232,7 @@ def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     Raises:
         BadInput: There are more trees than `roots_max`.
     """
-    verdicts, _ = plan_in_order(view, question, NodeRowCache())
+    verdicts, _ = plan_in_order(view, question, NodeRowCache(question.topology_keys))
     return PlanAnswer(verdict=worst_verdict(verdicts), gangs=verdicts)
 
 
@@ -653,6 +659,12 @@ def _planned_in_steps(
         static=question.keep_placed,
     )
     reasons = dict.fromkeys(text for verdict in verdicts for text in verdict.reasons)
+    # of what runs in several steps those of the last one, as its nodes
+    wishes = {
+        (wish.group, wish.kind, wish.key, wish.partner): wish
+        for verdict in verdicts
+        for wish in verdict.wishes
+    }
     placed = msgspec.structs.replace(
         verdicts[-1],
         domains={name: domain for verdict in verdicts for name, domain in verdict.domains.items()},
@@ -668,6 +680,7 @@ def _planned_in_steps(
         reasons=(*(f"{title}: fits" for title in titles), *reasons),
         search=effort,
         steps=lines,
+        wishes=tuple(wishes.values()),
     )
     return placed, after
 
@@ -772,6 +785,7 @@ def _placed(
         victims=notes.victims,
         reasons=(*verdict.reasons, *notes.texts),
         search=SearchLine(search.nodes, search.exhausted),
+        wishes=plan_lines(verdict.wishes),
     )
     return placed, view
 

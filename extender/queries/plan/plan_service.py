@@ -98,6 +98,7 @@ class PlanService:
         clock: For the time of the answer.
         run: Runs functions in the worker process.
         answer_body: Answers the JSON of a `PlanQuestion`, there.
+        topology_keys: Those of the settings.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class PlanService:
         clock: Clock,
         run: RunInWorker,
         answer_body: Callable[[bytes, LiveInput | None], bytes],
+        topology_keys: tuple[str, ...] = (),
     ) -> None:
         self._cluster = cluster
         self._state = state
@@ -115,6 +117,7 @@ class PlanService:
         self._clock = clock
         self._run = run
         self._answer_body = answer_body
+        self._topology_keys = topology_keys
 
     async def plan(self, body: bytes, readers: Visibility = EVERYTHING) -> PlanResult:
         """Return the answer to a plan query, the JSON of a `PlanQuestion`.
@@ -161,7 +164,9 @@ class PlanService:
             raise ClusterUnavailable(f"the view of the cluster is not current: {reason}")
         state = self._state.committed
         moment = EvictableContext(releasing=self._releasing.started(), now_us=self._clock.now_us())
-        return await snapshot(self._cluster.view(), state, moment), state.position
+        saved = await snapshot(self._cluster.view(), state, moment)
+        saved = msgspec.structs.replace(saved, topology_keys=self._topology_keys)
+        return saved, state.position
 
 
 def _is_about_live_cluster(body: bytes) -> bool:

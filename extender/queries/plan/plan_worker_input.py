@@ -29,6 +29,7 @@ from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Blueprint, Group
 from extender.core.model.pods import Pod
 from extender.core.preempt.disruption_units import EvictableContext
+from extender.queries.plan.cluster_changes import vacated
 from extender.queries.plan.plan_query import PlanAnswer, PlanInput, answer_plan_query
 from extender.runtime.cooperative_yield import Yielder
 from extender.snapshots.state_loader import decode_state, encode_state, join_states
@@ -49,6 +50,7 @@ class LiveSnapshot(msgspec.Struct, frozen=True):
     state: tuple[bytes, ...]
     moment: EvictableContext
     max_children: int
+    topology_keys: tuple[str, ...] = ()  # of the settings
 
 
 async def snapshot(
@@ -88,7 +90,12 @@ def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
 def answer_live_query(query: PlanInput, saved: LiveSnapshot) -> PlanAnswer:
     """Return the answer to a plan query on a snapshot, with its state and moment."""
     view, state = restored(saved)
-    return answer_plan_query(view, msgspec.structs.replace(query, state=state, moment=saved.moment))
+    if query.anew:
+        view, state = vacated(view, state, query.groups)
+    question = msgspec.structs.replace(
+        query, state=state, moment=saved.moment, topology_keys=saved.topology_keys
+    )
+    return answer_plan_query(view, question)
 
 
 def _parts(state: ReservationState) -> Iterator[ReservationState]:

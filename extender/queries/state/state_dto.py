@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from extender.core.admit.wish_sentences import WishLine
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import NodeName
 
@@ -47,6 +48,7 @@ class GroupAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     domain: dict[str, str]
     reserved: int  # members of this group and of all below it
     bound: int
+    wishes: tuple[WishLine, ...] = ()  # what they reached, one line for each key of a wish
 
 
 class MemberLossAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -7,6 +7,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final
 
+from extender.core.admit.wish_sentences import wish_lines
 from extender.core.log.capacity_claim import CapacityClaim, ClaimKind
 from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord
@@ -260,6 +261,7 @@ def _groups(root: GangState) -> list[GroupAt]:
             domain=g.domain,
             reserved=reserved.get(g.name, 0),
             bound=bound.get(g.name, 0),
+            wishes=wish_lines(g.name, g.wishes) if g.wishes else (),
         )
         for g in root.groups
     ]

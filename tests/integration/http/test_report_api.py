@@ -18,6 +18,7 @@ from extender.queries.log.parameter_validation import NAME_MAX
 from extender.queries.log.reports import (
     DAY_US,
     LIMIT,
+    LIVE_REPORTS,
     REPORTS,
     ReportQuery,
     check_report_query,
@@ -237,7 +238,7 @@ def test_without_a_name_the_reports_are_listed():
     assert code == 0
     assert all(name in text for name in REPORTS)
     code, text, _ = ask("-o", "json")
-    assert [line["name"] for line in json.loads(text)] == list(REPORTS)
+    assert [line["name"] for line in json.loads(text)] == [*REPORTS, *LIVE_REPORTS]
 
 
 @pytest.mark.parametrize(

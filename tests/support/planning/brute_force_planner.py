@@ -9,7 +9,14 @@ from collections import Counter
 
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
 from tests.support.planning.interpod_checker import broken_rules
-from tests.support.planning.plan_checker import _holds, _leaves, _walk, clash
+from tests.support.planning.plan_checker import (
+    _holds,
+    _leaves,
+    _walk,
+    clash,
+    is_closed,
+    shared_domains,
+)
 from tests.support.planning.static_filters_checker import passes
 
 
@@ -25,6 +32,7 @@ def best_total(request: PlanRequest) -> int | None:
             n
             for n, node in enumerate(nodes)
             if passes(shapes[m.shape], node)
+            and not is_closed(request, node)
             and not any(
                 v.node == node.name and (v.uid == m.uid or (v.uid is None and v.shape == m.shape))
                 for v in request.rejected_nodes
@@ -47,14 +55,15 @@ def best_total(request: PlanRequest) -> int | None:
         for b in leaf.bound:
             node = next((n for n in nodes if n.name == b.node), None)
             for g in chains[leaf.key]:
-                if g.topology:
-                    value = tuple(node.labels.get(k) if node else None for k in g.topology)
+                if topology := _keys(g):
+                    value = tuple(node.labels.get(k) if node else None for k in topology)
                     if None in value or domains.setdefault(g.key, (value, 0))[0] != value:
                         return None
     domains = {k: (v, 1) for k, (v, _) in domains.items()}
     new: Counter = Counter()
     best: list[int | None] = [None]
     seats: list = []
+    where: dict = {leaf.key: [] for leaf in leaves}
 
     def step(i: int, placed: int) -> None:
         if best[0] is not None and placed + len(pods) - i <= best[0]:
@@ -66,6 +75,7 @@ def best_total(request: PlanRequest) -> int | None:
                 if any(new[leaf.key] for leaf in _leaves(g))
             )
             legal = legal and not broken_rules(request, seats)
+            legal = legal and not shared_domains(request, where)
             if legal:
                 best[0] = placed
             return
@@ -80,9 +90,9 @@ def best_total(request: PlanRequest) -> int | None:
             if any(claims[c] for c in shape.exclusive_claims):
                 continue
             values = [
-                (g.key, tuple(nodes[n].labels.get(k) for k in g.topology))
+                (g.key, tuple(nodes[n].labels.get(k) for k in _keys(g)))
                 for g in chains[leaf.key]
-                if g.topology
+                if _keys(g)
             ]
             if any(None in v or domains.get(k, (v, 0))[0] != v for k, v in values):
                 continue
@@ -94,7 +104,9 @@ def best_total(request: PlanRequest) -> int | None:
                 domains[k] = (v, domains.get(k, (v, 0))[1] + 1)
             new[leaf.key] += 1
             seats.append((member.shape, nodes[n]))
+            where[leaf.key].append(nodes[n].name)
             step(i + 1, placed + 1)
+            where[leaf.key].pop()
             seats.pop()
             new[leaf.key] -= 1
             for k, v in values:
@@ -111,6 +123,10 @@ def best_total(request: PlanRequest) -> int | None:
 
     step(0, 0)
     return best[0]
+
+
+def _keys(g: PlanGroup) -> tuple[str, ...]:
+    return (*g.topology, *([g.exclusive.key] if g.exclusive else []))
 
 
 def _chains(g: PlanGroup, above: tuple[PlanGroup, ...]) -> dict:

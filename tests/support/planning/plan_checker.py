@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from extender.core.planner.plan_types import Plan, PlanGroup, PlanRequest
+from extender.core.planner.plan_types import Plan, PlanGroup, PlanNode, PlanRequest
 from tests.support.planning.interpod_checker import broken_rules
 from tests.support.planning.static_filters_checker import passes
 
@@ -38,6 +38,11 @@ def clash(a, b) -> bool:
     )
 
 
+def is_closed(request: PlanRequest, node: PlanNode) -> bool:
+    """Return whether a node is in a domain that an exclusive group of another tree has."""
+    return any(node.labels.get(domains.key) in domains.taken for domains in request.closed or ())
+
+
 def faults(request: PlanRequest, plan: Plan) -> list[str]:
     bad: list[str] = []
     nodes = {n.name: n for n in request.nodes}
@@ -66,6 +71,8 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
             bad.append(f"{a.pod}: not a waiting member, or no such node")
             continue
         shape = request.shapes[a.shape]
+        if is_closed(request, node):
+            bad.append(f"{a.pod} is on {a.node}, in a domain that another tree has alone")
         if not passes(shape, node) or rejected & {(a.node, a.uid, None), (a.node, None, a.shape)}:
             bad.append(f"{a.pod} may not run on {a.node}")
         used[a.node].update(dict(shape.requests) | {"pods": 1})
@@ -98,15 +105,53 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
         held = [b.node for leaf in _leaves(g) for b in leaf.bound]
         if fresh and not _holds(g, new):
             bad.append(f"{g.key}: pods placed, minimum not met")
-        if g.topology and (fresh or held):
+        topology = (*g.topology, *(k for k in _exclusive_keys(g) if k not in g.topology))
+        if topology and (fresh or held):
             values = {
-                tuple(nodes[n].labels.get(k) if n in nodes else None for k in g.topology)
+                tuple(nodes[n].labels.get(k) if n in nodes else None for k in topology)
                 for n in fresh + held
             }
             if len(values) != 1 or None in next(iter(values)):
                 bad.append(f"{g.key}: domains {values}")
-            elif where.get(g.key) != tuple(zip(g.topology, next(iter(values)), strict=True)):
+            elif where.get(g.key) != tuple(zip(topology, next(iter(values)), strict=True)):
                 bad.append(f"{g.key}: placement has {where.get(g.key)}, pods are in {values}")
         elif g.key in where:
             bad.append(f"{g.key}: has a placement but no pods or no constraint")
+    bad += shared_domains(request, {leaf.key: [] for leaf in _leaves(request.root)} | _nodes(plan))
+    return bad
+
+
+def _nodes(plan: Plan) -> dict:
+    return {
+        a.group: [b.node for b in plan.assignments if b.group == a.group] for a in plan.assignments
+    }
+
+
+def _exclusive_keys(g: PlanGroup) -> tuple[str, ...]:
+    return (g.exclusive.key,) if g.exclusive else ()
+
+
+def shared_domains(request: PlanRequest, new: dict) -> list[str]:
+    """Return which exclusive groups have new pods where others are; `new`: the nodes of the new pods of each leaf.
+
+    Bound members are where they are: a group with some stays in their domain, whoever else is in it.
+    """
+    labels = {n.name: n.labels for n in request.nodes}
+    bad = []
+    groups = [g for g in _walk(request.root) if g.exclusive]
+    for g in groups:
+        key = g.exclusive.key
+        fresh = {labels[n].get(key) for leaf in _leaves(g) for n in new[leaf.key]}
+        held = {labels.get(b.node, {}).get(key) for leaf in _leaves(g) for b in leaf.bound}
+        if held or not fresh:
+            continue
+        if fresh & set(g.exclusive.taken):
+            bad.append(f"{g.key}: is in {fresh}, which others have")
+        for h in groups:
+            if h.exclusive.key != key or h in _walk(g) or g in _walk(h):
+                continue
+            theirs = {labels[n].get(key) for leaf in _leaves(h) for n in new[leaf.key]}
+            theirs |= {labels.get(b.node, {}).get(key) for leaf in _leaves(h) for b in leaf.bound}
+            if fresh & theirs:
+                bad.append(f"{g.key}: is in {fresh} with {h.key}")
     return bad

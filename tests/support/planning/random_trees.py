@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 from hypothesis import assume
 from hypothesis import strategies as st
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Taint
@@ -24,6 +24,7 @@ from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     NodeRejection,
     PlanBound,
+    PlanExclusive,
     PlanGroup,
     PlanMember,
     PlanNode,
@@ -192,6 +193,27 @@ def requests(draw, most_pods: int = 6) -> PlanRequest:
         claims_in_use=in_use,
         explain=False,
     )
+
+
+@st.composite
+def exclusive_requests(draw) -> PlanRequest:
+    """Make a request some of whose groups share their domain with no other one."""
+    request = draw(requests())
+
+    def changed(group: PlanGroup) -> PlanGroup:
+        groups = tuple(changed(child) for child in group.groups)
+        exclusive: PlanExclusive | UnsetType = UNSET
+        if draw(st.integers(0, 3)):
+            key = draw(st.sampled_from(["rack", "rack", "host", "zone"]))
+            taken = draw(st.sampled_from([(), (), ("R",), ("A", "S"), ("n0", "n1"), ("no-such",)]))
+            exclusive = PlanExclusive(key=key, taken=taken)
+        bound = group.bound if draw(st.integers(0, 2)) == 0 else ()
+        return msgspec.structs.replace(group, groups=groups, exclusive=exclusive, bound=bound)
+
+    closed: tuple[PlanExclusive, ...] | UnsetType = UNSET
+    if draw(st.integers(0, 2)) == 0:
+        closed = (PlanExclusive(key="rack", taken=("S", "no-such")), PlanExclusive(key="host"))
+    return msgspec.structs.replace(request, root=changed(request.root), closed=closed)
 
 
 @st.composite

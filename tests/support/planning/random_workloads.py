@@ -38,6 +38,8 @@ _PROFILES: dict[str, st.SearchStrategy[TreeProfile | None]] = {
             gang=st.sampled_from(["all", "per-replicated-job", "per-job"]),
             root_topology=st.sampled_from(["", "net/block"]),
             leaf_topology=st.sampled_from(["", "net/rack"]),
+            root_preferred=st.sampled_from([(), ("net/block", "net/row")]),
+            leaf_preferred=st.sampled_from([(), ("net/rack", "net/block")]),
             disruption_mode=st.sampled_from(["all", "single"]),
         ),
     ),

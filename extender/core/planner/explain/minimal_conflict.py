@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import UnsetType
 
 from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pods import PodRule, PodShape
-from extender.core.planner.explain.refusal_causes import volume_text
+from extender.core.planner.explain.refusal_causes import closed_texts, volume_text
 from extender.core.planner.explain.relaxation_solver import (
     PlacementRequirement,
     RequirementSolver,
@@ -17,6 +18,7 @@ from extender.core.planner.explain.relaxation_solver import (
 from extender.core.planner.explain.tree_variants import walk
 from extender.core.planner.model.feasibility import (
     admissible,
+    domain_keys,
     is_leaf,
     present,
     required_names,
@@ -24,9 +26,14 @@ from extender.core.planner.model.feasibility import (
 )
 from extender.core.planner.model.node_filters import without_volumes
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.plan_types import PlanGroup, PlanRequest
+from extender.core.planner.plan_types import PlanExclusive, PlanGroup, PlanRequest
 
-OF_GROUPS = ("minCount", "minGroupCount", "topology")  # kinds of requirements of a single group
+OF_GROUPS = (
+    "minCount",
+    "minGroupCount",
+    "exclusive",
+    "topology",
+)  # kinds of requirements of a single group
 
 
 def requirements_of(request: PlanRequest, node_table: NodeTable) -> list[PlacementRequirement]:
@@ -50,6 +57,9 @@ def _of_nodes(
     if reserved := [n.name for n in request.nodes if n.reserved]:
         text = f"capacity on {counted(len(reserved), 'node')} is reserved for other trees"
         yield PlacementRequirement("reservation", root, text)
+    if not isinstance(request.closed, UnsetType):
+        text = f"exclusive groups of other trees have {join_names(closed_texts(request.closed))}"
+        yield PlacementRequirement("exclusive", root, text, part="otherTrees")
     if taints := hard_taints(node_table):
         text = f"taints of nodes are respected: {join_names(taints)}"
         yield PlacementRequirement("taint", root, text)
@@ -68,7 +78,7 @@ def _of_nodes(
 
 
 def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
-    """Yield minima and topology constraints."""
+    """Yield minima, exclusive domains and topology constraints."""
     for group in groups:
         if is_leaf(group):
             text = f"at least {counted(threshold(group), 'pod')} together{_incomplete(group)}"
@@ -80,7 +90,10 @@ def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
                 text += f", {join_names(names)} among them"
             yield PlacementRequirement("minGroupCount", group.key, text + _incomplete(group))
     for group in groups:
-        if group.topology:
+        if not isinstance(group.exclusive, UnsetType):
+            yield PlacementRequirement("exclusive", group.key, exclusive_text(group.exclusive))
+    for group in groups:
+        if domain_keys(group):
             text = topology_text(group)
             bound = next((b for g in walk(group) for b in g.bound), None)
             if bound is not None:
@@ -90,7 +103,13 @@ def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
 
 def topology_text(group: PlanGroup) -> str:
     """Return the topology constraint of a group, `all pods in one zone and rack`."""
-    return f"all pods in one {' and '.join(group.topology)}"
+    return f"all pods in one {' and '.join(domain_keys(group))}"
+
+
+def exclusive_text(exclusive: PlanExclusive) -> str:
+    """Return that a group shares its domain with no other one, and which domains others have."""
+    text = f"no other group or tree in its {exclusive.key}"
+    return f"{text}; others have {join_names([*exclusive.taken])}" if exclusive.taken else text
 
 
 def hard_taints(node_table: NodeTable) -> list[str]:
@@ -143,8 +162,8 @@ def minimal_conflict(
             filter_out(part[:half])
             filter_out(part[half:])
 
-    split = [r for r in requirements if r.kind in {"reservation", "taint", "selector"}]
+    split = [r for r in requirements if r.kind in {"reservation", "taint", "selector"} or r.part]
     filter_out(split)
     for kind in (*OF_GROUPS, "resources"):
-        filter_out([r for r in requirements if r.kind == kind])
+        filter_out([r for r in requirements if r.kind == kind and r not in split])
     return [r for r in requirements if r not in dropped]

@@ -11,7 +11,7 @@ from extender.core.planner.explain.rank_order import (
     seats_by_rank,
     with_leaves_in_order,
 )
-from extender.core.planner.model.feasibility import waiting_reasons
+from extender.core.planner.model.feasibility import domain_keys, waiting_reasons
 from extender.core.planner.model.node_scores import uncounted_preferences
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import (
@@ -66,7 +66,7 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
             *given(request, problem, limited=bool(unplaced)),
             *dict.fromkeys(uncounted_preferences(request)),
         ),
-        wishes=tuple(wishes),
+        wishes=(*solved.wishes, *wishes),
     )
 
 
@@ -166,14 +166,15 @@ def _placements(problem: PlacementProblem, solution: Solution) -> tuple[Placemen
             some[group.parent] = some[group.index]
     placements: list[Placement] = []
     for group in groups:
-        if not group.source.topology:
+        keys = domain_keys(group.source)
+        if not keys:
             continue
         domain = group.pinned
         if some[group.index] >= 0:
             domain = int(group.level.domain[some[group.index]])
         if domain >= 0:
             values = dict(zip(group.level.keys, group.level.values[domain], strict=True))
-            chosen = tuple((k, values[k]) for k in group.source.topology)
+            chosen = tuple((k, values[k]) for k in keys)
             placements.append(Placement(group=group.source.key, domain=chosen))
     return tuple(placements)
 

@@ -12,13 +12,19 @@ from contextlib import contextmanager
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import join_names
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import NodeSelector, PodShape, Toleration
-from extender.core.planner.explain.tree_variants import map_groups
+from extender.core.planner.explain.tree_variants import (
+    RequirementChange,
+    changed_tree,
+    map_groups,
+    walk,
+)
+from extender.core.planner.model.feasibility import domain_keys
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_filters import (
     CORDON,
@@ -35,7 +41,7 @@ from extender.core.planner.model.problem import (
     compile_request,
     shares_groups,
 )
-from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.plan_types import PlanExclusive, PlanGroup, PlanNode, PlanRequest
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
@@ -120,9 +126,11 @@ class GroupCauses:
         while index >= 0:
             path.insert(0, problem.groups[index].source)
             index = problem.groups[index].parent
-        self._holders = [holder for holder in path if holder.topology]
-        keys = dict.fromkeys(key for holder in self._holders for key in holder.topology)
-        root = msgspec.structs.replace(group.source, topology=tuple(keys))
+        self._holders = [holder for holder in path if domain_keys(holder)]
+        keys = dict.fromkeys(key for holder in self._holders for key in domain_keys(holder))
+        root = msgspec.structs.replace(
+            group.source, topology=tuple(keys), exclusive=_exclusive(problem, group)
+        )
         self._request = msgspec.structs.replace(
             request, root=root, budget=min(request.budget, GROUP_BUDGET), explain=False
         )
@@ -286,6 +294,8 @@ class GroupCauses:
             text = "capacity reserved for other trees"
             yield Cause(text, _same, Options(no_reservations=True), rank=2)
         yield from self._of_resources(shapes)
+        if any(not isinstance(g.exclusive, UnsetType) for g in walk(self._request.root)):
+            yield Cause("exclusive domains", _sharing, rank=1)
         yield from self._of_topology()
 
     def _of_resources(self, shapes: list[PodShape]) -> Iterator[Cause]:
@@ -304,8 +314,8 @@ class GroupCauses:
         groups, depth = root.groups, 1
         while groups:
             for group in groups:
-                if not set(group.topology) <= set(root.topology):
-                    below.setdefault((depth, group.topology), []).append(group)
+                if not set(domain_keys(group)) <= set(root.topology):
+                    below.setdefault((depth, domain_keys(group)), []).append(group)
             groups, depth = tuple(child for group in groups for child in group.groups), depth + 1
         for (_, keys), constrained in below.items():
             name = f"{constrained[0].key.kind} {constrained[0].key.path}"
@@ -314,14 +324,12 @@ class GroupCauses:
             yield Cause(f"one {' and '.join(keys)} for {name}", _without_topology(constrained))
         for holder in self._holders:
             others = {
-                key for other in self._holders if other is not holder for key in other.topology
+                key for other in self._holders if other is not holder for key in domain_keys(other)
             }
             kept = tuple(key for key in root.topology if key in others)
             if kept != root.topology:
-                text = (
-                    f"one {' and '.join(holder.topology)} for {holder.key.kind} {holder.key.path}"
-                )
-                yield Cause(text, _with_topology(holder.topology, others), rank=OWN_TOPOLOGY)
+                text = f"one {' and '.join(domain_keys(holder))} for {holder.key.kind} {holder.key.path}"
+                yield Cause(text, _with_topology(domain_keys(holder), others), rank=OWN_TOPOLOGY)
 
     def _of_nodes(self, shapes: list[PodShape]) -> Iterator[Cause]:
         node_table = self._problem.node_table
@@ -338,6 +346,12 @@ class GroupCauses:
             yield Cause(text, _with_shapes(_tolerating(sorted(keys))))
         if node_table.cordoned().any():
             yield Cause("cordoned nodes", _with_shapes(_tolerating([CORDON.key])))
+        closed = self._request.closed
+        if not isinstance(closed, UnsetType):
+            names = join_names(closed_texts(closed))
+            yield Cause(
+                f"exclusive groups of other trees in {names}", _same, Options(no_closed=True)
+            )
         own = [s for s in shapes if s.node_selector or any(not x.volume for x in s.selectors)]
         if own and not all(selected(node_table, shape).all() for shape in own):
             parts = [f"{key}={value}" for s in own for key, value in s.node_selector]
@@ -391,7 +405,9 @@ def _without_topology(groups: Iterable[PlanGroup]) -> Change:
     keys = {group.key for group in groups}
 
     def free(group: PlanGroup) -> PlanGroup:
-        return msgspec.structs.replace(group, topology=()) if group.key in keys else group
+        if group.key not in keys:
+            return group
+        return msgspec.structs.replace(group, topology=(), exclusive=UNSET)
 
     return lambda request: msgspec.structs.replace(request, root=map_groups(request.root, free))
 
@@ -401,11 +417,32 @@ def _with_topology(dropped: tuple[str, ...], others: set[str]) -> Change:
 
     def change(request: PlanRequest) -> PlanRequest:
         kept = tuple(k for k in request.root.topology if k not in dropped or k in others)
-        return msgspec.structs.replace(
-            request, root=msgspec.structs.replace(request.root, topology=kept)
-        )
+        root = msgspec.structs.replace(request.root, topology=kept)
+        if not isinstance(root.exclusive, UnsetType) and root.exclusive.key not in kept:
+            root = msgspec.structs.replace(root, exclusive=UNSET)
+        return msgspec.structs.replace(request, root=root)
 
     return change
+
+
+def _sharing(request: PlanRequest) -> PlanRequest:
+    """Return the request with groups that may be in domains which others have, each still in one."""
+    changes = {group.key: RequirementChange(shares=True) for group in walk(request.root)}
+    return msgspec.structs.replace(request, root=changed_tree(request.root, changes))
+
+
+def _exclusive(problem: PlacementProblem, group: CompiledGroup) -> PlanExclusive | UnsetType:
+    """Return the nearest exclusive domain at or above a group; bound members of other groups count as taken."""
+    index = group.index
+    while index >= 0 and not problem.groups[index].exclusive:
+        index = problem.groups[index].parent
+    if index < 0:
+        return UNSET
+    holder = problem.groups[index]
+    closed = problem.exclusive.closed.get(index)
+    taken = np.flatnonzero(closed).tolist() if closed is not None else []
+    values = sorted({problem.exclusive.value(holder, domain) for domain in taken})
+    return PlanExclusive(key=holder.exclusive, taken=tuple(values))
 
 
 def _without_rule(text: str) -> Change:
@@ -417,6 +454,11 @@ def _without_rule(text: str) -> Change:
         return msgspec.structs.replace(request, rules=tuple(rules))
 
     return change
+
+
+def closed_texts(closed: tuple[PlanExclusive, ...]) -> list[str]:
+    """Return the domains that exclusive groups of other trees have, `net/rack=r1`."""
+    return [f"{domains.key}={value}" for domains in closed for value in domains.taken]
 
 
 def _same(request: PlanRequest) -> PlanRequest:

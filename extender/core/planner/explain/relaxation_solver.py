@@ -128,6 +128,7 @@ class RequirementSolver:
             no_cordons=("taint", "cordons") in kinds,
             no_resources=("resources", "") in kinds,
             no_reservations=("reservation", "") in kinds,
+            no_closed=("exclusive", "otherTrees") in kinds,
         )
         return self.fits_with(_changes(dropped), options)
 
@@ -155,4 +156,6 @@ def _changes(dropped: Iterable[PlacementRequirement]) -> Changes:
             changes[r.object] = msgspec.structs.replace(before, minimum=0)
         elif r.kind == "topology":
             changes[r.object] = msgspec.structs.replace(before, topology=())
+        elif r.kind == "exclusive" and not r.part:
+            changes[r.object] = msgspec.structs.replace(before, shares=True)
     return changes

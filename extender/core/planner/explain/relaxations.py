@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import join_names
 from extender.core.planner.explain.additional_nodes import more_nodes, with_added
@@ -15,13 +16,13 @@ from extender.core.planner.explain.minimal_conflict import (
     hard_taints,
     rule_texts,
 )
-from extender.core.planner.explain.refusal_causes import volume_text
+from extender.core.planner.explain.refusal_causes import closed_texts, volume_text
 from extender.core.planner.explain.relaxation_solver import (
     PlacementRequirement,
     RequirementSolver,
 )
 from extender.core.planner.explain.tree_variants import RequirementChange, changed_tree, walk
-from extender.core.planner.model.feasibility import threshold
+from extender.core.planner.model.feasibility import domain_keys, threshold
 from extender.core.planner.model.node_filters import without_selectors, without_volumes
 from extender.core.planner.model.problem import Options
 from extender.core.planner.plan_types import (
@@ -85,11 +86,15 @@ def with_change(request: PlanRequest, change: Relaxation) -> PlanRequest:
     changes = {
         key: RequirementChange(minimum=change.minimum)
         if change.minimum
+        else RequirementChange(shares=True)
+        if change.kind == "exclusive"
         else RequirementChange(topology=())
         for key in change.groups
     }
     request = replace(request, root=changed_tree(request.root, changes))
     match change.kind:
+        case "exclusive" if not change.groups:
+            return replace(request, closed=UNSET)
         case "nodes":
             return replace(request, nodes=with_added(request.nodes, change.added))
         case "reservation":
@@ -148,10 +153,14 @@ def _others(
     """Yield what helps beside lower minima and more nodes, in the order of the conflict."""
     tried: set[int] = set()  # of interchangeable groups only the first may drop its constraint
     groups = {group.key: group for group in walk(solver.request.root)}
+    if exclusive := [groups[r.object] for r in conflict if r.kind == "exclusive" and not r.part]:
+        yield from _sharing(solver, exclusive)
     for requirement in conflict:
         match requirement.kind, requirement.part:
             case "reservation", _:
                 yield from _without_reservations(solver)
+            case "exclusive", "otherTrees":
+                yield from _without_closed(solver)
             case "selector", "podRules":
                 yield from _without_rules(solver)
             case "selector", "volumes":
@@ -178,12 +187,29 @@ def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Rela
     changes = {group.key: RequirementChange(topology=()) for group in groups}
     if solver.fits_with(changes) is not True:
         return None
-    names = [f"{' and '.join(g.topology)} at {g.key.kind} {g.key.path}" for g in groups]
+    names = [f"{' and '.join(domain_keys(g))} at {g.key.kind} {g.key.path}" for g in groups]
     return Relaxation(
         kind="topology",
         text=f"drop {' and '.join(names)}",
         groups=tuple(group.key for group in groups),
     )
+
+
+def _sharing(solver: RequirementSolver, groups: list[PlanGroup]) -> Iterator[Relaxation]:
+    """Yield the groups that may be in domains which others have, as few as are needed; each stays in one domain."""
+
+    def fits_when_sharing(some: list[PlanGroup]) -> bool:
+        changes = {group.key: RequirementChange(shares=True) for group in some}
+        return solver.fits_with(changes) is True
+
+    if needed := _needed(groups, fits_when_sharing):
+        names = [f"{g.key.kind} {g.key.path}" for g in needed]
+        key = next(g.exclusive.key for g in needed if g.exclusive is not UNSET)
+        yield Relaxation(
+            kind="exclusive",
+            text=f"let {join_names(names)} share a {key} with others",
+            groups=tuple(g.key for g in needed),
+        )
 
 
 def _without_reservations(solver: RequirementSolver) -> Iterator[Relaxation]:
@@ -202,6 +228,15 @@ def _without_reservations(solver: RequirementSolver) -> Iterator[Relaxation]:
 
 def _emptied(node: PlanNode) -> PlanNode:
     return msgspec.structs.replace(node, free=node.allocatable)
+
+
+def _without_closed(solver: RequirementSolver) -> Iterator[Relaxation]:
+    """Yield the domains of which exclusive groups of other trees must leave some."""
+    closed = solver.request.closed
+    request = msgspec.structs.replace(solver.request, closed=UNSET)
+    if not isinstance(closed, UnsetType) and solver.fits(request, solver.node_table, Options()):
+        names = join_names(closed_texts(closed))
+        yield Relaxation(kind="exclusive", text=f"exclusive groups of other trees leave {names}")
 
 
 def _without_selectors(solver: RequirementSolver) -> Iterator[Relaxation]:

@@ -25,7 +25,7 @@ from extender.core.planner.explain.refusal_causes import (
 )
 from extender.core.planner.model.node_filters import selected, tolerated, without_volumes
 from extender.core.planner.model.node_table import Ints
-from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
 from extender.core.planner.model.upper_bounds import best_inside, capacity_of
 from extender.core.planner.plan_types import PlanRequest
 from extender.core.planner.solve.solver_pipeline import Solved
@@ -85,6 +85,8 @@ def shortfall(problem: PlacementProblem, leaf: CompiledGroup) -> Shortfall | Non
     most = held_in(leaf, placeable(problem, leaf))
     if leaf.pinned >= 0:
         most[np.arange(leaf.level.count) != leaf.pinned] = -1
+    if (closed := problem.exclusive.closed.get(leaf.index)) is not None:
+        most[closed] = -1
     domain = int(np.argmax(most))
     return Shortfall(leaf, domain, int(most[domain]), _lacking(problem, leaf, domain))
 
@@ -166,7 +168,11 @@ class _Reasons:
         most = "" if joint.exact else "at most "
         missing = _missing(group.minimum - holds, exact=joint.exact)
         reasons = causes.named() or ", ".join(self._short(group, domain)) or NOT_SEARCHED
-        return f"{need}; {_place(group, domain)} holds {most}{holds} of them ({missing}: {reasons})"
+        own = next((child for child in children if child.exclusive), group)
+        return (
+            f"{need}; {_place(group, domain)} holds {most}{holds} of them ({missing}: {reasons})"
+            f"{_closed(problem, own)}"
+        )
 
     def _children(self, group: CompiledGroup) -> list[CompiledGroup]:
         groups = self._solved.problem.groups
@@ -227,7 +233,11 @@ def _leaf(
     if close is None:
         yield f"{need}; no node has the label {' and '.join(leaf.level.keys)}"
         return
-    barred = _barred(problem, leaf)
+    closed = problem.exclusive.closed.get(leaf.index)
+    if closed is not None and closed.all():
+        yield f"{need}{_closed(problem, leaf)}"
+        return
+    barred = _barred(request, problem, leaf)
     causes = GroupCauses(request, problem, leaf, budget)
     if barred:
         # what bars all nodes need not be all that keeps the pods out
@@ -249,7 +259,22 @@ def _leaf(
     bound = f" ({leaf.bound} bound already)" if leaf.bound else ""
     yield (
         f"{need}; {_place(leaf, domain)} holds {most}{holds}{bound} ({missing}: {reasons})"
-        f"{_elsewhere(problem, leaf)}"
+        f"{_closed(problem, leaf)}{_elsewhere(problem, leaf)}"
+    )
+
+
+def _closed(problem: PlacementProblem, group: CompiledGroup) -> str:
+    """Return which domains of its exclusive key others have, and which are left to a group, or an empty string."""
+    closed = problem.exclusive.closed.get(group.index)
+    if closed is None or not closed.any():
+        return ""
+    values = {problem.exclusive.value(group, d): bool(shut) for d, shut in enumerate(closed)}
+    taken = sorted(value for value, shut in values.items() if shut)
+    left = sorted(value for value, shut in values.items() if not shut)
+    verb = "is" if len(taken) == 1 else "are"
+    return (
+        f"; {len(taken)} of {counted(len(values), 'domain')} of {group.exclusive} {verb} taken "
+        f"({join_names(taken)}); free: {join_names(left) if left else 'none'}"
     )
 
 
@@ -287,19 +312,22 @@ def _kept_out(nodes: int, cordoned: int) -> str:
     return f"it does not tolerate the taints of {_the_nodes(nodes)} it could run on"
 
 
-def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
+def _barred(request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup) -> str:
     """Return the static filter that rejects all nodes for all pods of a leaf, or an empty string."""
     if not leaf.members or any(problem.allowed[kind].any() for kind in leaf.members):
         return ""
     if not problem.node_table.size:
         return "there are no nodes"
-    shape = problem.shapes[min(leaf.members)]
+    shape, opened = problem.shapes[min(leaf.members)], open_nodes(request, problem.node_table)
     matching = selected(problem.node_table, shape)
     if not matching.any() and selected(problem.node_table, without_volumes(shape)).any():
         return f"none of the {problem.node_table.size} nodes that it could run on has its {volume_text([shape])}"
     if not matching.any():
         return f"none of {_the_nodes(problem.node_table.size)} matches its node selector"
     kept = matching & tolerated(problem.node_table, shape)
+    if kept.any() and opened is not None and not (kept & opened).any():
+        count = _the_nodes(int(kept.sum()))
+        return f"exclusive groups of other trees keep it off {count} it could run on"
     if not kept.any():
         cordoned = int((matching & tolerated(problem.node_table, shape, cordons=False)).sum())
         return _kept_out(int(matching.sum()), cordoned)

@@ -13,7 +13,13 @@ import msgspec
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.planner.model.feasibility import is_leaf, is_required, required_names, threshold
+from extender.core.planner.model.feasibility import (
+    domain_keys,
+    is_leaf,
+    is_required,
+    required_names,
+    threshold,
+)
 from extender.core.planner.plan_types import PlanGroup
 
 
@@ -22,6 +28,7 @@ class RequirementChange(msgspec.Struct, frozen=True):
 
     minimum: int | None = None
     topology: tuple[str, ...] | None = None
+    shares: bool = False  # it may be in a domain that others have, still one
 
     def of(self, group: PlanGroup) -> PlanGroup:
         """Return the changed group."""
@@ -30,7 +37,9 @@ class RequirementChange(msgspec.Struct, frozen=True):
             if not self.minimum:  # nothing is required then
                 group = msgspec.structs.replace(group, required=UNSET)
         if self.topology is not None:
-            group = msgspec.structs.replace(group, topology=self.topology)
+            group = msgspec.structs.replace(group, topology=self.topology, exclusive=UNSET)
+        elif self.shares:
+            group = msgspec.structs.replace(group, topology=domain_keys(group), exclusive=UNSET)
         return group
 
 
@@ -131,5 +140,5 @@ class TreeForms:
         for (form_of_child, required), count in below.items():
             counts[form_of_child, required and bool(required_names(group))] += count
         children = sorted((*key, count) for key, count in counts.items() if count)
-        form = (threshold(group), group.topology, self._own[index], *children)
+        form = (threshold(group), group.topology, group.exclusive, self._own[index], *children)
         return self._numbers.setdefault(form, len(self._numbers))

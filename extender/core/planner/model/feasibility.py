@@ -69,6 +69,13 @@ def _has_required(group: PlanGroup, counts: Callable[[PlanGroup], bool]) -> bool
     return len({child.key.name for child in existing}) == len(names) and all(map(counts, existing))
 
 
+def domain_keys(group: PlanGroup) -> tuple[str, ...]:
+    """Return the keys of which a group must be in one domain: those of its topology, then that of which it has one alone."""
+    if isinstance(group.exclusive, UnsetType) or group.exclusive.key in group.topology:
+        return group.topology
+    return (*group.topology, group.exclusive.key)
+
+
 def is_leaf(group: PlanGroup) -> bool:
     """Return whether a group is a PodGroup, not a composite."""
     return group.key.kind == "PodGroup"

@@ -74,12 +74,28 @@ def domain_scores(scores: Ints, counts: Ints, level: Level, pods: Mapping[int, i
     sums = np.zeros(level.count, dtype=np.int64)
     for kind, amount in pods.items():
         nodes = np.flatnonzero((level.domain >= 0) & (counts[kind] > 0))
-        nodes = nodes[np.lexsort((-scores[kind][nodes], level.domain[nodes]))]
-        domain, fit = level.domain[nodes], np.minimum(counts[kind][nodes], amount)
-        before = np.cumsum(fit) - fit
-        first = np.searchsorted(domain, domain)  # of the nodes of the same domain
-        taken = np.clip(amount - (before - before[first]), 0, fit)
-        np.add.at(sums, domain, taken * scores[kind][nodes])
+        domain, fit, score = level.domain[nodes], counts[kind][nodes], scores[kind][nodes]
+        sums += largest_sums(domain, fit, score, amount, level.count)
+    return sums
+
+
+def largest_sums(domain: Ints, fit: Ints, scores: Ints, amount: int, count: int) -> Ints:
+    """Return for each domain the largest sum of the scores of so many pods there, shape (count,).
+
+    Args:
+        domain: Of each node.
+        fit: How many of the pods fit on each node.
+        scores: Of each node.
+        amount: The number of pods.
+        count: The number of domains.
+    """
+    order = np.lexsort((-scores, domain))
+    domain, fit = domain[order], np.minimum(fit[order], amount)
+    before = np.cumsum(fit) - fit
+    first = np.searchsorted(domain, domain)  # of the nodes of the same domain
+    taken = np.clip(amount - (before - before[first]), 0, fit)
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, domain, taken * scores[order])
     return sums
 
 

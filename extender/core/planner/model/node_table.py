@@ -147,6 +147,12 @@ class NodeTable:
             self._labels[key] = column
         return column
 
+    def own_domains(self, key: str) -> tuple[Ints, int]:
+        """Return the domain of one key per node, and from which number on they are single nodes without the label."""
+        codes, values = self.label(key)
+        alone = len(values) + np.arange(self.size, dtype=np.int64)
+        return np.where(codes >= 0, codes, alone), len(values)
+
     def level(self, keys: tuple[str, ...]) -> Level:
         """Return the domains of a list of keys; no keys: one domain with every node."""
         level = self._levels.get(keys)

@@ -6,14 +6,17 @@ not admissible has `alive` False and gets no new pods (C.5), but its bound membe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pods import PodShape
 from extender.core.planner.model.feasibility import (
     admissible,
+    domain_keys,
     is_leaf,
     is_required,
     satisfied_by_bound,
@@ -63,12 +66,75 @@ class CompiledGroup:
     # kind -> positions in source.members
     members: dict[int, list[int]] = field(default_factory=dict)
     pinned: int = -1  # domain of `level` that bound members fix; -1: none
+    exclusive: str = ""  # key of which its domain has no other such group
     least: int = 0  # fewest new pods that can satisfy it
 
     @property
     def size(self) -> int:
         """Return the number of waiting members."""
         return sum(len(m) for m in self.members.values())
+
+
+class ExclusiveGroups:
+    """The groups that share no domain of a key with another one, and the domains that they cannot have.
+
+    Groups one above the other are in one domain. So it is enough to compare those with the same exclusive group above.
+    """
+
+    def __init__(self, groups: Sequence[CompiledGroup] = ()) -> None:
+        """Read the groups, whose domains are pinned already."""
+        self._beside: dict[
+            int, list[CompiledGroup]
+        ] = {}  # group -> those it is compared with, and itself
+        self.closed: dict[
+            int, Bools
+        ] = {}  # group that no bound member pins -> the domains that others have
+        self.sets: list[list[CompiledGroup]] = []  # those compared with each other
+        by_outer: dict[tuple[str, int], list[CompiledGroup]] = {}
+        for group in groups:
+            if group.exclusive:
+                by_outer.setdefault((group.exclusive, _outer(groups, group)), []).append(group)
+        arrays: dict[tuple[tuple[str, ...], str, frozenset[str]], Bools] = {}
+        for alike in by_outer.values():
+            self.sets.append(alike)
+            pinned = {self.value(g, g.pinned) for g in alike if g.pinned >= 0}
+            for group in alike:
+                self._beside[group.index] = alike
+                if group.pinned < 0:
+                    values = frozenset(pinned.union(_taken(group)))
+                    key = (group.level.keys, group.exclusive, values)
+                    if key not in arrays:
+                        arrays[key] = self._with_value(group, values)
+                    self.closed[group.index] = arrays[key]
+
+    def value(self, group: CompiledGroup, domain: int) -> str:
+        """Return the value that a domain of a group has of its exclusive key."""
+        return group.level.values[domain][group.level.keys.index(group.exclusive)]
+
+    def chosen_by_others(self, group: CompiledGroup, domains: Mapping[int, int]) -> set[str]:
+        """Return the values that other groups have chosen; `domains`: of the groups that are placed."""
+        return {
+            self.value(other, domains[other.index])
+            for other in self._beside[group.index]
+            if other is not group and other.index in domains
+        }
+
+    def _with_value(self, group: CompiledGroup, values: frozenset[str]) -> Bools:
+        place = group.level.keys.index(group.exclusive)
+        return np.array([value[place] in values for value in group.level.values], dtype=np.bool_)
+
+
+def _outer(groups: Sequence[CompiledGroup], group: CompiledGroup) -> int:
+    """Return the nearest group above with the same exclusive key; -1: none."""
+    index = group.parent
+    while index >= 0 and groups[index].exclusive != group.exclusive:
+        index = groups[index].parent
+    return index
+
+
+def _taken(group: CompiledGroup) -> tuple[str, ...]:
+    source = group.source.exclusive
+    return () if isinstance(source, UnsetType) else source.taken
 
 
 @dataclass(slots=True)
@@ -91,7 +157,9 @@ class PlacementProblem:
     # per kind: its requests as shares of the largest free amounts, summed, in millionths
     weights: list[int]
     violated: list[GroupKey] = field(default_factory=list)  # the groups of `violations`
+    levels: tuple[str, ...] = ()  # topology keys for groups without wishes, narrowest first
     preferences: tuple[PlanPreference, ...] = ()
+    exclusive: ExclusiveGroups = field(default_factory=ExclusiveGroups)
 
 
 @dataclass(slots=True, frozen=True)
@@ -106,6 +174,7 @@ class Options:
     no_rules: bool = False  # between pods
     no_resources: bool = False  # nor host ports, nor claims that one pod may use
     no_reservations: bool = False
+    no_closed: bool = False  # domains that exclusive groups of other trees have
     no_pod_limit: bool = False  # how many pods a node may run
     only_near: bool = False  # without rules that evicting other pods could satisfy (C.2)
 
@@ -143,10 +212,13 @@ def compile_request(
     counts = np.zeros((len(kinds), node_table.size), dtype=np.int64)
     claims = [frozenset(() if options.no_resources else shape.exclusive_claims) for shape in shapes]
     in_use = frozenset(request.claims_in_use)
+    opened = None if options.no_closed else open_nodes(request, node_table)
     for k, shape in enumerate(shapes):
         allowed[k] = _static(node_table, shape, options)
         if kinds[k] in rules.masks:
             allowed[k] &= rules.masks[kinds[k]]
+        if opened is not None:
+            allowed[k] &= opened
         allowed[k][sorted(rejected[k])] = False
         counts[k] = np.where(allowed[k], count_fitting(free, requests[k]), 0)
         if claims[k]:
@@ -166,10 +238,24 @@ def compile_request(
         [],
         rules,
         _weights(requests, free),
+        levels=() if isinstance(request.levels, UnsetType) else request.levels,
         preferences=request.preferences or (),
     )
     _pin(problem)
     return problem
+
+
+def with_tree(problem: PlacementProblem, request: PlanRequest) -> PlacementProblem:
+    """Return a compiled request with other topology constraints; only its groups are compiled again.
+
+    Args:
+        problem: The same request with other constraints, compiled without options.
+        request: Whose tree it gets.
+    """
+    groups, _, _ = _groups(request, problem.node_table, Options(), problem.rules)
+    other = replace(problem, groups=groups, violations=[], violated=[])
+    _pin(other)
+    return other
 
 
 def shares_groups(request: PlanRequest, compiled: PlacementProblem) -> bool:
@@ -189,6 +275,17 @@ def _weights(requests: Ints, free: Ints) -> list[int]:
         sum(int(r) * 1_000_000 // most for r, most in zip(request, largest, strict=True))
         for request in requests
     ]
+
+
+def open_nodes(request: PlanRequest, node_table: NodeTable) -> Bools | None:
+    """Return which nodes are in no domain that an exclusive group of another tree has; None: all."""
+    if isinstance(request.closed, UnsetType):
+        return None
+    opened = np.ones(node_table.size, dtype=np.bool_)
+    for domains in request.closed:
+        numbers, values = node_table.label(domains.key)
+        opened &= ~np.isin(numbers, [values.index(v) for v in domains.taken if v in values])
+    return opened
 
 
 def _static(node_table: NodeTable, shape: PodShape, options: Options) -> Bools:
@@ -218,7 +315,7 @@ def _groups(
 
     def walk(source: PlanGroup, parent: int, *, keys: tuple[str, ...], alive: bool) -> None:
         of = groups[parent].source if parent >= 0 else None
-        shared = source.topology
+        shared = domain_keys(source)
         if rules.keys:
             shared = (*shared, *rules.keys.get(source.key, ()))
         if shared:
@@ -234,6 +331,7 @@ def _groups(
             alive=alive and admissible(source),
             holds=satisfied_by_bound(source),
             required=of is not None and is_required(source, of),
+            exclusive="" if isinstance(source.exclusive, UnsetType) else source.exclusive.key,
         )
         groups.append(group)
         if parent >= 0:
@@ -340,7 +438,7 @@ def _pin(problem: PlacementProblem) -> None:
     for group in groups:
         if not group.level.keys or not below[group.index]:
             continue
-        if group.source.topology:
+        if domain_keys(group.source):
             text = _violation(group, below[group.index], node_table)
             if text:
                 problem.violations.append(text)
@@ -349,12 +447,14 @@ def _pin(problem: PlacementProblem) -> None:
         node = node_table.index.get(NodeName(below[group.index][0].node))
         if node is not None:
             group.pinned = int(group.level.domain[node])
+    if any(group.exclusive for group in groups):
+        problem.exclusive = ExclusiveGroups(groups)
 
 
 def _violation(group: CompiledGroup, bound: list[PlanBound], node_table: NodeTable) -> str:
     """Return the reason why the bound members of a group are in no common domain, or an empty string."""
     name = f"{group.source.key.kind} {group.source.key.path}"
-    for key in group.source.topology:
+    for key in domain_keys(group.source):
         first: PlanBound | None = None
         for b in bound:
             node = node_table.index.get(b.node)

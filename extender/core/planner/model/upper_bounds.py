@@ -80,6 +80,9 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
         if group.pinned >= 0:
             elsewhere = np.arange(group.level.count) != group.pinned
             result = np.where(elsewhere, NEVER, result)
+        closed = problem.exclusive.closed.get(group.index)
+        if closed is not None:
+            result = np.where(closed, NEVER, result)
         best[group.index] = result
         copies.add(group)
     root = best[0]
@@ -177,17 +180,24 @@ class _Copies:
             return
         if group.leaf:
             sizes = tuple((k, len(m)) for k, m in sorted(group.members.items()))
-            signature: object = ("leaf", group.level.keys, group.minimum, sizes)
+            signature: object = (
+                "leaf", group.level.keys, group.exclusive, group.minimum, sizes, self._closed(group)
+            )  # fmt: skip
         else:
             below = self._classes(group)
             if below is None:
                 return
             children = tuple(sorted(below.items()))
-            signature = ("composite", group.level.keys, group.minimum, children)
+            signature = (
+                "composite", group.level.keys, group.exclusive, group.minimum, children, self._closed(group)
+            )  # fmt: skip
         number = self._number.setdefault(signature, len(self._number))
         self._signature[group.index] = number
         if number not in self._fit:
-            self._fit[number] = self._leaves(group) if group.leaf else self._composites(group)
+            fit = self._leaves(group) if group.leaf else self._composites(group)
+            if group.exclusive:  # a domain counts for one of them, and for none if others have it
+                fit = np.where(self._problem.exclusive.closed[group.index], 0, np.minimum(fit, 1))
+            self._fit[number] = fit
 
     def at_once(self, group: CompiledGroup, best: list[Ints]) -> tuple[Ints, Bools]:
         """Return per domain how many children can fit at once at most, those that are alike counted together.
@@ -212,6 +222,10 @@ class _Copies:
             fitting += np.minimum(fit, len(children))
             all_required &= fit >= sum(child.required for child in children)
         return fitting, all_required
+
+    def _closed(self, group: CompiledGroup) -> bytes:
+        closed = self._problem.exclusive.closed.get(group.index)
+        return b"" if closed is None else closed.tobytes()
 
     def _classes(self, group: CompiledGroup) -> dict[int, int] | None:
         """Return how many children of each signature a composite has; None if one has bound members."""

@@ -12,10 +12,10 @@ import numpy as np
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup
 
-Strategy = Literal["full", "roomy", "tight", "listed"]
+Strategy = Literal["compact", "full", "roomy", "tight", "listed"]
 
-STRATEGIES: tuple[Strategy, ...] = ("full", "roomy", "tight", "listed")
-"""`full`: every member and child counts as required; the domain with the least free capacity. `roomy`: the domain
+STRATEGIES: tuple[Strategy, ...] = ("compact", "full", "roomy", "tight", "listed")
+"""`compact`: the orders of `compactness`; every member and child counts as required if all can fit. `full`: every member and child counts as required; the domain with the least free capacity. `roomy`: the domain
 that holds most extra members. `tight`: the domain with the least free capacity. `listed`: as `tight`, with
 children in stored order."""
 

@@ -134,6 +134,7 @@ class PlacementModel:
                 self._threshold(group)
         self._capacity()
         self._rules()
+        self._exclusive_domains()
         self._floors()
         return True
 
@@ -188,7 +189,7 @@ class PlacementModel:
 
     def _own_level(self, group: CompiledGroup) -> bool:
         above = self.problem.groups[group.parent].level.keys if group.parent >= 0 else ()
-        return group.level.keys != above
+        return group.level.keys != above or bool(group.exclusive)
 
     def _leaf_class(self, twins: list[CompiledGroup]) -> None:
         like, size = twins[0], len(twins)
@@ -364,6 +365,24 @@ class PlacementModel:
                     others.setdefault(domain, []).append(variable)
         return keepers, others
 
+    def _exclusive_domains(self) -> None:
+        """Allow one exclusive group per value of its key, of those that are compared with each other."""
+        of_leaf = {leaves.like.index: leaves for leaves in self.leaves}
+        for groups in self.problem.exclusive.sets:
+            by_value: dict[str, list[cp_model.IntVar]] = {}
+            for group in groups:
+                if group.pinned >= 0:  # the upper bounds exclude its domain for the others
+                    continue
+                leaves = of_leaf.get(group.index)  # of identical leaves the first counts all
+                chosen = (
+                    leaves.by_domain if leaves is not None else self.chosen.get(group.index, {})
+                )
+                for domain, variable in chosen.items():
+                    value = self.problem.exclusive.value(group, domain)
+                    by_value.setdefault(value, []).append(variable)
+            for variables in by_value.values():
+                self.model.add(self.cp.LinearExpr.sum(variables) <= 1)
+
     def _floors(self) -> None:
         """Limit per domain the sum of the minima of its leaves (redundant, but it shortens proofs)."""
         sums: dict[tuple[tuple[str, ...], int], list[tuple[int, cp_model.IntVar]]] = {}
@@ -391,16 +410,9 @@ class PlacementModel:
             self.model.maximize(self.cp.LinearExpr.sum(pods))
         if hint is not None:
             self._hint(hint)
-        solver = self.cp.CpSolver()
-        # one worker, a fixed seed, and a limit counted in steps of the solver: a replay gives the same result
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
-        solver.parameters.linearization_level = (
-            2  # proofs need the relaxation: 0.02 s instead of 10 s
-        )
         if hint is not None:
             limit = max(limit // EXTRAS_PART, 1)
-        solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
+        solver = self.solver(limit)
         status = solver.solve(self.model)
         steps = steps_of(solver)
         if status == self.cp.INFEASIBLE:
@@ -409,6 +421,20 @@ class PlacementModel:
             return CpSatResult("unknown", {}, steps)
         outcome: SolveOutcome = "best" if status == self.cp.OPTIMAL and maximise else "found"
         return CpSatResult(outcome, self._read(solver), steps)
+
+    def solver(self, limit: int) -> cp_model.CpSolver:
+        """Return a solver that spends at most so many search nodes.
+
+        One worker, a fixed seed, and a limit counted in steps of the solver: a replay gives the same result.
+        """
+        solver = self.cp.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 0
+        solver.parameters.linearization_level = (
+            2  # proofs need the relaxation: 0.02 s instead of 10 s
+        )
+        solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
+        return solver
 
     def _hint(self, hint: Solution) -> None:
         cell_of = {node: i for i, cell in enumerate(self.cells) for node in cell.nodes}
@@ -487,6 +513,6 @@ def _twins(problem: PlacementProblem, parent: CompiledGroup) -> list[list[Compil
             continue
         sizes = tuple(sorted((k, len(m)) for k, m in leaf.members.items()))
         own = c if leaf.bound else -1
-        key = (leaf.level.keys, leaf.minimum, sizes, own, leaf.required)
+        key = (*(leaf.level.keys, leaf.minimum, sizes, own, leaf.required), leaf.source.exclusive)
         classes.setdefault(key, []).append(leaf)
     return list(classes.values())

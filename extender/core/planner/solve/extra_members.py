@@ -9,7 +9,6 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup
-from extender.core.planner.solve.candidate_ordering import order_nodes
 from extender.core.planner.solve.greedy_placement import PartialPlacement, SearchBudgetExceeded
 
 MOVES_MAX = 12  # domains tried when an incomplete leaf is moved
@@ -176,9 +175,8 @@ class ExtraMembersRound:
             kind = self._queue[0]
             if self._holes is None:
                 fit = draft.fits(kind, self.nodes)
-                preferred = set(draft.preferred.get((self.leaf.index, kind), {}))
-                scores = draft.scores_of(kind, self.nodes)
-                order = order_nodes(fit, preferred, self.nodes, scores)
+                none = np.zeros(len(self.nodes), dtype=np.int64)
+                order = draft.order_nodes(self.leaf, kind, self.nodes, fit, none, self.left[kind])
                 self._holes = self.nodes[order][fit[order] > 0].tolist()[::-1]
             while self._holes and self.left[kind]:
                 node = np.array([self._holes[-1]])

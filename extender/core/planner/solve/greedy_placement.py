@@ -23,6 +23,7 @@ from extender.core.planner.solve.candidate_ordering import (
     order_domains,
     order_nodes,
 )
+from extender.core.planner.solve.compactness import Compactness
 
 Solution: TypeAlias = dict[int, dict[int, dict[int, int]]]
 """Leaf -> kind -> node -> new pods."""
@@ -82,6 +83,11 @@ class PartialPlacement:
         self._domain_capacities: dict[tuple[str, ...], Ints] = {}
         self._domain_scores: dict[tuple[object, ...], Ints] = {}
         self.preferred = _preferred_nodes(problem)
+        self.compactness = Compactness(problem) if strategy == "compact" else None
+        # every member and child counts as required
+        self.whole = strategy == "full" or (
+            strategy == "compact" and bounds.root >= sum(g.size for g in problem.groups if g.alive)
+        )
 
     def solution(self) -> Solution:
         """Return the sum of the steps."""
@@ -120,9 +126,20 @@ class PartialPlacement:
         parent = self.problem.groups[group.parent] if group.parent >= 0 else None
         keys = parent.level.keys if parent else ()
         if group.level.keys == keys:
-            return np.array([outer] if best[outer] >= 0 else [], dtype=np.int64)
-        up = self.problem.node_table.up(group.level.keys, keys)
-        return np.flatnonzero((up == outer) & (best >= 0))
+            inside = np.array([outer] if best[outer] >= 0 else [], dtype=np.int64)
+        else:
+            up = self.problem.node_table.up(group.level.keys, keys)
+            inside = np.flatnonzero((up == outer) & (best >= 0))
+        return self._left_by_others(group, inside) if group.exclusive else inside
+
+    def _left_by_others(self, group: CompiledGroup, inside: Ints) -> Ints:
+        """Return those of some domains that no other exclusive group has; one that bound members fix is always left."""
+        if group.pinned >= 0:
+            return inside
+        groups = self.problem.exclusive
+        chosen = groups.chosen_by_others(group, self.domains)
+        left = [domain for domain in inside.tolist() if groups.value(group, domain) not in chosen]
+        return np.array(left, dtype=np.int64)
 
     def candidates(self, group: CompiledGroup, outer: int) -> list[int]:
         """Return those domains in the order in which they are tried, without those that are full."""
@@ -132,7 +149,7 @@ class PartialPlacement:
             return listed
         if group.leaf:
             most, capacity = self._leaf_capacity(group, inside)
-            need = group.size if self.strategy == "full" else group.least
+            need = group.size if self.whole else group.least
             kept = most >= need
             inside, most, capacity = inside[kept], most[kept], capacity[kept]
         else:
@@ -140,13 +157,15 @@ class PartialPlacement:
                 self.bounds.best[group.index][inside],
                 self._free_capacity(group)[inside],
             )
-        order = order_domains(
-            self.strategy,
-            most,
-            capacity,
-            self._preferred_by_domain(group)[inside],
-            self._scores_by_domain(group)[inside],
-        )
+        preferred = self._preferred_by_domain(group)[inside]
+        scores = self._scores_by_domain(group)[inside]
+        if self.compactness is not None:
+            columns = self.compactness.order_domains(
+                group, inside, self._pods_per_node(group), scores
+            )
+            order = np.lexsort((inside, *reversed(columns), -preferred))
+        else:
+            order = order_domains(self.strategy, most, capacity, preferred, scores)
         ordered: list[int] = inside[order].tolist()
         return ordered
 
@@ -161,6 +180,17 @@ class PartialPlacement:
             most += np.minimum(total, len(members))
             capacity = np.maximum(capacity, total)
         return most, capacity
+
+    def _pods_per_node(self, group: CompiledGroup) -> Ints:
+        """Return how many pods of a leaf still fit on each node; of a composite, how many of the tree at most."""
+        if not group.leaf:
+            kinds = list(range(len(self.problem.kinds)))
+            return pods_per_node(self.problem, kinds, self.problem.counts)
+        most = np.zeros(self.problem.node_table.size, dtype=np.int64)
+        for kind in group.members:
+            fit = count_fitting(self.free, self.problem.requests[kind])
+            most = np.maximum(most, np.where(self.problem.allowed[kind], fit, 0))
+        return most
 
     def _free_capacity(self, group: CompiledGroup) -> Ints:
         """Return how many pods of the tree each domain can hold before any is placed."""
@@ -180,7 +210,7 @@ class PartialPlacement:
         alive = [groups[c] for c in group.children if groups[c].alive]
         required = sum(1 for c in alive if c.required and not c.holds)
         need = max(group.minimum - sum(1 for c in alive if c.holds), required)
-        if self.strategy == "full":
+        if self.whole:
             need = sum(1 for c in alive if not c.holds)
         if need <= 0:
             return True
@@ -209,7 +239,7 @@ class PartialPlacement:
 
     def _fill(self, leaf: CompiledGroup, domain: int) -> bool:
         """Place exactly the minimum of a leaf: its first members, else its smallest ones."""
-        need = leaf.size if self.strategy == "full" else leaf.least
+        need = leaf.size if self.whole else leaf.least
         if not need:
             return True
         nodes = leaf.level.members(domain)
@@ -257,12 +287,23 @@ class PartialPlacement:
             amounts = np.diff(np.minimum(np.cumsum(amounts), want), prepend=0)
         left = want - int(amounts.sum())
         if left:
-            order = order_nodes(fit, set(preferred), nodes, self.scores_of(kind, nodes))
+            order = self.order_nodes(leaf, kind, nodes, fit, amounts, left)
             spare = (fit - amounts)[order]
             amounts[order] += np.diff(np.minimum(np.cumsum(spare), left), prepend=0)
         used = np.flatnonzero(amounts)
         self.take(leaf.index, kind, nodes[used], amounts[used])
         return int(amounts.sum())
+
+    def order_nodes(
+        self, leaf: CompiledGroup, kind: int, nodes: Ints, fit: Ints, given: Ints, want: int
+    ) -> Ints:
+        """Return the order in which nodes get so many pods of a kind, by how many fit on each, beside those given already."""
+        scores = self.scores_of(kind, nodes)
+        if self.compactness is not None:
+            return self.compactness.order_nodes(
+                leaf, kind, nodes, fit - given, given=given, want=want, scores=scores
+            )
+        return order_nodes(fit, set(self.preferred.get((leaf.index, kind), {})), nodes, scores)
 
     def _put_singly(self, leaf: CompiledGroup, kind: int, nodes: Ints, want: int) -> int:
         """Place pods one by one, since each can change the allowed nodes of the next."""
@@ -282,15 +323,19 @@ class PartialPlacement:
         self.claimed |= self.problem.claims[kind]
         self.ledger.note(kind, nodes, amounts)
         self.trail.append((leaf, kind, nodes, amounts))
+        if self.compactness is not None:
+            self.compactness.note(leaf, kind, nodes, amounts)
 
     def undo(self, mark: int) -> None:
         """Undo steps until only `mark` are left."""
         while len(self.trail) > mark:
-            _, kind, nodes, amounts = self.trail.pop()
+            leaf, kind, nodes, amounts = self.trail.pop()
             self.free[nodes] += amounts[:, None] * self.problem.requests[kind]
             self.total -= int(amounts.sum())
             self.claimed -= self.problem.claims[kind]
             self.ledger.note(kind, nodes, -amounts)
+            if self.compactness is not None:
+                self.compactness.note(leaf, kind, nodes, -amounts)
 
     def scores_of(self, kind: int, nodes: Ints) -> Ints | None:
         """Return the scores of some nodes for a kind; None if no node is preferred."""
@@ -348,7 +393,10 @@ def _below(problem: PlacementProblem, index: int, ancestor: int) -> bool:
 def _twin_key(group: CompiledGroup) -> tuple[object, ...]:
     """Return a key that is equal for interchangeable leaves under one parent."""
     sizes = tuple(sorted((k, len(m)) for k, m in group.members.items()))
-    return (group.level.keys, group.bound, group.minimum, group.pinned, sizes)
+    return (
+        *(group.level.keys, group.exclusive, group.bound, group.minimum, group.pinned, sizes),
+        group.source.exclusive,
+    )
 
 
 def _choices(problem: PlacementProblem, leaf: CompiledGroup, need: int) -> list[dict[int, int]]:

@@ -8,6 +8,7 @@ node is a class of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,8 +35,11 @@ PATTERNS_MAX = 40
 STEPS_MAX = 2_000  # in the enumeration of the patterns of one node
 
 
-def make_node_classes(problem: PlacementProblem) -> list[NodeClass]:
-    """Return the classes of all nodes on which some pod fits, ordered by their first node."""
+def make_node_classes(problem: PlacementProblem, separate: Sequence[Ints] = ()) -> list[NodeClass]:
+    """Return the classes of all nodes on which some pod fits, ordered by their first node.
+
+    `separate`: further domains per node; a class is in one domain of each.
+    """
     able = problem.counts > 0  # (kinds, nodes)
     useful = np.flatnonzero(able.any(axis=0))
     if not len(useful):
@@ -44,7 +48,7 @@ def make_node_classes(problem: PlacementProblem) -> list[NodeClass]:
     like = like.reshape(-1)
     sets, which = np.unique(able[:, useful].T, axis=0, return_inverse=True)
     which = which.reshape(-1)
-    atoms = _atoms(problem)[useful]
+    atoms = _atoms(problem, separate)[useful]
     cells: list[NodeClass] = []
     for number, row in enumerate(sets):
         kinds = np.flatnonzero(row).tolist()
@@ -59,10 +63,10 @@ def make_node_classes(problem: PlacementProblem) -> list[NodeClass]:
     return cells
 
 
-def _atoms(problem: PlacementProblem) -> Ints:
+def _atoms(problem: PlacementProblem, separate: Sequence[Ints]) -> Ints:
     """Number the nodes by their domains on every level that a group, or a rule between pods, uses."""
     levels = {g.level.keys: g.level.domain for g in problem.groups if g.alive and g.level.keys}
-    domains = [*levels.values(), *(rule.domain for rule in problem.rules.dynamic)]
+    domains = [*levels.values(), *(rule.domain for rule in problem.rules.dynamic), *separate]
     if not domains:
         return np.zeros(problem.node_table.size, dtype=np.int64)
     _, atoms = np.unique(np.stack(domains, axis=1), axis=0, return_inverse=True)

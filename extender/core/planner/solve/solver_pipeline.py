@@ -9,7 +9,7 @@ from extender.core.planner.model.node_scores import node_scores
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, PlacementProblem, compile_request
 from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
-from extender.core.planner.plan_types import PlanRequest
+from extender.core.planner.plan_types import PlanRequest, WishOutcome
 from extender.core.planner.solve.candidate_ordering import STRATEGIES
 from extender.core.planner.solve.cp_sat_placement import solve_exactly
 from extender.core.planner.solve.extra_members import ExtraMembers
@@ -32,6 +32,7 @@ class Solved:
     solution: Solution | None  # None: no placement was found
     proved: bool  # no better placement exists, or none at all
     nodes: int  # search nodes spent
+    wishes: tuple[WishOutcome, ...] = ()  # what the preferred topology keys of groups reached
 
 
 def solve(
@@ -98,19 +99,34 @@ def solve_at_once(problem: PlacementProblem, bounds: UpperBounds, limit: int) ->
 
 
 def solve_quickly(
-    problem: PlacementProblem, bounds: UpperBounds, effort: SearchBudget, *, maximise: bool
+    problem: PlacementProblem,
+    bounds: UpperBounds,
+    effort: SearchBudget,
+    *,
+    maximise: bool,
+    enough: int | None = None,
 ) -> Solution | None:
-    """Return the placement of the greedy search, or None, which proves nothing."""
-    best = _quickly(problem, bounds, effort, maximise=maximise)
+    """Return the placement of the greedy search, or None, which proves nothing.
+
+    `enough`: pods with which it ends, where fewer than the upper bound are.
+    """
+    best = _quickly(problem, bounds, effort, maximise=maximise, enough=enough)
     return best.solution() if best is not None else None
 
 
 def _quickly(
-    problem: PlacementProblem, bounds: UpperBounds, effort: SearchBudget, *, maximise: bool
+    problem: PlacementProblem,
+    bounds: UpperBounds,
+    effort: SearchBudget,
+    *,
+    maximise: bool,
+    enough: int | None = None,
 ) -> PartialPlacement | None:
     """Try each strategy, and return the placement with the most pods."""
     best: PartialPlacement | None = None
     everything = sum(g.size for g in problem.groups if g.alive)
+    if enough is None:
+        enough = bounds.root if maximise else 0
     scores = node_scores(problem) if maximise else None
     # a score never costs a pod: what is not placed in its order is tried without
     for given, strategy in itertools.product((scores, None)[scores is None :], STRATEGIES):
@@ -127,7 +143,6 @@ def _quickly(
                 return best
         if held and (best is None or draft.total > best.total):
             best = draft
-        enough = bounds.root if maximise else 0
         if (best is not None and best.total >= enough) or effort.nodes >= effort.limit:
             return best
     return best

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX
-from extender.core.workloads.kinds.job_kind import INDEX_LABEL as POD_INDEX_LABEL
+from extender.core.workloads.kinds.job_kind import INDEX_LABEL as PODJOB_INDEX_LABEL
 from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME_LABEL
 from extender.core.workloads.kinds.job_kind import (
     all_at_once,
@@ -55,15 +55,15 @@ from extender.core.workloads.workload_kind_common import (
     template_label,
 )
 from extender.core.workloads.workload_object import (
+    EXCLUSIVE_ANNOTATION,
     LEAF_LABEL,
-    TOPOLOGY_ANNOTATION,
     WorkloadObject,
 )
 from extender.core.workloads.workload_templates import TemplateUser, templated_roots
 
 PREFIX = "jobset.sigs.k8s.io"
 NAME_LABEL = f"{PREFIX}/jobset-name"
-_INDEX_LABEL = f"{PREFIX}/job-index"
+JOB_INDEX_LABEL = f"{PREFIX}/job-index"
 MANAGER = "jobset.sigs.k8s.io/jobset-controller"
 PER_JOB, PER_REPLICATED_JOB = "job", "replicated-job"  # values of LEAF_LABEL
 
@@ -301,7 +301,7 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
             field = f"{place}.annotations[{EXCLUSIVE}]"
             text = (
                 f"{key!r}: JobSet makes the other pods of a Job only when its first pod has a "
-                f"node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: leaf={key} instead, or add {NODE_SELECTOR}"
+                f"node, so no gang of them can start; use {EXCLUSIVE_ANNOTATION}: leaf={key} instead, or add {NODE_SELECTOR}"
             )
             yield refusal_of(workload, "ExclusiveTopology", field, text)
 
@@ -325,7 +325,9 @@ def _pod_labels(
     Without the name of the Job where a leaf has the pods of several, and without the index of the pod in it once some
     have ended.
     """
-    parts = [labels.get(key) for key in (NAME_LABEL, f"{PREFIX}/replicatedjob-name", _INDEX_LABEL)]
+    parts = [
+        labels.get(key) for key in (NAME_LABEL, f"{PREFIX}/replicatedjob-name", JOB_INDEX_LABEL)
+    ]
     job = {JOB_NAME_LABEL: "-".join(map(str, parts))} if all(parts) else {}
     spec = next(
         (
@@ -338,7 +340,7 @@ def _pod_labels(
     at_once = pods_at_once(spec)
     index = {}
     if at_once and _is_indexed(spec) and leaf.pods == leaf.most:
-        index = {POD_INDEX_LABEL: str(number_ % at_once)}
+        index = {PODJOB_INDEX_LABEL: str(number_ % at_once)}
     return {**labels, **job, **index, **old_labels(job)}
 
 
@@ -427,7 +429,7 @@ JOBSET = WorkloadKind(
         NameRule(
             when=(),
             head=LabelValue(key=NAME_LABEL),
-            rest=(*_REPLICATED_JOB, "-", LabelValue(key=_INDEX_LABEL), *_UID),
+            rest=(*_REPLICATED_JOB, "-", LabelValue(key=JOB_INDEX_LABEL), *_UID),
         ),
     ),
     name_label=NAME_LABEL,

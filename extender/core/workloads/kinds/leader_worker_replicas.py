@@ -28,8 +28,8 @@ from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed,
 from extender.core.workloads.tree_policy import InvalidPolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_kind_common import number, template_kept_out, template_label
 from extender.core.workloads.workload_object import (
+    EXCLUSIVE_ANNOTATION,
     LEAF_LABEL,
-    TOPOLOGY_ANNOTATION,
     WorkloadObject,
 )
 
@@ -459,7 +459,7 @@ def exclusive_topology(
         field = f"{place}.annotations[{EXCLUSIVE}]"
         text = (
             f"{key!r}: LeaderWorkerSet makes the workers of a replica only when its leader has "
-            f"a node, so no gang of them can start; use {TOPOLOGY_ANNOTATION}: {level}={key} instead"
+            f"a node, so no gang of them can start; use {EXCLUSIVE_ANNOTATION}: {level}={key} instead"
         )
         yield refusal_of(workload, "ExclusiveTopology", field, text)
 

@@ -25,6 +25,7 @@ from extender.core.workloads.tree_policy import (
 from extender.core.workloads.workload_kind import Notice, WorkloadKind
 from extender.core.workloads.workload_kind_common import scheduling_block
 from extender.core.workloads.workload_object import (
+    EXCLUSIVE_ANNOTATION,
     MIN_ANNOTATION,
     TOPOLOGY_ANNOTATION,
     TREE_LABEL,
@@ -115,11 +116,11 @@ def native_roots(
     roots = kind.native_parts(workload, policy)
     if sum(len(leaves_of(root)) for root in roots) == 1:
         roots = ()  # one group is the whole workload: no composite is missing
-    topology = source.annotations.get(TOPOLOGY_ANNOTATION, "")
-    for entry in topology.split(","):
-        level = entry.partition("=")[0].strip()
-        if level == "leaf" or (level == "root" and not roots):
-            raise _not_ours(source, TOPOLOGY_ANNOTATION, entry.strip())
+    for annotation in (TOPOLOGY_ANNOTATION, EXCLUSIVE_ANNOTATION):
+        for entry in source.annotations.get(annotation, "").split(","):
+            level = entry.partition("=")[0].strip()
+            if level == "leaf" or (level == "root" and not roots):
+                raise _not_ours(source, annotation, entry.strip())
     return roots
 
 
@@ -188,10 +189,13 @@ def native_notices(
     if len(adopted) < expected:
         text = f"{workload}: {len(adopted)} of {counted(expected, 'group')} of its controller are there; the others are waited for"
         notices.append(Notice(reason="WaitingForGroups", message=text))
-    dropped = ["leaf"] if policy.leaf_topology else []
-    dropped += ["root"] if policy.root_topology and not composed else []
+    dropped = ["topology.leaf"] if policy.leaf_topology or policy.leaf_preferred else []
+    of_root = policy.root_topology or policy.root_preferred
+    dropped += ["topology.root"] if of_root and not composed else []
+    dropped += ["exclusive.leaf"] if policy.leaf_exclusive else []
+    dropped += ["exclusive.root"] if policy.root_exclusive and not composed else []
     if dropped:
-        levels = " and ".join(f"topology.{level}" for level in dropped)
+        levels = " and ".join(dropped)
         text = f"{workload}: {levels} of the TreeProfile is not applied to groups of its controller; set it in {_BLOCK}"
         notices.append(Notice(reason="NativeGroupsKept", message=text))
     return tuple(notices)

@@ -442,8 +442,14 @@ def test_a_basic_template_that_is_disrupted_as_a_whole_is_a_warning(thing) -> No
         (a_group("g", gang=1, priority=1_000_000_001), "spec.priority: 1000000001 is more than 1000000000"),
         (a_group("g", gang=1, preemptionPolicy="Maybe"), 'spec.preemptionPolicy: "Maybe"'),
         (a_group("g", gang=1, schedulingConstraints={"topology": [{"key": "a"}, {"key": "b"}]}), "too many entries: 2, at most 1"),
+        (a_group("g", gang=1, schedulingConstraints={"preferred": [*"abcde"]}), "spec.schedulingConstraints.preferred: too many entries: 5, at most 4"),
+        (a_group("g", gang=1, schedulingConstraints={"preferred": [*"aba"]}), 'preferred: "a" is there twice; name each key once, the narrowest first'),
+        (a_workload(podGroupTemplates=[a_template("a", schedulingConstraints={"preferred": ["not a key"]})]),
+         'schedulingConstraints.preferred: "not a key" is not a valid label key'),
+        (a_builtin_workload(a_template("a", schedulingConstraints={"preferred": ["rack"]})),
+         "schedulingConstraints.preferred: only templates of gang-extender.dev have it; found rack"),
     ],
-    ids=range(18),
+    ids=range(22),
 )  # fmt: skip
 def test_refused(thing, words) -> None:
     with pytest.raises(BadInput, match=words):

@@ -24,6 +24,7 @@ from extender.cluster.read.object_decoding import (
 from extender.cluster.read.pod_conversion import ended, pod_of, requests_of
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import ExclusiveDomain
 from extender.core.model.pods import (
     AboutPods,
     HostPort,
@@ -444,6 +445,9 @@ def test_parents_by_annotation_yield_to_the_field(annotation) -> None:
         ({"disruptionMode": "Everything"}, 'spec.disruptionMode: "Everything" is none of'),
         ({"disruptionMode": {"single": {}, "all": {}}}, "spec.disruptionMode: choose exactly one"),
         ({"schedulingConstraints": {"topology": [{}]}}, "topology: an entry has no key"),
+        ({"schedulingConstraints": {"exclusive": {"scope": "Cluster"}}}, "spec.schedulingConstraints.exclusive.key: is empty; name"),
+        ({"schedulingConstraints": {"exclusive": {"key": "a", "scope": "All"}}}, 'exclusive.scope: "All" is none of Profile, Namespace, Cluster|exclusive.scope: .*"All"'),
+        ({"schedulingConstraints": {"preferred": ["a", ""]}}, "spec.schedulingConstraints.preferred: an entry is empty; name"),
     ],
 )  # fmt: skip
 def test_bad_groups_name_object_field_and_value(spec, words) -> None:
@@ -452,6 +456,30 @@ def test_bad_groups_name_object_field_and_value(spec, words) -> None:
     thing["spec"] |= spec
     with pytest.raises(BadInput, match="PodGroup/default/g: .*" + words):
         group_from(thing)
+
+
+def test_a_domain_alone_is_for_our_kinds() -> None:
+    constraints = {"exclusive": {"key": "rack"}}
+    group = group_from(a_group("g", gang=1, schedulingConstraints=constraints))
+    assert group.exclusive == ExclusiveDomain("rack", "Profile")
+    assert group.topology_keys == ("rack",)
+    builtin = "scheduling.k8s.io/v1beta1"
+    with pytest.raises(BadInput, match=r"exclusive: only groups of gang-extender\.dev have it"):
+        group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
+
+
+def test_preferred_keys_are_those_of_our_kinds_alone() -> None:
+    """Narrowest first, beside a required key or without one; kube-apiserver would drop them from a built-in group."""
+    constraints = {"topology": [{"key": "zone"}], "preferred": ["rack", "block", "rack"]}
+    group = group_from(a_group("g", gang=1, schedulingConstraints=constraints))
+    assert (group.topology, group.preferred) == (("zone",), ("rack", "block"))
+    assert group.topology_keys == ("zone", "rack", "block")
+    builtin = "scheduling.k8s.io/v1beta1"
+    with pytest.raises(
+        BadInput,
+        match=r"preferred: only groups of gang-extender\.dev have it; found rack, block, rack",
+    ):
+        group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
 
 
 def test_conditions_come_along() -> None:

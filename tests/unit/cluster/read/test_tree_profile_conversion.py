@@ -11,6 +11,7 @@ from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import ExclusiveDomain
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 
 PROFILE = """
@@ -21,7 +22,8 @@ spec:
   kinds:
     - kind: JobSet
       gang: per-replicated-job
-      topology: {root: net/block, leaf: net/rack}
+      topology: {root: net/block, leaf: net/rack, rootPreferred: [net/row], leafPreferred: [a, b]}
+      exclusive: {leaf: {key: net/rack, scope: Namespace}}
       disruptionMode: single
       nativeGroups: Adopt
     - {kind: Job, enabled: false}
@@ -42,6 +44,9 @@ def test_each_field_is_read() -> None:
                 gang="per-replicated-job",
                 root_topology="net/block",
                 leaf_topology="net/rack",
+                root_preferred=("net/row",),
+                leaf_preferred=("a", "b"),
+                leaf_exclusive=ExclusiveDomain("net/rack", "Namespace"),
                 disruption_mode="single",
                 native_groups="Adopt",
             ),
@@ -67,6 +72,9 @@ def test_a_profile_without_kinds_is_the_default(spec: Any) -> None:
         ([{"kind": "Job", "nativeGroups": "Take"}], r"training.*nativeGroups.*\"Take\""),
         ([{"kind": "Job", "disruptionMode": "none"}], r"training.*disruptionMode.*\"none\""),
         ([{"kind": "Job", "enabled": "yes"}], r"TreeProfile/training: spec\.kinds\[0\]\.enabled.*yes"),
+        ([{"kind": "Job", "topology": {"leafPreferred": ["/"]}}], r"kinds\[0\]\.topology\.leafPreferred: '/' is not the key"),
+        ([{"kind": "Job", "topology": {"leafPreferred": [*"abcde"]}}], r"leafPreferred: 5 keys, at most 4"),
+        ([{"kind": "Job", "topology": {"rootPreferred": [*"aba"]}}], r"rootPreferred: a, b, a has a key twice"),
         ([{"gang": "all"}], r"training.*spec\.kinds\[0\].*kind"),
     ],
 )  # fmt: skip

@@ -319,3 +319,62 @@ def test_the_nil_stream_reserves_nothing():
     drafts = NewEvent(gang_uid=NIL_GANG, gang="", data=GangObserved(kind="PodGroup"), actor="t")
     state = folded(EMPTY, (GangUid(drafts.gang_uid), "", drafts.data))
     assert _request(cluster.seen, state, "g") == before
+
+
+def test_a_request_has_the_wishes_of_its_groups_and_the_levels_of_the_nodes():
+    """Those whose names show it, those of the settings, and those that a group of the tree has."""
+    keys = ("net/rack", "net/block", "example.com/aisle", "example.com/hall-of-fame")
+    nodes = [
+        a_node(f"n{n}", {key: f"{n // 2**i}" for i, key in enumerate(keys, 1)}) for n in range(32)
+    ]
+    wish = {"topology": [{"key": "example.com/aisle"}], "preferred": ["net/rack", "net/block"]}
+    group = a_group("g", gang=1, schedulingConstraints=wish)
+    cluster = FakeCluster(*nodes, group, a_pod("p", "g"), *a_gang("plain", pods=1))
+    request = _request(cluster.view(), EMPTY, "g")
+    assert request.root.preferred == ("net/rack", "net/block")
+    assert request.root.topology == ("example.com/aisle",)
+    assert request.levels == ("net/rack", "net/block", "example.com/aisle")
+    plain = _request(cluster.view(), EMPTY, "plain")
+    assert plain.root.preferred is msgspec.UNSET
+    assert plain.levels == ("net/rack", "net/block")
+    rows = NodeRowCache(["example.com/hall-of-fame"])
+    configured = _request(cluster.view(), EMPTY, "plain", rows=rows)
+    assert configured.levels == ("net/rack", "net/block", "example.com/hall-of-fame")
+    bare = FakeCluster(a_node("n"), *a_gang("plain", pods=1))
+    assert _request(bare.view(), EMPTY, "plain").levels is msgspec.UNSET
+
+
+INDEX, JOB = "batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"
+WORKER, ORDINAL = "leaderworkerset.sigs.k8s.io/worker-index", "apps.kubernetes.io/pod-index"
+
+
+@pytest.mark.parametrize(
+    ("labels", "ranks"),
+    [
+        ([{INDEX: "10"}, {INDEX: "9"}], [10, 9]),
+        ([{ORDINAL: "1"}, {ORDINAL: "0"}], [1, 0]),
+        # the leader of an LWS is pod 3 of the StatefulSet of leaders
+        ([{WORKER: "0", ORDINAL: "3"}, {WORKER: "1", ORDINAL: "1"}], [0, 1]),
+        # one leaf for all Jobs of a ReplicatedJob, or for one of them
+        ([{JOB: "1", INDEX: "0"}, {JOB: "0", INDEX: "0"}], [10**9, 0]),
+        ([{JOB: "1", INDEX: "1"}, {JOB: "1", INDEX: "0"}], [10**9 + 1, 10**9]),
+        ([{INDEX: "0"}, {}], None),
+        ([{}, {INDEX: "0"}], None),
+        ([{INDEX: "0"}, {INDEX: "0"}], None),
+        ([{INDEX: "x"}, {INDEX: "0"}], None),
+        ([{INDEX: "1" * 10}, {INDEX: "0"}], None),
+        ([{INDEX: "4"}], None),
+    ],
+)
+def test_members_of_an_ordered_leaf_have_ranks(labels, ranks):
+    """Waiting members and bound ones alike; where one has none, or two have the same, the leaf has no order."""
+    pods = [a_pod(f"p{n}", "g", metadata={"labels": own}) for n, own in enumerate(labels)]
+    cluster = FakeCluster(a_node("n0", gpu=8), a_group("g", gang=1), *pods)
+    given = {
+        member.pod: member.rank for member in _request(cluster.view(), EMPTY, "g").root.members
+    }
+    expected = ranks or [msgspec.UNSET] * len(labels)
+    assert given == {f"default/p{n}": rank for n, rank in enumerate(expected)}
+    held = _holding(cluster, "g", ["p0"])
+    bound = _request(cluster.view(), held, "g").root.bound
+    assert [member.rank for member in bound] == expected[:1]

@@ -96,6 +96,29 @@ def test_questionable_topology_keys(outer, inner, rule):
     assert inner in texts[0]
 
 
+@pytest.mark.parametrize(
+    ("topo", "preferred", "expected"),
+    [
+        ("", ("rack", "block"), []),
+        ("block", ("rack",), []),
+        ("", ("block", "rack"), ["block is wider than rack, which is named after it; name the narrowest first (W2)"]),
+        ("rack", ("rack",), ["rack is required, too, so it asks for nothing more; leave it out (W2)"]),
+        ("rack", ("block",), ["block is wider than rack, which is required, so it asks for nothing more; leave it out (W2)"]),
+        ("", ("blocks",), ["blocks is on no node (W3); did you mean block?"]),
+    ],
+)  # fmt: skip
+def test_questionable_preferred_keys(topo, preferred, expected):
+    """A wide key before a narrower one, a key that asks for nothing more than what is required, a key on no node."""
+    nodes = [a_node("a", {"rack": "r1", "block": "x"}), a_node("b", {"rack": "r2", "block": "x"})]
+    constraints = {"preferred": [*preferred]}
+    if topo:
+        constraints["topology"] = [{"key": topo}]
+    view, tree = tree_of(*nodes, a_group("one", gang=1, schedulingConstraints=constraints))
+    assert tree.root.preferred == preferred
+    texts = [text for several in collect_warnings(view, tree).values() for text in several]
+    assert [text.partition(" key ")[2] for text in texts] == expected
+
+
 def test_well_nested_keys_are_not_questionable():
     """Racks inside blocks are the usual case."""
     nodes = [a_node("a", {"rack": "r1", "block": "x"}), a_node("b", {"rack": "r2", "block": "x"})]

@@ -19,7 +19,12 @@ from tests.support.hypothesis_profile import examples
 from tests.support.planning import spec_vectors
 from tests.support.planning.brute_force_planner import best_total
 from tests.support.planning.plan_checker import faults
-from tests.support.planning.random_trees import changed_nodes, requests, ruled_requests
+from tests.support.planning.random_trees import (
+    changed_nodes,
+    exclusive_requests,
+    requests,
+    ruled_requests,
+)
 from tests.support.service.hash_seeds import outputs
 
 PLACE = spec_vectors.of_kind("place")
@@ -135,6 +140,22 @@ def test_rules_between_pods_agree_with_brute_force(request_):
 @examples(200, suppress_health_check=list(HealthCheck))
 @given(ruled_requests())
 def test_rules_between_pods_in_the_complete_search(request_):
+    """The same with the quick way taken out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solver_pipeline, "_quickly", lambda *args, **options: None)
+        _agree(request_)
+
+
+@examples(1000, quick=50, suppress_health_check=list(HealthCheck))
+@given(exclusive_requests())
+def test_exclusive_domains_agree_with_brute_force(request_):
+    """No domain of an exclusive group has another one, or is taken: placed with the most pods, or proved impossible."""
+    _agree(request_)
+
+
+@examples(400, quick=30, suppress_health_check=list(HealthCheck))
+@given(exclusive_requests())
+def test_exclusive_domains_in_the_complete_search(request_):
     """The same with the quick way taken out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solver_pipeline, "_quickly", lambda *args, **options: None)

@@ -295,7 +295,7 @@ def test_exclusive_topology_is_refused_with_the_annotation_to_use_instead():
     """Edge case 5."""
     result = compiled(record("jobset/exclusive-topology-no-leader-bound.json").of("JobSet"))
     assert (result.outcome, result.refusal.reason) == ("refused", "ExclusiveTopology")
-    assert "gang-extender.dev/topology: leaf=" in result.refusal.message
+    assert "gang-extender.dev/exclusive: leaf=" in result.refusal.message
     assert "exclusive-topology" in result.refusal.field
 
 

@@ -343,7 +343,7 @@ def test_the_recorded_exclusive_topology_is_refused():
     found = record("lws/exclusive-topology-leader-not-bound.json")
     result = compiled(found.of("LeaderWorkerSet"), *uses_of(found.pods()))
     assert (result.outcome, result.refusal.reason) == ("refused", "ExclusiveTopology")
-    assert "use gang-extender.dev/topology: leaf=net/rack instead" in result.refusal.message
+    assert "use gang-extender.dev/exclusive: leaf=net/rack instead" in result.refusal.message
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_exclusive_topology_names_the_level_that_is_the_same(spec, expected):
     key = f"{PREFIX}/exclusive-topology"
     result = compiled(lws(annotations={key: "net/rack"}, **spec))
     assert result.refusal.field == f"metadata.annotations[{key}]"
-    assert f"use gang-extender.dev/topology: {expected} instead" in result.refusal.message
+    assert f"use gang-extender.dev/exclusive: {expected} instead" in result.refusal.message
 
 
 def test_exclusive_topology_of_subgroups_alone_is_compiled():

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
+from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX, ExclusiveDomain
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree, workload_parts
 from extender.core.workloads.tree_parts import Composite, ExistingGroup, Leaf, leaves_of
-from extender.core.workloads.tree_policy import InvalidPolicy, KindPolicy, read_policy
+from extender.core.workloads.tree_policy import InvalidPolicy, KindPolicy, TreeProfile, read_policy
 from tests.support.hypothesis_profile import examples
 from tests.support.planning.random_workloads import COMPILED, requests
 from tests.support.planning.workload_builders import (
@@ -337,3 +337,54 @@ def test_whatever_a_composite_requires_is_a_child_that_counts(request_):
         assert set(group.required) <= children
         assert len(set(group.required)) == len(group.required) <= group.minimum
         assert not (group.basic and group.required)
+
+
+# --- preferred keys
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("leaf=~net/rack", {"train": ("", ())} | dict.fromkeys(("train-a-0", "train-b-0"), ("", ("net/rack",)))),
+        ("root=net/zone~net/block,leaf=net/block~net/rack",
+         {"train": ("net/zone", ("net/block",))} | dict.fromkeys(("train-a-0", "train-b-0"), ("net/block", ("net/rack",)))),
+    ],
+)  # fmt: skip
+def test_root_and_leaves_have_the_preferred_keys_of_their_level(text, expected):
+    """A leaf of one pod is in one domain anyway."""
+    workload_object = jobset(
+        replicated("a", parallelism=2),
+        replicated("b", parallelism=2),
+        replicated("c"),
+        annotations={"gang-extender.dev/topology": text},
+    )
+    groups = {name_of(group): group for group in compiled(workload_object).groups}
+    assert {n: (g.topology, g.preferred) for n, g in groups.items() if n in expected} == expected
+    assert {g.preferred for n, g in groups.items() if n not in expected} == {()}
+
+
+def test_leaves_with_more_than_one_pod_have_a_domain_alone():
+    """The launcher of one pod does not take a rack."""
+    workload_object = jobset(
+        replicated("a", parallelism=2),
+        replicated("b"),
+        annotations={"gang-extender.dev/exclusive": "leaf=net/rack:Namespace"},
+    )
+    groups = {name_of(group): group.exclusive for group in compiled(workload_object).groups}
+    domain = ExclusiveDomain("net/rack", "Namespace")
+    assert groups == {"train": None, "train-a-0": domain, "train-b": None}
+
+
+def name_of(group):
+    """Return the name of a group without the piece of a UID at its end."""
+    return group.name.rpartition("-")[0]
+
+
+def test_a_leaf_that_is_the_root_has_the_keys_of_both_levels():
+    """Narrowest first: those of leaves, then those of roots, at most four."""
+    profile = KindPolicy(
+        root_preferred=("net/block", "net/row", "net/zone"),
+        leaf_preferred=("net/rack", "net/block"),
+    )
+    (group,) = compiled(job(4), profile=TreeProfile(name="p", kinds={"Job": profile})).groups
+    assert group.preferred == ("net/rack", "net/block", "net/row", "net/zone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extender.core.model.pod_groups import ExclusiveDomain
 from extender.core.workloads.tree_policy import (
     DEFAULT_PROFILE,
     InvalidPolicy,
@@ -39,6 +40,41 @@ def test_annotations_refine_the_profile_level_by_level():
     policy = read(kind, topology="leaf=kubernetes.io/hostname", gang="per-replicated-job")
     assert (policy.root_topology, policy.leaf_topology) == ("net/block", "kubernetes.io/hostname")
     assert policy.gang == "per-replicated-job"
+
+
+@pytest.mark.parametrize(
+    ("text", "root", "leaf"),
+    [
+        ("leaf=~net/rack", ("net/block", ("net/zone",)), ("", ("net/rack",))),
+        ("leaf=net/zone ~ net/rack~net/block", ("net/block", ("net/zone",)), ("net/zone", ("net/rack", "net/block"))),
+        ("root=net/zone", ("net/zone", ()), ("net/row", ("net/rack",))),
+        ("", ("net/block", ("net/zone",)), ("net/row", ("net/rack",))),
+    ],
+)  # fmt: skip
+def test_an_entry_takes_the_place_of_all_that_the_profile_has_for_its_level(text, root, leaf):
+    kind = KindPolicy(
+        root_topology="net/block",
+        root_preferred=("net/zone",),
+        leaf_topology="net/row",
+        leaf_preferred=("net/rack",),
+    )
+    policy = read(kind, topology=text)
+    assert (policy.root_topology, policy.root_preferred) == root
+    assert (policy.leaf_topology, policy.leaf_preferred) == leaf
+
+
+@pytest.mark.parametrize(
+    ("text", "root", "leaf"),
+    [
+        ("", None, ExclusiveDomain("net/rack", "Cluster")),
+        ("leaf=net/row", None, ExclusiveDomain("net/row")),
+        ("root=net/block : Namespace", ExclusiveDomain("net/block", "Namespace"), ExclusiveDomain("net/rack", "Cluster")),
+    ],
+)  # fmt: skip
+def test_exclusive_domains_refine_the_profile_level_by_level(text, root, leaf):
+    kind = KindPolicy(leaf_exclusive=ExclusiveDomain("net/rack", "Cluster"))
+    policy = read(kind, exclusive=text)
+    assert (policy.root_exclusive, policy.leaf_exclusive) == (root, leaf)
 
 
 def test_a_profile_has_defaults_for_kinds_that_it_does_not_name():
@@ -77,6 +113,23 @@ def test_names_of_objects():
             "leaf='/x' is not the key of a node label, such as topology.kubernetes.io/zone",
         ),
         ("topology", f"leaf={'a' * 254}/x", "is not the key of a node label"),
+        (
+            "topology",
+            "leaf=net/zone~~net/rack",
+            "leaf='' is not the key of a node label, such as topology.kubernetes.io/zone; an example with preferred keys is "
+            "leaf=net/zone~net/rack~net/block",
+        ),
+        ("topology", "root=~a|b", "root='a|b' is not the key of a node label"),
+        ("topology", "leaf=~", "leaf='' is not the key"),
+        ("exclusive", "leaf=a|b", "leaf='a|b' is not the key of a node label, such as net/rack"),
+        ("exclusive", "rack=a", "'rack' is none of root, leaf"),
+        (
+            "exclusive",
+            "leaf=a:all",
+            "leaf='a:all': the scope 'all' is none of Profile, Namespace, Cluster; an example is leaf=a:Cluster",
+        ),
+        ("topology", "leaf=~a~b~a", "leaf='~a~b~a' has a preferred key twice; name each once"),
+        ("topology", "leaf=~a~b~c~d~e", "leaf='~a~b~c~d~e' has 5 preferred keys, at most 4"),
         ("min", "0", "'0' is not a number of at least 1, such as 4"),
         ("min", "", "'' is not a number of at least 1, such as 4"),
         ("min", "many", "'many' is not a number of at least 1, such as 4"),

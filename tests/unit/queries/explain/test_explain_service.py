@@ -627,3 +627,48 @@ async def test_what_kept_members_from_being_bound_is_known_until_they_are():
         await stage.settled()
         found = await ask("g")
         assert (found.answer.startswith("PodGroup default/g runs"), found.reasons) == (True, ())
+
+
+def alone(name, pods=2):
+    """Make a gang that has a rack alone."""
+    group, *members = a_gang(name, pods=pods, requests=WHOLE)
+    group["spec"]["schedulingConstraints"] = {"exclusive": {"key": RACK}}
+    return [group, *members]
+
+
+async def test_taken_and_free_domains_of_exclusive_groups():
+    """Who has them; the gang that waits is placed when a domain is free, and a node that joins moves nothing."""
+    stage = a_stage(*alone("a"), *alone("b", pods=1), nodes=4)
+    ask = await led(stage)
+    assert set(stage.where("a").values()) | set(stage.where("b").values()) <= {
+        "n0",
+        "n1",
+        "n2",
+        "n3",
+    }
+    stage.cluster.add(*alone("c", pods=1))
+    await stage.settled()
+    waiting = await ask("PodGroup/default/c")
+    assert failing(waiting) == ("fits now", "no")
+    rack_of = {
+        name: stage.cluster.seen.nodes[node].labels[RACK]
+        for name in "ab"
+        for node in stage.where(name).values()
+    }
+    by = ", ".join(
+        f"{rack} by PodGroup/default/{name}"
+        for name, rack in sorted(rack_of.items(), key=lambda pair: pair[1])
+    )
+    sentence = f"PodGroup default/c needs a {RACK} alone: 2 of 2 are taken ({by}); free: none"
+    assert sentence in waiting.reasons
+    stage.cluster.add(a_node("joins", {RACK: rack_of["b"]}, gpu=8))
+    await stage.settled()
+    assert stage.where("c") == {}
+    owner = await ask("PodGroup/default/b")
+    assert f"PodGroup default/b has {RACK} {rack_of['b']} alone" in owner.reasons
+    stage.cluster.delete_pod("b-0")
+    await stage.settled()
+    assert set(stage.where("c").values()) <= {"joins", "n0", "n1", "n2", "n3"} - set(
+        stage.where("a").values()
+    )
+    assert stage.where("c")

@@ -311,7 +311,7 @@ WRONG = [
     (("--with", "four"), "it is not of the form 4xNODE"),
     (("--with", "10001xr0-n0"), "adds more than 10000 nodes"),
     (("--relax", "gg:topology"), 'no planned tree has a group "gg"; the groups are default/g'),
-    (("--relax", "g"), "write GROUP:topology, GROUP:minCount=N or GROUP:minGroupCount=N"),
+    (("--relax", "g"), "write GROUP:topology, GROUP:exclusive, GROUP:minCount=N or GROUP:minGroupCount=N"),
     (("--relax", "g:minCuont=1"), 'has no requirement "minCuont"; did you mean minCount?'),
     (("--relax", "g:minCount=9"), 'minCount of PodGroup default/g is 2; write a number from 1 to 2, found "9"'),
     (("--relax", "g:minCount="), 'found ""'),

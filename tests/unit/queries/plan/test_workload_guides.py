@@ -15,7 +15,7 @@ from tests.support.service.command_line import run_command
 EXAMPLES = Path(__file__).parents[4] / "deploy" / "examples"
 GUIDES = {
     "job": "Job", "jobset": "JobSet", "leaderworkerset": "LeaderWorkerSet", "grove": "PodGang",
-    "trainjob": "TrainJob", "raycluster": "RayCluster",
+    "trainjob": "TrainJob", "raycluster": "RayCluster", "topology": "Job",
 }  # fmt: skip
 
 

@@ -1,0 +1,218 @@
+"""Which topology domains a tree cannot have, because it or another tree has some alone (D16 to D18).
+
+Two things follow from an exclusive group: its own domain has no other tree of its scope (`taken`), and trees of its scope
+keep out of the domains in which it has pods (`closed`). Where no group of the cluster is exclusive, nothing is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+from immutables import Map
+from msgspec import UNSET, UnsetType
+
+from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.model.cluster_view import ClusterView, groups_above
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.message_formatting import join_names, spaced
+from extender.core.model.pod_groups import ExclusiveScope, Group, Tree
+from extender.core.model.pods import Pod
+from extender.core.model.visibility import Visibility, name_for
+from extender.core.planner.plan_types import PlanExclusive, PlanGroup
+from extender.core.workloads.workload_object import TREE_LABEL
+
+NAMED_MAX: Final = 8  # domains that a sentence names
+_NONE: Map[PodUid, Reservation] = Map()
+
+
+class PlacedLeaf(msgspec.Struct, frozen=True, gc=False):
+    """A leaf some of whose members are bound or have a reservation."""
+
+    leaf: GroupKey
+    root: Group
+    exclusive: tuple[Group, ...]  # the exclusive groups at and above it
+    nodes: frozenset[NodeName]
+
+
+class DomainHolder(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A domain that a tree cannot have, and whose pods are there."""
+
+    key: str
+    value: str
+    root: GroupKey  # of the other tree
+    # the exclusive group of the other tree; None: the tree that is refused is exclusive, the other one is only there
+    group: GroupKey | None
+
+
+class _NodesOfLeaf(msgspec.Struct, frozen=True, gc=False):
+    """The nodes of a leaf, valid as long as its pods and the reservations of its tree are the same objects."""
+
+    pods: Map[PodUid, Pod]
+    held: Mapping[PodUid, Reservation]
+    nodes: frozenset[NodeName]
+
+
+class ExclusiveDomains:
+    """Finds the domains; keeps the nodes of each leaf until its pods or reservations change."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[GroupKey, _NodesOfLeaf] = {}
+
+    def placed(self, view: ClusterView, state: ReservationState) -> Iterator[PlacedLeaf]:
+        """Yield the leaves with placed members."""
+        self._nodes = {leaf: kept for leaf, kept in self._nodes.items() if leaf in view.members}
+        for leaf, pods in view.members.items():
+            path = groups_above(view, leaf)
+            if not path:
+                continue
+            gang = state.gangs.get(path[-1].uid)
+            held = gang.reservations if gang is not None else _NONE
+            kept = self._nodes.get(leaf)
+            if kept is None or kept.pods is not pods or kept.held is not held:
+                kept = self._nodes[leaf] = _NodesOfLeaf(pods, held, _nodes_of(pods, held))
+            if kept.nodes:
+                exclusive = tuple(group for group in path if group.exclusive is not None)
+                yield PlacedLeaf(leaf, path[-1], exclusive, kept.nodes)
+
+    def holders(
+        self, view: ClusterView, state: ReservationState, tree: Tree
+    ) -> Mapping[GroupKey | None, frozenset[DomainHolder]]:
+        """Return who has domains that a tree cannot have.
+
+        Returns:
+            By exclusive group of the tree, the domains in which other trees of its scope have pods; by None those that
+            exclusive groups of other trees have, without domains in which the tree has pods itself.
+        """
+        if not view.exclusive:
+            return {}
+        own = [group for group in tree.groups if group.exclusive is not None]
+        others: list[PlacedLeaf] = []
+        mine: set[NodeName] = set()
+        for row in self.placed(view, state):
+            if row.root.key == tree.root.key:
+                mine |= row.nodes
+            else:
+                others.append(row)
+        holders: dict[GroupKey | None, frozenset[DomainHolder]] = {}
+        for group in own:
+            assert group.exclusive is not None
+            key, scope = group.exclusive.key, group.exclusive.scope
+            holders[group.key] = frozenset(
+                DomainHolder(key, value, row.root.key, None)
+                for row in others
+                if _covers(tree.root, scope, row.root)
+                for value in _values(view, key, row.nodes)
+            )
+        holders[None] = frozenset(
+            DomainHolder(group.exclusive.key, value, row.root.key, group.key)
+            for row in others
+            for group in row.exclusive
+            if group.exclusive is not None and _covers(row.root, group.exclusive.scope, tree.root)
+            for value in _values(view, group.exclusive.key, row.nodes)
+            - _values(view, group.exclusive.key, mine)
+        )
+        return holders
+
+    def sentences(
+        self, view: ClusterView, state: ReservationState, tree: Tree, readers: Visibility
+    ) -> Iterator[str]:
+        """Yield which domains a tree has alone, which of them others have, who they are, and which are free."""
+        holders = self.holders(view, state, tree)
+        own = [row for row in self.placed(view, state) if row.root.key == tree.root.key]
+        for group in tree.groups if holders else ():
+            if group.exclusive is None:
+                continue
+            key, name = group.exclusive.key, spaced(group.key)
+            mine: set[str] = set()
+            for row in own:
+                mine |= _values(view, key, row.nodes) if group in row.exclusive else set()
+            if mine:
+                yield f"{name} has {key} {join_names(sorted(mine))} alone"
+                continue
+            every = {node.labels[key] for node in view.nodes.values() if key in node.labels}
+            taken = {
+                holder.value for holder in holders[group.key] | holders[None] if holder.key == key
+            }
+            free = sorted(every - taken)
+            by = _by_whom(holders[group.key] | holders[None], key, readers)
+            yield (
+                f"{name} needs a {key} alone: {len(taken & every)} of {len(every)} are taken"
+                f"{f' ({by})' if by else ''}; free: {join_names(free) if free else 'none'}"
+            )
+        for key in sorted({holder.key for holder in holders.get(None, ())}):
+            if not any(g.exclusive is not None and g.exclusive.key == key for g in tree.groups):
+                by = _by_whom(holders[None], key, readers)
+                yield f"it is kept out of each {key} that another tree has alone ({by})"
+
+
+def _by_whom(holders: Iterable[DomainHolder], key: str, readers: Visibility) -> str:
+    """Return who has domains of a key, `r1 by PodGroup a/b`; of namespaces that the readers do not see without names."""
+    by_value: dict[str, set[str]] = {}
+    for holder in holders:
+        if holder.key == key:
+            by_value.setdefault(holder.value, set()).add(name_for(readers, str(holder.root)))
+    texts = [f"{value} by {join_names(sorted(names))}" for value, names in sorted(by_value.items())]
+    more = len(texts) - NAMED_MAX
+    return ", ".join(texts[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def with_taken(
+    group: PlanGroup, holders: Mapping[GroupKey | None, frozenset[DomainHolder]]
+) -> PlanGroup:
+    """Return a group of a plan request, and those below it, with the domains that others have; the same object if none do."""
+    groups = tuple(with_taken(child, holders) for child in group.groups)
+    if any(new is not old for new, old in zip(groups, group.groups, strict=True)):
+        group = msgspec.structs.replace(group, groups=groups)
+    taken = holders.get(group.key)
+    if not taken or isinstance(group.exclusive, UnsetType):
+        return group
+    values = tuple(sorted({holder.value for holder in taken}))
+    return msgspec.structs.replace(
+        group, exclusive=PlanExclusive(key=group.exclusive.key, taken=values)
+    )
+
+
+def closed_domains(
+    holders: Mapping[GroupKey | None, frozenset[DomainHolder]],
+) -> tuple[PlanExclusive, ...] | UnsetType:
+    """Return the domains that exclusive groups of other trees have, by key; unset without any."""
+    values: dict[str, set[str]] = {}
+    for holder in holders.get(None, ()):
+        values.setdefault(holder.key, set()).add(holder.value)
+    if not values:
+        return UNSET
+    return tuple(
+        PlanExclusive(key=key, taken=tuple(sorted(some))) for key, some in sorted(values.items())
+    )
+
+
+def plan_exclusive(group: Group) -> PlanExclusive | UnsetType:
+    """Return the exclusive domain of a group for a plan request, without what is taken."""
+    return UNSET if group.exclusive is None else PlanExclusive(key=group.exclusive.key)
+
+
+def _covers(root: Group, scope: ExclusiveScope, other: Group) -> bool:
+    """Return whether another tree is in the scope of an exclusive group of a tree."""
+    match scope:
+        case "Cluster":
+            return True
+        case "Namespace":
+            return root.key.namespace == other.key.namespace
+        case "Profile":
+            return root.labels.get(TREE_LABEL) == other.labels.get(TREE_LABEL)
+
+
+def _nodes_of(
+    pods: Mapping[PodUid, Pod], held: Mapping[PodUid, Reservation]
+) -> frozenset[NodeName]:
+    """Return the nodes of the members of a leaf: those they are bound to, terminating ones too, or have a reservation on."""
+    bound = {pod.node for pod in pods.values() if pod.node is not None}
+    return frozenset(bound.union(held[uid].node for uid in pods if uid in held))
+
+
+def _values(view: ClusterView, key: str, nodes: frozenset[NodeName] | set[NodeName]) -> set[str]:
+    """Return the values of a key among some nodes; a node without it, or that is gone, is in no domain."""
+    labels = (view.nodes[name].labels for name in nodes if name in view.nodes)
+    return {some[key] for some in labels if key in some}

@@ -1,0 +1,262 @@
+"""In how many domains of a topology key a group is: the value of a placement, a lower bound, and the complete search for fewer.
+
+A node without the label is a domain of its own, and a group with a pod there is never whole: it counts as in two domains at
+least. A group without pods counts as in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from extender.core.planner.model.node_table import Ints, NodeTable
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+from extender.core.planner.model.upper_bounds import UpperBounds, pods_per_node
+from extender.core.planner.solve.cp_sat_placement import PlacementModel, steps_of
+from extender.core.planner.solve.greedy_placement import Solution
+from extender.core.planner.solve.node_classes import make_node_classes
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+BROKEN = 2  # domains that a group with a pod on a node without the label has at least
+CountOutcome = Literal["best", "found", "none", "unknown"]
+
+
+@dataclass(slots=True, frozen=True)
+class CountedLevel:
+    """The domains of one topology key, those of nodes without the label too."""
+
+    key: str
+    domain: Ints  # per node
+    labelled: int  # domains from this number on are single nodes without the label
+
+    @classmethod
+    def of(cls, node_table: NodeTable, key: str) -> CountedLevel:
+        """Return the level of a key."""
+        return cls(key, *node_table.own_domains(key))
+
+    def inside(self, other: CountedLevel) -> bool:
+        """Return whether each labelled domain is in one labelled domain of another key."""
+        labelled = self.domain < self.labelled
+        pairs = np.unique(np.stack((self.domain, other.domain))[:, labelled], axis=1)
+        return pairs.shape[1] == self.labelled and bool((pairs[1] < other.labelled).all())
+
+
+class GroupPods:
+    """The pods of one group: those that are bound, and the leaves that others come from."""
+
+    def __init__(self, problem: PlacementProblem, index: int) -> None:
+        self.index = index
+        groups = problem.groups
+        below = {index}
+        for group in groups[index + 1 :]:  # parents come before children
+            if group.parent in below:
+                below.add(group.index)
+        self.leaves = [g.index for g in groups if g.index in below and g.leaf]
+        bound = [b for leaf in self.leaves for b in groups[leaf].source.bound]
+        rows = {b.node: problem.node_table.index.get(b.node) for b in bound}
+        self.bound = len(bound)
+        self.missing = sum(row is None for row in rows.values())  # nodes outside the cluster
+        in_table = [row for b in bound if (row := rows[b.node]) is not None]
+        self.bound_nodes = np.array(in_table, dtype=np.int64)
+        self.size = sum(groups[leaf].size for leaf in self.leaves)
+        self.kinds = sorted({k for leaf in self.leaves for k in groups[leaf].members})
+
+    def placed(self, solution: Solution) -> dict[int, int]:
+        """Return the new pods per node."""
+        pods: dict[int, int] = {}
+        for leaf in self.leaves:
+            for nodes in solution.get(leaf, {}).values():
+                for node, amount in nodes.items():
+                    pods[node] = pods.get(node, 0) + amount
+        return pods
+
+    def domains(self, solution: Solution, level: CountedLevel) -> int:
+        """Return in how many domains of a level the group is."""
+        nodes = np.array([*self.placed(solution), *self.bound_nodes.tolist()], dtype=np.int64)
+        used = np.unique(level.domain[nodes])
+        broken = self.missing > 0 or bool((used >= level.labelled).any())
+        return max(len(used) + self.missing, BROKEN if broken else 1)
+
+    def fewest(
+        self, problem: PlacementProblem, bounds: UpperBounds, level: CountedLevel, least: int
+    ) -> int:
+        """Return a lower bound on the domains, if at least so many new pods are placed: whole pods per node are counted."""
+        group = problem.groups[self.index]
+        per_node = pods_per_node(problem, self.kinds, problem.counts)
+        opened = np.unique(level.domain[self.bound_nodes])
+        most = int(level.domain.max(initial=0)) + 1
+        start = len(opened) + self.missing
+        best = start + least
+        for nodes in _regions(group, bounds):
+            totals = np.bincount(
+                level.domain[nodes], weights=per_node[nodes], minlength=most
+            ).astype(np.int64)
+            left = least - int(totals[opened].sum())
+            totals[opened] = 0
+            if left > 0:
+                sums = np.cumsum(np.sort(totals)[::-1])
+                best = min(best, start + int(np.searchsorted(sums, left)) + 1)
+            else:
+                best = min(best, start)
+        return max(best, 1)
+
+    def largest(self, problem: PlacementProblem, level: CountedLevel) -> int:
+        """Return how many of its pods the best single domain can hold, bound ones counted."""
+        if not level.labelled:
+            return 0
+        per_node = pods_per_node(problem, self.kinds, problem.counts)
+        labelled = level.domain < level.labelled
+        totals = np.bincount(
+            level.domain[labelled], weights=per_node[labelled], minlength=level.labelled
+        ).astype(np.int64)
+        bound = np.bincount(
+            [d for d in level.domain[self.bound_nodes].tolist() if d < level.labelled],
+            minlength=level.labelled,
+        ).astype(np.int64)
+        return int((np.minimum(totals, self.size) + bound).max())
+
+
+def _regions(group: CompiledGroup, bounds: UpperBounds) -> Iterator[Ints]:
+    """Yield the nodes of each domain that a group can be in."""
+    for domain in np.flatnonzero(bounds.best[group.index] >= 0).tolist():
+        yield group.level.members(domain)
+
+
+@dataclass(slots=True, frozen=True)
+class DomainCount:
+    """The domains of a level that some groups are in, summed; `most` is a limit that placements keep."""
+
+    groups: tuple[GroupPods, ...]
+    level: CountedLevel
+    most: int
+
+    def value(self, solution: Solution) -> int:
+        """Return the sum for a placement."""
+        return sum(group.domains(solution, self.level) for group in self.groups)
+
+
+@dataclass(slots=True)
+class CountResult:
+    """The result of the complete search, with a proved lower bound on the count that it minimises."""
+
+    outcome: CountOutcome
+    solution: Solution
+    steps: int
+    bound: int = 0
+
+
+def solve_counts(
+    problem: PlacementProblem,
+    bounds: UpperBounds,
+    counts: Sequence[DomainCount],
+    *,
+    limit: int,
+    at_least: int,
+    hint: Solution | None,
+    minimise: bool,
+) -> CountResult:
+    """Find a placement of at least so many pods within the limits of all counts, or prove that there is none.
+
+    Args:
+        problem: The compiled request.
+        bounds: Its upper bounds.
+        counts: The limits to keep.
+        limit: Search nodes that may be spent.
+        at_least: New pods to place.
+        hint: A placement to start from.
+        minimise: Find the least value of the last count instead of any placement.
+    """
+    if limit <= 0:
+        return CountResult("unknown", {}, 0)
+    model = DomainCountModel(problem, bounds, counts)
+    fits = model.build(limit)
+    built = model.built()
+    if not fits or built >= limit:
+        return CountResult("unknown", {}, min(built, limit))
+    result = model.run_counts(limit=limit - built, at_least=at_least, hint=hint, minimise=minimise)
+    result.steps += built
+    return result
+
+
+class DomainCountModel(PlacementModel):
+    """The integer program of a tree, with the number of domains that groups are in."""
+
+    def __init__(
+        self, problem: PlacementProblem, bounds: UpperBounds, counts: Sequence[DomainCount]
+    ) -> None:
+        cells = make_node_classes(problem, [count.level.domain for count in counts])
+        super().__init__(problem, bounds, cells)
+        self.counts = counts
+        self.sums: list[cp_model.LinearExprT] = []  # per count
+
+    def _leaf_classes(self) -> Iterator[list[CompiledGroup]]:
+        """Yield the classes of leaves; one whose own domains are counted is alone."""
+        alone = {group.index for count in self.counts for group in count.groups}
+        for twins in super()._leaf_classes():
+            others = [leaf for leaf in twins if leaf.index not in alone]
+            if others:
+                yield others
+            yield from ([leaf] for leaf in twins if leaf.index in alone)
+
+    def build(self, limit: int) -> bool:
+        """Build the model; return False if that costs more than a number of search nodes."""
+        if not super().build(limit):
+            return False
+        for count in self.counts:
+            numbers = [self._domains(group, count.level) for group in count.groups]
+            total = self.cp.LinearExpr.sum(numbers)
+            self.model.add(total <= count.most)
+            self.sums.append(total)
+        return True
+
+    def _domains(self, group: GroupPods, level: CountedLevel) -> cp_model.IntVar:
+        """Return the number of domains of a level that a group is in."""
+        below = set(group.leaves)
+        pods: dict[int, list[cp_model.IntVar]] = {}
+        for leaves in self.leaves:
+            if leaves.like.index in below:
+                for (_, cell), variable in leaves.pods.items():
+                    domain = int(level.domain[self.cells[cell].nodes[0]])
+                    pods.setdefault(domain, []).append(variable)
+        opened = set(level.domain[group.bound_nodes].tolist())
+        number = self.model.new_int_var(1, len(pods) + len(opened) + group.missing + BROKEN, "")
+        used: list[cp_model.IntVar] = []
+        for domain, variables in pods.items():
+            if domain in opened:
+                continue
+            flag = self.model.new_bool_var("")
+            self.model.add(self.cp.LinearExpr.sum(variables) <= group.size * flag)
+            used.append(flag)
+            if domain >= level.labelled:
+                self.model.add(number >= BROKEN * flag)
+        if group.missing or any(domain >= level.labelled for domain in opened):
+            self.model.add(number >= BROKEN)
+        self.model.add(number >= self.cp.LinearExpr.sum(used) + len(opened) + group.missing)
+        return number
+
+    def run_counts(
+        self, *, limit: int, at_least: int, hint: Solution | None, minimise: bool
+    ) -> CountResult:
+        """Solve, and return the placement."""
+        pods = [v for leaves in self.leaves for v in leaves.pods.values()]
+        self.model.add(self.cp.LinearExpr.sum(pods) >= at_least)
+        if minimise:
+            self.model.minimize(self.sums[-1])
+        if hint is not None:
+            self._hint(hint)
+        solver = self.solver(limit)
+        status = solver.solve(self.model)
+        steps = steps_of(solver)
+        # the bound of an integer is the next integer above what is proved for the relaxation
+        bound = int(np.ceil(solver.best_objective_bound - 1e-6)) if minimise else 0
+        if status == self.cp.INFEASIBLE:
+            return CountResult("none", {}, steps)
+        if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
+            return CountResult("unknown", {}, steps, max(bound, 0))
+        outcome: CountOutcome = "best" if status == self.cp.OPTIMAL else "found"
+        return CountResult(outcome, self._read(solver), steps, max(bound, 0))

@@ -1,0 +1,389 @@
+"""Preferred topology: of the placements with equally many pods, one in which groups are in as few domains as they wish.
+
+Criteria, the first that differs decides: groups from the root down, those of one depth in stored order, identical leaves of one
+parent together. Of each: as many as possible in a single domain of the narrowest key, then of the next; then the fewest domains
+of the narrowest key, then of the next. What a group reached is kept while later ones are placed.
+
+"In a single domain of a key" is the same request with that key in the topology of the group. So bounds, greedy search and
+CP-SAT decide it as any other request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from extender.core.model.ids import GroupKey
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, with_tree
+from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
+from extender.core.planner.plan_types import PlanGroup, PlanRequest, WishOutcome, WishValue
+from extender.core.planner.solve.domain_counts import (
+    BROKEN,
+    CountedLevel,
+    DomainCount,
+    GroupPods,
+    solve_counts,
+)
+from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
+from extender.core.planner.solve.solver_pipeline import Solved, size, solve_quickly
+
+BUDGET_PART = 4  # fraction of the budget of a request that its wishes may spend in addition
+COMPLETE_PART = 4  # fraction of what is left of it for one complete search
+GROUPS_PER_STEP = 3  # groups that are compiled and bounded in the time of one search node
+NODES_PER_STEP = 100  # nodes that are bounded in the time of one search node
+
+
+class NotAtOnce(Exception):
+    """A search that must end at once needs more than the greedy search within its limit."""
+
+
+@dataclass(slots=True)
+class _Wish:
+    """A group with preferred keys, and what is proved about it."""
+
+    group: CompiledGroup
+    pods: GroupPods
+    levels: list[CountedLevel]  # narrowest first
+    whole: int = -1  # position of the narrowest key of which it is in one domain; -1: none
+    best: list[int] = field(default_factory=list)  # per level, a lower bound
+
+
+def has_wishes(group: PlanGroup) -> bool:
+    """Return whether a group or one below it has preferred topology keys."""
+    return bool(_preferred(group)) or any(map(has_wishes, group.groups))
+
+
+def grant_preferred(request: PlanRequest, solved: Solved, *, limit: int | None = None) -> Solved:
+    """Return a placement of as many pods that follows the preferred keys, with what they reached in `wishes`.
+
+    Args:
+        request: What is placed.
+        solved: The placement of most pods.
+        limit: Search nodes of a search that must end at once; None: a part of the budget of the request.
+
+    Raises:
+        NotAtOnce: With a limit, when it is reached or another than the greedy search is needed.
+    """
+    search = _PreferredSearch(request, solved, limit)
+    search.run()
+    return Solved(
+        solved.problem,
+        solved.bounds,
+        search.solution,
+        proved=solved.proved,
+        nodes=solved.nodes + search.spent,
+        wishes=search.outcomes(),
+    )
+
+
+class _PreferredSearch:
+    """The search for one tree: the best placement so far, and what it must keep."""
+
+    def __init__(self, request: PlanRequest, solved: Solved, limit: int | None) -> None:
+        part = max(request.budget // BUDGET_PART, 1)
+        self.request = request
+        self.problem = solved.problem
+        self.solution: Solution = solved.solution or {}
+        self.at_least = size(self.solution)
+        self.at_once = limit is not None
+        self.left = part if limit is None else min(part, limit)
+        self.spent = 0
+        self._levels: dict[str, CountedLevel] = {}
+        self._within: dict[tuple[str, str], bool] = {}
+        self.wishes = self._read_wishes()
+        self.tight: dict[GroupKey, str] = {}  # group -> key of which it is in one domain
+        self.counts: list[DomainCount] = []  # limits that later steps keep
+        self._impossible: set[frozenset[tuple[GroupKey, str]]] = set()
+
+    def run(self) -> None:
+        """Find the best placement, unit by unit."""
+        units = self._units()
+        narrowest = {w.group.source.key: w.levels[0].key for unit in units for w in unit}
+        if len(narrowest) > 1 and not self._all_whole(units):
+            self._attempt(narrowest, complete=False)
+        for unit in units:
+            self._settle(unit)
+
+    def outcomes(self) -> tuple[WishOutcome, ...]:
+        """Return what the wishes reached, by group in stored order."""
+        return tuple(
+            self._outcome(wish)
+            for wish in self.wishes
+            if wish.pods.bound or wish.pods.placed(self.solution)
+        )
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def _level(self, key: str) -> CountedLevel:
+        if key not in self._levels:
+            self._levels[key] = CountedLevel.of(self.problem.node_table, key)
+        return self._levels[key]
+
+    def _inside(self, level: CountedLevel, other: CountedLevel) -> bool:
+        pair = (level.key, other.key)
+        if pair not in self._within:
+            self._within[pair] = level.inside(other)
+        return self._within[pair]
+
+    def _read_wishes(self) -> list[_Wish]:
+        return [
+            _Wish(
+                group,
+                GroupPods(self.problem, group.index),
+                [self._level(key) for key in keys],
+                best=[1] * len(keys),
+            )
+            for group in self.problem.groups
+            if (keys := _preferred(group.source))
+        ]
+
+    def _units(self) -> list[list[_Wish]]:
+        """Return the wishes in the order in which they are decided, those of identical leaves of one parent together."""
+        groups = self.problem.groups
+        depth = [0] * len(groups)
+        for group in groups[1:]:
+            depth[group.index] = depth[group.parent] + 1
+        units: dict[tuple[object, ...], list[_Wish]] = {}
+        for wish in sorted(self.wishes, key=lambda w: (depth[w.group.index], w.group.index)):
+            units.setdefault(_unit_key(wish.group), []).append(wish)
+        return list(units.values())
+
+    def _is_whole(self, wish: _Wish, level: CountedLevel) -> bool:
+        return wish.pods.domains(self.solution, level) == 1
+
+    def _all_whole(self, units: list[list[_Wish]]) -> bool:
+        return all(self._is_whole(wish, wish.levels[0]) for unit in units for wish in unit)
+
+    # --- deciding ----------------------------------------------------------------------------------
+
+    def _settle(self, unit: list[_Wish]) -> None:
+        """Find the best placement for identical groups, and keep what they reached."""
+        remaining = unit
+        for position, level in enumerate(unit[0].levels):
+            number, proved = self._most_whole(remaining, level)
+            for wish in remaining[:number]:
+                wish.whole = position
+                self.tight[wish.group.source.key] = level.key
+            remaining = remaining[number:]
+            for wish in remaining if proved else ():
+                wish.best[position] = BROKEN
+        for position in range(len(unit[0].levels)):
+            self._fewest(unit, position)
+
+    def _most_whole(self, unit: list[_Wish], level: CountedLevel) -> tuple[int, bool]:
+        """Find of how many groups, the first ones of a unit, each can be in one domain; and whether no more is proved."""
+        low = self._put_whole_first(unit, level)
+        high, proved = len(unit), True
+        middle = high
+        while low < high:
+            answer = self._attempt(
+                self.tight | {w.group.source.key: level.key for w in unit[:middle]}, complete=True
+            )
+            if answer is True:
+                low = max(middle, self._put_whole_first(unit, level))
+            else:
+                high, proved = middle - 1, proved and answer is False
+            middle = (low + high + 1) // 2
+        return low, proved
+
+    def _put_whole_first(self, unit: list[_Wish], level: CountedLevel) -> int:
+        """Exchange the pods of identical groups so that those in one domain are the first ones; return their number."""
+        whole = [self._is_whole(wish, level) for wish in unit]
+        if len(unit) > 1 and any(whole):
+            ordered = sorted(range(len(unit)), key=lambda i: not whole[i])
+            old = [self.solution.get(wish.group.index) for wish in unit]
+            for wish, source in zip(unit, ordered, strict=True):
+                pods = old[source]
+                if pods is not None:
+                    self.solution[wish.group.index] = pods
+                else:
+                    self.solution.pop(wish.group.index, None)
+        return sum(whole)
+
+    def _fewest(self, unit: list[_Wish], position: int) -> None:
+        """Find the fewest domains of a level that the groups of a unit are in together."""
+        level = unit[0].levels[position]
+        wishes = [
+            w for w in unit if w.whole < 0 or not self._inside(w.levels[w.whole], level)
+        ]  # others are in one domain of it
+        if not wishes:
+            return
+        pods = tuple(wish.pods for wish in wishes)
+        count = DomainCount(pods, level, 0)
+        value = count.value(self.solution)
+        if value > sum(wish.best[position] for wish in wishes):
+            problem = self._tightened(self.tight)
+            bounds = bound_all(problem)
+            for wish in wishes:
+                least = max(self.at_least - self._others(wish), 0)
+                fewest = wish.pods.fewest(problem, bounds, level, least)
+                wish.best[position] = max(wish.best[position], fewest)
+            if value > sum(wish.best[position] for wish in wishes) and self.left > 0:
+                value = self._minimise(wishes, position, problem, bounds, value)
+        self.counts.append(DomainCount(pods, level, value))
+
+    def _minimise(
+        self,
+        wishes: list[_Wish],
+        position: int,
+        problem: PlacementProblem,
+        bounds: UpperBounds,
+        value: int,
+    ) -> int:
+        """Search for fewer domains with CP-SAT; return how many there are then."""
+        if self.at_once:
+            raise NotAtOnce
+        count = DomainCount(tuple(wish.pods for wish in wishes), wishes[0].levels[position], value)
+        result = solve_counts(
+            problem,
+            bounds,
+            [*self.counts, count],
+            limit=self._complete_limit(),
+            at_least=self.at_least,
+            hint=self.solution,
+            minimise=True,
+        )
+        self._spend(result.steps)
+        if result.outcome in {"best", "found"} and count.value(result.solution) <= value:
+            self._accept(result.solution)
+            value = count.value(result.solution)
+        if result.bound >= value:  # proved for all together, so for each
+            for wish in wishes:
+                reached = wish.pods.domains(self.solution, count.level)
+                wish.best[position] = max(wish.best[position], reached)
+        elif len(wishes) == 1:
+            wishes[0].best[position] = max(wishes[0].best[position], result.bound)
+        return value
+
+    def _others(self, wish: _Wish) -> int:
+        """Return how many new pods can be placed outside a group at most."""
+        return sum(g.size for g in self.problem.groups if g.alive) - wish.pods.size
+
+    # --- placing -----------------------------------------------------------------------------------
+
+    def _tightened(self, tight: Mapping[GroupKey, str]) -> PlacementProblem:
+        self._spend(
+            len(self.problem.groups) // GROUPS_PER_STEP
+            + self.problem.node_table.size // NODES_PER_STEP
+            + 1
+        )
+        if not tight:
+            return self.problem
+        root = _with_keys(self.request.root, tight)
+        return with_tree(self.problem, msgspec.structs.replace(self.request, root=root))
+
+    def _attempt(self, tight: Mapping[GroupKey, str], *, complete: bool) -> bool | None:
+        """Place as many pods with some groups each in one domain; False: proved that none is possible, None: not known."""
+        form = frozenset(tight.items())
+        if form in self._impossible:
+            return False
+        if self.left <= 0:
+            if self.at_once:
+                raise NotAtOnce
+            return None
+        problem = self._tightened(tight)
+        bounds = bound_all(problem) if not problem.violations else None
+        if bounds is None or bounds.root < self.at_least:
+            self._impossible.add(form)
+            return False
+        effort = SearchBudget(max(self.left // 2, 1))
+        solution = solve_quickly(
+            problem, bounds, effort, maximise=True, enough=min(bounds.root, self.at_least)
+        )
+        if self.at_once and effort.nodes >= effort.limit:
+            raise NotAtOnce
+        self._spend(effort.nodes)
+        if solution is not None and self._keeps(solution):
+            self._accept(solution)
+            return True
+        if not complete:
+            return None
+        if self.at_once:
+            raise NotAtOnce
+        result = solve_counts(
+            problem,
+            bounds,
+            self.counts,
+            limit=self._complete_limit(),
+            at_least=self.at_least,
+            hint=None,
+            minimise=False,
+        )
+        self._spend(result.steps)
+        if result.outcome == "none":
+            self._impossible.add(form)
+            return False
+        if result.outcome == "unknown":
+            return None
+        self._accept(result.solution)
+        return True
+
+    def _keeps(self, solution: Solution) -> bool:
+        """Return whether a placement has enough pods, and keeps what earlier groups reached."""
+        return size(solution) >= self.at_least and all(
+            count.value(solution) <= count.most for count in self.counts
+        )
+
+    def _accept(self, solution: Solution) -> None:
+        self.solution = solution
+        self.at_least = max(self.at_least, size(solution))
+
+    def _complete_limit(self) -> int:
+        return max(self.left // COMPLETE_PART, 1) if self.left > 0 else 0
+
+    def _spend(self, nodes: int) -> None:
+        """Count search nodes.
+
+        Raises:
+            NotAtOnce: The search must end at once, and its limit is reached.
+        """
+        self.spent += nodes
+        self.left -= nodes
+        if self.at_once and self.left <= 0:
+            raise NotAtOnce
+
+    # --- the certificate ---------------------------------------------------------------------------
+
+    def _outcome(self, wish: _Wish) -> WishOutcome:
+        values = [wish.pods.domains(self.solution, level) for level in wish.levels]
+        pods = wish.pods.bound + sum(wish.pods.placed(self.solution).values())
+        largest = 0
+        if values[0] > 1:
+            largest = wish.pods.largest(self.problem, wish.levels[0])
+        return WishOutcome(
+            kind="preferred",
+            group=wish.group.source.key,
+            values=tuple(
+                WishValue(key=level.key, value=value, best=min(best, value))
+                for level, value, best in zip(wish.levels, values, wish.best, strict=True)
+            ),
+            pods=pods,
+            largest=largest if largest < pods else 0,
+        )
+
+
+def _preferred(group: PlanGroup) -> tuple[str, ...]:
+    return () if isinstance(group.preferred, UnsetType) else group.preferred
+
+
+def _unit_key(group: CompiledGroup) -> tuple[object, ...]:
+    """Return a key that is equal for interchangeable leaves of one parent, and for no other groups."""
+    if not group.leaf or group.bound:
+        return (group.index,)
+    sizes = tuple(sorted((k, len(m)) for k, m in group.members.items()))
+    # all that a leaf asks for, without its name and its members
+    source = msgspec.structs.replace(
+        group.source, key=GroupKey(namespace="", name="", kind="PodGroup"), members=(), near=UNSET
+    )
+    return (group.parent, group.required, sizes, source)
+
+
+def _with_keys(group: PlanGroup, keys: Mapping[GroupKey, str]) -> PlanGroup:
+    """Return a tree in which some groups must be in one domain of a further key."""
+    children: Iterable[PlanGroup] = (_with_keys(child, keys) for child in group.groups)
+    key = keys.get(group.key)
+    topology = (*group.topology, key) if key is not None else group.topology
+    return msgspec.structs.replace(group, topology=topology, groups=tuple(children))

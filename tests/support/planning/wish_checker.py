@@ -1,0 +1,193 @@
+"""Checks what a plan claims about preferred topology, against every placement of as many pods.
+
+Imports nothing of the planner but its types. Exponential: some 6 pods on 6 nodes. Requests without rules between pods, ports,
+claims and node rejections; pods of one leaf and shape are interchangeable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from extender.core.planner.plan_types import Plan, PlanGroup, PlanRequest
+from tests.support.planning.plan_checker import _holds, _leaves, _walk
+from tests.support.planning.static_filters_checker import passes
+
+Seats = Counter  # (key of a leaf, index of a node) -> new pods
+
+
+def wish_faults(request: PlanRequest, plan: Plan) -> list[str]:
+    """Return what is wrong about the wishes of a plan that places as many pods as possible."""
+    index = {node.name: i for i, node in enumerate(request.nodes)}
+    seats: Seats = Counter((a.group, index[a.node]) for a in plan.assignments)
+    outcomes = {w.group: w for w in plan.wishes if w.kind == "preferred"}
+    bad: list[str] = []
+    for group in _walk(request.root):
+        used, missing = _nodes(request, group, seats)
+        if group.preferred is UNSET or not used | missing:
+            if group.key in outcomes:
+                bad.append(f"{group.key}: an outcome without pods or wish")
+            continue
+        outcome = outcomes[group.key]
+        got = {v.key: v.value for v in outcome.values}
+        real = {key: domains(request, group, seats, key) for key in group.preferred}
+        if got != real:
+            bad.append(f"{group.key}: values {got}, not {real}")
+        pods = sum(seats[leaf.key, n] for leaf in _leaves(group) for n in index.values())
+        if outcome.pods != pods + sum(len(leaf.bound) for leaf in _leaves(group)):
+            bad.append(f"{group.key}: {outcome.pods} pods")
+        if any(v.best > v.value for v in outcome.values):
+            bad.append(f"{group.key}: better than the best")
+    return bad or _not_best(request, plan, seats)
+
+
+def _not_best(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
+    """Compare criterion by criterion, the first that differs decides."""
+    rivals = list(placements(request, len(plan.assignments)))
+    if seats not in rivals:
+        return ["the plan is no legal placement"]
+    best = {(w.group, v.key): v.best for w in plan.wishes for v in w.values}
+    for unit in units(request):
+        keys = unit[0].preferred
+
+        def whole(option: Seats, position: int, unit=unit, keys=keys) -> int:
+            return -sum(
+                any(domains(request, g, option, key) == 1 for key in keys[: position + 1])
+                for g in unit
+            )
+
+        def count(option: Seats, key: str, unit=unit) -> int:
+            return sum(domains(request, g, option, key) for g in unit)
+
+        # a group without pods has no outcome, and is in one domain
+        proved = all(
+            best.get((g.key, key), 1) == domains(request, g, seats, key)
+            for g in unit
+            for key in keys
+        )
+        criteria = [(f"whole {k}", lambda o, p=p, w=whole: w(o, p)) for p, k in enumerate(keys)]
+        criteria += [(f"count {k}", lambda o, k=k, c=count: c(o, k)) for k in keys]
+        for name, criterion in criteria:
+            mine = criterion(seats)
+            optimum = min(criterion(rival) for rival in rivals)
+            where = f"{[g.key.name for g in unit]} {name}: {mine}, possible is {optimum}"
+            if name.startswith("count"):
+                key = name.removeprefix("count ")
+                bound = sum(best.get((g.key, key), 1) for g in unit)
+                if bound > optimum:
+                    return [f"{where}, claimed is {bound}"]
+            if optimum < mine:
+                return [f"{where}, and it is claimed to be the best"] if proved else []
+            rivals = [rival for rival in rivals if criterion(rival) == mine]
+        if not proved:
+            return []
+    return []
+
+
+def units(request: PlanRequest) -> list[list[PlanGroup]]:
+    """Return the groups with wishes by depth and stored order, interchangeable leaves together."""
+    rows: list[tuple[int, PlanGroup | None, PlanGroup]] = []
+
+    def walk(group: PlanGroup, depth: int, parent: PlanGroup | None) -> None:
+        rows.append((depth, parent, group))
+        for child in group.groups:
+            walk(child, depth + 1, group)
+
+    walk(request.root, 0, None)
+    units: list[tuple[object, list[PlanGroup]]] = []
+    for depth in range(max(d for d, _, _ in rows) + 1):
+        for d, parent, group in rows:
+            if d != depth or group.preferred is UNSET:
+                continue
+            alike = (
+                parent and parent.key, group.basic, group.minimum, group.topology, group.preferred,
+                tuple(sorted(Counter(m.shape for m in group.members).items())),
+                parent and group.key.name in (parent.required or ()),
+            )  # fmt: skip
+            unit = next((u for key, u in units if key == alike), None)
+            if unit is not None and group.key.kind == "PodGroup" and not group.bound:
+                unit.append(group)
+            else:
+                alone = group.key.kind != "PodGroup" or bool(group.bound)
+                units.append((group.key if alone else alike, [group]))
+    return [unit for _, unit in units]
+
+
+def domains(request: PlanRequest, group: PlanGroup, seats: Seats, key: str) -> int:
+    """Return in how many domains of a key the pods of a group are."""
+    used, missing = _nodes(request, group, seats)
+    values = [request.nodes[n].labels.get(key) for n in used]
+    without = sum(value is None for value in values) + len(missing)
+    labelled = len({value for value in values if value is not None})
+    return max(labelled + without, 2 if without else 1)
+
+
+def _nodes(request: PlanRequest, group: PlanGroup, seats: Seats) -> tuple[set[int], set[str]]:
+    index = {node.name: i for i, node in enumerate(request.nodes)}
+    leaves = _leaves(group)
+    keys = {leaf.key for leaf in leaves}
+    bound = {b.node for leaf in leaves for b in leaf.bound}
+    used = {n for (key, n), pods in seats.items() if pods and key in keys}
+    return used | {index[b] for b in bound if b in index}, {b for b in bound if b not in index}
+
+
+def placements(request: PlanRequest, total: int) -> Iterator[Seats]:
+    """Yield every legal placement of exactly so many pods."""
+    leaves = _leaves(request.root)
+    rows = [
+        (leaf, shape, number)
+        for leaf in leaves
+        for shape, number in sorted(Counter(m.shape for m in leaf.members).items())
+    ]
+    free = [
+        {r: n.free.get(r, 0) if r in n.allocatable else 0 for r in ("gpu", "pods")}
+        for n in request.nodes
+    ]
+    seats: Seats = Counter()
+    places = [(row, n) for row in range(len(rows)) for n in range(len(request.nodes))]
+    left = [number for _, _, number in rows]
+
+    def step(at: int, missing: int) -> Iterator[Seats]:
+        if missing == 0:
+            if _legal(request, seats):
+                yield +seats
+            return
+        if at == len(places):
+            return
+        row, n = places[at]
+        leaf, shape, _ = rows[row]
+        ask = {**dict(request.shapes[shape].requests), "pods": 1}
+        most = min(left[row], missing) if passes(request.shapes[shape], request.nodes[n]) else 0
+        for amount in range(most + 1):
+            if any(free[n][r] < ask[r] * amount for r in ask if ask[r]):
+                break
+            for r in ask:
+                free[n][r] -= ask[r] * amount
+            left[row] -= amount
+            seats[leaf.key, n] += amount
+            yield from step(at + 1, missing - amount)
+            seats[leaf.key, n] -= amount
+            left[row] += amount
+            for r in ask:
+                free[n][r] += ask[r] * amount
+
+    return step(0, total)
+
+
+def _legal(request: PlanRequest, seats: Seats) -> bool:
+    new: Counter = Counter()
+    for (key, _), pods in seats.items():
+        new[key] += pods
+    if not _holds(request.root, new):
+        return False
+    for group in _walk(request.root):
+        if any(new[leaf.key] for leaf in _leaves(group)) and not _holds(group, new):
+            return False
+        used, missing = _nodes(request, group, seats)
+        for key in group.topology:
+            values = {request.nodes[n].labels.get(key) for n in used}
+            if len(values) > 1 or None in values or missing:
+                return False
+    return True
