@@ -17,6 +17,7 @@ from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import join_names, spaced
+from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import ExclusiveDomain, ExclusiveScope, Group, Tree
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import Visibility, name_for
@@ -59,9 +60,15 @@ class ExclusiveDomains:
 
     def __init__(self) -> None:
         self._nodes: dict[GroupKey, _NodesOfLeaf] = {}
+        self._placed: IdentityMemo[tuple[PlacedLeaf, ...]] = IdentityMemo()
 
-    def placed(self, view: ClusterView, state: ReservationState) -> Iterator[PlacedLeaf]:
-        """Yield the leaves with placed members."""
+    def placed(self, view: ClusterView, state: ReservationState) -> tuple[PlacedLeaf, ...]:
+        """Return the leaves with placed members; the same for all trees that are planned between two admissions."""
+        return self._placed.get(
+            lambda: tuple(self._find(view, state)), same=(view.members, view.groups, state.gangs)
+        )
+
+    def _find(self, view: ClusterView, state: ReservationState) -> Iterator[PlacedLeaf]:
         self._nodes = {leaf: kept for leaf, kept in self._nodes.items() if leaf in view.members}
         for leaf, pods in view.members.items():
             path = groups_above(view, leaf)

@@ -290,6 +290,7 @@ def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
         or request.shapes != now.shapes
         or request.claims_in_use != now.claims_in_use
         or request.rules != now.rules
+        or request.closed != now.closed
     ):
         return False
     before = {node.name: node for node in request.nodes}

@@ -134,7 +134,7 @@ def _exclusive_keys(g: PlanGroup) -> tuple[str, ...]:
 def shared_domains(request: PlanRequest, new: dict) -> list[str]:
     """Return which exclusive groups have new pods where others are; `new`: the nodes of the new pods of each leaf.
 
-    Bound members are where they are: a group with some stays in their domain, whoever else is in it.
+    Bound members are where they are: a group with some stays in their domain, even if others are in it.
     """
     labels = {n.name: n.labels for n in request.nodes}
     bad = []

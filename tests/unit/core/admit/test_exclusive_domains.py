@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import UNSET
 
+from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
+from extender.core.admit.verdict_events import still_holds
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName
 from extender.core.planner.plan_types import Plan, PlanExclusive
@@ -147,6 +149,21 @@ def test_all_racks_taken_is_a_refusal_with_what_is_taken_and_what_would_help():
         "PodGroup default/g needs 2 pods in one net/rack; 2 of 2 domains of net/rack are taken (r0, r1); free: none",
     )
     assert "let PodGroup default/g share a net/rack with others" in verdict.relaxations
+
+
+@pytest.mark.parametrize("own", [alone("g"), a_gang("g", pods=2)], ids=["exclusive", "other"])
+def test_a_plan_made_before_another_tree_took_its_domain_falls(own):
+    """The search ran in another process while an exclusive gang was admitted."""
+    cluster = FakeCluster(*racks(2), *own, *alone("a"))
+    request = _request(cluster.seen, EMPTY, "g")
+    verdict = plan(request)
+    assert isinstance(verdict, Plan)
+    assert still_holds(request, verdict, _request(cluster.seen, EMPTY, "g"))
+    (node,) = {a.node for a in verdict.assignments}
+    state = _holding(cluster, "a", ["a-0", "a-1"], node=node)
+    now = _request(cluster.seen, state, "g")
+    assert not still_holds(request, verdict, now)
+    assert not would_be_refused(request, now, ComparedNodes())
 
 
 def test_with_a_resource_all_pods_that_request_it_count():
