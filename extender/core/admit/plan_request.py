@@ -15,7 +15,7 @@ from extender.core.admit.exclusive_domains import (
 )
 from extender.core.admit.interpod_rules import InterpodRulePart, InterpodRules
 from extender.core.capacity.free_capacity import NO_HOLDS, NodeRowCache
-from extender.core.capacity.replacement_holds import nodes_of_lost_members
+from extender.core.capacity.replacement_holds import lost_members, nodes_of_replacements
 from extender.core.log.reservation_state import (
     BoundMember,
     GangState,
@@ -264,13 +264,13 @@ def _wishes(
     if root is None or not (root.previous_nodes or root.replacement_holds):
         return hints
     wishes = {**root.previous_nodes, **hints}
-    for leaf, nodes in nodes_of_lost_members(root).items():
-        newcomers = (
-            pod.uid
+    for leaf, lost in lost_members(root).items():
+        newcomers = [
+            pod
             for pod in tree.members.get(GroupKey(tree.root.key.namespace, leaf, "PodGroup"), ())
             if is_candidate(pod) and pod.uid not in wishes and pod.uid not in root.reservations
-        )
-        wishes |= zip(newcomers, nodes, strict=False)
+        ]
+        wishes |= nodes_of_replacements(lost, newcomers)
     return wishes
 
 

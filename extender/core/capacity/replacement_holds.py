@@ -8,7 +8,7 @@ restart of a JobSet). Any other gang that ended, or ends, as a whole has none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from extender.core.capacity.capacity_claims import claims_against, is_in_use, oversubscribed_pods
@@ -30,7 +30,7 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Tree
-from extender.core.model.pods import SUCCEEDED
+from extender.core.model.pods import SUCCEEDED, Pod
 
 _NOT_HELD: tuple[MemberTerminationCause, ...] = (
     "preempted",
@@ -107,12 +107,47 @@ def leaf_of(root: GangState, name: str) -> GroupKey:
     return GroupKey(root.gang.partition("/")[0], name, "PodGroup")
 
 
-def nodes_of_lost_members(root: GangState) -> Mapping[str, list[NodeName]]:
-    """Return by leaf the nodes of its lost members, the oldest loss first."""
-    seats: dict[str, list[NodeName]] = {}
+def lost_members(root: GangState) -> Mapping[str, list[CapacityClaim]]:
+    """Return by leaf the capacity of its lost members, the oldest loss first."""
+    lost: dict[str, list[CapacityClaim]] = {}
     for hold in sorted(root.replacement_holds.values(), key=lambda v: (v.at_us, v.pod, v.uid)):
-        seats.setdefault(hold.group, []).append(hold.node)
-    return seats
+        lost.setdefault(hold.group, []).append(hold)
+    return lost
+
+
+def nodes_of_replacements(
+    lost: Sequence[CapacityClaim], newcomers: Sequence[Pod]
+) -> Mapping[PodUid, NodeName]:
+    """Return the nodes of lost members for the newcomers of a leaf: that of the member that has the same place in its order.
+
+    It has the same name, or the same but for the random last part (of a Job with indexes). Without such names the oldest loss is
+    replaced first.
+    """
+    nodes: dict[PodUid, NodeName] = {}
+    replaced: set[PodUid] = set()
+    for alike in (_whole, _without_last_part, _any):
+        by_name: dict[str, list[CapacityClaim]] = {}
+        for claim in reversed(lost):
+            if claim.uid not in replaced:
+                by_name.setdefault(alike(claim.pod), []).append(claim)
+        for pod in newcomers:
+            if pod.uid not in nodes and (claims := by_name.get(alike(pod.path))):
+                claim = claims.pop()
+                nodes[pod.uid] = claim.node
+                replaced.add(claim.uid)
+    return nodes
+
+
+def _whole(name: str) -> str:
+    return name
+
+
+def _without_last_part(name: str) -> str:
+    return name.rpartition("-")[0]
+
+
+def _any(_name: str) -> str:
+    return ""
 
 
 def replacement_hold_end(

@@ -296,7 +296,8 @@ def rank_outcome(
 ) -> WishOutcome | None:
     """Return how many neighbours by rank are in different domains, and the fewest that are possible on these nodes.
 
-    Only keys by which there are some are named, or the narrowest one. None for a leaf without keys or without neighbours.
+    Only keys by which there are some are named, or the narrowest one. None for a leaf without keys or without neighbours, and where
+    constraints on its domain leave none to be in another one.
 
     Args:
         request: The plan request.
@@ -320,6 +321,8 @@ def rank_outcome(
             values.append(WishValue(key=key, value=changes, best=_fewest_changes(row, row[fixed])))
     if len(values) > 1 and not values[0].value:
         del values[0]
+    if leaf.level.keys and not values[0].value:
+        return None
     return WishOutcome(kind="rank", group=leaf.source.key, values=tuple(values), pods=len(ranked))
 
 

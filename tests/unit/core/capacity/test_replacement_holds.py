@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from extender.core.admit.interpod_rules import InterpodRulePart
 from extender.core.admit.plan_request import TreeParts, plan_request
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.capacity.replacement_holds import expired_holds
+from extender.core.capacity.replacement_holds import expired_holds, nodes_of_replacements
+from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.events import (
     AssignmentRecord,
     GangExtended,
@@ -464,3 +465,27 @@ def check_counted_once(scene):
             taken += v.requests[GPU] if lost is None or lost.node != row.name else 0
         assert row.free[GPU] == row.allocatable[GPU] - taken
     scene.cluster.delete_pod("rival-0")
+
+
+@pytest.mark.parametrize(
+    ("lost", "newcomers", "expected"),
+    [
+        (["set-3", "set-1"], ["set-1", "set-3"], ["n1", "n0"]),
+        (["job-3-aaaaa", "job-1-bbbbb"], ["job-1-ccccc", "job-3-ddddd"], ["n1", "n0"]),
+        (["job-aaaaa", "job-bbbbb"], ["job-ccccc", "job-ddddd", "job-eeeee"], ["n0", "n1", None]),
+        (["job-3-aaaaa", "set-1"], ["other", "set-1"], ["n0", "n1"]),
+    ],
+    ids=["the same name", "the same index", "no index", "one without a match"],
+)
+def test_a_replacement_gets_the_node_of_the_member_with_its_index(lost, newcomers, expected):
+    """The first lost member was on n0, and is the oldest loss."""
+    claims = [
+        CapacityClaim(
+            kind="replacement", plan=PlanId("p"), gang_uid=GangUid("g"), pod=f"default/{name}", uid=PodUid(name),
+            group="g", node=NodeName(f"n{at_}"), requests={}, priority=0, at_us=at_,
+        )
+        for at_, name in enumerate(lost)
+    ]  # fmt: skip
+    pods = [FakeCluster(a_pod(name)).pod(name) for name in newcomers]
+    nodes = nodes_of_replacements(claims, pods)
+    assert [nodes.get(pod.uid) for pod in pods] == expected
