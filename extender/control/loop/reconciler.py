@@ -42,7 +42,7 @@ from extender.core.reconcile.cluster_reconciliation import (
     losses_without_cause,
 )
 from extender.core.reconcile.drift import NominationDrift, ReconcileContext
-from extender.core.reconcile.incremental_reconciliation import Reconciliation
+from extender.core.reconcile.reconciliation import Reconciliation
 from extender.runtime.periodic import ObjectFaults
 from extender.runtime.stall_timer import IdleTimes
 from extender.telemetry import METRICS

@@ -40,7 +40,7 @@ from extender.core.log.events import (
 from extender.core.model.cluster_view import Guard, with_guard
 from extender.core.model.errors import CorruptLog
 from extender.core.preempt import preemption_lifecycle
-from extender.core.reconcile import cluster_reconciliation, drift, incremental_reconciliation
+from extender.core.reconcile import cluster_reconciliation, drift, reconciliation
 from extender.runtime import periodic
 from extender.telemetry import METRICS
 from tests.support.planning.preemption_builders import order
@@ -478,7 +478,7 @@ COMMON = {
     "context of reconciliation": ("pass", reconciler.Reconciler, "_context"),
     "ends of capacity holds": ("pass", reconciler, "decide_hold_ends"),
     "ends of evictions": ("pass", reconciler, "decide_evictions"),
-    "differences": ("pass", incremental_reconciliation.Reconciliation, "decide"),
+    "differences": ("pass", reconciliation.Reconciliation, "decide"),
     "back-off after releases": ("pass", Readmissions, "released"),
     "evidence against nodes": ("rejected nodes", RejectionEvidence, "confirmed"),
     "queue": ("admission", RequestBuilder, "pending"),

@@ -12,7 +12,7 @@ from extender.core.log.reservation_state import reservations_on
 from extender.core.model.nodes import Taint
 from extender.core.reconcile import (
     cluster_reconciliation,
-    incremental_reconciliation,
+    reconciliation,
     reservation_checks,
 )
 from extender.telemetry import METRICS
@@ -42,7 +42,7 @@ def inject(monkeypatch, stage: Stage, fault: str, *, only: str = "") -> None:
             held = reservations_on(state, name)
             return [uid for uid, r in held.items() if hit(r.pod)]
 
-        for module in (reservation_checks, incremental_reconciliation):
+        for module in (reservation_checks, reconciliation):
             monkeypatch.setattr(module, "oversubscribed_on", overtaken)
     else:
         monkeypatch.setattr(

@@ -8,7 +8,7 @@ from extender.core.log.gang_phase import missing
 from extender.core.model.ids import NodeName
 from extender.core.planner.plan_types import Plan, Refusal
 from extender.core.planner.planning import plan
-from extender.core.reconcile.incremental_reconciliation import Reconciliation
+from extender.core.reconcile.reconciliation import Reconciliation
 from tests.support.service.fakes import forest_of
 from tests.support.service.manifest_builders import GPU, a_group, a_node, a_pod
 from tests.unit.core.admit.test_verdict_events import Case

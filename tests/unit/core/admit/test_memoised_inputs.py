@@ -10,7 +10,7 @@ from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import forest_after, without_node
 from extender.core.model.ids import NIL_GANG, NodeName
 from extender.core.reconcile.drift import ReconcileContext
-from extender.core.reconcile.incremental_reconciliation import Reconciliation
+from extender.core.reconcile.reconciliation import Reconciliation
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
 from tests.unit.core.reconcile.test_cluster_reconciliation import admitted

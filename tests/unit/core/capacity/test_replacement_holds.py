@@ -33,7 +33,7 @@ from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
 from extender.core.preempt.disruption_units import evictable_for
 from extender.core.reconcile.drift import ReconcileContext
-from extender.core.reconcile.incremental_reconciliation import Reconciliation
+from extender.core.reconcile.reconciliation import Reconciliation
 from extender.core.verbs.filter_and_prioritize import decide_filter, domain_scores
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.snapshots.state_loader import decode_state, encode_state

@@ -22,7 +22,7 @@ from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
 from extender.core.reconcile.drift import ReconcileContext
-from extender.core.reconcile.incremental_reconciliation import Reconciliation
+from extender.core.reconcile.reconciliation import Reconciliation
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, RACK, a_group, a_node, a_pod

@@ -24,7 +24,7 @@ from extender.core.model.ids import GangUid, NodeName, PlanId
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import SUCCEEDED, PodEnd
 from extender.core.reconcile.drift import ReconcileContext
-from extender.core.reconcile.incremental_reconciliation import Reconciliation
+from extender.core.reconcile.reconciliation import Reconciliation
 from extender.core.reconcile.reservation_checks import oversubscribed_on
 from extender.queries.state.gang_status import gang_status
 from tests.support.hypothesis_profile import examples

@@ -18,7 +18,7 @@ from extender.core.model.ids import GangUid, NodeName, PlanId
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import PodShape, Toleration
 from extender.core.reconcile.drift import ReconcileContext
-from extender.core.reconcile.incremental_reconciliation import Reconciliation
+from extender.core.reconcile.reconciliation import Reconciliation
 from extender.core.reconcile.reservation_checks import unfit_pods
 from extender.snapshots.state_loader import decode_state, encode_state
 from tests.support.service.fakes import FakeCluster, forest_of

@@ -24,9 +24,9 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import EMPTY, claims_of_kind, reservations_on
 from extender.core.model.cluster_view import forest_after, without_node
 from extender.core.model.ids import NodeName, PlanId
-from extender.core.reconcile import incremental_reconciliation
+from extender.core.reconcile import reconciliation
 from extender.core.reconcile.drift import NominationDrift, ReconcileContext
-from extender.core.reconcile.incremental_reconciliation import Reconciliation
+from extender.core.reconcile.reconciliation import Reconciliation
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
@@ -338,14 +338,14 @@ def test_a_member_of_a_group_that_is_made_again_belongs_to_one_root():
 def record_compared(monkeypatch) -> list[str]:
     """Return a list that gets the name of each root that is compared as a whole from now on."""
     compared: list[str] = []
-    inner = incremental_reconciliation.root_differences
+    inner = reconciliation.root_differences
 
     def record(view, state, root, **more):
         if state.gangs[root.uid] is root:
             compared.append(root.gang)
         return inner(view, state, root, **more)
 
-    monkeypatch.setattr(incremental_reconciliation, "root_differences", record)
+    monkeypatch.setattr(reconciliation, "root_differences", record)
     return compared
 
 
@@ -384,8 +384,8 @@ def test_what_concerns_no_tree_compares_none(change, monkeypatch):
     """An ordinary pod that fits, a nomination, a group of others."""
     walk, comparison = Walk(), Reconciliation()
     comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now)
-    monkeypatch.setattr(incremental_reconciliation, "root_differences", None)  # not called
-    monkeypatch.setattr(incremental_reconciliation, "bound_outside", None)
+    monkeypatch.setattr(reconciliation, "root_differences", None)  # not called
+    monkeypatch.setattr(reconciliation, "bound_outside", None)
     walk.apply(*change)
     assert comparison.decide(walk.cluster.seen, walk.state, walk.forest, walk.now) == []
 
