@@ -52,6 +52,7 @@ FIELDS = {
     "gang",
     "kind",
     "verdict",
+    "wishes",
     "domains",
     "assignments",
     "unplaced",
