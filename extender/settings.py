@@ -91,7 +91,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     max_connections_per_peer: Annotated[int, Meta(description="How many connections one address may have open; each bind call that waits has one.")] = 8192
     max_streams_per_peer: Annotated[int, Meta(description="How many streams of events one user may have open, and one address where there is no authentication.")] = 32
     shutdown_grace_s: Annotated[float, Meta(description="How long open requests may take when the service stops.")] = 5.0
-    topology_keys: Annotated[tuple[str, ...], Meta(description="Node labels whose domains are recorded and measured even if no group uses them.")] = ()
+    topology_keys: Annotated[tuple[str, ...], Meta(description="Node labels that are levels of the topology, and whose domains are recorded and measured, even if no group uses them.")] = ()
     capacity_sample_interval_s: Annotated[float, Meta(description="How often the largest free domain is measured.")] = 60.0
     scheduler_metrics_url: Annotated[str, Meta(description="URL of the metrics of kube-scheduler, such as https://127.0.0.1:10259/metrics; unset: they are not read.")] = ""
     scheduler_metrics_ca_file: Annotated[str, Meta(description="CA file for the metrics of kube-scheduler; may be unset if their URL is of this machine.")] = ""
