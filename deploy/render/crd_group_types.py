@@ -157,6 +157,7 @@ class Exclusive(Struct):
         Annotated[
             str,
             Meta(
+                max_length=max(map(len, get_args(ExclusiveScope))),
                 description="Which other trees: of the same TreeProfile, of the namespace, or all; unset is Profile.",
                 extra_json_schema={"enum": list(get_args(ExclusiveScope))},
             ),

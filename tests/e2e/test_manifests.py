@@ -325,6 +325,14 @@ BAD = {
         a_group(schedulingConstraints={"preferred": ["net/rack/"]}),
         "preferred[0]",
     ),
+    "an exclusive domain without a key": (
+        a_group(schedulingConstraints={"exclusive": {"scope": "Cluster"}}),
+        "exclusive.key",
+    ),
+    "a scope that there is not": (
+        a_group(schedulingConstraints={"exclusive": {"key": "net/rack", "scope": "All"}}),
+        "exclusive.scope",
+    ),
     "E08 too high": (a_group(priority=1_000_000_001), "less than or equal to 1000000000"),
     "E09 siblings": (
         workload(leaves=[leaf("a", priorityClassName="x"), leaf("b", priorityClassName="y")]),
@@ -372,6 +380,8 @@ async def test_what_keeps_the_rules_is_accepted(installed: Api) -> None:
         workload(composites=[composite("a", composite("b", composite("c", leaf("d"))))]),
         workload(composites=[composite("a", leaf("l", **ALL), composite("b", leaf("m", **ALL), **ALL), **ALL)]),
         a_group(schedulingPolicy={"basic": {}}),
+        a_group(schedulingConstraints={"exclusive": {"key": "net/rack", "resource": "nvidia.com/gpu"}}),
+        a_group(schedulingConstraints={"exclusive": {"key": "net/rack", "scope": "Cluster"}}),
         a_group(schedulingPolicy={"basic": {}}, **ALL),  # E11, with a warning, as Kubernetes 1.37
         workload(leaves=[leaf("l", schedulingPolicy={"basic": {}}, **ALL)]),
         a_group(parentCompositePodGroupName="p", workloadRef=REF, priorityClassName="x", **ALL),
