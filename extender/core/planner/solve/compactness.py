@@ -6,13 +6,16 @@ of those, but first one that the tree uses already; else the largest. Integers o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import UnsetType
 
 from extender.core.planner.model.node_table import Bools, Ints, Level
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+
+DomainKey: TypeAlias = "tuple[str, ...] | str"  # of a level, or a single topology key
 
 
 class Compactness:
@@ -27,8 +30,9 @@ class Compactness:
         self._scopes: list[list[int]] = []  # per group: its scopes, the nearest first
         self.used: dict[int, Ints] = {}  # scope -> its pods per node, bound ones counted
         self._left: dict[int, dict[int, int]] = {}  # scope -> kind -> pods to place
-        self._domains: dict[tuple[str, ...], list[Ints]] = {}
-        self._wider: dict[tuple[tuple[str, ...], int], list[Ints]] = {}
+        self._opened: dict[int, dict[DomainKey, tuple[Ints, Ints]]] = {}
+        self._domains: dict[tuple[str, ...], list[tuple[str, Ints]]] = {}
+        self._wider: dict[tuple[tuple[str, ...], int], list[tuple[DomainKey, Ints, Ints]]] = {}
         for group in problem.groups:
             above = self._scopes[group.parent] if group.parent >= 0 else []
             own = group.parent < 0 or _keys(group)
@@ -51,11 +55,14 @@ class Compactness:
         for scope in self._scopes[leaf]:
             self._of(scope)[nodes] += amounts
             self._left[scope][kind] -= total
+            for domain, pods in self._opened.get(scope, {}).values():
+                inside = domain[nodes] >= 0
+                np.add.at(pods, domain[nodes][inside], amounts[inside])
 
     def order_nodes(
         self, leaf: CompiledGroup, kind: int, nodes: Ints, fit: Ints, given: Ints, want: int
     ) -> Ints:
-        """Order nodes for pods of one kind of a leaf; those that are not needed come last.
+        """Order nodes for pods of one kind of a leaf; those that are not needed are left out.
 
         Args:
             leaf: Whose pods are placed.
@@ -68,75 +75,79 @@ class Compactness:
         scope = self._scopes[leaf.index][0]
         left = max(want, self._left[scope][kind] - int(given.sum()))
         used = self._of(scope)[nodes] + given > 0
-        domains = [domain[nodes] for domain in self._levels(scope)]
+        domains = [domain[nodes] for _, domain in self._levels(scope)]
         parts: list[Ints] = []
         _arrange(np.flatnonzero(fit > 0), fit, used, domains, left, parts)
-        rest = fit > 0
-        for part in parts:
-            rest[part] = False
-        return np.concatenate([*parts, np.flatnonzero(rest)])
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
-    def order_domains(self, group: CompiledGroup, inside: Ints, per_node: Ints) -> list[Ints]:
+    def order_domains(
+        self,
+        group: CompiledGroup,
+        inside: Ints,
+        capacity: Callable[[CompiledGroup, DomainKey, Ints], Ints],
+    ) -> list[Ints]:
         """Return the columns by which domains of a group are sorted, the most important first.
 
         Args:
             group: The group that gets one of them.
             inside: The domains.
-            per_node: How many pods of the group each node can hold.
+            capacity: How many pods each domain of a level can hold, of a leaf those of its kinds.
         """
         scope = self._scopes[group.parent if group.parent >= 0 else group.index][0]
         kinds = group.members if group.leaf else self._left[scope]
         left = sum(self._left[scope].get(kind, 0) for kind in kinds)
-        used = (self._of(scope) > 0).astype(np.int64)
-        first = _first_nodes(group.level, inside)
         columns: list[Ints] = []
-        for domain in [*self._wider_levels(group.level, scope), group.level.domain]:
-            placed = domain >= 0
-            totals = np.bincount(domain[placed], weights=per_node[placed]).astype(np.int64)
-            opened = np.bincount(domain[placed], weights=used[placed]) > 0
-            total, own = totals[domain[first]], opened[domain[first]]
-            holds = total >= left
-            columns += [~holds, ~own, np.where(holds, total, -total)]
+        for key, domain, outer in self._wider_levels(group.level, scope):
+            own = outer[inside]
+            total = capacity(group, key, domain)[own]
+            opened = self._opened_domains(scope, key, domain)[own]
+            holds = (total >= left).astype(np.int64)
+            columns += [1 - holds, (opened == 0).astype(np.int64), np.where(holds, total, -total)]
         return columns
+
+    def _opened_domains(self, scope: int, key: DomainKey, domain: Ints) -> Ints:
+        """Return the pods of a scope per domain."""
+        opened = self._opened.setdefault(scope, {})
+        if key not in opened:
+            inside = domain >= 0
+            count = int(domain.max(initial=-1)) + 1
+            pods = np.bincount(
+                domain[inside], weights=self._of(scope)[inside], minlength=count
+            ).astype(np.int64)
+            opened[key] = (domain, pods)
+        return opened[key][1]
 
     def _of(self, scope: int) -> Ints:
         if scope not in self.used:
             self.used[scope] = np.zeros(self._problem.node_table.size, dtype=np.int64)
         return self.used[scope]
 
-    def _levels(self, scope: int) -> list[Ints]:
-        """Return the domains of the keys of a scope per node, the widest first; a node without a label is one of its own."""
+    def _levels(self, scope: int) -> list[tuple[str, Ints]]:
+        """Return the keys of a scope and their domains per node, the widest first; a node without the label is one of its own."""
         keys = _keys(self._problem.groups[scope]) or self._problem.levels
         if keys not in self._domains:
-            self._domains[keys] = [
-                self._problem.node_table.own_domains(key)[0] for key in reversed(keys)
-            ]
+            table = self._problem.node_table
+            self._domains[keys] = [(key, table.own_domains(key)[0]) for key in reversed(keys)]
         return self._domains[keys]
 
-    def _wider_levels(self, level: Level, scope: int) -> list[Ints]:
-        """Return those levels of a scope of which each domain of `level` is in one domain."""
+    def _wider_levels(self, level: Level, scope: int) -> list[tuple[DomainKey, Ints, Ints]]:
+        """Return the levels of a scope of which each domain of `level` is in one domain, that domain, and `level` itself last."""
         if (level.keys, scope) not in self._wider:
             rows = np.flatnonzero(level.domain >= 0)
             inner = level.domain[rows]
-            outer = np.zeros(level.count, dtype=np.int64)
-            wider: list[Ints] = []
-            for domain in self._levels(scope):
+            wider: list[tuple[DomainKey, Ints, Ints]] = []
+            for key, domain in self._levels(scope):
+                outer = np.zeros(level.count, dtype=np.int64)
                 outer[inner] = domain[rows]
                 if (outer[inner] == domain[rows]).all():
-                    wider.append(domain)
+                    wider.append((key, domain, outer))
+            wider.append((level.keys, level.domain, np.arange(level.count, dtype=np.int64)))
             self._wider[level.keys, scope] = wider
         return self._wider[level.keys, scope]
 
 
 def _keys(group: CompiledGroup) -> tuple[str, ...]:
     return () if isinstance(group.source.preferred, UnsetType) else group.source.preferred
-
-
-def _first_nodes(level: Level, domains: Ints) -> Ints:
-    rows = np.flatnonzero(level.domain >= 0)[::-1]
-    first = np.zeros(level.count, dtype=np.int64)
-    first[level.domain[rows]] = rows
-    return first[domains]
 
 
 def _arrange(
