@@ -16,6 +16,7 @@ from extender.core.planner.model.node_table import Bools, Ints, Level
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 
 DomainKey: TypeAlias = "tuple[str, ...] | str"  # of a level, or a single topology key
+DomainCounts: TypeAlias = "Callable[[int, DomainKey, Ints], Ints]"  # of a kind, per domain
 
 
 class Compactness:
@@ -31,6 +32,8 @@ class Compactness:
         self.used: dict[int, Ints] = {}  # scope -> its pods per node, bound ones counted
         self._left: dict[int, dict[int, int]] = {}  # scope -> kind -> pods to place
         self._opened: dict[int, dict[DomainKey, tuple[Ints, Ints]]] = {}
+        self._levels_of_keys: dict[str, Level] = {}
+        self._outer: dict[tuple[str, str], Ints | None] = {}
         self._domains: dict[tuple[str, ...], list[tuple[str, Ints]]] = {}
         self._wider: dict[tuple[tuple[str, ...], int], list[tuple[DomainKey, Ints, Ints]]] = {}
         for group in problem.groups:
@@ -79,6 +82,57 @@ class Compactness:
         parts: list[Ints] = []
         _arrange(np.flatnonzero(fit > 0), fit, used, domains, left, parts)
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    def narrowed(self, leaf: CompiledGroup, kind: int, want: int, counts: DomainCounts) -> Ints:
+        """Return the nodes of the domains that `order_nodes` uses for a leaf that can be anywhere; it saves looking at all nodes.
+
+        Args:
+            leaf: Whose pods are placed.
+            kind: Their kind.
+            want: How many are placed.
+            counts: How many pods of a kind fit in each domain.
+        """
+        scope = self._scopes[leaf.index][0]
+        left = max(want, self._left[scope][kind])
+        chosen: Ints | None = None
+        nodes: Ints | None = None
+        key_above: str | None = None
+        for key, domain in self._levels(scope):
+            totals = counts(kind, key, domain)
+            if chosen is None:
+                inside = np.arange(len(totals), dtype=np.int64)
+            else:
+                outer = self._outer_domains(key_above, key)
+                if len(chosen) > 1 or outer is None:
+                    break
+                inside = np.flatnonzero(outer == chosen[0])
+            opened = self._opened_domains(scope, key, domain)[inside] > 0
+            chosen = inside[fewest_first(totals[inside], opened, left)]
+            if int(totals[chosen].sum()) < left:
+                break
+            members = self._members(key, domain)
+            nodes = np.concatenate([members(each) for each in chosen.tolist()])
+            key_above = key
+        if nodes is None:
+            return np.arange(self._problem.node_table.size, dtype=np.int64)
+        return np.sort(nodes)
+
+    def _members(self, key: str, domain: Ints) -> Callable[[int], Ints]:
+        if key not in self._levels_of_keys:
+            self._levels_of_keys[key] = Level((key,), domain, [()] * (int(domain.max()) + 1))
+        return self._levels_of_keys[key].members
+
+    def _outer_domains(self, wider: str | None, key: str) -> Ints | None:
+        """Return for each domain of a key the domain of a wider one that it is in; None: some are in several."""
+        if wider is None:
+            return None
+        if (wider, key) not in self._outer:
+            domains = {k: self._problem.node_table.own_domains(k)[0] for k in (wider, key)}
+            outer = np.full(int(domains[key].max(initial=-1)) + 1, -1, dtype=np.int64)
+            outer[domains[key]] = domains[wider]
+            nested = bool((outer[domains[key]] == domains[wider]).all())
+            self._outer[wider, key] = outer if nested else None
+        return self._outer[wider, key]
 
     def order_domains(
         self,

@@ -299,8 +299,14 @@ class PartialPlacement:
         want = min(want, 1) if claims else want
         if self.ledger.is_dynamic(kind) and want > 1:
             return self._put_singly(leaf, kind, nodes, want)
-        fit = self.fits(kind, nodes)
         preferred = self.preferred.get((leaf.index, kind), {})
+        if (
+            self.compactness is not None
+            and not (leaf.level.keys or preferred or claims or self.ledger.is_dynamic(kind))
+            and len(nodes) == self.problem.node_table.size
+        ):
+            nodes = self.compactness.narrowed(leaf, kind, want, self.counts.total)
+        fit = self.fits(kind, nodes)
         amounts = np.zeros(len(nodes), dtype=np.int64)
         if preferred:
             amounts = np.minimum(fit, [preferred.get(int(n), 0) for n in nodes])
