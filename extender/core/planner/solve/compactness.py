@@ -33,7 +33,6 @@ class Compactness:
         self._left: dict[int, dict[int, int]] = {}  # scope -> kind -> pods to place
         self._opened: dict[int, dict[DomainKey, tuple[Ints, Ints]]] = {}
         self._levels_of_keys: dict[str, Level] = {}
-        self._outer: dict[tuple[str, str], Ints | None] = {}
         self._domains: dict[tuple[str, ...], list[tuple[str, Ints]]] = {}
         self._wider: dict[tuple[tuple[str, ...], int], list[tuple[DomainKey, Ints, Ints]]] = {}
         for group in problem.groups:
@@ -80,7 +79,7 @@ class Compactness:
         used = self._of(scope)[nodes] + given > 0
         domains = [domain[nodes] for _, domain in self._levels(scope)]
         parts: list[Ints] = []
-        _arrange(np.flatnonzero(fit > 0), fit, used, domains, left, parts)
+        _arrange(np.flatnonzero(fit > 0), fit, used, domains, left, want, parts)
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     def narrowed(self, leaf: CompiledGroup, kind: int, want: int, counts: DomainCounts) -> Ints:
@@ -94,45 +93,33 @@ class Compactness:
         """
         scope = self._scopes[leaf.index][0]
         left = max(want, self._left[scope][kind])
-        chosen: Ints | None = None
-        nodes: Ints | None = None
-        key_above: str | None = None
+        table = self._problem.node_table
+        nodes = [np.arange(table.size, dtype=np.int64)]
+        above: tuple[str, int] | None = None  # the last key, of which one domain is enough
         for key, domain in self._levels(scope):
             totals = counts(kind, key, domain)
-            if chosen is None:
-                inside = np.arange(len(totals), dtype=np.int64)
-            else:
-                outer = self._outer_domains(key_above, key)
-                if len(chosen) > 1 or outer is None:
+            inside = np.arange(len(totals), dtype=np.int64)
+            if above is not None:
+                outer = table.outer_domains(key, above[0])
+                if outer is None:
                     break
-                inside = np.flatnonzero(outer == chosen[0])
+                inside = np.flatnonzero(outer == above[1])
             opened = self._opened_domains(scope, key, domain)[inside] > 0
             chosen = inside[fewest_first(totals[inside], opened, left)]
-            if int(totals[chosen].sum()) < left:
+            enough = int(np.searchsorted(np.cumsum(totals[chosen]), want)) + 1
+            if enough > len(chosen):
                 break
             members = self._members(key, domain)
-            nodes = np.concatenate([members(each) for each in chosen.tolist()])
-            key_above = key
-        if nodes is None:
-            return np.arange(self._problem.node_table.size, dtype=np.int64)
-        return np.sort(nodes)
+            nodes = [members(each) for each in chosen[:enough].tolist()]
+            if enough > 1:
+                break
+            above = (key, int(chosen[0]))
+        return np.sort(np.concatenate(nodes))
 
     def _members(self, key: str, domain: Ints) -> Callable[[int], Ints]:
         if key not in self._levels_of_keys:
             self._levels_of_keys[key] = Level((key,), domain, [()] * (int(domain.max()) + 1))
         return self._levels_of_keys[key].members
-
-    def _outer_domains(self, wider: str | None, key: str) -> Ints | None:
-        """Return for each domain of a key the domain of a wider one that it is in; None: some are in several."""
-        if wider is None:
-            return None
-        if (wider, key) not in self._outer:
-            domains = {k: self._problem.node_table.own_domains(k)[0] for k in (wider, key)}
-            outer = np.full(int(domains[key].max(initial=-1)) + 1, -1, dtype=np.int64)
-            outer[domains[key]] = domains[wider]
-            nested = bool((outer[domains[key]] == domains[wider]).all())
-            self._outer[wider, key] = outer if nested else None
-        return self._outer[wider, key]
 
     def order_domains(
         self,
@@ -177,11 +164,19 @@ class Compactness:
         return self.used[scope]
 
     def _levels(self, scope: int) -> list[tuple[str, Ints]]:
-        """Return the keys of a scope and their domains per node, the widest first; a node without the label is one of its own."""
+        """Return the keys of a scope and their domains per node, the widest first; a node without the label is one of its own.
+
+        Without keys that each node has another value of: nodes are compared after the levels in any case.
+        """
         keys = _keys(self._problem.groups[scope]) or self._problem.levels
         if keys not in self._domains:
             table = self._problem.node_table
-            self._domains[keys] = [(key, table.own_domains(key)[0]) for key in reversed(keys)]
+            levels = [(key, table.own_domains(key)[0]) for key in reversed(keys)]
+            self._domains[keys] = [
+                (key, domain)
+                for key, domain in levels
+                if len(domain) and int(np.bincount(domain).max()) > 1
+            ]
         return self._domains[keys]
 
     def _wider_levels(self, level: Level, scope: int) -> list[tuple[DomainKey, Ints, Ints]]:
@@ -205,23 +200,44 @@ def _keys(group: CompiledGroup) -> tuple[str, ...]:
 
 
 def _arrange(
-    positions: Ints, fit: Ints, used: Bools, levels: Sequence[Ints], left: int, parts: list[Ints]
+    positions: Ints,
+    fit: Ints,
+    used: Bools,
+    levels: Sequence[Ints],
+    left: int,
+    want: int,
+    parts: list[Ints],
 ) -> int:
-    """Append the order of some positions to `parts`, level by level; return how many pods are left then."""
-    if left <= 0 or not len(positions):
-        return left
+    """Append the order of some positions to `parts`, level by level.
+
+    Args:
+        positions: Of the nodes to order.
+        fit: Pods that each can get.
+        used: Whether it is used already.
+        levels: The domains of the nodes, the widest level first.
+        left: The pods for which the domains are chosen.
+        want: The pods for which nodes are needed.
+        parts: The order so far.
+
+    Returns:
+        How many pods the appended nodes can get.
+    """
     if not levels:
         order = positions[fewest_first(fit[positions], used[positions], left)]
         parts.append(order)
-        return left - int(fit[order].sum())
+        return int(fit[order].sum())
     domain = levels[0][positions]
-    if (domain == domain[0]).all():
-        return _arrange(positions, fit, used, levels[1:], left, parts)
+    if len(positions) and (domain == domain[0]).all():
+        return _arrange(positions, fit, used, levels[1:], left, want, parts)
     totals = np.bincount(domain, weights=fit[positions]).astype(np.int64)
     opened = np.bincount(domain, weights=used[positions]) > 0
+    placed = 0
     for chosen in fewest_first(totals, opened, left).tolist():
-        left = _arrange(positions[domain == chosen], fit, used, levels[1:], left, parts)
-    return left
+        inside = positions[domain == chosen]
+        placed += _arrange(inside, fit, used, levels[1:], left - placed, want - placed, parts)
+        if placed >= want:
+            break
+    return placed
 
 
 def fewest_first(totals: Ints, used: Bools, left: int) -> Ints:

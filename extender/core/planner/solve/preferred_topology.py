@@ -91,7 +91,6 @@ class _PreferredSearch:
         self.left = part if limit is None else min(part, limit)
         self.spent = 0
         self._levels: dict[str, CountedLevel] = {}
-        self._within: dict[tuple[str, str], bool] = {}
         self.wishes = self._read_wishes()
         self.tight: dict[int, str] = {}  # group -> key of which it is in one domain
         self.counts: list[DomainCount] = []  # limits that later steps keep
@@ -122,10 +121,9 @@ class _PreferredSearch:
         return self._levels[key]
 
     def _inside(self, level: CountedLevel, other: CountedLevel) -> bool:
-        pair = (level.key, other.key)
-        if pair not in self._within:
-            self._within[pair] = level.inside(other)
-        return self._within[pair]
+        """Return whether a group in one domain of a level is in one of another."""
+        outer = self.problem.node_table.outer_domains(level.key, other.key)
+        return outer is not None and bool((outer[: level.labelled] < other.labelled).all())
 
     def _read_wishes(self) -> list[_Wish]:
         return [
