@@ -141,7 +141,10 @@ def placements(request: PlanRequest, total: int) -> Iterator[Seats]:
         for leaf in leaves
         for shape, number in sorted(Counter(m.shape for m in leaf.members).items())
     ]
-    free = [{r: n.free.get(r, 0) if r in n.allocatable else 0 for r in ("gpu", "pods")} for n in request.nodes]
+    free = [
+        {r: n.free.get(r, 0) if r in n.allocatable else 0 for r in ("gpu", "pods")}
+        for n in request.nodes
+    ]
     seats: Seats = Counter()
     places = [(row, n) for row in range(len(rows)) for n in range(len(request.nodes))]
     left = [number for _, _, number in rows]
@@ -160,15 +163,15 @@ def placements(request: PlanRequest, total: int) -> Iterator[Seats]:
         for amount in range(most + 1):
             if any(free[n][r] < ask[r] * amount for r in ask if ask[r]):
                 break
-            for r in ask:
-                free[n][r] -= ask[r] * amount
+            for r, each in ask.items():
+                free[n][r] -= each * amount
             left[row] -= amount
             seats[leaf.key, n] += amount
             yield from step(at + 1, missing - amount)
             seats[leaf.key, n] -= amount
             left[row] += amount
-            for r in ask:
-                free[n][r] += ask[r] * amount
+            for r, each in ask.items():
+                free[n][r] += each * amount
 
     return step(0, total)
 

@@ -172,9 +172,7 @@ def solve_counts(
     built = model.built()
     if not fits or built >= limit:
         return CountResult("unknown", {}, min(built, limit))
-    result = model.run_counts(
-        limit=limit - built, at_least=at_least, hint=hint, minimise=minimise
-    )
+    result = model.run_counts(limit=limit - built, at_least=at_least, hint=hint, minimise=minimise)
     result.steps += built
     return result
 

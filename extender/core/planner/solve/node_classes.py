@@ -35,9 +35,7 @@ PATTERNS_MAX = 40
 STEPS_MAX = 2_000  # in the enumeration of the patterns of one node
 
 
-def make_node_classes(
-    problem: PlacementProblem, separate: Sequence[Ints] = ()
-) -> list[NodeClass]:
+def make_node_classes(problem: PlacementProblem, separate: Sequence[Ints] = ()) -> list[NodeClass]:
     """Return the classes of all nodes on which some pod fits, ordered by their first node.
 
     `separate`: further domains per node; a class is in one domain of each.

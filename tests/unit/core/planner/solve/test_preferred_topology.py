@@ -26,7 +26,10 @@ from tests.support.hypothesis_profile import examples
 from tests.support.planning.plan_checker import faults
 from tests.support.planning.wish_checker import wish_faults
 
-SHAPES = (PodShape(requests=(("gpu", 1), ("pods", 1))), PodShape(requests=(("gpu", 2), ("pods", 1))))
+SHAPES = (
+    PodShape(requests=(("gpu", 1), ("pods", 1))),
+    PodShape(requests=(("gpu", 2), ("pods", 1))),
+)
 
 
 def node(name: str, gpus: int, **labels: str) -> PlanNode:
@@ -76,7 +79,15 @@ def wishing(draw) -> PlanRequest:
             labels["zone"] = draw(st.sampled_from(["A", "B", {"R": "A", "S": "A"}.get(labels.get("rack"), "B")]))  # fmt: skip
         nodes.append(node(f"n{i}", draw(st.integers(0, 3)), **labels))
     wishes = st.sampled_from(
-        [UNSET, ("rack",), ("rack",), ("rack", "zone"), ("rack", "zone"), ("zone",), ("host", "rack")]
+        [
+            UNSET,
+            ("rack",),
+            ("rack",),
+            ("rack", "zone"),
+            ("rack", "zone"),
+            ("zone",),
+            ("host", "rack"),
+        ]
     )
     required = st.sampled_from([(), (), (), ("zone",), ("rack",)])
     left = [draw(st.integers(1, 6))]
