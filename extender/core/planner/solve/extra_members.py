@@ -191,5 +191,5 @@ class ExtraMembersRound:
                 self._holes.pop()
             if not self.left[kind]:
                 self._queue.pop(0)
-            self._holes = None  # other nodes may have room
+            self._holes = None  # others may still hold a member
         return False

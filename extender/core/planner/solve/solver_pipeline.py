@@ -126,6 +126,8 @@ def _quickly(
     if enough is None:
         enough = bounds.root if maximise else 0
     for strategy in STRATEGIES:
+        if strategy == "compact" and not maximise:  # any placement of the minimum is enough
+            continue
         if strategy == "full" and (not maximise or bounds.root < everything):
             continue
         draft = PartialPlacement(problem, bounds, strategy, effort)

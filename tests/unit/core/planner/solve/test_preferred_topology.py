@@ -216,7 +216,7 @@ def test_an_outer_wish_comes_before_an_inner_one():
 
 
 def test_bound_members_count():
-    """A bound member in rack a keeps the group there as far as rack a has room."""
+    """A bound member in rack a keeps the group there as far as rack a can hold it."""
     bound = (PlanBound(pod="ns/b", uid=PodUid("b"), node=NodeName("a0")),)
     nodes = [node("a0", 1, rack="a"), node("b0", 8, rack="b")]
     answer = placed(request(group("g", 3, minimum=1, preferred=("rack",), bound=bound), *nodes))
@@ -263,7 +263,7 @@ def test_a_gang_of_one_leaves_the_larger_free_rack_whole():
 
 
 def test_two_slices_share_a_host_that_holds_both():
-    """Q3: the first slice does not take the tighter host, on which the second one has no room."""
+    """Q3: the first slice does not take the tighter host, which cannot hold the second one too."""
     leaves = [group(f"s{i}", 2, topology=("host",)) for i in range(2)]
     answer = placed(request(group("t", 0, *leaves), node("n4", 4), node("n3", 3)))
     assert {a.node for a in answer.assignments} == {"n4"}
