@@ -168,7 +168,12 @@ class Compactness:
 
         Without keys that each node has another value of: nodes are compared after the levels in any case.
         """
-        keys = _keys(self._problem.groups[scope]) or self._problem.levels
+        keys, shared = _keys(self._problem.groups[scope]), self._problem.levels
+        if not keys:
+            keys = shared
+        elif keys[0] in shared:  # inside its narrowest domain, those that are narrower
+            inner = shared[: shared.index(keys[0])]
+            keys = (*(key for key in inner if key not in keys), *keys)
         if keys not in self._domains:
             table = self._problem.node_table
             levels = [(key, table.own_domains(key)[0]) for key in reversed(keys)]

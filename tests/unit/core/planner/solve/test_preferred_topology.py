@@ -286,3 +286,10 @@ def test_a_lost_member_is_replaced_next_to_those_that_are_bound():
     nodes += [node("b0", 0, rack="b"), node("b1", 0, rack="b"), node("b2", 1, rack="b")]
     answer = placed(request(group("g", 1, minimum=3, bound=bound), *nodes, levels=("rack",)))
     assert [a.node for a in answer.assignments] == ["b2"]
+
+
+def test_inside_a_preferred_zone_there_are_fewest_racks():
+    """The wish is about zones; inside its zone the group is compact by the keys of the cluster."""
+    nodes = [node(f"a{i}", n, rack=f"a{i % 2}", zone="A") for i, n in enumerate((2, 1, 2, 1))]
+    asked = request(group("g", 4, preferred=("zone",)), *nodes, levels=("host", "rack", "zone"))
+    assert {a.node for a in placed(asked).assignments} == {"a0", "a2"}
