@@ -163,15 +163,15 @@ def placements(request: PlanRequest, total: int) -> Iterator[Seats]:
         for amount in range(most + 1):
             if any(free[n][r] < ask[r] * amount for r in ask if ask[r]):
                 break
-            for r in ask:
-                free[n][r] -= ask[r] * amount
+            for r, each in ask.items():
+                free[n][r] -= each * amount
             left[row] -= amount
             seats[leaf.key, n] += amount
             yield from step(at + 1, missing - amount)
             seats[leaf.key, n] -= amount
             left[row] += amount
-            for r in ask:
-                free[n][r] += ask[r] * amount
+            for r, each in ask.items():
+                free[n][r] += each * amount
 
     return step(0, total)
 

@@ -80,6 +80,7 @@ class NodeTable:
         self._labels: dict[str, tuple[Ints, list[str]]] = {}
         self._levels: dict[tuple[str, ...], Level] = {}
         self._ups: dict[tuple[tuple[str, ...], tuple[str, ...]], Ints] = {}
+        self._outer: dict[tuple[str, str], Ints | None] = {}
         self._taints: tuple[Ints, list[tuple[Taint, ...]]] | None = None
         self._cordoned: Bools | None = None
 
@@ -99,6 +100,7 @@ class NodeTable:
         fresh = NodeTable(nodes, index=self.index)
         if all(a.labels == b.labels for a, b in pairs):
             fresh._labels, fresh._levels, fresh._ups = self._labels, self._levels, self._ups
+            fresh._outer = self._outer
         if all(a.taints == b.taints for a, b in pairs):
             fresh._taints = self._taints
         if all(a.unschedulable == b.unschedulable for a, b in pairs):
@@ -152,6 +154,16 @@ class NodeTable:
         codes, values = self.label(key)
         alone = len(values) + np.arange(self.size, dtype=np.int64)
         return np.where(codes >= 0, codes, alone), len(values)
+
+    def outer_domains(self, key: str, wider: str) -> Ints | None:
+        """Return for each domain of one key (`own_domains`) that of a wider key which contains it; None: some are in several."""
+        if (key, wider) not in self._outer:
+            inner, outer = self.own_domains(key)[0], self.own_domains(wider)[0]
+            of_inner = np.full(int(inner.max(initial=-1)) + 1, -1, dtype=np.int64)
+            of_inner[inner] = outer
+            nested = bool((of_inner[inner] == outer).all())
+            self._outer[key, wider] = of_inner if nested else None
+        return self._outer[key, wider]
 
     def level(self, keys: tuple[str, ...]) -> Level:
         """Return the domains of a list of keys; no keys: one domain with every node."""

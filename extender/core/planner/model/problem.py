@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 from msgspec import UnsetType
 
@@ -245,14 +246,23 @@ def compile_request(
     return problem
 
 
-def with_tree(problem: PlacementProblem, request: PlanRequest) -> PlacementProblem:
-    """Return a compiled request with other topology constraints; only its groups are compiled again.
+def with_keys(problem: PlacementProblem, keys: Mapping[int, str]) -> PlacementProblem:
+    """Return the same problem, in which some groups must be in one domain of a further key.
 
     Args:
-        problem: The same request with other constraints, compiled without options.
-        request: Whose tree it gets.
+        problem: What was compiled.
+        keys: The key by the index of the group.
     """
-    groups, _, _ = _groups(request, problem.node_table, Options(), problem.rules)
+    groups: list[CompiledGroup] = []
+    for group in problem.groups:
+        above = groups[group.parent].level.keys if group.parent >= 0 else ()
+        source, own = group.source, group.level.keys
+        if (key := keys.get(group.index)) is not None:
+            source = msgspec.structs.replace(source, topology=(*source.topology, key))
+            own = (*own, key)
+        own = tuple(k for k in dict.fromkeys(own) if k not in above)
+        level = problem.node_table.level((*above, *own))
+        groups.append(replace(group, source=source, level=level, pinned=-1))
     other = replace(problem, groups=groups, violations=[], violated=[])
     _pin(other)
     return other

@@ -6,8 +6,8 @@ of those, but first one that the tree uses already; else the largest. Integers o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import UnsetType
@@ -15,6 +15,9 @@ from msgspec import UnsetType
 from extender.core.planner.model.node_scores import largest_sums
 from extender.core.planner.model.node_table import Bools, Ints, Level
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+
+DomainKey: TypeAlias = "tuple[str, ...] | str"  # of a level, or a single topology key
+DomainCounts: TypeAlias = "Callable[[int, DomainKey, Ints], Ints]"  # of a kind, per domain
 
 
 class Compactness:
@@ -29,8 +32,10 @@ class Compactness:
         self._scopes: list[list[int]] = []  # per group: its scopes, the nearest first
         self.used: dict[int, Ints] = {}  # scope -> its pods per node, bound ones counted
         self._left: dict[int, dict[int, int]] = {}  # scope -> kind -> pods to place
-        self._domains: dict[tuple[str, ...], list[Ints]] = {}
-        self._wider: dict[tuple[tuple[str, ...], int], list[Ints]] = {}
+        self._opened: dict[int, dict[DomainKey, tuple[Ints, Ints]]] = {}
+        self._levels_of_keys: dict[str, Level] = {}
+        self._domains: dict[tuple[str, ...], list[tuple[str, Ints]]] = {}
+        self._wider: dict[tuple[tuple[str, ...], int], list[tuple[DomainKey, Ints, Ints]]] = {}
         for group in problem.groups:
             above = self._scopes[group.parent] if group.parent >= 0 else []
             own = group.parent < 0 or _keys(group)
@@ -53,6 +58,9 @@ class Compactness:
         for scope in self._scopes[leaf]:
             self._of(scope)[nodes] += amounts
             self._left[scope][kind] -= total
+            for domain, pods in self._opened.get(scope, {}).values():
+                inside = domain[nodes] >= 0
+                np.add.at(pods, domain[nodes][inside], amounts[inside])
 
     def order_nodes(
         self,
@@ -65,7 +73,7 @@ class Compactness:
         want: int,
         scores: Ints | None,
     ) -> Ints:
-        """Order nodes for pods of one kind of a leaf; those that are not needed come last.
+        """Order nodes for pods of one kind of a leaf; those that are not needed are left out.
 
         Args:
             leaf: Whose pods are placed.
@@ -79,73 +87,138 @@ class Compactness:
         scope = self._scopes[leaf.index][0]
         left = max(want, self._left[scope][kind] - int(given.sum()))
         used = self._of(scope)[nodes] + given > 0
-        domains = [domain[nodes] for domain in self._levels(scope)]
+        domains = [domain[nodes] for _, domain in self._levels(scope)]
         parts: list[Ints] = []
         none = np.zeros(len(nodes), dtype=np.int64)
         rows = _Rows(fit, used, none if scores is None else scores)
-        _arrange(np.flatnonzero(fit > 0), rows, domains, left, parts)
-        rest = fit > 0
-        for part in parts:
-            rest[part] = False
-        return np.concatenate([*parts, np.flatnonzero(rest)])
+        _arrange(np.flatnonzero(fit > 0), rows, domains, left, want, parts)
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    def narrowed(self, leaf: CompiledGroup, kind: int, want: int, counts: DomainCounts) -> Ints:
+        """Return the nodes of the domains that `order_nodes` uses for a leaf that can be anywhere; it saves looking at all nodes.
+
+        Not where nodes have scores.
+
+        Args:
+            leaf: Whose pods are placed.
+            kind: Their kind.
+            want: How many are placed.
+            counts: How many pods of a kind fit in each domain.
+        """
+        scope = self._scopes[leaf.index][0]
+        left = max(want, self._left[scope][kind])
+        table = self._problem.node_table
+        nodes = [np.arange(table.size, dtype=np.int64)]
+        above: tuple[str, int] | None = None  # the last key, of which one domain is enough
+        for key, domain in self._levels(scope):
+            totals = counts(kind, key, domain)
+            inside = np.arange(len(totals), dtype=np.int64)
+            if above is not None:
+                outer = table.outer_domains(key, above[0])
+                if outer is None:
+                    break
+                inside = np.flatnonzero(outer == above[1])
+            opened = self._opened_domains(scope, key, domain)[inside] > 0
+            none = np.zeros(len(inside), dtype=np.int64)
+            chosen = inside[fewest_first(totals[inside], opened, none, left)]
+            enough = int(np.searchsorted(np.cumsum(totals[chosen]), want)) + 1
+            if enough > len(chosen):
+                break
+            members = self._members(key, domain)
+            nodes = [members(each) for each in chosen[:enough].tolist()]
+            if enough > 1:
+                break
+            above = (key, int(chosen[0]))
+        return np.sort(np.concatenate(nodes))
+
+    def _members(self, key: str, domain: Ints) -> Callable[[int], Ints]:
+        if key not in self._levels_of_keys:
+            self._levels_of_keys[key] = Level((key,), domain, [()] * (int(domain.max()) + 1))
+        return self._levels_of_keys[key].members
 
     def order_domains(
-        self, group: CompiledGroup, inside: Ints, per_node: Ints, scores: Ints
+        self,
+        group: CompiledGroup,
+        inside: Ints,
+        capacity: Callable[[CompiledGroup, DomainKey, Ints], Ints],
+        scores: Ints,
     ) -> list[Ints]:
         """Return the columns by which domains of a group are sorted, the most important first.
 
         Args:
             group: The group that gets one of them.
             inside: The domains.
-            per_node: How many pods of the group each node can hold.
-            scores: Of the domains, by the soft rules of pods.
+            capacity: How many pods each domain of a level can hold, of a leaf those of its kinds.
+            scores: Of the domains of the group, by the soft rules of pods.
         """
         scope = self._scopes[group.parent if group.parent >= 0 else group.index][0]
         kinds = group.members if group.leaf else self._left[scope]
         left = sum(self._left[scope].get(kind, 0) for kind in kinds)
-        used = (self._of(scope) > 0).astype(np.int64)
-        first = _first_nodes(group.level, inside)
         fewest: list[Ints] = []
         tightest: list[Ints] = []
-        for domain in [*self._wider_levels(group.level, scope), group.level.domain]:
-            placed = domain >= 0
-            totals = np.bincount(domain[placed], weights=per_node[placed]).astype(np.int64)
-            opened = np.bincount(domain[placed], weights=used[placed]) > 0
-            total, own = totals[domain[first]], opened[domain[first]]
+        for key, domain, outer in self._wider_levels(group.level, scope):
+            own = outer[inside]
+            total = capacity(group, key, domain)[own]
+            opened = self._opened_domains(scope, key, domain)[own]
             holds = total >= left
             fewest += [
                 (~holds).astype(np.int64),
-                (~own).astype(np.int64),
+                (opened == 0).astype(np.int64),
                 np.where(holds, 0, -total),
             ]
             tightest.append(np.where(holds, total, 0))
         return [*fewest, -scores, *tightest]
+
+    def _opened_domains(self, scope: int, key: DomainKey, domain: Ints) -> Ints:
+        """Return the pods of a scope per domain."""
+        opened = self._opened.setdefault(scope, {})
+        if key not in opened:
+            inside = domain >= 0
+            count = int(domain.max(initial=-1)) + 1
+            pods = np.bincount(
+                domain[inside], weights=self._of(scope)[inside], minlength=count
+            ).astype(np.int64)
+            opened[key] = (domain, pods)
+        return opened[key][1]
 
     def _of(self, scope: int) -> Ints:
         if scope not in self.used:
             self.used[scope] = np.zeros(self._problem.node_table.size, dtype=np.int64)
         return self.used[scope]
 
-    def _levels(self, scope: int) -> list[Ints]:
-        """Return the domains of the keys of a scope per node, the widest first; a node without a label is one of its own."""
-        keys = _keys(self._problem.groups[scope]) or self._problem.levels
+    def _levels(self, scope: int) -> list[tuple[str, Ints]]:
+        """Return the keys of a scope and their domains per node, the widest first; a node without the label is one of its own.
+
+        Without keys that each node has another value of: nodes are compared after the levels in any case.
+        """
+        keys, shared = _keys(self._problem.groups[scope]), self._problem.levels
+        if not keys:
+            keys = shared
+        elif keys[0] in shared:  # inside its narrowest domain, those that are narrower
+            inner = shared[: shared.index(keys[0])]
+            keys = (*(key for key in inner if key not in keys), *keys)
         if keys not in self._domains:
+            table = self._problem.node_table
+            levels = [(key, table.own_domains(key)[0]) for key in reversed(keys)]
             self._domains[keys] = [
-                self._problem.node_table.own_domains(key)[0] for key in reversed(keys)
+                (key, domain)
+                for key, domain in levels
+                if len(domain) and int(np.bincount(domain).max()) > 1
             ]
         return self._domains[keys]
 
-    def _wider_levels(self, level: Level, scope: int) -> list[Ints]:
-        """Return those levels of a scope of which each domain of `level` is in one domain."""
+    def _wider_levels(self, level: Level, scope: int) -> list[tuple[DomainKey, Ints, Ints]]:
+        """Return the levels of a scope of which each domain of `level` is in one domain, that domain, and `level` itself last."""
         if (level.keys, scope) not in self._wider:
             rows = np.flatnonzero(level.domain >= 0)
             inner = level.domain[rows]
-            outer = np.zeros(level.count, dtype=np.int64)
-            wider: list[Ints] = []
-            for domain in self._levels(scope):
+            wider: list[tuple[DomainKey, Ints, Ints]] = []
+            for key, domain in self._levels(scope):
+                outer = np.zeros(level.count, dtype=np.int64)
                 outer[inner] = domain[rows]
                 if (outer[inner] == domain[rows]).all():
-                    wider.append(domain)
+                    wider.append((key, domain, outer))
+            wider.append((level.keys, level.domain, np.arange(level.count, dtype=np.int64)))
             self._wider[level.keys, scope] = wider
         return self._wider[level.keys, scope]
 
@@ -154,15 +227,8 @@ def _keys(group: CompiledGroup) -> tuple[str, ...]:
     return () if isinstance(group.source.preferred, UnsetType) else group.source.preferred
 
 
-def _first_nodes(level: Level, domains: Ints) -> Ints:
-    rows = np.flatnonzero(level.domain >= 0)[::-1]
-    first = np.zeros(level.count, dtype=np.int64)
-    first[level.domain[rows]] = rows
-    return first[domains]
-
-
 class _Rows(NamedTuple):
-    """Of each node: how many pods fit, whether it is used already, its score."""
+    """Of each node: how many pods it can get, whether it is used already, its score."""
 
     fit: Ints
     used: Bools
@@ -170,31 +236,52 @@ class _Rows(NamedTuple):
 
 
 def _arrange(
-    positions: Ints, rows: _Rows, levels: Sequence[Ints], left: int, parts: list[Ints]
+    positions: Ints,
+    rows: _Rows,
+    levels: Sequence[Ints],
+    left: int,
+    want: int,
+    parts: list[Ints],
 ) -> int:
-    """Append the order of some positions to `parts`, level by level; return how many pods are left then."""
-    if left <= 0 or not len(positions):
-        return left
+    """Append the order of some positions to `parts`, level by level.
+
+    Args:
+        positions: Of the nodes to order.
+        rows: Of all nodes.
+        levels: The domains of the nodes, the widest level first.
+        left: The pods for which the domains are chosen.
+        want: The pods for which nodes are needed.
+        parts: The order so far.
+
+    Returns:
+        How many pods the appended nodes can get.
+    """
     if not levels:
+        placed = 0
         for score in np.unique(rows.scores[positions])[::-1]:
             equal = positions[rows.scores[positions] == score]
             none = np.zeros(len(equal), dtype=np.int64)
-            parts.append(equal[fewest_first(rows.fit[equal], rows.used[equal], none, left)])
-            left -= int(rows.fit[parts[-1]].sum())
-            if left <= 0:
+            order = fewest_first(rows.fit[equal], rows.used[equal], none, left - placed)
+            parts.append(equal[order])
+            placed += int(rows.fit[parts[-1]].sum())
+            if placed >= left:
                 break
-        return left
+        return placed
     domain = levels[0][positions]
-    if (domain == domain[0]).all():
-        return _arrange(positions, rows, levels[1:], left, parts)
+    if len(positions) and (domain == domain[0]).all():
+        return _arrange(positions, rows, levels[1:], left, want, parts)
     totals = np.bincount(domain, weights=rows.fit[positions]).astype(np.int64)
     opened = np.bincount(domain, weights=rows.used[positions]) > 0
     sums = np.zeros(len(totals), dtype=np.int64)
     if rows.scores.any():
         sums = largest_sums(domain, rows.fit[positions], rows.scores[positions], left, len(totals))
+    placed = 0
     for chosen in fewest_first(totals, opened, sums, left).tolist():
-        left = _arrange(positions[domain == chosen], rows, levels[1:], left, parts)
-    return left
+        inside = positions[domain == chosen]
+        placed += _arrange(inside, rows, levels[1:], left - placed, want - placed, parts)
+        if placed >= want:
+            break
+    return placed
 
 
 def fewest_first(totals: Ints, used: Bools, scores: Ints, left: int) -> Ints:

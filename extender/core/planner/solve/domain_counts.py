@@ -39,12 +39,6 @@ class CountedLevel:
         """Return the level of a key."""
         return cls(key, *node_table.own_domains(key))
 
-    def inside(self, other: CountedLevel) -> bool:
-        """Return whether each labelled domain is in one labelled domain of another key."""
-        labelled = self.domain < self.labelled
-        pairs = np.unique(np.stack((self.domain, other.domain))[:, labelled], axis=1)
-        return pairs.shape[1] == self.labelled and bool((pairs[1] < other.labelled).all())
-
 
 class GroupPods:
     """The pods of one group: those that are bound, and the leaves that others come from."""

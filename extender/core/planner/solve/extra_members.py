@@ -178,6 +178,10 @@ class ExtraMembersRound:
                 none = np.zeros(len(self.nodes), dtype=np.int64)
                 order = draft.order_nodes(self.leaf, kind, self.nodes, fit, none, self.left[kind])
                 self._holes = self.nodes[order][fit[order] > 0].tolist()[::-1]
+                if not self._holes:
+                    self._queue.pop(0)
+                    self._holes = None
+                    continue
             while self._holes and self.left[kind]:
                 node = np.array([self._holes[-1]])
                 if draft.fits(kind, node)[0]:
@@ -185,6 +189,7 @@ class ExtraMembersRound:
                     draft.take(self.leaf.index, kind, node, np.ones(1, dtype=np.int64))
                     return True
                 self._holes.pop()
-            self._queue.pop(0)
-            self._holes = None
+            if not self.left[kind]:
+                self._queue.pop(0)
+            self._holes = None  # others may still hold a member
         return False

@@ -23,10 +23,13 @@ from extender.core.planner.solve.candidate_ordering import (
     order_domains,
     order_nodes,
 )
-from extender.core.planner.solve.compactness import Compactness
+from extender.core.planner.solve.compactness import Compactness, DomainKey
 
 Solution: TypeAlias = dict[int, dict[int, dict[int, int]]]
 """Leaf -> kind -> node -> new pods."""
+
+
+ANY_KIND = -1
 
 
 class SearchBudgetExceeded(Exception):
@@ -57,6 +60,60 @@ class SearchBudget:
         self.nodes += nodes
 
 
+class FreeCounts:
+    """How many pods of a kind still fit in each domain; only nodes that changed since the last question are counted again."""
+
+    def __init__(self, problem: PlacementProblem, free: Ints) -> None:
+        self._problem = problem
+        self._free = free
+        self._fit: dict[int, Ints] = {}  # kind -> pods per node
+        self._totals: dict[int, dict[DomainKey, tuple[Ints, Ints]]] = {}
+        self._touched: list[Ints] = []
+        self._read: dict[int, int] = {}  # kind -> how many of `_touched` its counts have
+
+    def touch(self, nodes: Ints) -> None:
+        """Note that the free capacity of some nodes has changed."""
+        self._touched.append(nodes)
+
+    def total(self, kind: int, key: DomainKey, domain: Ints) -> Ints:
+        """Return how many pods of a kind fit in each domain; `ANY_KIND`: any of the tree, before one is placed.
+
+        Args:
+            kind: The kind.
+            key: A name for `domain`.
+            domain: Per node; -1: none.
+        """
+        fit = self._counted(kind)
+        totals = self._totals.setdefault(kind, {})
+        if key not in totals:
+            inside = domain >= 0
+            count = int(domain.max(initial=-1)) + 1
+            sums = np.bincount(domain[inside], weights=fit[inside], minlength=count)
+            totals[key] = (domain, sums.astype(np.int64))
+        return totals[key][1]
+
+    def _counted(self, kind: int) -> Ints:
+        start, self._read[kind] = self._read.get(kind, 0), len(self._touched)
+        fit = self._fit.get(kind)
+        if fit is None:
+            fit = self._fit[kind] = self._count(kind, np.arange(self._problem.node_table.size))
+        elif kind != ANY_KIND and start < len(self._touched):
+            nodes = np.unique(np.concatenate(self._touched[start:]))
+            more = self._count(kind, nodes) - fit[nodes]
+            fit[nodes] += more
+            for domain, sums in self._totals.get(kind, {}).values():
+                placed = domain[nodes] >= 0
+                np.add.at(sums, domain[nodes][placed], more[placed])
+        return fit
+
+    def _count(self, kind: int, nodes: Ints) -> Ints:
+        if kind == ANY_KIND:
+            kinds = list(range(len(self._problem.kinds)))
+            return pods_per_node(self._problem, kinds, self._problem.counts)
+        fit = count_fitting(self._free[nodes], self._problem.requests[kind])
+        return np.where(self._problem.allowed[kind][nodes], fit, 0)
+
+
 class PartialPlacement:
     """A placement under construction; every step can be undone."""
 
@@ -80,8 +137,8 @@ class PartialPlacement:
         self.trail: list[tuple[int, int, Ints, Ints]] = []  # leaf, kind, nodes, amounts
         self.claimed: set[str] = set(problem.in_use)
         self.ledger = ConstraintLedger(problem.rules, problem.kinds)
-        self._domain_capacities: dict[tuple[str, ...], Ints] = {}
         self._domain_scores: dict[tuple[object, ...], Ints] = {}
+        self.counts = FreeCounts(problem, self.free)
         self.preferred = _preferred_nodes(problem)
         self.compactness = Compactness(problem) if strategy == "compact" else None
         # every member and child counts as required
@@ -153,16 +210,12 @@ class PartialPlacement:
             kept = most >= need
             inside, most, capacity = inside[kept], most[kept], capacity[kept]
         else:
-            most, capacity = (
-                self.bounds.best[group.index][inside],
-                self._free_capacity(group)[inside],
-            )
+            most = self.bounds.best[group.index][inside]
+            capacity = self._capacity(group, group.level.keys, group.level.domain)[inside]
         preferred = self._preferred_by_domain(group)[inside]
         scores = self._scores_by_domain(group)[inside]
         if self.compactness is not None:
-            columns = self.compactness.order_domains(
-                group, inside, self._pods_per_node(group), scores
-            )
+            columns = self.compactness.order_domains(group, inside, self._capacity, scores)
             order = np.lexsort((inside, *reversed(columns), -preferred))
         else:
             order = order_domains(self.strategy, most, capacity, preferred, scores)
@@ -172,34 +225,19 @@ class PartialPlacement:
     def _leaf_capacity(self, group: CompiledGroup, inside: Ints) -> tuple[Ints, Ints]:
         """Return for each of some domains how many members of a leaf fit, and how many pods of its kinds."""
         most = np.zeros(len(inside), dtype=np.int64)
-        capacity = np.zeros(len(inside), dtype=np.int64)
-        allowed = self.problem.allowed
         for kind, members in group.members.items():
-            fit = count_fitting(self.free, self.problem.requests[kind])
-            total = group.level.total(np.where(allowed[kind], fit, 0))[inside]
+            total = self.counts.total(kind, group.level.keys, group.level.domain)[inside]
             most += np.minimum(total, len(members))
-            capacity = np.maximum(capacity, total)
-        return most, capacity
+        return most, self._capacity(group, group.level.keys, group.level.domain)[inside]
 
-    def _pods_per_node(self, group: CompiledGroup) -> Ints:
-        """Return how many pods of a leaf still fit on each node; of a composite, how many of the tree at most."""
+    def _capacity(self, group: CompiledGroup, key: DomainKey, domain: Ints) -> Ints:
+        """Return how many pods each domain can hold: of a leaf those of its kinds, of a composite all of the tree before any is placed."""
         if not group.leaf:
-            kinds = list(range(len(self.problem.kinds)))
-            return pods_per_node(self.problem, kinds, self.problem.counts)
-        most = np.zeros(self.problem.node_table.size, dtype=np.int64)
+            return self.counts.total(ANY_KIND, key, domain)
+        capacity = np.zeros(int(domain.max(initial=-1)) + 1, dtype=np.int64)
         for kind in group.members:
-            fit = count_fitting(self.free, self.problem.requests[kind])
-            most = np.maximum(most, np.where(self.problem.allowed[kind], fit, 0))
-        return most
-
-    def _free_capacity(self, group: CompiledGroup) -> Ints:
-        """Return how many pods of the tree each domain can hold before any is placed."""
-        capacities = self._domain_capacities.get(group.level.keys)
-        if capacities is None:
-            kinds = list(range(len(self.problem.kinds)))
-            capacities = group.level.total(pods_per_node(self.problem, kinds, self.problem.counts))
-            self._domain_capacities[group.level.keys] = capacities
-        return capacities
+            capacity = np.maximum(capacity, self.counts.total(kind, key, domain))
+        return capacity
 
     def _children(self, group: CompiledGroup, domain: int) -> bool:
         """Place as many children as the group needs: those that need the fewest pods, the largest of these first.
@@ -279,8 +317,15 @@ class PartialPlacement:
         want = min(want, 1) if claims else want
         if self.ledger.is_dynamic(kind) and want > 1:
             return self._put_singly(leaf, kind, nodes, want)
-        fit = self.fits(kind, nodes)
         preferred = self.preferred.get((leaf.index, kind), {})
+        if (
+            self.compactness is not None
+            and self.scores is None
+            and not (leaf.level.keys or preferred or claims or self.ledger.is_dynamic(kind))
+            and len(nodes) == self.problem.node_table.size
+        ):
+            nodes = self.compactness.narrowed(leaf, kind, want, self.counts.total)
+        fit = self.fits(kind, nodes)
         amounts = np.zeros(len(nodes), dtype=np.int64)
         if preferred:
             amounts = np.minimum(fit, [preferred.get(int(n), 0) for n in nodes])
@@ -322,6 +367,7 @@ class PartialPlacement:
         self.total += int(amounts.sum())
         self.claimed |= self.problem.claims[kind]
         self.ledger.note(kind, nodes, amounts)
+        self.counts.touch(nodes)
         self.trail.append((leaf, kind, nodes, amounts))
         if self.compactness is not None:
             self.compactness.note(leaf, kind, nodes, amounts)
@@ -334,6 +380,7 @@ class PartialPlacement:
             self.total -= int(amounts.sum())
             self.claimed -= self.problem.claims[kind]
             self.ledger.note(kind, nodes, -amounts)
+            self.counts.touch(nodes)
             if self.compactness is not None:
                 self.compactness.note(leaf, kind, nodes, -amounts)
 

@@ -10,14 +10,14 @@ CP-SAT decide it as any other request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey
-from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, with_tree
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, with_keys
 from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, WishOutcome, WishValue
 from extender.core.planner.solve.domain_counts import (
@@ -84,7 +84,6 @@ class _PreferredSearch:
 
     def __init__(self, request: PlanRequest, solved: Solved, limit: int | None) -> None:
         part = max(request.budget // BUDGET_PART, 1)
-        self.request = request
         self.problem = solved.problem
         self.solution: Solution = solved.solution or {}
         self.at_least = size(self.solution)
@@ -92,16 +91,15 @@ class _PreferredSearch:
         self.left = part if limit is None else min(part, limit)
         self.spent = 0
         self._levels: dict[str, CountedLevel] = {}
-        self._within: dict[tuple[str, str], bool] = {}
         self.wishes = self._read_wishes()
-        self.tight: dict[GroupKey, str] = {}  # group -> key of which it is in one domain
+        self.tight: dict[int, str] = {}  # group -> key of which it is in one domain
         self.counts: list[DomainCount] = []  # limits that later steps keep
-        self._impossible: set[frozenset[tuple[GroupKey, str]]] = set()
+        self._impossible: set[frozenset[tuple[int, str]]] = set()
 
     def run(self) -> None:
         """Find the best placement, unit by unit."""
         units = self._units()
-        narrowest = {w.group.source.key: w.levels[0].key for unit in units for w in unit}
+        narrowest = {w.group.index: w.levels[0].key for unit in units for w in unit}
         if len(narrowest) > 1 and not self._all_whole(units):
             self._attempt(narrowest, complete=False)
         for unit in units:
@@ -123,10 +121,9 @@ class _PreferredSearch:
         return self._levels[key]
 
     def _inside(self, level: CountedLevel, other: CountedLevel) -> bool:
-        pair = (level.key, other.key)
-        if pair not in self._within:
-            self._within[pair] = level.inside(other)
-        return self._within[pair]
+        """Return whether a group in one domain of a level is in one of another."""
+        outer = self.problem.node_table.outer_domains(level.key, other.key)
+        return outer is not None and bool((outer[: level.labelled] < other.labelled).all())
 
     def _read_wishes(self) -> list[_Wish]:
         return [
@@ -166,7 +163,7 @@ class _PreferredSearch:
             number, proved = self._most_whole(remaining, level)
             for wish in remaining[:number]:
                 wish.whole = position
-                self.tight[wish.group.source.key] = level.key
+                self.tight[wish.group.index] = level.key
             remaining = remaining[number:]
             for wish in remaining if proved else ():
                 wish.best[position] = BROKEN
@@ -180,7 +177,7 @@ class _PreferredSearch:
         middle = high
         while low < high:
             answer = self._attempt(
-                self.tight | {w.group.source.key: level.key for w in unit[:middle]}, complete=True
+                self.tight | {w.group.index: level.key for w in unit[:middle]}, complete=True
             )
             if answer is True:
                 low = max(middle, self._put_whole_first(unit, level))
@@ -264,7 +261,7 @@ class _PreferredSearch:
 
     # --- placing -----------------------------------------------------------------------------------
 
-    def _tightened(self, tight: Mapping[GroupKey, str]) -> PlacementProblem:
+    def _tightened(self, tight: Mapping[int, str]) -> PlacementProblem:
         self._spend(
             len(self.problem.groups) // GROUPS_PER_STEP
             + self.problem.node_table.size // NODES_PER_STEP
@@ -272,10 +269,9 @@ class _PreferredSearch:
         )
         if not tight:
             return self.problem
-        root = _with_keys(self.request.root, tight)
-        return with_tree(self.problem, msgspec.structs.replace(self.request, root=root))
+        return with_keys(self.problem, tight)
 
-    def _attempt(self, tight: Mapping[GroupKey, str], *, complete: bool) -> bool | None:
+    def _attempt(self, tight: Mapping[int, str], *, complete: bool) -> bool | None:
         """Place as many pods with some groups each in one domain; False: proved that none is possible, None: not known."""
         form = frozenset(tight.items())
         if form in self._impossible:
@@ -379,11 +375,3 @@ def _unit_key(group: CompiledGroup) -> tuple[object, ...]:
         group.source, key=GroupKey(namespace="", name="", kind="PodGroup"), members=(), near=UNSET
     )
     return (group.parent, group.required, sizes, source)
-
-
-def _with_keys(group: PlanGroup, keys: Mapping[GroupKey, str]) -> PlanGroup:
-    """Return a tree in which some groups must be in one domain of a further key."""
-    children: Iterable[PlanGroup] = (_with_keys(child, keys) for child in group.groups)
-    key = keys.get(group.key)
-    topology = (*group.topology, key) if key is not None else group.topology
-    return msgspec.structs.replace(group, topology=topology, groups=tuple(children))

@@ -130,6 +130,8 @@ def _quickly(
     scores = node_scores(problem) if maximise else None
     # a score never costs a pod: what is not placed in its order is tried without
     for given, strategy in itertools.product((scores, None)[scores is None :], STRATEGIES):
+        if strategy == "compact" and not maximise:  # any placement of the minimum is enough
+            continue
         if strategy == "full" and (not maximise or bounds.root < everything):
             continue
         draft = PartialPlacement(problem, bounds, strategy, effort, given)

@@ -14,6 +14,7 @@ CHECKERS = (
     "tests/support/planning/plan_checker.py",
     "tests/support/planning/preemption_checker.py",
     "tests/support/planning/static_filters_checker.py",
+    "tests/support/planning/wish_checker.py",
     "tests/support/refusals/exhaustive_search.py",
     "tests/support/refusals/refusal_checker.py",
 )

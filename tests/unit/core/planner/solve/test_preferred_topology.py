@@ -166,3 +166,129 @@ def test_at_once_is_the_same_answer_or_none(asked, effort):
     answer = plan_at_once(asked, NodeTable(asked.nodes), effort=effort)
     if not isinstance(answer, str):
         assert msgspec.json.encode(answer) == msgspec.json.encode(plan(asked))
+
+
+def _value(answer: Plan, name: str) -> dict[str, tuple[int, int]]:
+    wish = next(w for w in answer.wishes if w.group.name == name)
+    return {v.key: (v.value, v.best) for v in wish.values}
+
+
+def test_the_narrowest_level_that_holds_the_group_is_chosen():
+    """Zone A is roomier, but in zone B one rack holds all four pods."""
+    nodes = [node(f"a{i}", 3, rack=f"a{i}", zone="A") for i in range(4)]
+    nodes += [node(f"b{i}", 2, rack="b", zone="B") for i in range(2)]
+    answer = placed(request(group("g", 4, preferred=("rack", "zone")), *nodes))
+    assert answer.wishes[0].values == (
+        WishValue(key="rack", value=1, best=1),
+        WishValue(key="zone", value=1, best=1),
+    )
+    assert {a.node for a in answer.assignments} == {"b0", "b1"}
+
+
+def test_without_a_rack_that_holds_it_there_are_fewest_racks_in_one_zone():
+    """Three racks of the whole cluster would hold seven pods as well; the zone that holds them needs three racks of its own."""
+    nodes = [node("a0", 5, rack="a0", zone="A"), node("a1", 1, rack="a1", zone="A")]
+    nodes += [node(f"b{i}", n, rack=f"b{i}", zone="B") for i, n in enumerate((3, 3, 2))]
+    answer = placed(request(group("g", 7, preferred=("rack", "zone")), *nodes))
+    assert _value(answer, "g") == {"rack": (3, 3), "zone": (1, 1)}
+    assert (answer.wishes[0].pods, answer.wishes[0].largest) == (7, 5)
+
+
+def test_as_many_identical_leaves_as_possible_are_whole():
+    """Three racks hold one leaf each; the fourth leaf takes what is left in two."""
+    leaves = [group(f"l{i}", 3, preferred=("rack",)) for i in range(4)]
+    nodes = [node(f"n{i}", n, rack=f"r{i}") for i, n in enumerate((4, 4, 4))]
+    answer = placed(request(group("t", 0, *leaves), *nodes))
+    values = [w.values[0].value for w in answer.wishes]
+    assert values == [1, 1, 1, 3]
+    assert all(w.values[0].best == w.values[0].value for w in answer.wishes)
+
+
+def test_an_outer_wish_comes_before_an_inner_one():
+    """Rack b alone holds the tree, on two hosts; each leaf alone would be on one host of another rack."""
+    nodes = [node("a0", 4, rack="a"), node("c0", 4, rack="c")]
+    nodes += [node(f"b{i}", 3, rack="b") for i in range(3)]
+    leaves = [group(f"l{i}", 4, preferred=("host",)) for i in range(2)]
+    answer = placed(request(group("t", 0, *leaves, preferred=("rack",)), *nodes))
+    assert _value(answer, "t") == {"rack": (1, 1)}
+    assert [_value(answer, f"l{i}")["host"] for i in range(2)] == [(2, 2), (2, 2)]
+
+
+def test_bound_members_count():
+    """A bound member in rack a keeps the group there as far as rack a can hold it."""
+    bound = (PlanBound(pod="ns/b", uid=PodUid("b"), node=NodeName("a0")),)
+    nodes = [node("a0", 1, rack="a"), node("b0", 8, rack="b")]
+    answer = placed(request(group("g", 3, minimum=1, preferred=("rack",), bound=bound), *nodes))
+    assert _value(answer, "g") == {"rack": (2, 2)}
+    assert answer.wishes[0].pods == 4
+
+
+def test_a_wish_gives_way_to_more_pods():
+    """Rack a holds three pods, both racks together four: four are placed."""
+    nodes = [node("a0", 3, rack="a"), node("b0", 1, rack="b")]
+    answer = placed(request(group("g", 4, minimum=1, preferred=("rack",)), *nodes))
+    assert len(answer.assignments) == 4
+    assert _value(answer, "g") == {"rack": (2, 2)}
+    assert answer.wishes[0].largest == 3
+
+
+@pytest.mark.parametrize("budget", [1, 5, 20, 100])
+def test_a_budget_that_ends_first_leaves_a_bound_below_the_value(budget):
+    """Two kinds of pods over racks that fit neither evenly: what was reached stands."""
+    nodes = [node(f"n{i}", 2 + i % 3, rack=f"r{i % 5}", zone=f"z{i % 2}") for i in range(12)]
+    leaves = [group("x", 7, preferred=("rack",)), group("y", 5, shape=1, preferred=("rack",))]
+    asked = request(group("t", 0, *leaves, preferred=("rack", "zone")), *nodes, budget=budget)
+    answer = plan(asked)
+    if isinstance(answer, Plan):
+        assert faults(asked, answer) == []
+        assert all(v.best <= v.value for w in answer.wishes for v in w.values)
+
+
+def test_pods_without_topology_go_to_the_fewest_nodes_of_the_fewest_domains():
+    """Q2: one node of four that holds all, not one pod on each of the smallest."""
+    sizes = {"n1": 1, "m1": 1, "n2": 2, "n4": 4}
+    nodes = [node(name, size, rack=name) for name, size in sizes.items()]
+    answer = placed(request(group("g", 4), *nodes))
+    assert {a.node for a in answer.assignments} == {"n4"}
+
+
+def test_a_gang_of_one_leaves_the_larger_free_rack_whole():
+    """Q1: rack a has two free hosts; the pod goes to the only one of rack c."""
+    nodes = [node("a1", 1, rack="a"), node("a2", 1, rack="a"), node("c1", 1, rack="c")]
+    asked = request(group("g", 1, topology=("host",)), *nodes, levels=("host", "rack"))
+    assert [a.node for a in placed(asked).assignments] == ["c1"]
+    asked = request(group("g", 1), *nodes, levels=("host", "rack"))
+    assert [a.node for a in placed(asked).assignments] == ["c1"]
+
+
+def test_two_slices_share_a_host_that_holds_both():
+    """Q3: the first slice does not take the tighter host, which cannot hold the second one too."""
+    leaves = [group(f"s{i}", 2, topology=("host",)) for i in range(2)]
+    answer = placed(request(group("t", 0, *leaves), node("n4", 4), node("n3", 3)))
+    assert {a.node for a in answer.assignments} == {"n4"}
+
+
+def test_the_largest_domains_come_first_and_the_tightest_last():
+    """Racks of 6, 5, 4 and 3: eight pods take the first, and of the others the one that holds the rest."""
+    nodes = [node(f"{r}{i}", 1, rack=r) for r, n in zip("abcd", (6, 5, 4, 2), strict=True) for i in range(n)]  # fmt: skip
+    answer = placed(request(group("g", 8), *nodes, levels=("rack",)))
+    racks = sorted(a.node[0] for a in answer.assignments)
+    assert racks == ["a"] * 6 + ["d"] * 2
+
+
+def test_a_lost_member_is_replaced_next_to_those_that_are_bound():
+    """Both racks have one free host; the bound members are in rack b."""
+    bound = tuple(
+        PlanBound(pod=f"ns/b{i}", uid=PodUid(f"b{i}"), node=NodeName(f"b{i}")) for i in range(2)
+    )
+    nodes = [node("a0", 1, rack="a"), node("a1", 0, rack="a")]
+    nodes += [node("b0", 0, rack="b"), node("b1", 0, rack="b"), node("b2", 1, rack="b")]
+    answer = placed(request(group("g", 1, minimum=3, bound=bound), *nodes, levels=("rack",)))
+    assert [a.node for a in answer.assignments] == ["b2"]
+
+
+def test_inside_a_preferred_zone_there_are_fewest_racks():
+    """The wish is about zones; inside its zone the group is compact by the keys of the cluster."""
+    nodes = [node(f"a{i}", n, rack=f"a{i % 2}", zone="A") for i, n in enumerate((2, 1, 2, 1))]
+    asked = request(group("g", 4, preferred=("zone",)), *nodes, levels=("host", "rack", "zone"))
+    assert {a.node for a in placed(asked).assignments} == {"a0", "a2"}
