@@ -154,6 +154,8 @@ class Compactness:
         scope = self._scopes[group.parent if group.parent >= 0 else group.index][0]
         kinds = group.members if group.leaf else self._left[scope]
         left = sum(self._left[scope].get(kind, 0) for kind in kinds)
+        if group.exclusive and group.leaf:  # the others of the scope cannot be in its domain
+            left = group.size
         fewest: list[Ints] = []
         tightest: list[Ints] = []
         for key, domain, outer in self._wider_levels(group.level, scope):

@@ -18,6 +18,7 @@ from extender.core.planner.plan_types import (
     PlanMember,
     PlanNode,
     PlanRequest,
+    WishValue,
 )
 from extender.core.planner.planning import plan, plan_at_once
 from extender.core.planner.solve import preferred_topology
