@@ -1,0 +1,70 @@
+"""What a Job wishes of topology, with the real Job controller and kube-scheduler: preferred levels, rank order, lost members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controlplane.controllers.workload_controllers import WorkloadControllers
+from tests.controlplane.kubelet import Kubelet
+from tests.e2e.scenarios.conftest import Story
+from tests.e2e.trees.workloads import RACK, a_job, racks
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.lived_in("never"),
+    pytest.mark.kubernetes("1.37", full=["1.36"]),
+]
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+async def racks_by_rank(story: Story, bound: dict[str, str]) -> list[str]:
+    """Return the rack of each bound pod in the order of completion indexes."""
+    pods = await story.pods()
+    ranks = {int(pods[name]["metadata"]["labels"][INDEX]): node for name, node in bound.items()}
+    return [ranks[rank].partition("-")[0] for rank in sorted(ranks)]
+
+
+async def preference(story: Story) -> dict[str, Any]:
+    """Return what the newest admission records of the preferred levels."""
+    event = await story.until_event("GangAdmitted")
+    (wish,) = [wish for wish in event["data"]["wishes"] if wish["kind"] == "preferred"]
+    (value,) = wish["values"]
+    return dict(value)
+
+
+async def test_a_preferred_rack_takes_the_whole_job(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """The rack that holds it and keeps least; its lost member comes back there although another rack is free."""
+    await story.create(*racks("r0"), *racks("r1", nodes=3))
+    await story.api.create(a_job("train", 4, topology=f"leaf=~{RACK}"))
+    bound = await story.until_bound(4, "train-")
+    assert await racks_by_rank(story, bound) == ["r0"] * 4
+    assert await preference(story) == {"key": RACK, "value": 1, "best": 1}
+
+    lost = min(bound)
+    await story.until_event("GangScheduled")
+    await story.api.delete(f"/api/v1/namespaces/default/pods/{lost}")
+
+    async def replaced() -> bool:
+        return len(bound_now := await story.bound("train-")) == 4 and lost not in bound_now
+
+    await story.until(replaced, "the lost member has a successor", every_s=0.1)
+    assert await racks_by_rank(story, await story.bound("train-")) == ["r0"] * 4
+    await story.check_events()
+
+
+async def test_a_preferred_rack_that_is_too_small_refuses_nothing(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """As few racks as possible, with the proof, and neighbours by index in one rack."""
+    await story.create(*racks("r0", "r1", "r2"), *racks("r3", nodes=1))
+    await story.api.create(a_job("train", 7, topology=f"leaf=~{RACK}"))
+    bound = await story.until_bound(7, "train-")
+    assert await preference(story) == {"key": RACK, "value": 2, "best": 2}
+    order = await racks_by_rank(story, bound)
+    assert len(set(order)) == 2
+    assert sum(before != after for before, after in zip(order, order[1:], strict=False)) == 1
+    await story.check_events()
