@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -29,7 +30,8 @@ async def racks_by_rank(story: Story, bound: dict[str, str]) -> list[str]:
 async def preference(story: Story) -> dict[str, Any]:
     """Return what the newest admission records of the preferred levels."""
     event = await story.until_event("GangAdmitted")
-    (wish,) = [wish for wish in event["data"]["wishes"] if wish["kind"] == "preferred"]
+    (group,) = event["data"]["groups"]
+    (wish,) = [wish for wish in group["wishes"] if wish["kind"] == "preferred"]
     (value,) = wish["values"]
     return dict(value)
 
@@ -66,5 +68,5 @@ async def test_a_preferred_rack_that_is_too_small_refuses_nothing(
     assert await preference(story) == {"key": RACK, "value": 2, "best": 2}
     order = await racks_by_rank(story, bound)
     assert len(set(order)) == 2
-    assert sum(before != after for before, after in zip(order, order[1:], strict=False)) == 1
+    assert sum(before != after for before, after in itertools.pairwise(order)) == 1
     await story.check_events()

@@ -322,7 +322,7 @@ def test_the_pod_that_took_the_capacity_of_an_admitted_preemptor_is_named():
     case.ask("mid")
     for name in ("low-0", "low-1"):
         case.cluster.delete_pod(name)
-    case.admit("mid")
+    case.admit("mid")  # on both nodes: n0 alone cannot hold it
     case.cluster.delete_pod("vip")
     case.cluster.add(
         a_pod("beside", node="n0", requests=ONE, priority=100),
