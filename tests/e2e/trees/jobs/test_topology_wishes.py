@@ -32,8 +32,7 @@ async def preference(story: Story) -> dict[str, Any]:
     event = await story.until_event("GangAdmitted")
     (group,) = event["data"]["groups"]
     (wish,) = [wish for wish in group["wishes"] if wish["kind"] == "preferred"]
-    (value,) = wish["values"]
-    return dict(value)
+    return {name: wish[name] for name in ("key", "value", "best")}
 
 
 async def test_a_preferred_rack_takes_the_whole_job(
