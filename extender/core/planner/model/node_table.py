@@ -80,6 +80,7 @@ class NodeTable:
         self._labels: dict[str, tuple[Ints, list[str]]] = {}
         self._levels: dict[tuple[str, ...], Level] = {}
         self._ups: dict[tuple[tuple[str, ...], tuple[str, ...]], Ints] = {}
+        self._own: dict[str, tuple[Ints, int]] = {}
         self._outer: dict[tuple[str, str], Ints | None] = {}
         self._taints: tuple[Ints, list[tuple[Taint, ...]]] | None = None
         self._cordoned: Bools | None = None
@@ -100,7 +101,7 @@ class NodeTable:
         fresh = NodeTable(nodes, index=self.index)
         if all(a.labels == b.labels for a, b in pairs):
             fresh._labels, fresh._levels, fresh._ups = self._labels, self._levels, self._ups
-            fresh._outer = self._outer
+            fresh._own, fresh._outer = self._own, self._outer
         if all(a.taints == b.taints for a, b in pairs):
             fresh._taints = self._taints
         if all(a.unschedulable == b.unschedulable for a, b in pairs):
@@ -151,9 +152,16 @@ class NodeTable:
 
     def own_domains(self, key: str) -> tuple[Ints, int]:
         """Return the domain of one key per node, and from which number on they are single nodes without the label."""
+        if key not in self._own:
+            codes, values = self.label(key)
+            alone = len(values) + np.arange(self.size, dtype=np.int64)
+            self._own[key] = (np.where(codes >= 0, codes, alone), len(values))
+        return self._own[key]
+
+    def divides(self, key: str) -> bool:
+        """Return whether some nodes have the same value of a key."""
         codes, values = self.label(key)
-        alone = len(values) + np.arange(self.size, dtype=np.int64)
-        return np.where(codes >= 0, codes, alone), len(values)
+        return int((codes >= 0).sum()) > len(values)
 
     def outer_domains(self, key: str, wider: str) -> Ints | None:
         """Return for each domain of one key (`own_domains`) that of a wider key which contains it; None: some are in several."""

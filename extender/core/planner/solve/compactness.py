@@ -201,11 +201,8 @@ class Compactness:
             keys = (*(key for key in inner if key not in keys), *keys)
         if keys not in self._domains:
             table = self._problem.node_table
-            levels = [(key, table.own_domains(key)[0]) for key in reversed(keys)]
             self._domains[keys] = [
-                (key, domain)
-                for key, domain in levels
-                if len(domain) and int(np.bincount(domain).max()) > 1
+                (key, table.own_domains(key)[0]) for key in reversed(keys) if table.divides(key)
             ]
         return self._domains[keys]
 

@@ -95,7 +95,9 @@ class FreeCounts:
     def _counted(self, kind: int) -> Ints:
         start, self._read[kind] = self._read.get(kind, 0), len(self._touched)
         fit = self._fit.get(kind)
-        if fit is None:
+        if fit is None and kind != ANY_KIND and not self._touched:
+            fit = self._fit[kind] = self._problem.counts[kind].copy()  # nothing is placed yet
+        elif fit is None:
             fit = self._fit[kind] = self._count(kind, np.arange(self._problem.node_table.size))
         elif kind != ANY_KIND and start < len(self._touched):
             nodes = np.unique(np.concatenate(self._touched[start:]))
