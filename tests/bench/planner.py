@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import Plan, PlanGroup, PlanMember, PlanNode, PlanRequest
@@ -59,15 +61,27 @@ def composite(name: str, *children: PlanGroup, minimum: int = 0, topo=()) -> Pla
 
 
 def measured(
-    what: str, root: PlanGroup, nodes, *, rounds: int, explain: bool = True, target: str = ""
+    what: str,
+    root: PlanGroup,
+    nodes,
+    *,
+    rounds: int,
+    explain: bool = True,
+    target: str = "",
+    plain: PlanGroup | None = None,
 ) -> Figure:
+    """Measure a tree with a fleet that is kept, beside one that is made anew; or beside `plain`, the same tree without wishes."""
     request = PlanRequest(root=root, nodes=nodes, shapes=SHAPES, explain=explain)
     fleet = NodeTable(nodes)
-    times: dict[str, list[float]] = {"cold": [], "kept": []}
+    baseline = request if plain is None else msgspec.structs.replace(request, root=plain)
+    times: dict[str, list[float]] = {"baseline": [], "kept": []}
     for _ in range(rounds):
-        for kind, given in (("cold", None), ("kept", fleet)):
+        for kind, asked, given in (
+            ("baseline", baseline, fleet if plain else None),
+            ("kept", request, fleet),
+        ):
             start = time.perf_counter()
-            verdict = plan(request, node_table=given)
+            verdict = plan(asked, node_table=given)
             times[kind].append((time.perf_counter() - start) * 1e3)
     result = f"{len(verdict.assignments)} pods" if isinstance(verdict, Plan) else verdict.outcome
     return Figure(
@@ -76,8 +90,8 @@ def measured(
         unit="ms",
         better="lower",
         values=tuple(times["kept"]),
-        baseline_name="fleet made anew",
-        baseline=tuple(times["cold"]),
+        baseline_name="without wishes" if plain else "fleet made anew",
+        baseline=tuple(times["baseline"]),
         target=target,
         note=f"{result}, {verdict.search.nodes} search nodes",
     )
@@ -87,6 +101,12 @@ def _scarce(number: int) -> int:
     """Return the free GPUs of a node: one in twelve has four or more, the others hardly any."""
     chance = number * 7919 % 1200
     return 4 + chance % 5 if chance < 100 else chance % 5 // 3
+
+
+def wishing(root: PlanGroup, *preferred: str) -> PlanGroup:
+    """Return a tree of which each leaf has preferred keys, narrowest first."""
+    leaves = tuple(msgspec.structs.replace(g, preferred=preferred) for g in root.groups)
+    return msgspec.structs.replace(root, groups=leaves)
 
 
 def run(scale: Scale) -> list[Figure]:
@@ -119,6 +139,9 @@ def run(scale: Scale) -> list[Figure]:
             for j in range(8)
         ),
         topo=zone,
+    )
+    uneven = composite(
+        "root", leaf("a", per_rack // 2), leaf("b", per_rack, shape=1), leaf("c", per_rack * 2)
     )
     two_big = composite("root", leaf("p", half), leaf("d", half, shape=1))
     return [
@@ -166,6 +189,14 @@ def run(scale: Scale) -> list[Figure]:
         ),
         measured(
             "20 composites x 2 leaves, lived in", composite("root", *pairs), lived, rounds=few
+        ),
+        measured(
+            "3 leaves prefer one rack, then one zone, lived in",
+            wishing(uneven, "rack", "zone"),
+            lived,
+            rounds=many,
+            target="2 x",
+            plain=uneven,
         ),
         measured(
             f"{size // 5} leaves x 4 pods in racks", composite("root", *leaves), full, rounds=1
