@@ -69,3 +69,30 @@ async def test_a_preferred_rack_that_is_too_small_refuses_nothing(
     assert len(set(order)) == 2
     assert sum(before != after for before, after in itertools.pairwise(order)) == 1
     await story.check_events()
+
+
+async def test_an_exclusive_rack_is_shared_with_no_other_job(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """Each of two Jobs has a rack alone though one holds both; the third waits with their names, and gets the rack of one that ends."""
+    await story.create(*racks("r0", "r1"))
+    for name in ("a", "b"):
+        await story.api.create(a_job(name, 2, exclusive=f"leaf={RACK}"))
+    first = await story.until_bound(2, "a-")
+    second = await story.until_bound(2, "b-")
+    of_first, of_second = (
+        {node.partition("-")[0] for node in bound.values()} for bound in (first, second)
+    )
+    assert sorted([*of_first, *of_second]) == ["r0", "r1"]
+
+    await story.api.create(a_job("late", 2, exclusive=f"leaf={RACK}"))
+    refused = await story.until_event("GangUnschedulable", outcome="impossible")
+    assert f"2 of 2 domains of {RACK} are taken (r0, r1); free: none" in " ".join(
+        refused["data"]["reasons"]
+    )
+    await story.api.delete(
+        "/apis/batch/v1/namespaces/default/jobs/a", {"propagationPolicy": "Background"}
+    )
+    third = await story.until_bound(2, "late-")
+    assert {node.partition("-")[0] for node in third.values()} == of_first
+    await story.check_events()
