@@ -220,8 +220,11 @@ class ExtenderService:
         """Answer /prioritize; an empty list means no preference (not ready, or no topology in use)."""
         if not self.ready():
             return ()
-        current = self._cluster.view().pods.get(pod.uid, pod)
-        return decide_prioritize(self._leader.committed, current, offered, self._recent_scores)
+        view = self._cluster.view()
+        current = view.pods.get(pod.uid, pod)
+        return decide_prioritize(
+            view, self._leader.committed, current, offered, self._recent_scores
+        )
 
     def _recent_scores(self) -> Mapping[NodeName, int]:
         now_ms = self._clock.monotonic_ms()

@@ -38,6 +38,7 @@ from extender.core.planner.plan_types import COMPLETE, EVICTING, GIVEN, TERMINAT
 FilterOutcome = Literal["redeemed", "not-offered", "held-back", "refused", "passed", "protected"]
 COMMITTED_LAST = "volumes and claims are committed when the rest of the gang has reached its nodes"
 SCORE_MAX = 10  # MaxExtenderPriority of kube-scheduler
+PRIORITY_LOWEST = -(2**31)  # below that of any pod
 NAMED_MAX = 64  # nodes in an answer to prioritize; each costs kube-scheduler some microseconds
 
 
@@ -279,6 +280,7 @@ def free_beside_held(
 
 
 def decide_prioritize(
+    view: ClusterView,
     state: ReservationState,
     pod: Pod,
     offered: Sequence[NodeName],
@@ -287,12 +289,14 @@ def decide_prioritize(
     """Return the best of the offered nodes, with the amount by which they score above the others, at most 10.
 
     A member gets its reserved node. For any other pod the score of a node is higher, the fewer nodes of its domains
-    are empty, so that the largest free domains stay whole. kube-scheduler adds these scores to its own: an equal
+    are empty, so that the largest free domains stay whole; a node where it would take what is held for a gang of lower
+    priority is the last one. kube-scheduler adds these scores to its own: an equal
     score for all nodes has no effect, and each entry costs time. So the answer has at most `NAMED_MAX` nodes, from
     the best score down, all nodes of one score or none; their scores are the difference to the best score that is
     left out. It is empty where more nodes than that share the best score.
 
     Args:
+        view: The cluster.
         state: The committed state.
         pod: The pod of the call.
         offered: The nodes of the call.
@@ -302,9 +306,16 @@ def decide_prioritize(
     if reservation is not None:
         return ((reservation.node, SCORE_MAX),) if reservation.node in offered else ()
     by_node = scores()
-    if not by_node or not offered:
+    # beside everything that is held, whatever the priority
+    lowest = msgspec.structs.replace(pod, priority=PRIORITY_LOWEST)
+    reserved = {
+        name
+        for name in offered
+        if name in state.claims_on and not fits_beside_held(view, state, name, lowest)
+    }
+    if not (by_node or reserved) or not offered:
         return ()
-    of_offered = [by_node.get(name, SCORE_MAX) for name in offered]
+    of_offered = [-1 if name in reserved else by_node.get(name, SCORE_MAX) for name in offered]
     named, left_out = 0, min(of_offered)
     for score, nodes in sorted(Counter(of_offered).items(), reverse=True):
         named += nodes
@@ -312,7 +323,7 @@ def decide_prioritize(
             left_out = score
             break
     return tuple(
-        (name, score - left_out)
+        (name, min(score - left_out, SCORE_MAX))
         for name, score in zip(offered, of_offered, strict=True)
         if score > left_out
     )

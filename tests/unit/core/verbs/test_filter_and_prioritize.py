@@ -232,8 +232,8 @@ def test_filter_keeps_the_order_and_invents_nothing(offered):
 def test_the_planned_node_wins(cluster, state):
     """A member's node gets the maximum, everything else nothing; where it is not offered no node does."""
     member = cluster.pod("g-1")
-    assert decide_prioritize(state, member, [N0, N1, N2], dict) == ((N1, SCORE_MAX),)
-    assert decide_prioritize(state, member, [N0, N2], dict) == ()
+    assert decide_prioritize(cluster.seen, state, member, [N0, N1, N2], dict) == ((N1, SCORE_MAX),)
+    assert decide_prioritize(cluster.seen, state, member, [N0, N2], dict) == ()
 
 
 def test_large_free_domains_stay_whole():
@@ -243,11 +243,34 @@ def test_large_free_domains_stay_whole():
     )
     names = sorted(cluster.seen.nodes)
     found = domain_scores(cluster.seen, EMPTY, [RACK])
-    scores = dict(decide_prioritize(EMPTY, cluster.pod("alien"), names, lambda: found))
-    assert scores == {"r0-n0": 5, "r0-n1": 5}
-    assert decide_prioritize(EMPTY, cluster.pod("alien"), names[:2], lambda: found) == (), (
-        "all alike"
+    scores = dict(
+        decide_prioritize(cluster.seen, EMPTY, cluster.pod("alien"), names, lambda: found)
     )
+    assert scores == {"r0-n0": 5, "r0-n1": 5}
+    assert (
+        decide_prioritize(cluster.seen, EMPTY, cluster.pod("alien"), names[:2], lambda: found) == ()
+    ), "all alike"
+
+
+@pytest.mark.parametrize("keys", [[RACK], []])
+def test_free_nodes_come_before_reserved_ones(keys):
+    """A pod of higher priority may take what is reserved for a gang; where another node is free it is drawn there."""
+    cluster = FakeCluster(
+        *a_fleet("2 racks x 2 nodes"),
+        *a_gang("g", pods=2, requests={GPU: 8}),
+        a_pod("urgent", requests={GPU: 8}, priority=100),
+        a_pod("small", requests={"cpu": "1"}, priority=100),
+    )
+    reserved = [NodeName("r0-n0"), NodeName("r0-n1")]
+    state = admitted(EMPTY, cluster, "g", dict(zip(("g-0", "g-1"), reserved, strict=True)))
+    names = sorted(cluster.seen.nodes)
+    scores = domain_scores(cluster.seen, state, keys)
+    named = dict(
+        decide_prioritize(cluster.seen, state, cluster.pod("urgent"), names, lambda: scores)
+    )
+    assert named.keys() == set(names) - set(reserved)
+    beside = decide_prioritize(cluster.seen, state, cluster.pod("small"), names, lambda: scores)
+    assert {name for name, _ in beside} == (set(reserved) if keys else set())
 
 
 @given(
@@ -266,7 +289,7 @@ def test_scores_are_integers_from_zero_to_ten(pods, racks, keyed):
     state = admitted(EMPTY, cluster, "g", {"g-0": names[0]})
     offered = [*names, NodeName("unknown")]
     found = domain_scores(cluster.seen, state, [RACK] if keyed else [])
-    scores = decide_prioritize(state, cluster.pod("alien"), offered, lambda: found)
+    scores = decide_prioritize(cluster.seen, state, cluster.pod("alien"), offered, lambda: found)
     assert all(type(score) is int and 0 < score <= SCORE_MAX for _, score in scores)
     whole = {name: found.get(name, SCORE_MAX) for name in offered}
     lowest = min(whole.values())
@@ -280,7 +303,9 @@ def test_few_nodes_are_named_and_always_the_best(of_nodes):
     """Of each score all or none, from the best down, with true distances to the best that is not named."""
     cluster = FakeCluster(a_pod("alien"))
     found = {NodeName(f"n{number}"): score for number, score in enumerate(of_nodes)}
-    named = dict(decide_prioritize(EMPTY, cluster.pod("alien"), list(found), lambda: found))
+    named = dict(
+        decide_prioritize(cluster.seen, EMPTY, cluster.pod("alien"), list(found), lambda: found)
+    )
     assert len(named) <= NAMED_MAX
     unnamed = {name: score for name, score in found.items() if name not in named}
     base = max(unnamed.values())
