@@ -83,21 +83,28 @@ class GroupPods:
         group = problem.groups[self.index]
         per_node = pods_per_node(problem, self.kinds, problem.counts)
         opened = np.unique(level.domain[self.bound_nodes])
-        most = int(level.domain.max(initial=0)) + 1
         start = len(opened) + self.missing
-        best = start + least
-        for nodes in _regions(group, bounds):
-            totals = np.bincount(
-                level.domain[nodes], weights=per_node[nodes], minlength=most
-            ).astype(np.int64)
-            left = least - int(totals[opened].sum())
-            totals[opened] = 0
-            if left > 0:
-                sums = np.cumsum(np.sort(totals)[::-1])
-                best = min(best, start + int(np.searchsorted(sums, left)) + 1)
-            else:
-                best = min(best, start)
-        return max(best, 1)
+        region = (
+            group.level.domain
+        )  # all regions at once: a tree has up to 500 leaves, a level thousands of domains
+        fits = bounds.best[group.index] >= 0
+        nodes = np.flatnonzero((region >= 0) & fits[region])
+        most = int(level.domain.max(initial=0)) + 1
+        pairs, pair = np.unique(region[nodes] * most + level.domain[nodes], return_inverse=True)
+        totals = np.bincount(pair, weights=per_node[nodes]).astype(np.int64)
+        regions, of = np.unique(pairs // most, return_inverse=True)
+        is_open = np.isin(pairs % most, opened)
+        left = np.full(len(regions), least, dtype=np.int64)
+        np.subtract.at(left, of[is_open], totals[is_open])
+        order = np.lexsort((-totals, of))
+        order = order[~is_open[order]]
+        # of each region, the pods that the domains before each one can hold, the largest first
+        sums = np.cumsum(totals[order]) - totals[order]
+        first = np.searchsorted(of[order], np.arange(len(regions)))
+        before = sums - np.append(sums, 0)[first[of[order]]]
+        needed = np.bincount(of[order[before < left[of[order]]]], minlength=len(regions))
+        needed[np.bincount(of[order], weights=totals[order], minlength=len(regions)) < left] = least
+        return max(start + int(needed.min(initial=least)), 1)
 
     def largest(self, problem: PlacementProblem, level: CountedLevel) -> int:
         """Return how many of its pods the best single domain can hold, bound ones counted."""
@@ -113,12 +120,6 @@ class GroupPods:
             minlength=level.labelled,
         ).astype(np.int64)
         return int((np.minimum(totals, self.size) + bound).max())
-
-
-def _regions(group: CompiledGroup, bounds: UpperBounds) -> Iterator[Ints]:
-    """Yield the nodes of each domain that a group can be in."""
-    for domain in np.flatnonzero(bounds.best[group.index] >= 0).tolist():
-        yield group.level.members(domain)
 
 
 @dataclass(slots=True, frozen=True)

@@ -84,7 +84,8 @@ class _PreferredSearch:
 
     def __init__(self, request: PlanRequest, solved: Solved, limit: int | None) -> None:
         part = max(request.budget // BUDGET_PART, 1)
-        self.problem = solved.problem
+        self.problem, self.bounds = solved.problem, solved.bounds
+        self._all_pods = sum(g.size for g in self.problem.groups if g.alive)
         self.solution: Solution = solved.solution or {}
         self.at_least = size(self.solution)
         self.at_once = limit is not None
@@ -212,8 +213,10 @@ class _PreferredSearch:
         count = DomainCount(pods, level, 0)
         value = count.value(self.solution)
         if value > sum(wish.best[position] for wish in wishes):
-            problem = self._tightened(self.tight)
-            bounds = bound_all(problem)
+            problem, bounds = self.problem, self.bounds
+            if self.left > 0:  # else what holds without the limits of earlier groups is enough
+                problem = self._tightened(self.tight)
+                bounds = bound_all(problem)
             for wish in wishes:
                 least = max(self.at_least - self._others(wish), 0)
                 fewest = wish.pods.fewest(problem, bounds, level, least)
@@ -257,7 +260,7 @@ class _PreferredSearch:
 
     def _others(self, wish: _Wish) -> int:
         """Return how many new pods can be placed outside a group at most."""
-        return sum(g.size for g in self.problem.groups if g.alive) - wish.pods.size
+        return self._all_pods - wish.pods.size
 
     # --- placing -----------------------------------------------------------------------------------
 

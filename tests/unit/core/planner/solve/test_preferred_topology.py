@@ -293,3 +293,20 @@ def test_inside_a_preferred_zone_there_are_fewest_racks():
     nodes = [node(f"a{i}", n, rack=f"a{i % 2}", zone="A") for i, n in enumerate((2, 1, 2, 1))]
     asked = request(group("g", 4, preferred=("zone",)), *nodes, levels=("host", "rack", "zone"))
     assert {a.node for a in placed(asked).assignments} == {"a0", "a2"}
+
+
+def test_what_many_leaves_cost_stays_near_the_budget_of_their_wishes():
+    """60 leaves that are no two alike, none of which is on one host: their bounds come without search once the budget is used up."""
+    nodes = [node(f"n{i:03}", 1, rack=f"r{i // 3:02}") for i in range(300)]
+    leaves = [
+        group(f"l{i:02}", 3 + i % 2, minimum=1 + i % 3, preferred=("host", "rack"), bound=(bound,))
+        for i in range(60)
+        for bound in [PlanBound(pod=f"ns/b{i}", uid=PodUid(f"b{i}"), node=NodeName(f"n{i:03}"))]
+    ]
+    budget = 400
+    asked = request(group("t", 0, *leaves), *nodes, budget=budget)
+    answer = plan(asked)
+    assert isinstance(answer, Plan)
+    assert faults(asked, answer) == []
+    assert all(v.best <= v.value for w in answer.wishes for v in w.values)
+    assert answer.search.nodes <= budget + budget // preferred_topology.BUDGET_PART
