@@ -16,7 +16,7 @@ from extender.core.log.events import (
     PreemptionPlanned,
 )
 from tests.support.service.fakes import Stage
-from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
 
@@ -199,3 +199,32 @@ async def test_a_tree_that_the_log_has_is_recorded_at_once_when_it_loses_a_membe
         assert [refused.outcome for refused in stage.event_data(GangUnschedulable)][1:] == [
             "waiting"
         ]
+
+
+async def test_exclusive_gangs_of_one_pass_share_no_domain():
+    """Three gangs, two racks that could hold all of them: the third waits, and after a restart it still does."""
+    nodes = [a_node(f"n{n}", {"net/rack": f"r{n}"}, gpu=8) for n in range(2)]
+    exclusive = {"exclusive": {"key": "net/rack"}}
+    gangs = [
+        item
+        for name in "abc"
+        for item in (
+            a_group(name, gang=2, schedulingConstraints=exclusive),
+            *(a_pod(f"{name}-{n}", name) for n in range(2)),
+        )
+    ]
+    async with Stage(*nodes, *gangs, preemption=False) as stage:
+        await stage.lead()
+        await stage.settled()
+        racks = [set(stage.where(name).values()) for name in "ab"]
+        assert sorted(map(sorted, racks)) == [["n0"], ["n1"]]
+        assert len(stage.event_data(GangUnschedulable)) == 1
+        assert stage.root("c") is None or stage.where("c") == {}
+        await stage.stop_leading()
+        async with Stage(
+            database=stage.database, cluster=stage.cluster, holder="next", preemption=False
+        ) as restarted:
+            await restarted.lead()
+            await restarted.settled()
+            assert [set(restarted.where(name).values()) for name in "ab"] == racks
+            assert restarted.root("c") is None or restarted.where("c") == {}
