@@ -165,6 +165,8 @@ class _PreferredSearch:
         wishes: list[_NearWish] = []
         for group in self.problem.groups:
             for near in group.source.near or ():
+                if near.group not in groups:
+                    continue  # it is left out of this request
                 pair = (group, groups[near.group])
                 left, right = (GroupPods(self.problem, each.index) for each in pair)
                 level = self._level(near.key)
