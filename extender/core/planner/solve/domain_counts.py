@@ -161,6 +161,35 @@ class PairCount:
         sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
         return sizes[0] * sizes[1] - sum(pods * right.get(d, 0) for d, pods in left.items())
 
+    def fewest(self, problem: PlacementProblem, solution: Solution) -> int:
+        """Return a lower bound on the pairs, for placements that have as many pods of each group as this one.
+
+        With t pods of both in each of k domains the pairs together are the sum of (t^2 - d^2) / 4, where d is the difference of
+        the two groups there: no sum of t^2 is above that of the largest domains filled first, and none of d^2 is below D^2 / k.
+        """
+        if any(group.missing for group in self.groups):
+            return 0
+        sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
+        total, difference = sum(sizes), sizes[0] - sizes[1]
+        kinds = sorted({kind for group in self.groups for kind in group.kinds})
+        room = np.bincount(
+            self.level.domain, weights=pods_per_node(problem, kinds, problem.counts)
+        ).astype(np.int64)
+        for group in self.groups:
+            np.add.at(room, self.level.domain[group.bound_nodes], 1)
+        room = np.sort(np.minimum(room[room > 0], total))[::-1]
+        together = 0
+        for used in range(1, min(len(room), total) + 1):
+            spare = np.cumsum(room[:used] - 1)  # beside one pod in each
+            if spare[-1] < total - used:
+                continue
+            pods = np.diff(np.minimum(spare, total - used), prepend=0) + 1
+            squares = int((pods * pods).sum())
+            if squares <= 4 * together:
+                break  # more domains have less
+            together = max(together, (squares * used - difference**2) // (4 * used))
+        return sizes[0] * sizes[1] - together
+
 
 TopologyCount: TypeAlias = "DomainCount | PairCount"
 

@@ -317,9 +317,11 @@ class _PreferredSearch:
             if held is None or self._inside(level, self._level(held)):
                 self._attempt(self.tight | {above: level.key}, complete=False)
         value = wish.count.value(self.solution)
+        if value > wish.best and self.at_least == self._most():  # so all placements have these pods
+            wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution))
+        if value > wish.best and self.at_once:
+            raise NotAtOnce
         if value > wish.best and self.left > 0:
-            if self.at_once:
-                raise NotAtOnce
             count = replace(wish.count, most=value)
             problem = self._tightened(self.tight)
             result = solve_counts(
@@ -340,7 +342,11 @@ class _PreferredSearch:
 
     def _others(self, wish: _Wish) -> int:
         """Return how many new pods can be placed outside a group at most."""
-        return sum(g.size for g in self.problem.groups if g.alive) - wish.pods.size
+        return self._most() - wish.pods.size
+
+    def _most(self) -> int:
+        """Return how many new pods there are."""
+        return sum(g.size for g in self.problem.groups if g.alive)
 
     # --- placing -----------------------------------------------------------------------------------
 
