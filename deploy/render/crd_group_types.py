@@ -188,14 +188,7 @@ class Near(Struct):
 class Constraints(Struct):
     """Constraints on the nodes of the whole group; `preferred` and `near` are wishes, which refuse no placement."""
 
-    RULES: ClassVar = (
-        no_repetition("preferred"),
-        Rule(
-            "!has(self.near) || self.near.all(entry, self.near.exists_one(other, "
-            "other.group == entry.group && other.key == entry.key))",
-            "near has a group and key twice; name each pair once",
-        ),
-    )
+    RULES: ClassVar = (no_repetition("preferred"),)
     topology: (
         Annotated[
             list[TopologyConstraint],
@@ -208,7 +201,14 @@ class Constraints(Struct):
     near: (
         Annotated[
             list[Near],
-            Meta(max_length=NEAR_MAX, extra_json_schema={"x-kubernetes-list-type": "atomic"}),
+            Meta(
+                max_length=NEAR_MAX,
+                # each pair once; a rule in CEL would be above the cost that an API server allows below three lists of templates
+                extra_json_schema={
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["group", "key"],
+                },
+            ),
         ]
         | UnsetType
     ) = UNSET

@@ -327,7 +327,7 @@ BAD = {
     ),
     "a group near another one twice": (
         a_group(schedulingConstraints={"near": [{"group": "b", "key": "net/rack"}] * 2}),
-        "near has a group and key twice",
+        "near[1]: Duplicate value",
     ),
     "too many groups to be near to": (
         a_group(schedulingConstraints={"near": [{"group": g, "key": "k"} for g in "abcde"]}),
