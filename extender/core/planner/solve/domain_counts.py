@@ -172,15 +172,15 @@ class PairCount:
         sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
         total, difference = sum(sizes), sizes[0] - sizes[1]
         kinds = sorted({kind for group in self.groups for kind in group.kinds})
-        room = np.bincount(
+        capacity = np.bincount(
             self.level.domain, weights=pods_per_node(problem, kinds, problem.counts)
         ).astype(np.int64)
         for group in self.groups:
-            np.add.at(room, self.level.domain[group.bound_nodes], 1)
-        room = np.sort(np.minimum(room[room > 0], total))[::-1]
+            np.add.at(capacity, self.level.domain[group.bound_nodes], 1)
+        capacity = np.sort(np.minimum(capacity[capacity > 0], total))[::-1]
         together = 0
-        for used in range(1, min(len(room), total) + 1):
-            spare = np.cumsum(room[:used] - 1)  # beside one pod in each
+        for used in range(1, min(len(capacity), total) + 1):
+            spare = np.cumsum(capacity[:used] - 1)  # beside one pod in each
             if spare[-1] < total - used:
                 continue
             pods = np.diff(np.minimum(spare, total - used), prepend=0) + 1
