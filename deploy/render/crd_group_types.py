@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from extender.core.model.pod_groups import CHILDREN_MAX, PREFERRED_MAX, ExclusiveScope
+from extender.core.model.pod_groups import CHILDREN_MAX, NEAR_MAX, PREFERRED_MAX, ExclusiveScope
 
 LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -175,8 +175,18 @@ class Exclusive(Struct):
     ) = UNSET
 
 
+class Near(Struct):
+    """As few pairs of pods as possible, one of each group, in different values of a node label."""
+
+    group: Annotated[
+        Subdomain,
+        Meta(description="Name of a group of the same tree, neither above nor below this one."),
+    ]
+    key: TopologyKey
+
+
 class Constraints(Struct):
-    """Constraints on the nodes of the whole group; `preferred` are wishes, which refuse no placement."""
+    """Constraints on the nodes of the whole group; `preferred` and `near` are wishes, which refuse no placement."""
 
     RULES: ClassVar = (no_repetition("preferred"),)
     topology: (
@@ -188,6 +198,20 @@ class Constraints(Struct):
     ) = UNSET
     preferred: PreferredKeys | UnsetType = UNSET
     exclusive: Exclusive | UnsetType = UNSET
+    near: (
+        Annotated[
+            list[Near],
+            Meta(
+                max_length=NEAR_MAX,
+                # each pair once; a rule in CEL would be above the cost that an API server allows below three lists of templates
+                extra_json_schema={
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["group", "key"],
+                },
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class Disruption(Struct):

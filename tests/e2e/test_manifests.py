@@ -325,6 +325,18 @@ BAD = {
         a_group(schedulingConstraints={"preferred": ["net/rack/"]}),
         "preferred[0]",
     ),
+    "a group near another one twice": (
+        a_group(schedulingConstraints={"near": [{"group": "b", "key": "net/rack"}] * 2}),
+        "near[1]: Duplicate value",
+    ),
+    "too many groups to be near to": (
+        a_group(schedulingConstraints={"near": [{"group": g, "key": "k"} for g in "abcde"]}),
+        "must have at most 4 items",
+    ),
+    "a group to be near to without a key": (
+        a_group(schedulingConstraints={"near": [{"group": "b"}]}),
+        "near[0].key",
+    ),
     "an exclusive domain without a key": (
         a_group(schedulingConstraints={"exclusive": {"scope": "Cluster"}}),
         "exclusive.key",

@@ -16,7 +16,7 @@ from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
 from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.errors import BadQuantity, several
 from extender.core.model.message_formatting import did_you_mean
-from extender.core.model.pod_groups import PREFERRED_MAX
+from extender.core.model.pod_groups import NEAR_MAX, PREFERRED_MAX
 from extender.core.model.quantities import NANO, nanos
 
 TEMPLATES_MAX: Final = 8
@@ -126,12 +126,15 @@ def _keys(spec: Templated) -> Iterator[str]:
     yield from constraints.preferred
     if constraints.exclusive is not None:
         yield constraints.exclusive.key
+    yield from (near.key for near in constraints.near)
 
 
 def _field_of(spec: Templated, key: str) -> str:
     constraints = spec.scheduling_constraints
     if constraints.exclusive is not None and key == constraints.exclusive.key:
         return "exclusive.key"
+    if key in [near.key for near in constraints.near]:
+        return "near.key"
     return "preferred" if key in constraints.preferred else "topology"
 
 
@@ -147,6 +150,11 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
     for n, key in enumerate(constraints.preferred):
         if key in constraints.preferred[:n]:
             yield f'{preferred}: "{key}" is there twice; name each key once, the narrowest first'
+    near = f"{path}.schedulingConstraints.near"
+    yield from _too_many(near, constraints.near, NEAR_MAX)
+    for n, entry in enumerate(constraints.near):
+        if entry in constraints.near[:n]:
+            yield f"{near}[{n}]: group {entry.group} and key {entry.key} are there twice; name each pair once"
     yield from _too_many(f"{path}.resourceClaims", spec.resource_claims, CLAIMS_MAX)
     yield from _references(path, spec.resource_claims)
     if composite and spec.resource_claims:
@@ -359,6 +367,10 @@ def _workload(workload: api.Workload) -> Iterator[str]:
         if exclusive is not None and workload.api_version.startswith(f"{BUILTIN}/"):
             text = f"only templates of gang-extender.dev have it; found key {exclusive.key}"
             yield f"{path}.schedulingConstraints.exclusive: {text}"
+        near = template.scheduling_constraints.near
+        if near and workload.api_version.startswith(f"{BUILTIN}/"):
+            text = f"only templates of gang-extender.dev have it; found group {near[0].group}"
+            yield f"{path}.schedulingConstraints.near: {text}"
         for key in _keys(template):
             if not _LABEL_KEY.fullmatch(key):
                 field = _field_of(template, key)

@@ -29,6 +29,7 @@ from extender.core.model.pod_groups import (
     ExclusiveDomain,
     Group,
     Mode,
+    NearGroup,
     Source,
     composite_key,
     leaf_key,
@@ -93,7 +94,8 @@ def _has(group: api.Group, parent: str, name: str) -> bool:
         "schedulingConstraints": constraints.topology
         or constraints.topology_constraints
         or constraints.preferred
-        or constraints.exclusive,
+        or constraints.exclusive
+        or constraints.near,
     }
     return bool(values[name])
 
@@ -389,6 +391,7 @@ def group_of(group: api.Group, priorities: Priorities) -> Group:
         topology=_topology(group),
         preferred=_preferred(group),
         exclusive=_exclusive(group),
+        near=_near(group),
         disruption_mode=_mode(group),
         priority=priority.value,
         priority_class=priority.class_name,
@@ -536,6 +539,28 @@ def _exclusive(group: api.Group) -> ExclusiveDomain | None:
     if not entry.key:
         raise bad(group, f"{field}.key", "is empty; name the key of a node label, such as net/rack")
     return ExclusiveDomain(entry.key, entry.scope, entry.resource)
+
+
+def _near(group: api.Group) -> tuple[NearGroup, ...]:
+    """Return the groups that a group shall be near to; only our kinds have them."""
+    entries = group.spec.scheduling_constraints.near
+    field = "spec.schedulingConstraints.near"
+    if entries and source_of(group) == "builtin":
+        names = ", ".join(entry.group for entry in entries)
+        raise bad(group, field, f"only groups of {OUR_GROUP} have it; found {names}")
+    for n, entry in enumerate(entries):
+        if not entry.group:
+            raise bad(group, f"{field}[{n}].group", "is empty; name another group of the tree")
+        if not entry.key:
+            text = "is empty; name the key of a node label, such as net/block"
+            raise bad(group, f"{field}[{n}].key", text)
+        if entry.group == group.metadata.name:
+            raise bad(
+                group,
+                f"{field}[{n}].group",
+                f"{entry.group} is itself; name another group of the tree",
+            )
+    return tuple(dict.fromkeys(NearGroup(entry.group, entry.key) for entry in entries))
 
 
 def _mode(group: api.Group) -> Mode:

@@ -50,6 +50,13 @@ class ExclusiveEntry(Part, frozen=True, kw_only=True):
     resource: str = ""
 
 
+class NearEntry(Part, frozen=True, kw_only=True):
+    """Another group of the tree, and the node label of which both should have the same domain."""
+
+    group: str = ""
+    key: str = ""
+
+
 class SchedulingConstraints(Part, frozen=True, kw_only=True):
     """The topology levels of which a group must, or should, be within one domain."""
 
@@ -57,6 +64,7 @@ class SchedulingConstraints(Part, frozen=True, kw_only=True):
     topology_constraints: tuple[TopologyEntry, ...] = ()  # an old spelling (X1)
     preferred: tuple[str, ...] = ()  # narrowest first; of our kinds alone
     exclusive: ExclusiveEntry | None = None  # of our kinds alone
+    near: tuple[NearEntry, ...] = ()  # of our kinds alone
 
 
 class DisruptionMode(Part, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from extender.core.admit.exclusive_domains import (
     closed_domains,
@@ -33,6 +33,7 @@ from extender.core.planner.plan_types import (
     PlanBound,
     PlanGroup,
     PlanMember,
+    PlanNear,
     PlanRequest,
 )
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_INDEX
@@ -315,6 +316,7 @@ def _plan_group(
         topology=group.topology,
         exclusive=plan_exclusive(group),
         preferred=group.preferred or UNSET,
+        near=_plan_near(tree, group),
         members=tuple(members),
         bound=tuple(bound),
         groups=tuple(
@@ -323,6 +325,12 @@ def _plan_group(
         ),
         disruption_mode=group.disruption_mode,
     )
+
+
+def _plan_near(tree: Tree, group: Group) -> tuple[PlanNear, ...] | UnsetType:
+    """Return the wishes to be near groups that the tree has."""
+    pairs = [(tree.partner(group, near), near.key) for near in group.near]
+    return tuple(PlanNear(group=g.key, key=key) for g, key in pairs if g is not None) or UNSET
 
 
 def _ranks(pods: Sequence[Pod]) -> Mapping[PodUid, int]:

@@ -160,6 +160,7 @@ def collect_warnings(
     for group in tree.groups:  # parents come before their children
         wider = above.get(group.key, ())
         warnings = [*group.warnings, *_only_child(tree, group), *_keys(group, wider, labels)]
+        warnings += _nearness(tree, group, labels)
         if group.key in basic:
             warnings.append(basic[group.key])
         if group.basic and group.disruption_mode == "all":
@@ -229,6 +230,17 @@ def _preferred_keys(group: Group, above: tuple[str, ...], labels: NodeLabels) ->
             later = (k for k in group.preferred[position + 1 :] if labels.is_wider(key, k))
             if narrow := next(later, ""):
                 yield f"{group.key}: {name} is wider than {narrow}, which is named after it; name the narrowest first (W2)"
+
+
+def _nearness(tree: Tree, group: Group, labels: NodeLabels) -> Iterable[str]:
+    for near in group.near:
+        if tree.partner(group, near) is None:
+            yield (
+                f"{group.key}: near {near.group}: the tree has no such group that is neither above nor below this one, so it asks "
+                f"for nothing; name one by its metadata.name, or leave it out (W5)"
+            )
+        elif not labels.has(near.key):
+            yield f"{group.key}: {labels.absent(near.key)}"
 
 
 def _pairs(

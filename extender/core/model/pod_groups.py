@@ -25,6 +25,7 @@ CHILDREN_MAX = (
     512  # groups under one parent (B16), by default; always of trees that are made from workloads
 )
 PREFERRED_MAX = 4  # preferred topology keys of a group
+NEAR_MAX = 4  # entries of `near` of a group
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
 # Rules whose breach is that of a chain of parents, which belongs to no tree.
@@ -49,6 +50,13 @@ class ExclusiveDomain(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
     )
 
 
+class NearGroup(msgspec.Struct, frozen=True, gc=False):
+    """A wish: as few pairs of pods as possible, one of a group and one of this one, in different domains of a key."""
+
+    group: str  # name of a group of the same tree
+    key: str
+
+
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PodGroup or CompositePodGroup as its API server stores it."""
 
@@ -63,6 +71,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topology: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()  # topology keys, narrowest first: a wish
     exclusive: ExclusiveDomain | None = None
+    near: tuple[NearGroup, ...] = ()  # a wish
     disruption_mode: Mode = "single"
     priority: int = 0
     priority_class: str = ""
@@ -85,7 +94,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def topology_keys(self) -> tuple[str, ...]:
         """Return the topology keys that it has a constraint or a wish about."""
-        return (*self.domain_keys, *self.preferred)
+        return (*self.domain_keys, *self.preferred, *(near.key for near in self.near))
 
     @property
     def domain_keys(self) -> tuple[str, ...]:
@@ -120,6 +129,22 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     children: Mapping[GroupKey, tuple[Group, ...]]
     members: Mapping[GroupKey, tuple[Pod, ...]]  # leaf -> pods that name it, by priority then age
     problems: tuple[TreeProblem, ...] = ()
+
+    def partner(self, group: Group, near: NearGroup) -> Group | None:
+        """Return the group that another one shall be near to; None: the tree has none of the name outside of its line of parents."""
+        groups = [each for each in self.groups if each.key.name == near.group]
+        line = {*self._line(group)}
+        return next(
+            (g for g in groups if g.key not in line and group.key not in self._line(g)), None
+        )
+
+    def _line(self, group: Group) -> Iterator[GroupKey]:
+        """Yield a group and those above it."""
+        parents = {child.key: parent for parent, some in self.children.items() for child in some}
+        key: GroupKey | None = group.key
+        while key is not None:
+            yield key
+            key = parents.get(key)
 
     @property
     def has_members(self) -> bool:

@@ -1,4 +1,4 @@
-"""Checks what a plan claims about preferred topology, against every placement of as many pods.
+"""Checks what a plan claims about preferred topology and nearness, against every placement of as many pods.
 
 Imports nothing of the planner but its types. Exponential: some 6 pods on 6 nodes. Requests without rules between pods, ports,
 claims and node rejections; pods of one leaf and shape are interchangeable.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from extender.core.planner.plan_types import Plan, PlanGroup, PlanRequest
+from extender.core.planner.plan_types import Plan, PlanGroup, PlanNear, PlanRequest
 from tests.support.planning.plan_checker import _holds, _leaves, _walk
 from tests.support.planning.static_filters_checker import passes
 
@@ -40,7 +40,24 @@ def wish_faults(request: PlanRequest, plan: Plan) -> list[str]:
             bad.append(f"{group.key}: {outcome.pods} pods")
         if any(v.best > v.value for v in outcome.values):
             bad.append(f"{group.key}: better than the best")
+    bad += _near_faults(request, plan, seats)
     return bad or _not_best(request, plan, seats)
+
+
+def _near_faults(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
+    """Return what is wrong about the values of nearness: one outcome for each wish of which both groups have pods."""
+    got = [
+        (w.group, w.partner, v.key, v.value, v.best <= v.value)
+        for w in plan.wishes
+        if w.kind == "near"
+        for v in w.values
+    ]
+    real = [
+        (group.key, near.group, near.key, apart(request, group, partner, seats, near.key), True)
+        for group, partner, near in nearness(request)
+        if _pods(request, group, seats, near.key) and _pods(request, partner, seats, near.key)
+    ]
+    return [] if Counter(got) == Counter(real) else [f"near {got}, not {real}"]
 
 
 def _not_best(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
@@ -48,7 +65,9 @@ def _not_best(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
     rivals = list(placements(request, len(plan.assignments)))
     if seats not in rivals:
         return ["the plan is no legal placement"]
-    best = {(w.group, v.key): v.best for w in plan.wishes for v in w.values}
+    best = {
+        (w.group, v.key): v.best for w in plan.wishes if w.kind == "preferred" for v in w.values
+    }
     for unit in units(request):
         keys = unit[0].preferred
 
@@ -83,7 +102,65 @@ def _not_best(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
             rivals = [rival for rival in rivals if criterion(rival) == mine]
         if not proved:
             return []
+    near_best = {
+        (w.group, w.partner, v.key): v.best
+        for w in plan.wishes
+        if w.kind == "near"
+        for v in w.values
+    }
+    for group, partner, near in nearness(request):
+        mine = apart(request, group, partner, seats, near.key)
+        optimum = min(apart(request, group, partner, rival, near.key) for rival in rivals)
+        claimed = near_best.get((group.key, near.group, near.key), 0)
+        if claimed > optimum or (optimum < mine and claimed == mine):
+            return [f"near {group.key.name} {near}: {mine}, possible {optimum}, claimed {claimed}"]
+        if optimum < mine:
+            return []
+        rivals = [r for r in rivals if apart(request, group, partner, r, near.key) == mine]
     return []
+
+
+def nearness(request: PlanRequest) -> list[tuple[PlanGroup, PlanGroup, PlanNear]]:
+    """Return each wish to be near with both groups, by depth and stored order."""
+    rows: list[tuple[int, PlanGroup]] = []
+
+    def walk(group: PlanGroup, depth: int) -> None:
+        rows.append((depth, group))
+        for child in group.groups:
+            walk(child, depth + 1)
+
+    walk(request.root, 0)
+    groups = {group.key: group for _, group in rows}
+    return [
+        (group, groups[near.group], near)
+        for depth in range(len(rows))
+        for d, group in rows
+        if d == depth
+        for near in group.near or ()
+    ]
+
+
+def _pods(request: PlanRequest, group: PlanGroup, seats: Seats, key: str) -> list[object]:
+    """Return for each pod of a group the domain it is in: a value, or the node without the label; of nodes outside, None."""
+    index = {node.name: i for i, node in enumerate(request.nodes)}
+    nodes = [index.get(b.node) for leaf in _leaves(group) for b in leaf.bound]
+    keys = {leaf.key for leaf in _leaves(group)}
+    nodes += [n for (leaf, n), pods in seats.items() if leaf in keys for _ in range(pods)]
+    return [
+        None if n is None else ("value", request.nodes[n].labels[key]) if key in request.nodes[n].labels else n
+        for n in nodes
+    ]  # fmt: skip
+
+
+def apart(
+    request: PlanRequest, group: PlanGroup, partner: PlanGroup, seats: Seats, key: str
+) -> int:
+    """Return the pairs of pods, one of each group, in different domains."""
+    return sum(
+        a is None or a != b
+        for a in _pods(request, group, seats, key)
+        for b in _pods(request, partner, seats, key)
+    )
 
 
 def units(request: PlanRequest) -> list[list[PlanGroup]]:
@@ -97,6 +174,7 @@ def units(request: PlanRequest) -> list[list[PlanGroup]]:
 
     walk(request.root, 0, None)
     units: list[tuple[object, list[PlanGroup]]] = []
+    near = {each.key for a, b, _ in nearness(request) for each in (a, b)}
     for depth in range(max(d for d, _, _ in rows) + 1):
         for d, parent, group in rows:
             if d != depth or group.preferred is UNSET:
@@ -106,11 +184,11 @@ def units(request: PlanRequest) -> list[list[PlanGroup]]:
                 tuple(sorted(Counter(m.shape for m in group.members).items())),
                 parent and group.key.name in (parent.required or ()),
             )  # fmt: skip
+            alone = group.key.kind != "PodGroup" or bool(group.bound) or group.key in near
             unit = next((u for key, u in units if key == alike), None)
-            if unit is not None and group.key.kind == "PodGroup" and not group.bound:
+            if unit is not None and not alone:
                 unit.append(group)
             else:
-                alone = group.key.kind != "PodGroup" or bool(group.bound)
                 units.append((group.key if alone else alike, [group]))
     return [unit for _, unit in units]
 

@@ -1,4 +1,6 @@
-"""In how many domains of a topology key a group is: the value of a placement, a lower bound, and the complete search for fewer.
+"""In how many domains of a topology key a group is, and how many pairs of pods of two groups are in different ones.
+
+Of both: the value of a placement, a lower bound, and the complete search for fewer.
 
 A node without the label is a domain of its own, and a group with a pod there is never whole: it counts as in two domains at
 least. A group without pods counts as in one.
@@ -6,9 +8,10 @@ least. A group without pods counts as in one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -67,6 +70,13 @@ class GroupPods:
             for nodes in solution.get(leaf, {}).values():
                 for node, amount in nodes.items():
                     pods[node] = pods.get(node, 0) + amount
+        return pods
+
+    def per_domain(self, solution: Solution, level: CountedLevel) -> Counter[int]:
+        """Return the pods per domain of a level, bound ones counted."""
+        pods = Counter(level.domain[self.bound_nodes].tolist())
+        for node, amount in self.placed(solution).items():
+            pods[int(level.domain[node])] += amount
         return pods
 
     def domains(self, solution: Solution, level: CountedLevel) -> int:
@@ -135,6 +145,56 @@ class DomainCount:
         return sum(group.domains(solution, self.level) for group in self.groups)
 
 
+@dataclass(slots=True, frozen=True)
+class PairCount:
+    """The pairs of pods, one of each of two groups, in different domains of a level; `most` is a limit that placements keep.
+
+    A node outside the cluster is in no domain: its pods are apart from all others.
+    """
+
+    groups: tuple[GroupPods, GroupPods]
+    level: CountedLevel
+    most: int
+
+    def value(self, solution: Solution) -> int:
+        """Return the pairs for a placement."""
+        left, right = (group.per_domain(solution, self.level) for group in self.groups)
+        sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
+        return sizes[0] * sizes[1] - sum(pods * right.get(d, 0) for d, pods in left.items())
+
+    def fewest(self, problem: PlacementProblem, solution: Solution) -> int:
+        """Return a lower bound on the pairs, for placements that have as many pods of each group as this one.
+
+        With t pods of both in each of k domains the pairs together are the sum of (t^2 - d^2) / 4, where d is the difference of
+        the two groups there: no sum of t^2 is above that of the largest domains filled first, and none of d^2 is below D^2 / k.
+        """
+        if any(group.missing for group in self.groups):
+            return 0
+        sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
+        total, difference = sum(sizes), sizes[0] - sizes[1]
+        kinds = sorted({kind for group in self.groups for kind in group.kinds})
+        capacity = np.bincount(
+            self.level.domain, weights=pods_per_node(problem, kinds, problem.counts)
+        ).astype(np.int64)
+        for group in self.groups:
+            np.add.at(capacity, self.level.domain[group.bound_nodes], 1)
+        capacity = np.sort(np.minimum(capacity[capacity > 0], total))[::-1]
+        together = 0
+        for used in range(1, min(len(capacity), total) + 1):
+            spare = np.cumsum(capacity[:used] - 1)  # beside one pod in each
+            if spare[-1] < total - used:
+                continue
+            pods = np.diff(np.minimum(spare, total - used), prepend=0) + 1
+            squares = int((pods * pods).sum())
+            if squares <= 4 * together:
+                break  # more domains have less
+            together = max(together, (squares * used - difference**2) // (4 * used))
+        return sizes[0] * sizes[1] - together
+
+
+TopologyCount: TypeAlias = "DomainCount | PairCount"
+
+
 @dataclass(slots=True)
 class CountResult:
     """The result of the complete search, with a proved lower bound on the count that it minimises."""
@@ -148,7 +208,7 @@ class CountResult:
 def solve_counts(
     problem: PlacementProblem,
     bounds: UpperBounds,
-    counts: Sequence[DomainCount],
+    counts: Sequence[TopologyCount],
     *,
     limit: int,
     at_least: int,
@@ -179,10 +239,10 @@ def solve_counts(
 
 
 class DomainCountModel(PlacementModel):
-    """The integer program of a tree, with the number of domains that groups are in."""
+    """The integer program of a tree, with the domains that groups are in, and the pairs of pods in different ones."""
 
     def __init__(
-        self, problem: PlacementProblem, bounds: UpperBounds, counts: Sequence[DomainCount]
+        self, problem: PlacementProblem, bounds: UpperBounds, counts: Sequence[TopologyCount]
     ) -> None:
         cells = make_node_classes(problem, [count.level.domain for count in counts])
         super().__init__(problem, bounds, cells)
@@ -203,14 +263,46 @@ class DomainCountModel(PlacementModel):
         if not super().build(limit):
             return False
         for count in self.counts:
-            numbers = [self._domains(group, count.level) for group in count.groups]
-            total = self.cp.LinearExpr.sum(numbers)
+            if isinstance(count, PairCount):
+                total = self._pairs(count)
+            else:
+                numbers = [self._domains(group, count.level) for group in count.groups]
+                total = self.cp.LinearExpr.sum(numbers)
             self.model.add(total <= count.most)
             self.sums.append(total)
         return True
 
-    def _domains(self, group: GroupPods, level: CountedLevel) -> cp_model.IntVar:
-        """Return the number of domains of a level that a group is in."""
+    def _pairs(self, count: PairCount) -> cp_model.LinearExprT:
+        """Return the pairs of pods of two groups in different domains of a level: all pairs, without those in each domain."""
+        totals: list[cp_model.IntVar] = []
+        amounts: list[dict[int, cp_model.IntVar]] = []
+        for group in count.groups:
+            pods = self._by_domain(group, count.level)
+            bound = Counter(count.level.domain[group.bound_nodes].tolist())
+            amounts.append({})
+            for domain in sorted({*pods, *bound}):
+                amount = self.model.new_int_var(0, bound[domain] + group.size, "")
+                self.model.add(
+                    amount == self.cp.LinearExpr.sum(pods.get(domain, [])) + bound[domain]
+                )
+                amounts[-1][domain] = amount
+            total = self.model.new_int_var(0, group.bound + group.size, "")
+            apart = group.bound - len(group.bound_nodes)  # on nodes outside the cluster
+            self.model.add(total == self.cp.LinearExpr.sum(list(amounts[-1].values())) + apart)
+            totals.append(total)
+        sizes = [group.bound + group.size for group in count.groups]
+        every = self.model.new_int_var(0, sizes[0] * sizes[1], "")
+        self.model.add_multiplication_equality(every, totals)
+        together: list[cp_model.IntVar] = []
+        for domain, amount in amounts[0].items():
+            if (other := amounts[1].get(domain)) is not None:
+                pairs = self.model.new_int_var(0, sizes[0] * sizes[1], "")
+                self.model.add_multiplication_equality(pairs, [amount, other])
+                together.append(pairs)
+        return every - self.cp.LinearExpr.sum(together)
+
+    def _by_domain(self, group: GroupPods, level: CountedLevel) -> dict[int, list[cp_model.IntVar]]:
+        """Return the numbers of new pods of a group by domain of a level."""
         below = set(group.leaves)
         pods: dict[int, list[cp_model.IntVar]] = {}
         for leaves in self.leaves:
@@ -218,6 +310,11 @@ class DomainCountModel(PlacementModel):
                 for (_, cell), variable in leaves.pods.items():
                     domain = int(level.domain[self.cells[cell].nodes[0]])
                     pods.setdefault(domain, []).append(variable)
+        return pods
+
+    def _domains(self, group: GroupPods, level: CountedLevel) -> cp_model.IntVar:
+        """Return the number of domains of a level that a group is in."""
+        pods = self._by_domain(group, level)
         opened = set(level.domain[group.bound_nodes].tolist())
         number = self.model.new_int_var(1, len(pods) + len(opened) + group.missing + BROKEN, "")
         used: list[cp_model.IntVar] = []

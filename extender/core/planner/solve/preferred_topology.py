@@ -1,8 +1,10 @@
-"""Preferred topology: of the placements with equally many pods, one in which groups are in as few domains as they wish.
+"""Preferred topology and nearness: of the placements with equally many pods, one that follows the wishes of groups best.
 
 Criteria, the first that differs decides: groups from the root down, those of one depth in stored order, identical leaves of one
 parent together. Of each: as many as possible in a single domain of the narrowest key, then of the next; then the fewest domains
 of the narrowest key, then of the next. What a group reached is kept while later ones are placed.
+
+Then nearness, in the same order of groups: the fewest pairs of pods, one of each group, in different domains of a key.
 
 "In a single domain of a key" is the same request with that key in the topology of the group. So bounds, greedy search and
 CP-SAT decide it as any other request.
@@ -11,7 +13,7 @@ CP-SAT decide it as any other request.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -25,6 +27,8 @@ from extender.core.planner.solve.domain_counts import (
     CountedLevel,
     DomainCount,
     GroupPods,
+    PairCount,
+    TopologyCount,
     solve_counts,
 )
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
@@ -51,13 +55,23 @@ class _Wish:
     best: list[int] = field(default_factory=list)  # per level, a lower bound
 
 
+@dataclass(slots=True)
+class _NearWish:
+    """Two groups of which few pairs of pods are to be in different domains of a key."""
+
+    group: CompiledGroup
+    partner: CompiledGroup
+    count: PairCount
+    best: int  # a lower bound
+
+
 def has_wishes(group: PlanGroup) -> bool:
-    """Return whether a group or one below it has preferred topology keys."""
-    return bool(_preferred(group)) or any(map(has_wishes, group.groups))
+    """Return whether a group or one below it prefers topology keys, or to be near another one."""
+    return bool(group.preferred or group.near) or any(map(has_wishes, group.groups))
 
 
 def grant_preferred(request: PlanRequest, solved: Solved, *, limit: int | None = None) -> Solved:
-    """Return a placement of as many pods that follows the preferred keys, with what they reached in `wishes`.
+    """Return a placement of as many pods that follows the wishes of groups, with what they reached in `wishes`.
 
     Args:
         request: What is placed.
@@ -92,9 +106,10 @@ class _PreferredSearch:
         self.left = part if limit is None else min(part, limit)
         self.spent = 0
         self._levels: dict[str, CountedLevel] = {}
+        self.near = self._read_near()
         self.wishes = self._read_wishes()
         self.tight: dict[int, str] = {}  # group -> key of which it is in one domain
-        self.counts: list[DomainCount] = []  # limits that later steps keep
+        self.counts: list[TopologyCount] = []  # limits that later steps keep
         self._impossible: set[frozenset[tuple[int, str]]] = set()
 
     def run(self) -> None:
@@ -105,14 +120,21 @@ class _PreferredSearch:
             self._attempt(narrowest, complete=False)
         for unit in units:
             self._settle(unit)
+        for near in self.near:
+            self._settle_near(near)
 
     def outcomes(self) -> tuple[WishOutcome, ...]:
-        """Return what the wishes reached, by group in stored order."""
-        return tuple(
-            self._outcome(wish)
-            for wish in self.wishes
-            if wish.pods.bound or wish.pods.placed(self.solution)
-        )
+        """Return what the wishes reached, by group in stored order; those of groups without pods are left out."""
+        preferred = [(w.group, self._outcome(w)) for w in self.wishes if self._has_pods(w.pods)]
+        near = [
+            (w.group, self._near_outcome(w))
+            for w in self.near
+            if all(map(self._has_pods, w.count.groups))
+        ]
+        return tuple(w for _, w in sorted([*preferred, *near], key=lambda row: row[0].index))
+
+    def _has_pods(self, pods: GroupPods) -> bool:
+        return bool(pods.bound or pods.placed(self.solution))
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -138,15 +160,44 @@ class _PreferredSearch:
             if (keys := _preferred(group.source))
         ]
 
+    def _read_near(self) -> list[_NearWish]:
+        """Return the wishes to be near in the order in which they are decided."""
+        groups = {group.source.key: group for group in self.problem.groups}
+        wishes: list[_NearWish] = []
+        for group in self.problem.groups:
+            for near in group.source.near or ():
+                if near.group not in groups:
+                    continue  # it is left out of this request
+                pair = (group, groups[near.group])
+                left, right = (GroupPods(self.problem, each.index) for each in pair)
+                level = self._level(near.key)
+                count = PairCount((left, right), level, 0)
+                fixed = left.bound * right.bound - sum(
+                    int((level.domain[right.bound_nodes] == domain).sum())
+                    for domain in level.domain[left.bound_nodes]
+                )
+                wishes.append(_NearWish(*pair, count, fixed))
+        return sorted(wishes, key=lambda w: (self._depth(w.group), w.group.index))
+
+    def _depth(self, group: CompiledGroup) -> int:
+        return len(self._path(group))
+
+    def _path(self, group: CompiledGroup) -> list[int]:
+        """Return the groups above a group and itself, from the root."""
+        path = [group.index]
+        while (parent := self.problem.groups[path[0]].parent) >= 0:
+            path.insert(0, parent)
+        return path
+
     def _units(self) -> list[list[_Wish]]:
         """Return the wishes in the order in which they are decided, those of identical leaves of one parent together."""
-        groups = self.problem.groups
-        depth = [0] * len(groups)
-        for group in groups[1:]:
-            depth[group.index] = depth[group.parent] + 1
+        # leaves with different distances to others are not interchangeable
+        alone = {group.index for w in self.near for group in (w.group, w.partner)}
         units: dict[tuple[object, ...], list[_Wish]] = {}
-        for wish in sorted(self.wishes, key=lambda w: (depth[w.group.index], w.group.index)):
-            units.setdefault(_unit_key(wish.group), []).append(wish)
+        for wish in sorted(self.wishes, key=lambda w: (self._depth(w.group), w.group.index)):
+            index = wish.group.index
+            key = (index,) if index in alone else _unit_key(wish.group)
+            units.setdefault(key, []).append(wish)
         return list(units.values())
 
     def _is_whole(self, wish: _Wish, level: CountedLevel) -> bool:
@@ -258,6 +309,42 @@ class _PreferredSearch:
             wishes[0].best[position] = max(wishes[0].best[position], result.bound)
         return value
 
+    def _settle_near(self, wish: _NearWish) -> None:
+        """Find a placement with the fewest pairs of pods in different domains, and keep what is reached."""
+        level = wish.count.level
+        if wish.count.value(self.solution) > wish.best == 0:
+            # all that is below the group above both in one domain: more than is asked for, and found without CP-SAT
+            pair = (wish.group, wish.partner)
+            above = [a for a, b in zip(*map(self._path, pair), strict=False) if a == b][-1]
+            held = self.tight.get(above)
+            if held is None or self._inside(level, self._level(held)):
+                self._attempt(self.tight | {above: level.key}, complete=False)
+        value = wish.count.value(self.solution)
+        if (
+            value > wish.best and self.at_least == self._all_pods
+        ):  # so all placements have these pods
+            wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution))
+        if value > wish.best and self.at_once:
+            raise NotAtOnce
+        if value > wish.best and self.left > 0:
+            count = replace(wish.count, most=value)
+            problem = self._tightened(self.tight)
+            result = solve_counts(
+                problem,
+                bound_all(problem),
+                [*self.counts, count],
+                limit=self._complete_limit(),
+                at_least=self.at_least,
+                hint=self.solution,
+                minimise=True,
+            )
+            self._spend(result.steps)
+            if result.outcome in {"best", "found"} and count.value(result.solution) < value:
+                self._accept(result.solution)
+                value = count.value(result.solution)
+            wish.best = max(wish.best, min(result.bound, value))
+        self.counts.append(replace(wish.count, most=value))
+
     def _others(self, wish: _Wish) -> int:
         """Return how many new pods can be placed outside a group at most."""
         return self._all_pods - wish.pods.size
@@ -361,6 +448,17 @@ class _PreferredSearch:
             ),
             pods=pods,
             largest=largest if largest < pods else 0,
+        )
+
+    def _near_outcome(self, wish: _NearWish) -> WishOutcome:
+        value = wish.count.value(self.solution)
+        pods = wish.count.groups[0]
+        return WishOutcome(
+            kind="near",
+            group=wish.group.source.key,
+            values=(WishValue(key=wish.count.level.key, value=value, best=min(wish.best, value)),),
+            pods=pods.bound + sum(pods.placed(self.solution).values()),
+            partner=wish.partner.source.key,
         )
 
 

@@ -443,13 +443,17 @@ def test_a_basic_template_that_is_disrupted_as_a_whole_is_a_warning(thing) -> No
         (a_group("g", gang=1, preemptionPolicy="Maybe"), 'spec.preemptionPolicy: "Maybe"'),
         (a_group("g", gang=1, schedulingConstraints={"topology": [{"key": "a"}, {"key": "b"}]}), "too many entries: 2, at most 1"),
         (a_group("g", gang=1, schedulingConstraints={"preferred": [*"abcde"]}), "spec.schedulingConstraints.preferred: too many entries: 5, at most 4"),
+        (a_group("g", gang=1, schedulingConstraints={"near": [{"group": x, "key": "a"} for x in "abcde"]}), "spec.schedulingConstraints.near: too many entries: 5, at most 4"),
+        (a_group("g", gang=1, schedulingConstraints={"near": [{"group": "b", "key": "a"}] * 2}), r"near\[1\]: group b and key a are there twice; name each pair once"),
+        (a_builtin_workload(a_template("a", schedulingConstraints={"near": [{"group": "b", "key": "rack"}]})),
+         "schedulingConstraints.near: only templates of gang-extender.dev have it; found group b"),
         (a_group("g", gang=1, schedulingConstraints={"preferred": [*"aba"]}), 'preferred: "a" is there twice; name each key once, the narrowest first'),
         (a_workload(podGroupTemplates=[a_template("a", schedulingConstraints={"preferred": ["not a key"]})]),
          'schedulingConstraints.preferred: "not a key" is not a valid label key'),
         (a_builtin_workload(a_template("a", schedulingConstraints={"preferred": ["rack"]})),
          "schedulingConstraints.preferred: only templates of gang-extender.dev have it; found rack"),
     ],
-    ids=range(22),
+    ids=range(25),
 )  # fmt: skip
 def test_refused(thing, words) -> None:
     with pytest.raises(BadInput, match=words):

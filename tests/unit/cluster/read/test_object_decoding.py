@@ -24,7 +24,7 @@ from extender.cluster.read.object_decoding import (
 from extender.cluster.read.pod_conversion import ended, pod_of, requests_of
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import ExclusiveDomain
+from extender.core.model.pod_groups import ExclusiveDomain, NearGroup
 from extender.core.model.pods import (
     AboutPods,
     HostPort,
@@ -447,6 +447,9 @@ def test_parents_by_annotation_yield_to_the_field(annotation) -> None:
         ({"schedulingConstraints": {"topology": [{}]}}, "topology: an entry has no key"),
         ({"schedulingConstraints": {"exclusive": {"scope": "Cluster"}}}, "spec.schedulingConstraints.exclusive.key: is empty; name"),
         ({"schedulingConstraints": {"exclusive": {"key": "a", "scope": "All"}}}, 'exclusive.scope: "All" is none of Profile, Namespace, Cluster|exclusive.scope: .*"All"'),
+        ({"schedulingConstraints": {"near": [{"key": "a"}]}}, r"spec.schedulingConstraints.near\[0\].group: is empty; name"),
+        ({"schedulingConstraints": {"near": [{"group": "b"}]}}, r"spec.schedulingConstraints.near\[0\].key: is empty; name"),
+        ({"schedulingConstraints": {"near": [{"group": "g", "key": "a"}]}}, r"near\[0\].group: g is itself; name"),
         ({"schedulingConstraints": {"preferred": ["a", ""]}}, "spec.schedulingConstraints.preferred: an entry is empty; name"),
     ],
 )  # fmt: skip
@@ -479,6 +482,16 @@ def test_preferred_keys_are_those_of_our_kinds_alone() -> None:
         BadInput,
         match=r"preferred: only groups of gang-extender\.dev have it; found rack, block, rack",
     ):
+        group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
+
+
+def test_groups_to_be_near_to_are_of_our_kinds_alone() -> None:
+    constraints = {"near": [{"group": "b", "key": "rack"}, {"group": "b", "key": "block"}]}
+    group = group_from(a_group("g", gang=1, schedulingConstraints=constraints))
+    assert group.near == (NearGroup("b", "rack"), NearGroup("b", "block"))
+    assert group.topology_keys == ("rack", "block")
+    builtin = "scheduling.k8s.io/v1beta1"
+    with pytest.raises(BadInput, match=r"near: only groups of gang-extender\.dev have it; found b"):
         group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
 
 

@@ -37,6 +37,7 @@ from extender.core.model.cluster_view import (
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pods import HostPort, Pod, PodShape
+from extender.core.planner.plan_types import PlanNear
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
@@ -319,6 +320,23 @@ def test_the_nil_stream_reserves_nothing():
     drafts = NewEvent(gang_uid=NIL_GANG, gang="", data=GangObserved(kind="PodGroup"), actor="t")
     state = folded(EMPTY, (GangUid(drafts.gang_uid), "", drafts.data))
     assert _request(cluster.seen, state, "g") == before
+
+
+def test_a_request_has_the_groups_that_others_shall_be_near_to():
+    """Those of the tree that are neither above nor below."""
+    near = [{"group": name, "key": "net/rack"} for name in ("root", "b", "other")]
+    cluster = FakeCluster(
+        a_node("n", {"net/rack": "r"}),
+        a_group("root", composite=True, gang=2),
+        a_group("a", gang=1, parent="root", schedulingConstraints={"near": near}),
+        a_group("b", gang=1, parent="root"),
+        a_pod("p", "a"),
+        a_pod("q", "b"),
+    )
+    request = _request(cluster.view(), EMPTY, "root")
+    a, b = request.root.groups
+    assert a.near == (PlanNear(group=b.key, key="net/rack"),)
+    assert b.near is msgspec.UNSET
 
 
 def test_a_request_has_the_wishes_of_its_groups_and_the_levels_of_the_nodes():

@@ -227,3 +227,26 @@ def test_a_missing_workload_gives_no_warning():
         a_group("b", gang=1, parent="root"),
     )
     assert template_mismatches(view, tree) == {}
+
+
+@pytest.mark.parametrize(
+    ("near", "expected"),
+    [
+        (("b", "rack"), []),
+        (("b", "racks"), ["racks is on no node"]),
+        (("c", "rack"), ["near c: the tree has no such group"]),
+        (("root", "rack"), ["near root: the tree has no such group"]),
+    ],
+)
+def test_questionable_groups_to_be_near_to(near, expected):
+    """One that is not there, one above, a key on no node."""
+    entry = {"near": [{"group": near[0], "key": near[1]}]}
+    view, tree = tree_of(
+        a_node("n", {"rack": "r1"}),
+        a_group("root", composite=True, gang=2),
+        a_group("a", gang=1, parent="root", schedulingConstraints=entry),
+        a_group("b", gang=1, parent="root"),
+    )
+    texts = [text for several in collect_warnings(view, tree).values() for text in several]
+    assert len(texts) == len(expected)
+    assert all(words in text for words, text in zip(expected, texts, strict=True))

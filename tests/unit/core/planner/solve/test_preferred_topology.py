@@ -16,6 +16,7 @@ from extender.core.planner.plan_types import (
     PlanBound,
     PlanGroup,
     PlanMember,
+    PlanNear,
     PlanNode,
     PlanRequest,
     WishValue,
@@ -123,6 +124,31 @@ def wishing(draw) -> PlanRequest:
             minimum=draw(st.integers(1, len(leaves))), preferred=draw(wishes), topology=draw(required),
         )  # fmt: skip
     return request(root, *nodes)
+
+
+@st.composite
+def wishing_near(draw) -> PlanRequest:
+    """Draw a tree of two to four leaves, some of which shall be near others."""
+    asked = draw(wishing())
+    root = asked.root
+    if not root.groups:
+        partner = group("other", draw(st.integers(1, 3)), minimum=1)
+        root = group("root", 0, root, partner, minimum=draw(st.integers(1, 2)))
+    leaves = [
+        g for g in [*root.groups, *(c for g in root.groups for c in g.groups)] if not g.groups
+    ]
+    if len(leaves) < 2:
+        root = msgspec.structs.replace(root, groups=(*root.groups, group("other", 2, minimum=1)))
+    first, last = root.groups[0], root.groups[-1]
+    keys = draw(
+        st.lists(st.sampled_from(["rack", "zone", "host"]), min_size=1, max_size=2, unique=True)
+    )
+    near = tuple(PlanNear(group=last.key, key=key) for key in keys)
+    changed = [msgspec.structs.replace(first, near=near), *root.groups[1:]]
+    if len(changed) > 2 and draw(st.booleans()):
+        back = PlanNear(group=changed[1].key, key="rack")
+        changed[-1] = msgspec.structs.replace(last, near=(back,))
+    return msgspec.structs.replace(asked, root=msgspec.structs.replace(root, groups=tuple(changed)))
 
 
 def _checked(asked: PlanRequest) -> None:
@@ -310,3 +336,32 @@ def test_what_many_leaves_cost_stays_near_the_budget_of_their_wishes():
     assert faults(asked, answer) == []
     assert all(v.best <= v.value for w in answer.wishes for v in w.values)
     assert answer.search.nodes <= budget + budget // preferred_topology.BUDGET_PART
+
+
+@examples(1000, quick=40, suppress_health_check=list(HealthCheck))
+@given(wishing_near())
+def test_every_claim_about_nearness_holds_against_brute_force(asked):
+    """Pairs of pods in different domains are the fewest where this is claimed, and each bound is at most the best."""
+    _checked(asked)
+    at_once = plan_at_once(asked, NodeTable(asked.nodes), effort=20_000)
+    if isinstance(at_once, Plan):
+        assert at_once == plan(asked)
+
+
+def test_groups_that_shall_be_near_share_a_domain():
+    """A block that holds both is taken, though each alone would be tighter elsewhere."""
+    prefill = group("prefill", 2, near=(PlanNear(group=GroupKey(namespace="ns", name="decode", kind="PodGroup"), key="block"),))  # fmt: skip
+    decode = group("decode", 4)
+    nodes = [node(f"{b}{i}", 1, block=b) for b, count in (("a", 2), ("b", 4), ("c", 7)) for i in range(count)]  # fmt: skip
+    answer = placed(request(group("root", 0, prefill, decode), *nodes))
+    assert [(w.kind, w.values, w.partner and w.partner.name) for w in answer.wishes] == [
+        ("near", (WishValue(key="block", value=0, best=0),), "decode")
+    ]
+
+
+def test_the_fewest_pairs_apart_are_proved_where_no_domain_holds_both():
+    """Three and three pods in domains of four and two: the pairs apart are the fewest, with their proof."""
+    left = group("left", 3, near=(PlanNear(group=GroupKey(namespace="ns", name="right", kind="PodGroup"), key="block"),))  # fmt: skip
+    nodes = [node(f"{b}{i}", 1, block=b) for b, count in (("a", 4), ("b", 2)) for i in range(count)]
+    answer = placed(request(group("root", 0, left, group("right", 3)), *nodes))
+    assert answer.wishes[0].values == (WishValue(key="block", value=4, best=4),)
