@@ -132,6 +132,7 @@ async def test_readers_find_the_service_with_the_rights_of_the_docs(reader: Read
     """gangs, explain and plan, as a user who may only forward ports of that namespace; kubectl is gone afterwards."""
     await reader.story.create(*a_gang("g", pods=2, requests={"cpu": 1}))
     await reader.story.until_bound(2, "g")
+    await reader.story.until_event("GangScheduled")  # the log has both
     listed = await reader.run("gangs", "-o", "json")
     assert (listed.returncode, listed.stderr) == (0, "")
     (gang,) = json.loads(listed.stdout)

@@ -35,7 +35,7 @@ LWS_PREFIX = "leaderworkerset.sigs.k8s.io"
 REVISION = f"{LWS_PREFIX}/template-revision-hash"
 JOBSET_PREFIX = "alpha.jobset.sigs.k8s.io"
 LEAF = "gang-extender.dev/pod-group"
-TOPOLOGY = "gang-extender.dev/topology"
+EXCLUSIVE = "gang-extender.dev/exclusive"
 
 
 async def refused(story: Story, workload: Object, reason: str) -> str:
@@ -99,10 +99,10 @@ async def test_an_exclusive_topology_of_a_leaderworkerset_is_refused(
     assert set(await until_pods(story, 2)) == {"serve-0", "serve-1"}
     text = await refused(story, stored, "ExclusiveTopology")
     assert f"metadata.annotations[{exclusive}]: '{RACK}'" in text
-    assert text.endswith(f"use {TOPOLOGY}: {instead} instead")
+    assert text.endswith(f"use {EXCLUSIVE}: {instead} instead")
     await story.api.delete(f"{LWS}/serve?propagationPolicy=Background")
     await story.until_event("TreeRetired", reason="deleted")
-    serve["metadata"] |= {"name": "again", "annotations": {TOPOLOGY: instead}}
+    serve["metadata"] |= {"name": "again", "annotations": {EXCLUSIVE: instead}}
     await story.api.create(serve)
     await story.until_bound(8, "again-")
     assert sorted(leaves(await story.pods()).values(), key=min) == [{"r0"}, {"r1"}]
@@ -148,7 +148,7 @@ async def test_an_exclusive_topology_of_a_jobset_is_refused(
     await until_pods(story, 2)
     text = await refused(story, stored, "ExclusiveTopology")
     assert f"metadata.annotations[{JOBSET_PREFIX}/exclusive-topology]: '{RACK}'" in text
-    assert f"use {TOPOLOGY}: leaf={RACK} instead, or add {JOBSET_PREFIX}/node-selector" in text
+    assert f"use {EXCLUSIVE}: leaf={RACK} instead, or add {JOBSET_PREFIX}/node-selector" in text
     await story.api.delete(f"{JOBSETS}/train?propagationPolicy=Foreground")
     await story.until_event("TreeRetired", reason="deleted")
 

@@ -93,7 +93,7 @@ async def test_a_jobset_with_exclusive_topology_is_refused(
     await story.api.create(jobset)
     event = await story.until_event("TreeRefused")
     assert event["data"]["reason"] == "ExclusiveTopology"
-    assert f"gang-extender.dev/topology: leaf={RACK}" in event["data"]["message"]
+    assert f"gang-extender.dev/exclusive: leaf={RACK}" in event["data"]["message"]
     assert not await groups(story)
     assert not await story.bound()
 
