@@ -26,13 +26,15 @@ def wish_faults(request: PlanRequest, plan: Plan) -> list[str]:
     bad: list[str] = []
     for group in _walk(request.root):
         used, missing = _nodes(request, group, seats)
-        if group.preferred is UNSET or not used | missing:
+        on_nodes = {key for node in request.nodes for key in node.labels}
+        keys = [key for key in group.preferred or () if key in on_nodes]
+        if not keys or not used | missing:
             if group.key in outcomes:
                 bad.append(f"{group.key}: an outcome without pods or wish")
             continue
         outcome = outcomes[group.key]
         got = {v.key: v.value for v in outcome.values}
-        real = {key: domains(request, group, seats, key) for key in group.preferred}
+        real = {key: domains(request, group, seats, key) for key in keys}
         if got != real:
             bad.append(f"{group.key}: values {got}, not {real}")
         pods = sum(seats[leaf.key, n] for leaf in _leaves(group) for n in index.values())

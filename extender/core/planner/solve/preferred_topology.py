@@ -131,7 +131,12 @@ class _PreferredSearch:
             for w in self.near
             if all(map(self._has_pods, w.count.groups))
         ]
-        return tuple(w for _, w in sorted([*preferred, *near], key=lambda row: row[0].index))
+        outcomes = sorted([*preferred, *near], key=lambda row: row[0].index)
+        return tuple(outcome for _, outcome in outcomes if outcome.values)
+
+    def _is_on_nodes(self, key: str) -> bool:
+        """Return whether some node has a key; what is stated of a key that none has would sound as if another placement helped (W3)."""
+        return bool(self.problem.node_table.label(key)[1])
 
     def _has_pods(self, pods: GroupPods) -> bool:
         return bool(pods.bound or pods.placed(self.solution))
@@ -445,18 +450,21 @@ class _PreferredSearch:
             values=tuple(
                 WishValue(key=level.key, value=value, best=min(best, value))
                 for level, value, best in zip(wish.levels, values, wish.best, strict=True)
+                if self._is_on_nodes(level.key)
             ),
             pods=pods,
-            largest=largest if largest < pods else 0,
+            largest=largest if largest < pods and self._is_on_nodes(wish.levels[0].key) else 0,
         )
 
     def _near_outcome(self, wish: _NearWish) -> WishOutcome:
-        value = wish.count.value(self.solution)
+        key, value = wish.count.level.key, wish.count.value(self.solution)
         pods = wish.count.groups[0]
         return WishOutcome(
             kind="near",
             group=wish.group.source.key,
-            values=(WishValue(key=wish.count.level.key, value=value, best=min(wish.best, value)),),
+            values=(WishValue(key=key, value=value, best=min(wish.best, value)),)
+            if self._is_on_nodes(key)
+            else (),
             pods=pods.bound + sum(pods.placed(self.solution).values()),
             partner=wish.partner.source.key,
         )

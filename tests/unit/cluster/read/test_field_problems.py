@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from extender.cluster import types as api
 from extender.cluster.read.field_problems import field_problems
 from extender.cluster.read.object_decoding import without_nulls
+from extender.cluster.read.unknown_fields import fields_not_read
 from extender.cluster.types.tree_profile_types import TreeProfile
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod
 
@@ -88,3 +89,26 @@ def test_an_object_has_problems_when_msgspec_refuses_it(data):
 def test_each_problem_has_path_value_and_what_is_expected(kind, thing, texts):
     """All wrong fields, in the order of the object."""
     assert [str(one) for one in field_problems(thing, kind)] == texts
+
+
+def test_no_type_of_our_kinds_has_fields_that_are_ignored():
+    """A misspelt field anywhere in our groups and TreeProfiles is named: each type that they are made of is known whole."""
+    types = [msgspec.inspect.type_info(kind) for kind in (api.PodGroup, api.CompositePodGroup, api.Workload, TreeProfile)]  # fmt: skip
+    structs: set[type] = set()
+    while types:
+        kind = types.pop()
+        if isinstance(kind, msgspec.inspect.StructType):
+            if kind.cls not in structs:
+                structs.add(kind.cls)
+                types += [field.type for field in kind.fields]
+            continue
+        types += [
+            part
+            for name in ("item_type", "type", "key_type", "value_type")
+            if isinstance(part := getattr(kind, name, None), msgspec.inspect.Type)
+        ]
+        types += getattr(kind, "types", ())
+    ours = {kind for kind in structs if kind.__module__.rpartition(".")[2] in ("group_types", "tree_profile_types")}  # fmt: skip
+    assert {kind.__name__ for kind in ours} >= {"TopologyEntry", "ExclusiveEntry", "NearEntry", "ProfileExclusive"}  # fmt: skip
+    # a status is not written by users
+    assert {kind.__name__ for kind in ours if fields_not_read(kind) is None} == {"GroupStatus"}

@@ -321,6 +321,13 @@ def test_inside_a_preferred_zone_there_are_fewest_racks():
     assert {a.node for a in placed(asked).assignments} == {"a0", "a2"}
 
 
+def test_nothing_is_stated_of_a_key_that_no_node_has():
+    """That one such domain is impossible would be true, and hide that the key is misspelt."""
+    answer = placed(request(group("g", 2, preferred=("nowhere", "rack")), node("a", 2, rack="r")))
+    assert [v.key for w in answer.wishes for v in w.values] == ["rack"]
+    assert placed(request(group("g", 2, preferred=("nowhere",)), node("a", 2))).wishes == ()
+
+
 def test_what_many_leaves_cost_stays_near_the_budget_of_their_wishes():
     """60 leaves that are no two alike, none of which is on one host: their bounds come without search once the budget is used up."""
     nodes = [node(f"n{i:03}", 1, rack=f"r{i // 3:02}") for i in range(300)]
