@@ -54,10 +54,7 @@ def rank_keys(
 
 def domains_of(table: NodeTable, keys: Sequence[str], nodes: Ints) -> Ints:
     """Return the domains of some nodes, shape (keys + 1, nodes); a node without a label, and each node, is one of its own."""
-    rows = []
-    for key in keys:
-        codes, values = table.label(key)
-        rows.append(np.where(codes[nodes] >= 0, codes[nodes], len(values) + nodes))
+    rows = (table.own_domains(key).domain[nodes] for key in keys)
     return np.stack([*rows, nodes]).astype(np.int64)
 
 

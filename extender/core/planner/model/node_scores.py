@@ -40,10 +40,10 @@ def node_scores(problem: PlacementProblem) -> Ints | None:
         Plugins TaintToleration, NodeAffinity, InterPodAffinity and PodTopologySpread: Score and NormalizeScore.
     """
     table = problem.node_table
-    scores = np.zeros((len(problem.kinds), table.size), dtype=np.int64)
     avoided = any(t.effect == "PreferNoSchedule" for taints in table.taints()[1] for t in taints)
     if not avoided and not problem.preferences and not any(s.soft for s in problem.shapes):
         return None
+    scores = np.zeros((len(problem.kinds), table.size), dtype=np.int64)
     for kind, shape in enumerate(problem.shapes):
         feasible = problem.counts[kind] > 0
         if not feasible.any():

@@ -80,7 +80,7 @@ class NodeTable:
         self._labels: dict[str, tuple[Ints, list[str]]] = {}
         self._levels: dict[tuple[str, ...], Level] = {}
         self._ups: dict[tuple[tuple[str, ...], tuple[str, ...]], Ints] = {}
-        self._own: dict[str, tuple[Ints, int]] = {}
+        self._own: dict[str, Level] = {}
         self._outer: dict[tuple[str, str], Ints | None] = {}
         self._taints: tuple[Ints, list[tuple[Taint, ...]]] | None = None
         self._cordoned: Bools | None = None
@@ -150,12 +150,16 @@ class NodeTable:
             self._labels[key] = column
         return column
 
-    def own_domains(self, key: str) -> tuple[Ints, int]:
-        """Return the domain of one key per node, and from which number on they are single nodes without the label."""
+    def own_domains(self, key: str) -> Level:
+        """Return the domains of one key, in which a node without the label has one of its own: number of values + its row."""
         if key not in self._own:
             codes, values = self.label(key)
             alone = len(values) + np.arange(self.size, dtype=np.int64)
-            self._own[key] = (np.where(codes >= 0, codes, alone), len(values))
+            every: list[tuple[str, ...]] = [
+                *((value,) for value in values),
+                *((node.name,) for node in self.nodes),
+            ]
+            self._own[key] = Level((key,), np.where(codes >= 0, codes, alone), every)
         return self._own[key]
 
     def divides(self, key: str) -> bool:
@@ -166,7 +170,7 @@ class NodeTable:
     def outer_domains(self, key: str, wider: str) -> Ints | None:
         """Return for each domain of one key (`own_domains`) that of a wider key which contains it; None: some are in several."""
         if (key, wider) not in self._outer:
-            inner, outer = self.own_domains(key)[0], self.own_domains(wider)[0]
+            inner, outer = self.own_domains(key).domain, self.own_domains(wider).domain
             of_inner = np.full(int(inner.max(initial=-1)) + 1, -1, dtype=np.int64)
             of_inner[inner] = outer
             nested = bool((of_inner[inner] == outer).all())

@@ -239,7 +239,7 @@ def compile_request(
         [],
         rules,
         _weights(requests, free),
-        levels=() if isinstance(request.levels, UnsetType) else request.levels,
+        levels=request.levels or (),
         preferences=request.preferences or (),
     )
     _pin(problem)

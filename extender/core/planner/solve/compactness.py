@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from msgspec import UnsetType
 
 from extender.core.planner.model.node_scores import largest_sums
 from extender.core.planner.model.node_table import Bools, Ints, Level
@@ -33,12 +32,11 @@ class Compactness:
         self.used: dict[int, Ints] = {}  # scope -> its pods per node, bound ones counted
         self._left: dict[int, dict[int, int]] = {}  # scope -> kind -> pods to place
         self._opened: dict[int, dict[DomainKey, tuple[Ints, Ints]]] = {}
-        self._levels_of_keys: dict[str, Level] = {}
         self._domains: dict[tuple[str, ...], list[tuple[str, Ints]]] = {}
         self._wider: dict[tuple[tuple[str, ...], int], list[tuple[DomainKey, Ints, Ints]]] = {}
         for group in problem.groups:
             above = self._scopes[group.parent] if group.parent >= 0 else []
-            own = group.parent < 0 or _keys(group)
+            own = group.parent < 0 or group.source.preferred
             self._scopes.append([group.index, *above] if own else above)
         for group in problem.groups:
             if not group.leaf:
@@ -124,17 +122,12 @@ class Compactness:
             enough = int(np.searchsorted(np.cumsum(totals[chosen]), want)) + 1
             if enough > len(chosen):
                 break
-            members = self._members(key, domain)
+            members = table.own_domains(key).members
             nodes = [members(each) for each in chosen[:enough].tolist()]
             if enough > 1:
                 break
             above = (key, int(chosen[0]))
         return np.sort(np.concatenate(nodes))
-
-    def _members(self, key: str, domain: Ints) -> Callable[[int], Ints]:
-        if key not in self._levels_of_keys:
-            self._levels_of_keys[key] = Level((key,), domain, [()] * (int(domain.max()) + 1))
-        return self._levels_of_keys[key].members
 
     def order_domains(
         self,
@@ -193,7 +186,8 @@ class Compactness:
 
         Without keys that each node has another value of: nodes are compared after the levels in any case.
         """
-        keys, shared = _keys(self._problem.groups[scope]), self._problem.levels
+        keys = self._problem.groups[scope].source.preferred or ()
+        shared = self._problem.levels
         if not keys:
             keys = shared
         elif keys[0] in shared:  # inside its narrowest domain, those that are narrower
@@ -202,7 +196,7 @@ class Compactness:
         if keys not in self._domains:
             table = self._problem.node_table
             self._domains[keys] = [
-                (key, table.own_domains(key)[0]) for key in reversed(keys) if table.divides(key)
+                (key, table.own_domains(key).domain) for key in reversed(keys) if table.divides(key)
             ]
         return self._domains[keys]
 
@@ -220,10 +214,6 @@ class Compactness:
             wider.append((level.keys, level.domain, np.arange(level.count, dtype=np.int64)))
             self._wider[level.keys, scope] = wider
         return self._wider[level.keys, scope]
-
-
-def _keys(group: CompiledGroup) -> tuple[str, ...]:
-    return () if isinstance(group.source.preferred, UnsetType) else group.source.preferred
 
 
 class _Rows(NamedTuple):

@@ -40,7 +40,7 @@ class CountedLevel:
     @classmethod
     def of(cls, node_table: NodeTable, key: str) -> CountedLevel:
         """Return the level of a key."""
-        return cls(key, *node_table.own_domains(key))
+        return cls(key, node_table.own_domains(key).domain, len(node_table.label(key)[1]))
 
 
 class GroupPods:

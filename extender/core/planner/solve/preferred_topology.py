@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, with_keys
@@ -162,7 +162,7 @@ class _PreferredSearch:
                 best=[1] * len(keys),
             )
             for group in self.problem.groups
-            if (keys := _preferred(group.source))
+            if (keys := group.source.preferred)
         ]
 
     def _read_near(self) -> list[_NearWish]:
@@ -468,10 +468,6 @@ class _PreferredSearch:
             pods=pods.bound + sum(pods.placed(self.solution).values()),
             partner=wish.partner.source.key,
         )
-
-
-def _preferred(group: PlanGroup) -> tuple[str, ...]:
-    return () if isinstance(group.preferred, UnsetType) else group.preferred
 
 
 def _unit_key(group: CompiledGroup) -> tuple[object, ...]:
