@@ -27,6 +27,11 @@ def text_of(name: str) -> str:
     return (SOURCE / name).read_text(encoding="utf-8")
 
 
+def alerting_rules() -> str:
+    """Return the rules of deploy/monitoring."""
+    return (DEPLOY / "monitoring" / "rules.yaml").read_text(encoding="utf-8")
+
+
 def parts_of(name: str) -> list[str]:
     """Return the documents of a file as text with their comments, each ending in a newline; what is no object is left out."""
     parts = re.split(r"^---\n", text_of(name), flags=re.MULTILINE)

@@ -373,6 +373,23 @@ def test_kube_scheduler_calls_with_a_certificate_and_checks_ours(subtests: pytes
                 assert server_name in NAMES
 
 
+CONFIG_FILE = "/etc/kubernetes/gang-extender/scheduler-config.yaml"
+
+
+def test_the_file_of_kube_scheduler_has_one_path_on_every_page() -> None:
+    """In the folder that is mounted: where one page writes it, kube-scheduler is given it by all others."""
+    pages = [ROOT / "README.md", *(ROOT / "deploy" / "chart" / "templates").iterdir()]
+    pages += [file for folder in ("docs", "deploy") for file in (ROOT / folder).rglob("*.md")]
+    named = {
+        page.name: {
+            *re.findall(r"/etc/kubernetes/[\w./-]*config\.yaml", page.read_text(encoding="utf-8"))
+        }
+        for page in pages
+    }
+    assert {name for name, files in named.items() if files} >= {"install.md", "NOTES.txt"}
+    assert {file for files in named.values() for file in files} == {CONFIG_FILE}
+
+
 def test_the_extender_mounts_what_its_settings_name() -> None:
     """Certificates from the Secret that `certs` and cert-manager make; only the service has a token, that of kube-apiserver."""
     pod = documents("deployment")[0]["spec"]["template"]["spec"]
