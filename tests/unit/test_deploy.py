@@ -422,8 +422,8 @@ def test_no_token_is_mounted_that_is_not_asked_for() -> None:
     ]
     accounts = [one for one in found if one["kind"] == "ServiceAccount"]
     pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] == "Deployment"]
-    assert (len(accounts), len(pods)) == (2, 2)
-    assert [one["automountServiceAccountToken"] for one in (*accounts, *pods)] == [False] * 4
+    assert (len(accounts), len(pods)) == (3, 2)  # one account is for Prometheus, and has no pod
+    assert [one["automountServiceAccountToken"] for one in (*accounts, *pods)] == [False] * 5
     tokens = [
         source["serviceAccountToken"]
         for pod in pods
