@@ -161,7 +161,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "are both 8443; give them different ports": ("--set", "ports.verbs=8443"),
     "ingress.enabled needs ingress.host": ("--set", "ingress.enabled=true"),
     "extraEnv: GANG_EXTENDER_LOG_LEVEL is a setting of the service: write it as settings.log_level": ("--set", "extraEnv[0].name=GANG_EXTENDER_LOG_LEVEL,extraEnv[0].value=debug"),
-    "at '/commonLabels': invalid propertyName 'app.kubernetes.io/name'": ("--set", r"commonLabels.app\.kubernetes\.io/name=ours"),
+    "commonLabels: app.kubernetes.io/name is a label by which objects of the chart are found": ("--set", r"commonLabels.app\.kubernetes\.io/name=ours"),
 }  # fmt: skip
 
 

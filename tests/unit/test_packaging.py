@@ -113,9 +113,6 @@ WRONG: dict[str, dict[str, Any]] = {
     "'mysql' is not one of": {"database": {"source": "mysql"}},
     "'wiki/' does not match": {"prometheusRules": {"runbookUrl": "wiki/"}},
     "'registry.example.com/' does not match": {"image": {"registry": "registry.example.com/"}},
-    "'app.kubernetes.io/name' should not be valid under": {
-        "commonLabels": {"app.kubernetes.io/name": "ours"}
-    },
     "'20' does not match": {"database": {"cloudnativePG": {"storage": {"size": "20"}}}},
 }
 
