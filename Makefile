@@ -114,8 +114,8 @@ image: ## Build the image of a release: make image BASE=python:3.12.12-slim-book
 	$(CONTAINERS) build --file deploy/Dockerfile --build-arg RELEASE=true --build-arg BASE='$(BASE)' --tag $(IMAGE) .
 
 # IMAGE names the image in make image; here it can only be left out.
-release: setup ## All files of a release in dist/, the same bytes twice: make release BASE=NAME@sha256:... (without: on a stand-in) | IMAGE=none [URL=https://...]
-	$(RUN) -m $(if $(filter none,$(IMAGE)),deploy.release --no-image,$(if $(BASE),deploy.release --base '$(BASE)',tests.compose.release)) $(if $(URL),--url '$(URL)')
+release: setup ## All files of a release in dist/, the same bytes twice: make release BASE=NAME@sha256:... (without: on a stand-in) | IMAGE=none [URL=https://...] [REGISTRY=registry.example.com/team: push image and chart]
+	$(RUN) -m $(if $(filter none,$(IMAGE)),deploy.release --no-image,$(if $(BASE),deploy.release --base '$(BASE)',tests.compose.release)) $(if $(URL),--url '$(URL)') $(if $(REGISTRY),--registry '$(REGISTRY)')
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .docs docs/reference/generated

@@ -5,7 +5,8 @@
 Applies the manifests of deploy/kubernetes (all but the Deployment: the extender runs already), the
 fleet of deploy/examples/cluster.yaml, and the files, by default deploy/examples/serve.yaml. Exit 0
 when the minimum of every root in the files was scheduled; extra members without capacity are printed
-as waiting. Server-side apply, and pods only where they are not there yet, so it may run again.
+as waiting. Server-side apply, and pods only where they are not there yet, so it may run again. PAGE is an
+address that is printed last.
 """
 
 from __future__ import annotations
@@ -136,7 +137,9 @@ def until(what: str, look: Callable[[], bool]) -> None:
         except (OSError, ValueError) as problem:
             why = str(problem)
         time.sleep(0.5)
-    raise SystemExit(f"gave up after {TIMEOUT_S:.0f} s: {what}: {why}")
+    raise SystemExit(
+        f"gave up after {TIMEOUT_S:.0f} s: {what}: {why}; what the others printed: docker compose logs"
+    )
 
 
 def policy_works(server: ApiServer) -> bool:
@@ -239,6 +242,8 @@ def main(files: list[Path]) -> None:
         bound = now
         time.sleep(2)
     show(server, pods)
+    if page := os.environ.get("PAGE"):
+        print(f"\nThe page: {page}")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ IMAGES = {
 ETC = "/etc/kubernetes"  # where a control plane node has such files; a volume that `setup` fills
 CERTIFICATES = f"{ETC}/gang-extender"  # as in scheduler-config.yaml
 API = "https://127.0.0.1:8443"
+PORT = "${PAGE_PORT:-8443}"  # of the user's machine; in the network of the containers it is 8443
+BUILDER = "extender"  # builds our image, which the others use: parallel builds of one tag fail
+SHOWN = "demo"  # whose lines `up` prints
 VALUES = {
     "data": "/var/lib/etcd",
     "etcd_url": "http://127.0.0.1:2379",
@@ -58,12 +61,14 @@ HEADER = """\
 #
 #   docker compose up --build
 #   docker compose run --rm demo          # once more
+#   docker compose logs extender          # only the demo's lines are printed by `up`; each service keeps its own
 #   docker compose down --volumes         # and nothing is left
 #
-# The page is https://127.0.0.1:8443/ui/; browsers warn, because they do not know the CA, which `setup` makes.
+# The demo ends with a table and the address of the page, https://127.0.0.1:8443/ui/, and the rest goes on; browsers warn,
+# because they do not know the CA, which `setup` makes. PAGE_PORT=9443 docker compose up --build publishes another port.
 #
-# DEMO ONLY: fixed tokens and passwords, nothing is kept safe. Only 127.0.0.1:8443 is reachable, and asks for no token,
-# because a browser has none to send.
+# DEMO ONLY: fixed tokens and passwords, nothing is kept safe. Only this port of 127.0.0.1 is reachable, and asks for no
+# token, because a browser has none to send.
 """
 
 Service = dict[str, Any]
@@ -83,16 +88,20 @@ def flags_of(program: str, values: dict[str, str], *, native: str = "") -> list[
 
 
 def _service(image: str, **more: Any) -> Service:
-    """Return a service in the shared network; our image is built here."""
-    build = {"build": {"context": ".", "dockerfile": "deploy/Dockerfile"}}
+    """Return a service in the shared network; our image is that of this machine."""
     return {
         "image": IMAGES[image],
-        **(build if image == "extender" else {}),
+        **({"pull_policy": "never"} if image == "extender" else {}),
         "network_mode": "service:network",
         **more,
         # docker compose takes this from network_mode, podman-compose does not.
         "depends_on": _after(network="started") | more.get("depends_on", {}),
     }
+
+
+def _bind(source: str, target: str) -> str:
+    """Return a read-only bind; `z` lets containers read it where SELinux is on, and is nothing elsewhere."""
+    return f"{source}:{target}:ro,z"
 
 
 def _after(**conditions: str) -> Service:
@@ -112,12 +121,12 @@ def control_plane() -> dict[str, Service]:
     """Return the services of Kubernetes."""
     etc = [f"kubernetes:{ETC}:ro"]
     return {
-        "network": {"image": IMAGES["network"], "ports": ["127.0.0.1:8443:8443"]},
+        "network": {"image": IMAGES["network"], "ports": [f"127.0.0.1:{PORT}:8443"]},
         "setup": _service(
             "extender",
             user="0:0",
             entrypoint=["python", "/deploy/compose/setup.py", ETC],
-            volumes=[f"kubernetes:{ETC}", "./deploy:/deploy:ro"],
+            volumes=[f"kubernetes:{ETC}", _bind("./deploy", "/deploy")],
         ),
         "etcd": _service(
             "etcd",
@@ -140,7 +149,7 @@ def control_plane() -> dict[str, Service]:
             # It ends when the API server is not there yet, and its role is made by that.
             depends_on=_after(kube_apiserver="started"),
             restart="always",
-            volumes=[*etc, "./deploy:/deploy:ro"],
+            volumes=[*etc, _bind("./deploy", "/deploy")],
         ),
     }
 
@@ -170,8 +179,8 @@ def extender() -> dict[str, Service]:
             healthcheck=_health("pg_isready", "--host=127.0.0.1", "--username=gang"),
             volumes=[
                 "postgres:/var/lib/postgresql",
-                f"./deploy/postgres/roles.sql:{INIT}/10-roles.sql:ro",
-                f"./deploy/compose/logins.sql:{INIT}/20-logins.sql:ro",
+                _bind("./deploy/postgres/roles.sql", f"{INIT}/10-roles.sql"),
+                _bind("./deploy/compose/logins.sql", f"{INIT}/20-logins.sql"),
             ],
         ),
         "migrate": _service(
@@ -202,18 +211,25 @@ def extender() -> dict[str, Service]:
                 "KUBECONFIG": f"{ETC}/admin.conf",
                 "GANG_EXTENDER_SERVER": API,
                 "SSL_CERT_FILE": f"{CERTIFICATES}/ca.crt",
+                "PAGE": f"https://127.0.0.1:{PORT}/ui/",
             },
             depends_on=_after(extender="started", kube_scheduler="started"),
-            volumes=[f"kubernetes:{ETC}:ro", "./deploy:/deploy:ro"],
+            volumes=[f"kubernetes:{ETC}:ro", _bind("./deploy", "/deploy")],
         ),
     }
 
 
 def render() -> str:
     """Return the text of docker-compose.yml."""
+    services = {**control_plane(), **extender()}
+    services[BUILDER] |= {"build": {"context": ".", "dockerfile": "deploy/Dockerfile"}}
+    del services[BUILDER]["pull_policy"]
     document = {
         "name": "gang-extender",
-        "services": {**control_plane(), **extender()},
+        "services": {
+            name: service if name == SHOWN else service | {"attach": False}
+            for name, service in services.items()
+        },
         "volumes": {"kubernetes": {}, "etcd": {}, "postgres": {}},
     }
 

@@ -10,9 +10,25 @@ from pathlib import Path
 from deploy.packaging import manifests
 from deploy.packaging.written import CHART
 
+# Where the chart names the image: the text, and the same in a registry.
+NAMING_IMAGE = {
+    "values.yaml": {
+        "\n  registry: ''\n": "\n  registry: {registry}\n",
+        "\n  digest: ''\n": "\n  digest: {digest}\n",
+    },
+    "Chart.yaml": {
+        f"image: {manifests.IMAGE}\n": f"image: {{registry}}/{manifests.IMAGE}@{{digest}}\n"
+    },
+}
 
-def packed() -> bytes:
-    """Return the archive that `helm install` takes; .helmignore leaves the value sets of the tests out."""
+
+def packed(registry: str = "", digest: str = "") -> bytes:
+    """Return the archive that `helm install` takes; .helmignore leaves the value sets of the tests out.
+
+    Args:
+        registry: Registry of the image, as the default of its value; empty: none.
+        digest: Digest of the image there.
+    """
     inner = io.BytesIO()
     with tarfile.open(fileobj=inner, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for file in sorted(path for path in CHART.rglob("*") if path.is_file()):
@@ -20,6 +36,8 @@ def packed() -> bytes:
             if name.parts[0] == "ci" or name.parts[0].startswith("."):
                 continue
             content = file.read_bytes()
+            if registry and name.as_posix() in NAMING_IMAGE:
+                content = _named(content.decode(), name.as_posix(), registry, digest).encode()
             entry = tarfile.TarInfo(f"{manifests.NAME}/{name.as_posix()}")
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
@@ -27,6 +45,19 @@ def packed() -> bytes:
     with gzip.GzipFile(filename="", mode="wb", fileobj=outer, mtime=0) as compressed:
         compressed.write(inner.getvalue())
     return outer.getvalue()
+
+
+def _named(text: str, file: str, registry: str, digest: str) -> str:
+    """Return a file of the chart with the name of the image in a registry.
+
+    Raises:
+        ValueError: The file does not have the text that is replaced, once.
+    """
+    for old, new in NAMING_IMAGE[file].items():
+        if text.count(old) != 1:
+            raise ValueError(f"deploy/chart/{file} has {old!r} {text.count(old)} times, not once")
+        text = text.replace(old, new.format(registry=registry, digest=digest))
+    return text
 
 
 def write(folder: Path) -> Path:

@@ -19,12 +19,21 @@ KIND_LABEL = "gang-extender.dev/kind"  # kinds of workloads begin with a capital
 NAME, TAG = PROJECT["name"], PROJECT["version"]
 IMAGE = f"{NAME}:{TAG}"
 IMAGE_IN_TEXT = re.compile(rf"\b{NAME}:\d+\.\d+\.\d+[\w.-]*")
-NAMING_IMAGE = ("deploy/Dockerfile", "deploy/README.md", "deploy/kubernetes/deployment.yaml")
+NAMING_IMAGE = (
+    "deploy/Dockerfile",
+    "docs/how-to/install.md",
+    "deploy/kubernetes/deployment.yaml",
+)
 
 
 def text_of(name: str) -> str:
     """Return a file of deploy/kubernetes."""
     return (SOURCE / name).read_text(encoding="utf-8")
+
+
+def alerting_rules() -> str:
+    """Return the rules of deploy/monitoring."""
+    return (DEPLOY / "monitoring" / "rules.yaml").read_text(encoding="utf-8")
 
 
 def parts_of(name: str) -> list[str]:

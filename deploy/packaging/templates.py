@@ -109,7 +109,7 @@ TOLERATIONS = """\
 """
 POD_METADATA = """\
     metadata:
-      labels: {app.kubernetes.io/name: gang-extender{{ range $name, $value := .Values.podLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}
+      labels: {app.kubernetes.io/name: gang-extender{{ range $name, $value := merge (dict) .Values.podLabels .Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}
 {{- with .Values.podAnnotations }}
       annotations: {{ toJson . }}
 {{- end }}
@@ -133,6 +133,23 @@ IMAGE = """\
           image: {{ include "gang-extender.image" . }}
           imagePullPolicy: {{ .Values.image.pullPolicy }}
 """
+EXTRA_ENV = """\
+{{- range .Values.extraEnv }}
+            - {{ toJson . }}
+{{- end }}
+"""
+EXTRA_MOUNTS = """\
+{{- range .Values.extraVolumeMounts }}
+            - {{ toJson . }}
+{{- end }}
+"""
+EXTRA_VOLUMES = """\
+{{- range .Values.extraVolumes }}
+        - {{ toJson . }}
+{{- end }}
+"""
+PERIOD_S = int(manifests.container()["startupProbe"]["periodSeconds"])
+STARTUP = f"\\1 {{{{ div (add .Values.startupSeconds {PERIOD_S - 1}) {PERIOD_S} }}}}"
 ANCHOR = "{{- if .Values.anchorKey.secretName }}\n%s{{- end }}\n"
 FIELD = r"^ +%s: .*\n"
 
@@ -168,7 +185,16 @@ def _deployment() -> tuple[Edit, ...]:
         ),
         Edit(r"^(      nodeSelector: .*)\n(      tolerations:\n        - .*)\n", TOLERATIONS),
         Edit(r"^(      terminationGracePeriodSeconds: .*\n)", r"\1" + SPREAD),
+        Edit(
+            r"^      affinity:\n(?:        .*\n)+",
+            "      affinity: {{ toJson .Values.affinity }}\n",
+        ),
         Edit(r"^          image: .*\n", IMAGE, 2),
+        Edit(r"^( +- \{name: GANG_EXTENDER_DATA_DIR, .*\n)", r"\1" + EXTRA_ENV, 2),
+        Edit(
+            rf"^(          startupProbe:\n.*\n            periodSeconds: {PERIOD_S}\n            failureThreshold:) .*$",
+            STARTUP,
+        ),
         Edit(url % "migrate-url", _database_url("initContainers", "migrateUrlKey")),
         Edit(url % "url", _database_url("containers", "urlKey")),
         Edit(r'(GANG_EXTENDER_LISTEN, value: "0.0.0.0:)8888', r"\1{{ .Values.ports.verbs }}"),
@@ -195,8 +221,11 @@ def _deployment() -> tuple[Edit, ...]:
                 + r"\1"
             ),
         ),
-        Edit(r"^( +- \{name: tmp, mountPath: /tmp\}\n)", r"\1" + DATABASE_MOUNT, 2),
-        Edit(r"^(        - name: tmp\n          emptyDir: .*\n)", r"\1" + DATABASE_VOLUME),
+        Edit(r"^( +- \{name: tmp, mountPath: /tmp\}\n)", r"\1" + DATABASE_MOUNT + EXTRA_MOUNTS, 2),
+        Edit(
+            r"^(        - name: tmp\n          emptyDir: .*\n)",
+            r"\1" + DATABASE_VOLUME + EXTRA_VOLUMES,
+        ),
         Edit(
             r"secretName: gang-extender-tls,", "secretName: {{ .Values.certificates.secretName }},"
         ),
@@ -215,6 +244,9 @@ KEPT = """\
 metadata:
 {{- if .Values.crds.keep }}
   annotations: {helm.sh/resource-policy: keep}
+{{- end }}
+{{- with .Values.commonLabels }}
+  labels: {{ toJson . }}
 {{- end }}
 """
 SCHEDULER_CONFIG = """\
@@ -244,22 +276,40 @@ CLUSTER = (
 )
 MONITOR = (
     Edit(
-        LABELS,
-        r"\1{{ range $name, $value := .Values.serviceMonitor.labels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
+        r"(kind: ServiceMonitor\nmetadata:\n.*\n.*\n)" + LABELS,
+        r"\1\2{{ range $name, $value := merge (dict) .Values.serviceMonitor.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
+    ),
+    # the account and its Secret, unless one with a token is named
+    Edit(
+        r"^(apiVersion: v1\nkind: ServiceAccount\n(?:.*\n)*?---\n)(?=apiVersion: monitoring)",
+        "{{- if not .Values.serviceMonitor.credentials.secretName }}\n" + r"\1" + "{{- end }}\n",
+    ),
+    Edit(
+        r"\{name: gang-extender-metrics, key: token\}",
+        '{name: {{ .Values.serviceMonitor.credentials.secretName | default "gang-extender-metrics" }}, '
+        "key: {{ .Values.serviceMonitor.credentials.key }}}",
     ),
     Edit(r"^(      interval:) .*$", r"\1 {{ .Values.serviceMonitor.interval }}"),
     Edit(r"\{name: gang-extender-tls, key", "{name: {{ .Values.certificates.secretName }}, key"),
 )
+RUNBOOK = (
+    r"https://docs\.example\.com/gang-extender/docs/alerts/"  # of deploy/monitoring/rules.yaml
+)
 RULES = (
     Edit(
+        r"^( +runbook_url:) " + RUNBOOK,
+        r"\1 {{ $.Values.prometheusRules.runbookUrl }}/",
+        len(re.findall(RUNBOOK, manifests.alerting_rules())),
+    ),
+    Edit(
         LABELS,
-        r"\1{{ range $name, $value := .Values.prometheusRules.labels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
+        r"\1{{ range $name, $value := merge (dict) .Values.prometheusRules.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
     ),
 )
 DASHBOARDS = (
     Edit(
         r'^(  labels: \{app.kubernetes.io/name: gang-extender), grafana_dashboard: "1"\}$',
-        r"\1{{ range $name, $value := .Values.dashboards.labels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
+        r"\1{{ range $name, $value := merge (dict) .Values.dashboards.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
     ),
 )
 SECOND_SCHEDULER = (
@@ -278,7 +328,33 @@ NETWORK_POLICY = (
     Edit(r"port: 8888\}", "port: {{ .Values.ports.verbs }}}"),
     Edit(r"port: 8443\}", "port: {{ .Values.ports.https }}}"),
 )
-SERVICE = (Edit(r'(prometheus.io/port:) "8443"', r"\1 {{ .Values.ports.https | quote }}"),)
+ANNOTATIONS = "{{- range $name, $value := .Values.%s.annotations }}\n%s{{ $name }}: {{ $value | quote }}\n{{- end }}\n"
+SERVICE = (
+    Edit(
+        r'(prometheus.io/port:) "8443"\n',
+        r"\1 {{ .Values.ports.https | quote }}" + "\n" + ANNOTATIONS % ("service", " " * 4),
+    ),
+)
+ACCOUNT = (
+    Edit(
+        r"(kind: ServiceAccount\nmetadata:\n.*\n.*\n.*\n)",
+        r"\1{{- with .Values.serviceAccount.annotations }}"
+        + "\n  annotations: {{ toJson . }}\n{{- end }}\n",
+    ),
+)
+INGRESS = (
+    Edit(r"^  annotations: .*$", "  annotations: {{ toJson .Values.ingress.annotations }}"),
+    Edit(
+        r"^  ingressClassName: .*\n",
+        "{{- with .Values.ingress.className }}\n  ingressClassName: {{ . }}\n{{- end }}\n",
+    ),
+    Edit(
+        r"^  tls:\n    - \{hosts: \[.*\], secretName: .*\}\n",
+        "{{- with .Values.ingress.tlsSecretName }}\n  tls:\n"
+        "    - {hosts: [{{ $.Values.ingress.host }}], secretName: {{ . }}}\n{{- end }}\n",
+    ),
+    Edit(r"^(    - host:) .*$", r"\1 {{ .Values.ingress.host }}"),
+)
 
 
 class Source(NamedTuple):
@@ -290,7 +366,8 @@ class Source(NamedTuple):
 
 
 VERBATIM: Mapping[str, Source] = {
-    "rbac.yaml": Source("rbac.yaml"),
+    "rbac.yaml": Source("rbac.yaml", "", ACCOUNT),
+    "ingress.yaml": Source("ingress/ingress.yaml", ".Values.ingress.enabled", INGRESS),
     "service.yaml": Source("service.yaml", "", SERVICE),
     "confinement.yaml": Source("confinement.yaml", ".Values.policies.confinement"),
     "group-limits.yaml": Source("group-limits.yaml", ".Values.policies.groupLimits"),
@@ -360,7 +437,22 @@ def templates() -> Iterator[tuple[str, str]]:
     yield "scheduler-config.yaml", _headed("scopes", when(CONTROL_PLANE, SCHEDULER_CONFIG))
 
 
+COMMON = (
+    "{{ range $name, $value := $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}"
+)
+COMMON_LINES = "{{- range $name, $value := $.Values.commonLabels }}\n    {{ $name }}: {{ $value | quote }}\n{{- end }}\n"
+
+
 def _headed(source: str, text: str) -> str:
+    """Return a template with its first line, and with the common labels on each object; the definitions have no others."""
+    # where a value has labels for one object, the edit has put both together
+    text = re.sub(
+        r"^(  labels: \{app(?:(?!commonLabels).)*)\}$",
+        lambda match: f"{match[1]}{COMMON}}}",
+        text,
+        flags=re.MULTILINE,
+    )
+    text = re.sub(r"^  labels:\n", lambda match: match[0] + COMMON_LINES, text, flags=re.MULTILINE)
     return HEADER % f"deploy/kubernetes/{source}" + text
 
 

@@ -35,9 +35,13 @@ def defaults() -> dict[str, Any]:
     )
     (scheduler,) = second["spec"]["template"]["spec"]["containers"]
     cluster = manifests.documents_of("cloudnative-pg/cluster.yaml")[0]["spec"]
-    (monitor,) = manifests.documents_of("service-monitor/service-monitor.yaml")
+    *_, monitor = manifests.documents_of("service-monitor/service-monitor.yaml")
     reference = manifests.container()["env"][0]["valueFrom"]["secretKeyRef"]
     (migrate,) = spec["template"]["spec"]["initContainers"]
+    (ingress,) = manifests.documents_of("ingress/ingress.yaml")
+    rules = yaml.safe_load(manifests.alerting_rules())["groups"][0]["rules"]
+    runbook = rules[0]["annotations"]["runbook_url"]
+    probe = manifests.container()["startupProbe"]
     volumes = {one["name"]: one for one in spec["template"]["spec"]["volumes"]}
     return {
         "image.repository": manifests.NAME,
@@ -46,6 +50,9 @@ def defaults() -> dict[str, Any]:
         "ports.https": ports["https"],
         "priorityClassName": spec["template"]["spec"]["priorityClassName"],
         "resources": manifests.container()["resources"],
+        "affinity": spec["template"]["spec"]["affinity"],
+        "startupSeconds": probe["periodSeconds"] * probe["failureThreshold"],
+        "ingress.annotations": ingress["metadata"]["annotations"],
         "settings": {name: _number(variables[f"GANG_EXTENDER_{name.upper()}"]) for name in TUNED},
         "database.secretName": reference["name"],
         "database.urlKey": reference["key"],
@@ -56,6 +63,10 @@ def defaults() -> dict[str, Any]:
         "certificates.schedulerClientSecretName": "gang-extender-scheduler-client",
         "workloads.kinds": manifests.kinds_of_workloads(),
         "serviceMonitor.interval": monitor["spec"]["endpoints"][0]["interval"],
+        "serviceMonitor.credentials.key": monitor["spec"]["endpoints"][0]["authorization"][
+            "credentials"
+        ]["key"],
+        "prometheusRules.runbookUrl": runbook.rpartition("/")[0],
         "secondScheduler.image": scheduler["image"],
         "secondScheduler.replicas": second["spec"]["replicas"],
         "secondScheduler.resources": scheduler["resources"],

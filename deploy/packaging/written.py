@@ -111,7 +111,7 @@ def files() -> Iterator[tuple[Path, str]]:
 
 def prometheus_rule() -> str:
     """Return the rules of deploy/monitoring as an object of prometheus-operator."""
-    text = (MONITORING / "rules.yaml").read_text(encoding="utf-8")
+    text = manifests.alerting_rules()
     return PROMETHEUS_RULE.format(rules=textwrap.indent(text[text.index("groups:") :], "  "))
 
 

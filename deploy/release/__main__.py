@@ -1,6 +1,6 @@
 """`make release`: write everything that is released into a folder, the same bytes each time for a commit, a base image and tools.
 
-Usage: python -m deploy.release --base NAME@sha256:... | --no-image [--url URL] [--into dist]
+Usage: python -m deploy.release --base NAME@sha256:... [--registry HOST[:PORT][/PATH]] | --no-image [--url URL] [--into dist]
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ import tempfile
 from pathlib import Path
 
 from deploy.packaging import archive
-from deploy.release import image, krew, packages, provenance, source
+from deploy.release import image, krew, packages, provenance, registry, source
 from deploy.release.source import ROOT, ReleaseError, Source
 
 URL = "https://downloads.example.com/gang-extender"  # nothing is published yet
 STAND_IN = "localhost/"
 
 
-def build(of: Source, base: str | None, url: str, *, cached: bool = True) -> dict[str, bytes]:
-    """Return the files of a release by name.
+def build(
+    of: Source, base: str | None, url: str, *, cached: bool = True, pushed_to: str = ""
+) -> tuple[dict[str, bytes], image.Image | None]:
+    """Return the files of a release by name, and the image if it was built.
 
     Args:
         of: The commit.
         base: The base image with its digest; None: no image is built.
         url: Below which each release has a folder; for the manifest of krew.
         cached: Whether layers of an earlier build of the image may be used.
+        pushed_to: The registry that the chart names for the image; empty: none.
 
     Raises:
         ReleaseError: Something could not be built.
@@ -38,9 +41,9 @@ def build(of: Source, base: str | None, url: str, *, cached: bool = True) -> dic
         of.export(folder)
         files = packages.build(of, folder, built)
         (wheel,) = (item for item in files.items() if item[0].endswith(".whl"))
-        files[f"{name}.tgz"] = archive.packed()
         files[f"{name}.cdx.json"] = (folder / "deploy" / "sbom.cdx.json").read_bytes()
         files |= krew.build(of, folder, wheel, f"{url}/v{of.version}")
+        made = None
         if base is not None:
             made = image.build(of, folder, base, cached=cached)
             print(
@@ -48,8 +51,26 @@ def build(of: Source, base: str | None, url: str, *, cached: bool = True) -> dic
             )
             stand_in = "-on-stand-in" if base.startswith(STAND_IN) else ""
             files[f"{name}-image{stand_in}.oci.tar"] = made.archive
-        files[f"{name}.provenance.json"] = provenance.statement(of, folder, files, base)
-    return files
+        files[f"{name}.tgz"] = archive.packed(pushed_to, made.digest if made else "")
+        files[f"{name}.provenance.json"] = provenance.statement(of, folder, files, base, pushed_to)
+    return files, made
+
+
+def push(made: image.Image, files: Path, place: str, version: str) -> None:
+    """Push image and chart, and print their names.
+
+    Args:
+        made: The image, which podman has.
+        files: The folder of the release.
+        place: HOST[:PORT][/PATH].
+        version: Their tag.
+
+    Raises:
+        ReleaseError: A registry or a program refused; what was pushed before stays.
+    """
+    print(f"pushed: {registry.push_image(made, place, version)}, tag {version}")
+    chart = registry.push_chart(files / f"gang-extender-{version}.tgz", place)
+    print(f"pushed: {chart}, version {version}; its default image is the one above")
 
 
 def checksums(files: dict[str, bytes]) -> bytes:
@@ -64,6 +85,23 @@ def write(files: dict[str, bytes], into: Path) -> None:
     into.mkdir(parents=True)
     for name, content in files.items():
         (into / name).write_bytes(content)
+
+
+def check_push(place: str, base: str | None) -> None:
+    """Check that there is an image for a registry, and that it may leave this machine.
+
+    Raises:
+        ReleaseError: There is none, or it is on a stand-in of its base.
+    """
+    if base is None:
+        raise ReleaseError(
+            f"REGISTRY={place} with IMAGE=none: the chart there names an image; leave one of both out"
+        )
+    if base.startswith(STAND_IN) and not registry.is_loopback(place):
+        raise ReleaseError(
+            f"REGISTRY={place}: the image would be on a stand-in of its base (tests/compose), which must not be published; "
+            "set BASE=NAME@sha256:..."
+        )
 
 
 def releasable() -> Source:
@@ -89,6 +127,7 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--base", help="base image with its digest: NAME@sha256:...")
     what.add_argument("--no-image", action="store_true", help="leave the image out")
+    parser.add_argument("--registry", default="", help="push image and chart to HOST[:PORT][/PATH]")
     parser.add_argument("--url", default=URL, help="below which each release has a folder")
     parser.add_argument("--into", type=Path, default=ROOT / "dist")
     parser.add_argument(
@@ -96,13 +135,19 @@ def main() -> int:
     )
     given = parser.parse_args()
     try:
+        if given.registry:
+            check_push(registry.checked(given.registry), given.base)
         of = releasable()
-        files = build(of, given.base, given.url, cached=not given.no_cache)
+        files, made = build(
+            of, given.base, given.url, cached=not given.no_cache, pushed_to=given.registry
+        )
+        files["SHA256SUMS"] = checksums(files)
+        write(files, given.into)
+        if given.registry and made is not None:
+            push(made, given.into, given.registry, of.version)
     except ReleaseError as problem:
         print(f"no release: {problem}", file=sys.stderr)
         return 1
-    files["SHA256SUMS"] = checksums(files)
-    write(files, given.into)
     for name, content in sorted(files.items()):
         print(f"{provenance.sha256(content)[:12]}  {len(content):>12,}  {name}")
     print(f"written: {given.into}, version {of.version} of commit {of.commit[:12]}")

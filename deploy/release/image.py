@@ -23,11 +23,12 @@ WITHOUT = "or leave the image out: make release IMAGE=none"
 
 @dataclass(frozen=True)
 class Image:
-    """The archive, the digest of the image in it, and its size in bytes without compression."""
+    """The archive, the digest of the image in it, its size in bytes without compression, and its number in podman."""
 
     archive: bytes
     digest: str
     size: int
+    number: str
 
 
 def digest_of(base: str) -> str:
@@ -85,7 +86,7 @@ def build(source: Source, folder: Path, base: str, *, cached: bool) -> Image:
     index = {"schemaVersion": 2, "manifests": [manifest]}
     files["index.json"] = json.dumps(index, sort_keys=True).encode()
     files.pop("version", None)  # of the tool, not of the layout
-    return Image(packed(files, time_s=source.time_s), manifest["digest"], size)
+    return Image(packed(files, time_s=source.time_s), manifest["digest"], size, image)
 
 
 def program_version() -> str:

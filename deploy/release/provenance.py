@@ -15,7 +15,13 @@ from deploy.release.source import Source
 LOCK = "requirements.lock"
 
 
-def statement(source: Source, folder: Path, files: Mapping[str, bytes], base: str | None) -> bytes:
+def statement(
+    source: Source,
+    folder: Path,
+    files: Mapping[str, bytes],
+    base: str | None,
+    registry: str = "",
+) -> bytes:
     """Return the statement about some files; the same for the same commit, files and tools.
 
     Args:
@@ -23,6 +29,7 @@ def statement(source: Source, folder: Path, files: Mapping[str, bytes], base: st
         folder: Its files.
         files: What was built.
         base: The base image with its digest; None: no image was built.
+        registry: Where the chart finds the image; empty: where its installer puts it.
     """
     dependencies = [
         {"name": "source", "digest": {"gitCommit": source.commit}},
@@ -33,7 +40,12 @@ def statement(source: Source, folder: Path, files: Mapping[str, bytes], base: st
         name, _, digest = base.partition("@sha256:")
         dependencies.append({"name": "base image", "uri": name, "digest": {"sha256": digest}})
         tools["podman"] = image.program_version()
-    parameters = {"version": source.version, "tag": source.tag or None, "base": base}
+    parameters = {
+        "version": source.version,
+        "tag": source.tag or None,
+        "base": base,
+        "registry": registry or None,
+    }
     found = {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [

@@ -107,7 +107,8 @@ def queries():
     for path in sorted((MONITORING / "dashboards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel["targets"]:
-                query = target["expr"].replace("$instance", ".*").replace("$__rate_interval", "1m")
+                query = re.sub(r"\$(cluster|job|instance)", ".*", target["expr"])
+                query = query.replace("$__rate_interval", "1m")
                 assert "$" not in query
                 yield f"{path.stem}: {panel['title']}", query
 

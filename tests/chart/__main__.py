@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deploy.packaging import archive, manifests, written
 from tests.chart.goldens import GOLDEN, describe, file_of
-from tests.chart.helm import VALUE_SETS, helm, render
+from tests.chart.helm import VALUE_SETS, VALUES_BEFORE, helm, render
 
 DIST = manifests.ROOT / "dist"
 
@@ -48,13 +48,15 @@ def main() -> int:
     differences = [line for values in VALUE_SETS for line in compare(values, approve)]
     for line in differences:
         print(line)
+    before = render(VALUES_BEFORE) == render()
+    print(f"rendered: the values file of the version before, {'the same' if before else 'CHANGED'}")
     first, second = archive.packed(), archive.packed()
     packed = archive.write(DIST)
     helm("lint", str(packed), "--strict", "--namespace", manifests.NAMESPACE)
     print(f"packed: {packed.relative_to(manifests.ROOT)} ({len(first) // 1024} KiB)")
     if differences:
         print("the golden files differ; if that is wanted: make chart APPROVE=1", file=sys.stderr)
-    return int(bool(differences) or first != second)
+    return int(bool(differences) or first != second or not before)
 
 
 if __name__ == "__main__":

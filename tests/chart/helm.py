@@ -9,12 +9,14 @@ from typing import Any
 
 import yaml
 
-from deploy.packaging.manifests import NAMESPACE
+from deploy.packaging.manifests import NAMESPACE, ROOT
 from deploy.packaging.written import CHART
 from tests.controlplane.build import build_helm
 
 RELEASE = "gang-extender"
 VALUE_SETS = sorted((CHART / "ci").glob("*.yaml"))
+# values.yaml of the version before: of its tag, or of 2026-11-29 (e180c48a) before there is one
+VALUES_BEFORE = ROOT / "tests" / "golden" / "chart-values-before.yaml"
 Object = dict[str, Any]
 Key = tuple[str, str, str]
 

@@ -21,6 +21,7 @@ from tests.compose.engine import CannotRunError, CommandError, Engine
 from tests.compose.images import NoStandInError, ensure_base, ensure_images
 from tests.compose.leftovers import leftovers, remove_all, running, start_time
 from tests.compose.project import Project, StoryError, until
+from tests.compose.shipped_file import faults_of
 from tests.controlplane.build import CannotBuildError, locked
 
 FAULTS = (
@@ -49,6 +50,8 @@ def play(project: Project) -> None:
         StoryError: Something was not as it should be.
     """
     engine = project.engine
+    if faults := faults_of(project.document):
+        raise StoryError(f"docker-compose.yml: {'; '.join(faults)}")
     if found := leftovers(engine, project.address, project.port):
         raise StoryError(f"in the way: {'; '.join(found)}")
     with step("the image gang-extender is built from deploy/Dockerfile"):
@@ -57,7 +60,10 @@ def play(project: Project) -> None:
         project.up()
     with step("the demo's tree is bound"):
         until("the demo ends", lambda: project.completed("demo"))
-        print(project.logs("demo"))
+        lines = project.logs("demo")
+        print(lines)
+        if not lines.rstrip().endswith(page := f"https://{project.address}:{project.port}/ui/"):
+            raise StoryError(f"the demo does not end with the address of the page, {page}")
     with step("the page and the gangs are read through the published port"):
         page = project.get("/ui/")
         if "<html" not in page or "gang" not in page:

@@ -111,7 +111,8 @@ class StandIn:
 def named_images() -> list[str]:
     """Return the images that are needed and not built by docker-compose.yml itself."""
     services = yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))["services"].values()
-    pulled = {service["image"] for service in services if "build" not in service}
+    built = {service["image"] for service in services if "build" in service}
+    pulled = {service["image"] for service in services} - built
     return sorted(pulled | set(BASE_LINE.findall(DOCKERFILE.read_text(encoding="utf-8"))))
 
 

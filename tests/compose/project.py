@@ -25,11 +25,13 @@ import yaml
 from deploy.compose.generate import CERTIFICATES as CERTIFICATES_OF_THE_EXTENDER
 from tests.compose.engine import CommandError, Engine
 from tests.compose.images import COMPOSE_FILE, ROOT
+from tests.compose.shipped_file import replaced
 from tests.support import waiting
 
 # What containers compute is not seen from here, so that a wait counts all time.
 PATIENCE_S = 300.0
 POLL_S = 0.5
+PORT = "18443"  # not the default of the file, so that its variable is used
 KEPT = ("uid", "state", "reserved", "bound", "observed", "groups", "members")  # of a gang
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
@@ -72,7 +74,8 @@ class Project:
             for service in self.document["services"].values()
             for port in service.get("ports", [])
         )
-        self.address, port, _ = published.split(":")
+        engine.environment["PAGE_PORT"] = PORT
+        self.address, port, _ = replaced(published, engine.environment).split(":")
         self.port = int(port)
         self._context: ssl.SSLContext | None = None
 

@@ -43,6 +43,8 @@ from tests.controlplane.pin import (
     GO_LINE,
     HELM_FOLDER,
     PROGRAMS,
+    REGISTRY,
+    REGISTRY_FOLDER,
     module_folder,
 )
 
@@ -53,7 +55,7 @@ USUAL_PLACES = ("/usr/local/go/bin/go",)
 # Changing how we build must not find what was built the old way.
 RECIPE = "1"
 REQUIRE = re.compile(
-    r"^(?:require\s+|\s+)(?:k8s\.io/kubernetes|\S+/etcd/(?:server|etcdctl)/v3|helm\.sh/helm/v\d+) (v\S+)",
+    r"^(?:require\s+|\s+)(?:k8s\.io/kubernetes|\S+/etcd/(?:server|etcdctl)/v3|helm\.sh/helm/v\d+|\S+/distribution/v3) (v\S+)",
     re.MULTILINE,
 )
 PORTFORWARD = Path(__file__).parent / "portforward"
@@ -180,6 +182,19 @@ def build_helm() -> str:
     package = f"helm.sh/helm/{version.partition('.')[0]}/cmd/helm"
     stamp = f"helm.sh/helm/{version.partition('.')[0]}/internal/version.version={version}"
     return str(ensure_built(HELM_FOLDER, [package], ("helm",), f"-s -w -X {stamp}") / "helm")
+
+
+def build_registry() -> str:
+    """Build the registry of images and charts unless it is built.
+
+    Returns:
+        Path of the program.
+
+    Raises:
+        CannotBuildError: As `ensure_binaries`.
+    """
+    package = f"{REGISTRY}/cmd/registry"
+    return str(ensure_built(REGISTRY_FOLDER, [package], ("registry",), "-s -w") / "registry")
 
 
 def build_portforward() -> Path:
@@ -395,6 +410,7 @@ def main() -> int:
         report("etcd", build_etcd)
         report("portforward", build_portforward)
         report("helm", build_helm)
+        report("registry", build_registry)
         for name in names:
             if name == "controllers":
                 for wrapper in WRAPPERS:

@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 from deploy.packaging import archive
-from deploy.packaging.written import KUSTOMIZE
+from deploy.packaging.written import CHART, KUSTOMIZE
 from tests.chart.goldens import BASE
 from tests.chart.helm import (
     VALUE_SETS,
+    VALUES_BEFORE,
     HelmError,
     Object,
     by_key,
@@ -158,6 +159,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "leave the scope at marker-resource": ("--set", "scheduler.form=second-scheduler,scheduler.scope=contended-resource"),
     "are for certificates.source secret": ("--set", "certificates.source=cert-manager,certificates.secretName=ours"),
     "are both 8443; give them different ports": ("--set", "ports.verbs=8443"),
+    "ingress.enabled needs ingress.host": ("--set", "ingress.enabled=true"),
+    "extraEnv: GANG_EXTENDER_LOG_LEVEL is a setting of the service: write it as settings.log_level": ("--set", "extraEnv[0].name=GANG_EXTENDER_LOG_LEVEL,extraEnv[0].value=debug"),
+    "commonLabels: app.kubernetes.io/name is a label by which objects of the chart are found": ("--set", r"commonLabels.app\.kubernetes\.io/name=ours"),
 }  # fmt: skip
 
 
@@ -177,6 +181,158 @@ def test_helm_refuses_another_namespace() -> None:
         HelmError, match='the release is for namespace "default": the admission policies know'
     ):
         render(namespace="default")
+
+
+def image_of(*options: str) -> set[str]:
+    """Return the images that both containers of the Deployment have."""
+    (deployment,) = (
+        one["spec"]["template"]["spec"]
+        for one in render(None, *options)
+        if one["kind"] == "Deployment"
+    )
+    return {one["image"] for one in [*deployment["initContainers"], *deployment["containers"]]}
+
+
+@pytest.mark.kubernetes("1.37")
+def test_the_image_is_that_of_a_registry() -> None:
+    """By a tag or a digest, with the registry of its own value or in the repository."""
+    assert image_of() == {"gang-extender:0.1.0"}
+    registry = "image.registry=registry.example.com:5000/team"
+    assert image_of("--set", registry) == {"registry.example.com:5000/team/gang-extender:0.1.0"}
+    digest = f"sha256:{'a' * 64}"
+    assert image_of("--set", f"{registry},image.digest={digest}") == {
+        f"registry.example.com:5000/team/gang-extender@{digest}"
+    }
+
+
+@pytest.mark.parametrize("values", VALUE_SETS, ids=lambda file: file.stem)
+@pytest.mark.kubernetes("1.37")
+def test_common_labels_are_on_each_object_and_in_no_selector(values: Path) -> None:
+    """Each object of each set of values: one without would be left over by a removal by label."""
+    labels = {"example.com/cost-center": "42"}
+    things = render(values, "--set-string", r"commonLabels.example\.com/cost-center=42")
+    assert [
+        f"{one['kind']} {one['metadata']['name']}"
+        for one in things
+        if not labels.items() <= one["metadata"].get("labels", {}).items()
+    ] == []
+    plain = {
+        key: one["spec"].get("selector")
+        for key, one in by_key(render(values)).items()
+        if "spec" in one
+    }
+    labelled = {
+        key: one["spec"].get("selector") for key, one in by_key(things).items() if "spec" in one
+    }
+    assert plain == labelled
+    (extender,) = (
+        one
+        for one in things
+        if (one["kind"], one["metadata"]["name"]) == ("Deployment", "gang-extender")
+    )
+    assert labels.items() <= extender["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.kubernetes("1.37")
+def test_a_values_file_of_the_version_before_renders_the_same() -> None:
+    """It has every default of that version: none was renamed, removed or refused since."""
+    assert render(VALUES_BEFORE) == render()
+
+
+@pytest.mark.kubernetes("1.37")
+def test_metrics_are_read_with_the_token_of_a_secret() -> None:
+    """Of an account that may read /metrics only, unless another Secret is named: then there is no account."""
+    monitor = ("ServiceMonitor", "gang-extender", "gang-extender")
+    ours = by_key(render(None, "--set", "serviceMonitor.enabled=true"))
+    (endpoint,) = ours[monitor]["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {
+        "name": "gang-extender-metrics",
+        "key": "token",
+    }
+    secret = ours["Secret", "gang-extender", "gang-extender-metrics"]
+    account = secret["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+    (subject,) = ours["ClusterRoleBinding", "", "gang-extender-metrics"]["subjects"]
+    assert subject["name"] == account
+    assert ours["ClusterRole", "", "gang-extender-metrics"]["rules"] == [
+        {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
+    ]
+    named = "serviceMonitor.enabled=true,serviceMonitor.credentials.secretName=theirs"
+    theirs = by_key(render(None, "--set", named))
+    (endpoint,) = theirs[monitor]["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "theirs", "key": "token"}
+    assert ours.keys() - theirs.keys() == {
+        ("Secret", "gang-extender", "gang-extender-metrics"),
+        ("ServiceAccount", "gang-extender", "gang-extender-metrics"),
+        ("ClusterRole", "", "gang-extender-metrics"),
+        ("ClusterRoleBinding", "", "gang-extender-metrics"),
+    }
+
+
+@pytest.mark.kubernetes("1.37")
+def test_each_alert_leads_to_a_page_of_the_operator() -> None:
+    """By one value, for all of them."""
+    url = "https://wiki.example.org/gangs"
+    options = ("--set", f"prometheusRules.enabled=true,prometheusRules.runbookUrl={url}")
+    (rule,) = (one for one in render(None, *options) if one["kind"] == "PrometheusRule")
+    rules = [one for group in rule["spec"]["groups"] for one in group["rules"]]
+    assert len(rules) > 20
+    for one in rules:
+        assert one["annotations"]["runbook_url"] == f"{url}/{one['alert']}.html"
+
+
+def notes(*options: str) -> str:
+    """Return what Helm prints after an installation."""
+    words = ("--namespace=gang-extender", "--dry-run=client", *options)
+    return helm("install", "gang-extender", str(CHART), *words).partition("\nNOTES:\n")[2]
+
+
+# What kubeadm 1.37 mounts into kube-scheduler, and no more.
+KUBEADM_MOUNT = "/etc/kubernetes/scheduler.conf"
+
+
+@pytest.mark.parametrize("scope", ["marker-resource", "contended-resource"])
+@pytest.mark.kubernetes("1.37")
+def test_kube_scheduler_finds_each_file_where_the_notes_have_put_it(scope: str) -> None:
+    """The file of `--config`, and those that it names, are mounted, at the path where the commands write them."""
+    text = notes("--set", f"scheduler.scope={scope}")
+    block = text[text.index("    spec:\n") : text.index("Without one of the files")]
+    spec = yaml.safe_load(block)["spec"]
+    (container,), (volume,) = spec["containers"], spec["volumes"]
+    (mount,) = container["volumeMounts"]
+    assert mount["name"] == volume["name"]
+    assert mount["mountPath"] == volume["hostPath"]["path"]
+    (flag,) = container["command"]
+    file = flag.removeprefix("--config=")
+    assert f"> {file}\n" in text
+    config_map = by_key(render(None, "--set", f"scheduler.scope={scope}"))[
+        "ConfigMap", "gang-extender", "gang-extender-scheduler-config"
+    ]
+    config = yaml.safe_load(config_map["data"]["config.yaml"])
+    named = {word for one in config["extenders"] for word in one["tlsConfig"].values()}
+    files = {file, *(str(word) for word in named if str(word).startswith("/"))}
+    assert len(files) == 4
+    copied = re.findall(
+        r"(?:\w+\.\w+):(\w+\.\w+)", text[text.index("for file in") : text.index("; do")]
+    )
+    assert files == {file, *(f"{mount['mountPath']}/{name}" for name in copied)}
+    assert config["clientConnection"]["kubeconfig"] == KUBEADM_MOUNT
+    page = (DEPLOY.parent / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
+    assert (
+        yaml.safe_load(page[page.index("```yaml\nspec:") + 8 :].partition("```")[0])["spec"] == spec
+    )
+
+
+@pytest.mark.kubernetes("1.37")
+def test_the_notes_name_what_does_not_work_yet() -> None:
+    """Workloads are off until they are switched on, and links of alerts lead nowhere until pages are served."""
+    plain = notes()
+    assert "the label gang-extender.dev/tree has no effect until" in plain
+    assert "The alerts lead to" not in plain
+    more = notes(
+        "--set", "workloads.enabled=true,workloads.kinds={Job},prometheusRules.enabled=true"
+    )
+    assert "Workloads with the label gang-extender.dev/tree become trees: Job.\n" in more
+    assert "The alerts lead to pages at https://docs.example.com/gang-extender/docs/alerts" in more
 
 
 async def held(api: Api) -> bool | None:
@@ -216,7 +372,10 @@ async def test_a_release_is_installed_upgraded_rolled_back_and_removed(
     }  # fmt: skip
     await api.create(group)
     before = await names(api, POLICY)
-    helm("upgrade", *release, "--set=workloads.enabled=true,replicas=3")
+    helm("upgrade", *release, "--reset-then-reuse-values", "--set=workloads.enabled=true")
+    helm(
+        "upgrade", *release, "--reset-then-reuse-values", "--set=replicas=3"
+    )  # the value before stays
     assert "gang-extender-tree-job" in await names(api, POLICY) - before
     path = "/apis/apps/v1/namespaces/gang-extender/deployments/gang-extender"
     assert (await api.get(path))["spec"]["replicas"] == 3

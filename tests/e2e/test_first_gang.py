@@ -1,4 +1,4 @@
-"""docs/tutorials/first-gang-on-a-cluster.md, command by command, from a control plane with nothing of ours to the first gang that is bound.
+"""docs/how-to/install.md, command by command, from a control plane with nothing of ours to the first gang that is bound.
 
 The cluster is one of PostgreSQL, kube-apiserver, kube-scheduler and the controllers of Deployments and Jobs. There is no kubelet, so the
 pod of the extender is played (tests/e2e/scenarios/container.py), and a restart of kube-scheduler is done here.
@@ -35,7 +35,7 @@ from tests.e2e.test_runbook import SUPERUSER, make_external
 from tests.support.logs.postgres import run, running_postgres
 from tests.support.page_commands import ROOT, blocks, commands
 
-PAGE = "docs/tutorials/first-gang-on-a-cluster.md"
+PAGE = "docs/how-to/install.md"
 ROLLOUT = "kubectl -n gang-extender rollout status deployment/gang-extender"  # waits for a kubelet
 pytestmark = [
     pytest.mark.e2e,

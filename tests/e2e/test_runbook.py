@@ -26,11 +26,13 @@ from extender.store.engine import plain_url
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process
 from tests.e2e.conftest import NEWEST, require_programs
+from tests.support import page_commands
 from tests.support.logs.postgres import run, running_postgres
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-TOP = ("docs/how-to/install-by-hand.md", "README.md", "docs/how-to/ask-the-service.md")
+INSTALL = "docs/how-to/install.md"
+TOP = (INSTALL, "README.md", "docs/how-to/ask-the-service.md")
 RUNBOOK = ("deploy/README.md",)
 BY_CI = "a stage of .ci/run by itself"
 BY_COMPOSE = "make compose runs it"
@@ -47,7 +49,6 @@ NOT_RUN = {
     "docker build ": BY_COMPOSE,
     "docker compose up": BY_COMPOSE,
     "kube-scheduler --config=": BY_COMPOSE + ", with this file where kubeadm puts its kubeconfig",
-    "kubectl -n gang-extender rollout status": "no Deployment controller and no kubelet run here",
     "kubectl get --raw /api/v1/namespaces/gang-extender/services/": "no pod runs behind it here",
     "gang-extender events --follow": "has no end; tests/acceptance/test_event_stream_failover.py",
     "gang-extender gangs --context": READERS,
@@ -60,8 +61,6 @@ NOT_RUN = {
     "pg_dump -Fc -n gx -h DATA_DIR": DUMP,
     "pg_restore --exit-on-error": DUMP,
     "helm ": CHART,
-    "kubectl create namespace gang-extender": CHART,
-    "kubectl label namespace gang-extender": CHART,
     "kubectl apply --server-side -k deploy/kustomize": CHART,
     "kubectl apply --server-side -f deploy/kubernetes/cert-manager": "needs the CRDs of cert-manager; tests/unit/test_deploy.py has their schemas",
     "gang-extender verify --database-url": "needs a service that signs its anchors; tests/integration/test_verify_command.py",
@@ -228,7 +227,7 @@ def with_password(url: URL, role: str) -> str:
 
 
 def serving(reader: Reader, folder: Path) -> Process:
-    """Start the service with the arguments of docs/how-to/install-by-hand.md."""
+    """Start the service with the arguments of docs/how-to/install.md."""
     (line,) = (c for b in blocks(TOP) for c in b if c.startswith("gang-extender serve "))
     words = line.replace("\\\n", " ").split()[2:]
     given = dict(zip(words[::2], words[1::2], strict=True))
@@ -261,6 +260,8 @@ def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None
     (remove,) = (b for b in runbook if b[0].startswith("for kind in"))
     reader.follow(roles)
     reader.follow(install)
+    (first_step,) = page_commands.blocks(INSTALL, "1. Database, certificates, Secrets")
+    reader.follow([c for c in page_commands.commands(first_step) if " create secret " in c])
     service, authority = serving(reader, tmp_path), reader.environment["SSL_CERT_FILE"]
     service.start()
     try:
@@ -280,23 +281,23 @@ def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None
     assert listed == set(NOT_RUN), "a reason is left of a command that is gone"
 
 
-def test_readme_and_runbook_apply_the_same_in_the_same_order() -> None:
-    """The admission policies are the last of both: with them members are held."""
-    top, runbook = applied(TOP), applied(RUNBOOK)
-    assert [file for file in runbook if file in top] == top
-    assert top[-2:] == ["deploy/kubernetes/admission-policy.yaml", "deploy/kubernetes/workloads"]
-    assert set(runbook) - set(top) == {
-        "deploy/kubernetes/cert-manager/certificates.yaml",
+def test_each_way_to_install_applies_the_same_in_the_same_order() -> None:
+    """The admission policies are the last of each: with them members are held. Without pods there is nothing for them."""
+    by_file, as_processes = (
+        applied(b) for b in blocks((INSTALL,)) if any("namespace.yaml" in c for c in b)
+    )
+    assert by_file[-1] == as_processes[-1] == "deploy/kubernetes/admission-policy.yaml"
+    assert [file for file in by_file if file in as_processes] == as_processes
+    assert set(by_file) - set(as_processes) == {
         "deploy/kubernetes/deployment.yaml",
         "deploy/kubernetes/service.yaml",
     }
 
 
-def applied(files: tuple[str, ...]) -> list[str]:
-    """Return the manifests that the blocks of an installation apply, in order."""
-    lines = [c for b in blocks(files) for c in b if c.startswith("kubectl apply --server-side")]
-    files = [word for line in lines for word in re.findall(r"-f (deploy/kubernetes/\S+)", line)]
-    return list(dict.fromkeys(files))
+def applied(block: list[str]) -> list[str]:
+    """Return the manifests that a block applies, in order."""
+    lines = [c for c in block if c.startswith("kubectl apply --server-side")]
+    return [word for line in lines for word in re.findall(r"-f (deploy/kubernetes/\S+)", line)]
 
 
 def answers(url: str, authority: str) -> bool:

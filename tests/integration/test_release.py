@@ -18,7 +18,7 @@ import yaml
 
 from deploy.locked_requirements import entries_of
 from deploy.release import __main__ as release
-from deploy.release import archives, image, krew, provenance, source
+from deploy.release import archives, image, krew, provenance, registry, source
 from deploy.release.source import ROOT, ReleaseError, Source
 
 BASE = "registry.example.com/python@sha256:" + 64 * "a"
@@ -33,13 +33,13 @@ def head():
 @pytest.fixture(scope="module")
 def built(head):
     """Its release without an image."""
-    return release.build(head, None, "https://example.com/releases")
+    return release.build(head, None, "https://example.com/releases")[0]
 
 
 @pytest.mark.full
 def test_a_release_is_the_same_bytes_twice(head, built):
     """Of the commit, not of the moment or the folder."""
-    assert release.build(head, None, "https://example.com/releases") == built
+    assert release.build(head, None, "https://example.com/releases")[0] == built
 
 
 def test_a_release_has_these_files(built):
@@ -145,6 +145,41 @@ def test_without_podman_the_image_is_not_left_out_silently(head, tmp_path, monke
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ReleaseError, match=r"podman is not installed.*IMAGE=none"):
         image.build(head, tmp_path, BASE, cached=True)
+
+
+REGISTRIES = {
+    "registry.example.com": False,
+    "registry.example.com:5000/team/images": False,
+    "localhost": True,
+    "localhost:5000/team": True,
+    "127.0.0.1:5000": True,
+    "[::1]:5000/team": True,
+    "[2001:db8::1]": False,
+}
+
+
+@pytest.mark.parametrize("place", REGISTRIES)
+def test_a_registry_on_this_machine_is_asked_without_tls(place):
+    """And no other one."""
+    assert registry.checked(place) == place
+    assert registry.is_loopback(place) == REGISTRIES[place]
+
+
+@pytest.mark.parametrize("place", ["https://registry.example.com", "Registry.example.com", "a/b:c", "a/", ""])  # fmt: skip
+def test_what_is_no_registry_is_refused(place):
+    """With what it should look like."""
+    with pytest.raises(ReleaseError, match=rf"REGISTRY: '{place}' is not HOST\[:PORT\]"):
+        registry.checked(place)
+
+
+def test_an_image_that_must_not_be_published_is_not_pushed():
+    """One on a stand-in of its base stays on this machine; without an image there is none for the chart to name."""
+    release.check_push("registry.example.com", BASE)
+    release.check_push("localhost:5000", "localhost/stand-in@sha256:" + 64 * "a")
+    with pytest.raises(ReleaseError, match=r"must not be published; set BASE="):
+        release.check_push("registry.example.com", "localhost/stand-in@sha256:" + 64 * "a")
+    with pytest.raises(ReleaseError, match=r"REGISTRY=registry.example.com with IMAGE=none"):
+        release.check_push("registry.example.com", None)
 
 
 HEADINGS = {

@@ -32,10 +32,10 @@ from extender.control.verbs.extender_service import HANDOVER_MS
 from extender.listener_settings import HTTP1_SERVER_NAME
 from extender.ports import written_names
 from extender.settings import Settings
+from tests.compose import shipped_file
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
-COMPOSE_SCHEMA = Path(__file__).parent / "compose_spec" / "compose-spec.json"
 
 
 def load(path: str) -> ModuleType:
@@ -135,19 +135,52 @@ def test_compose_is_rendered_from_the_table_of_flags() -> None:
     assert text == load("deploy/compose/generate.py").render()
 
 
+def compose_file() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return document
+
+
 def test_compose_is_valid() -> None:
-    """The schema of the Compose specification takes it."""
-    schema = json.loads(COMPOSE_SCHEMA.read_text(encoding="utf-8"))
-    jsonschema.validate(yaml.safe_load((ROOT / "docker-compose.yml").read_text()), schema)
+    """The schema of the Compose specification takes it; one service builds our image, and `up` shows the demo."""
+    assert shipped_file.faults_of(compose_file()) == []
 
 
-def test_compose_publishes_on_loopback_only_and_pins_its_images() -> None:
+COMPOSE_FAULTS: dict[str, tuple[str, str, object]] = {
+    "$.services.etcd: Unevaluated properties are not allowed ('attached' was unexpected)": ("etcd", "attached", False),
+    "2 services build gang-extender:": ("setup", "build", {"context": "."}),
+    "setup: pull_policy is missing: gang-extender:": ("setup", "pull_policy", "missing"),
+    "etcd: attach is True: only the lines of demo are shown": ("etcd", "attach", True),
+    "demo: attach is False: only the lines of demo are shown": ("demo", "attach", False),
+    "etcd: ./data:/data:ro needs ro,z": ("etcd", "volumes", ["./data:/data:ro"]),
+    "network: port 8443:8443 is not 127.0.0.1:${VARIABLE:-DEFAULT}:PORT": ("network", "ports", ["8443:8443"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMPOSE_FAULTS)
+def test_what_fails_in_a_current_compose_is_refused_in_the_file(words: str) -> None:
+    """With the service and the value; `make compose` looks at the same before it starts anything."""
+    document = compose_file()
+    service, field, value = COMPOSE_FAULTS[words]
+    document["services"][service][field] = value
+    (fault,) = shipped_file.faults_of(document)
+    assert words in fault
+
+
+def test_the_demo_prints_the_port_that_is_published() -> None:
+    """By the same variable with the same default."""
+    services = compose_file()["services"]
+    for environment, port in (({}, 8443), ({"PAGE_PORT": "9443"}, 9443)):
+        (published,) = services["network"]["ports"]
+        assert shipped_file.replaced(published, environment) == f"127.0.0.1:{port}:8443"
+        page = shipped_file.replaced(services["demo"]["environment"]["PAGE"], environment)
+        assert page == f"https://127.0.0.1:{port}/ui/"
+
+
+def test_compose_pins_its_images_and_shares_one_network() -> None:
     """A demo with fixed tokens must not be found by others."""
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    compose = compose_file()
     for name, service in compose["services"].items():
         assert re.search(r":v?\d", service["image"]), name
-        for port in service.get("ports", []):
-            assert port.startswith("127.0.0.1:")
         if name != "network":
             assert service["network_mode"] == "service:network"
             assert "network" in service["depends_on"], "not every tool takes it from network_mode"
@@ -340,6 +373,23 @@ def test_kube_scheduler_calls_with_a_certificate_and_checks_ours(subtests: pytes
                 assert server_name in NAMES
 
 
+CONFIG_FILE = "/etc/kubernetes/gang-extender/scheduler-config.yaml"
+
+
+def test_the_file_of_kube_scheduler_has_one_path_on_every_page() -> None:
+    """In the folder that is mounted: where one page writes it, kube-scheduler is given it by all others."""
+    pages = [ROOT / "README.md", *(ROOT / "deploy" / "chart" / "templates").iterdir()]
+    pages += [file for folder in ("docs", "deploy") for file in (ROOT / folder).rglob("*.md")]
+    named = {
+        page.name: {
+            *re.findall(r"/etc/kubernetes/[\w./-]*config\.yaml", page.read_text(encoding="utf-8"))
+        }
+        for page in pages
+    }
+    assert {name for name, files in named.items() if files} >= {"install.md", "NOTES.txt"}
+    assert {file for files in named.values() for file in files} == {CONFIG_FILE}
+
+
 def test_the_extender_mounts_what_its_settings_name() -> None:
     """Certificates from the Secret that `certs` and cert-manager make; only the service has a token, that of kube-apiserver."""
     pod = documents("deployment")[0]["spec"]["template"]["spec"]
@@ -372,8 +422,8 @@ def test_no_token_is_mounted_that_is_not_asked_for() -> None:
     ]
     accounts = [one for one in found if one["kind"] == "ServiceAccount"]
     pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] == "Deployment"]
-    assert (len(accounts), len(pods)) == (2, 2)
-    assert [one["automountServiceAccountToken"] for one in (*accounts, *pods)] == [False] * 4
+    assert (len(accounts), len(pods)) == (3, 2)  # one account is for Prometheus, and has no pod
+    assert [one["automountServiceAccountToken"] for one in (*accounts, *pods)] == [False] * 5
     tokens = [
         source["serviceAccountToken"]
         for pod in pods

@@ -17,7 +17,7 @@ import yaml
 from deploy.packaging import archive, manifests, templates, values, written
 from extender.settings import all_settings
 from tests.chart.goldens import file_of
-from tests.chart.helm import VALUE_SETS
+from tests.chart.helm import VALUE_SETS, VALUES_BEFORE
 
 OVERLAYS = sorted((written.KUSTOMIZE / "overlays").iterdir())
 # Read by programs or changed first; what is not a resource stands in no kustomization.
@@ -95,6 +95,11 @@ def test_each_set_of_values_fits_the_schema_and_has_its_golden_file(
             assert file_of(file).is_file()
 
 
+def test_the_values_file_of_the_version_before_is_not_refused() -> None:
+    """`helm upgrade --values` with it: no value was renamed or removed."""
+    check(yaml.safe_load(VALUES_BEFORE.read_text(encoding="utf-8")))
+
+
 WRONG: dict[str, dict[str, Any]] = {
     "'replica' was unexpected": {"replica": 2},
     "'8888' is not of type 'integer'": {"ports": {"verbs": "8888"}},
@@ -106,6 +111,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "'nvidia' does not match": {"scheduler": {"contendedResource": "nvidia"}},
     "'sha256:1' does not match": {"image": {"digest": "sha256:1"}},
     "'mysql' is not one of": {"database": {"source": "mysql"}},
+    "'wiki/' does not match": {"prometheusRules": {"runbookUrl": "wiki/"}},
+    "'registry.example.com/' does not match": {"image": {"registry": "registry.example.com/"}},
     "'20' does not match": {"database": {"cloudnativePG": {"storage": {"size": "20"}}}},
 }
 
