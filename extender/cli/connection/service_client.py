@@ -46,10 +46,6 @@ Server = Annotated[
         help="URL of the service; unset: GANG_EXTENDER_SERVER, else http://127.0.0.1:8888, else the service in the cluster of the current context."
     ),
 ]
-LogServer = Annotated[
-    str | None,
-    typer.Option(help="URL of a service, to ask it in place of the database."),
-]
 Context = Annotated[
     str | None,
     typer.Option(
@@ -110,6 +106,7 @@ class ServiceFinder:
         """Store the options --context and --kubeconfig, and those about credentials."""
         self._context = context
         self._kubeconfig = kubeconfig
+        self.reads_log = False  # whether the command could read a database in place of the service
         self._forward: PortForward | None = None
         self._login_context = context  # the context whose token may be sent; a fallback sets it
         self._credentials = ServiceCredentials(options, self._kubectl, self._load_token)
@@ -151,8 +148,12 @@ class ServiceFinder:
             return f"no answer from {self._forward.place}: {why}; do its pods run?"
         if "CERTIFICATE_VERIFY_FAILED" in why:
             return f"{url}: its certificate is not valid here: {why}; give its CA with --server-ca-file FILE"
-        remedy = "is `gang-extender serve` running there? (--server URL, or --context NAME for a cluster)"
-        return f"no answer from {url}: {why}; {remedy}"
+        remedy = (
+            "is `gang-extender serve` running there? (--server URL, or --context NAME for a cluster"
+        )
+        if self.reads_log:
+            remedy += "; --database-url URL or --data-dir FOLDER for the log in a database"
+        return f"no answer from {url}: {why}; {remedy})"
 
     def send(
         self,
@@ -261,7 +262,7 @@ def _finding(service_finder: ServiceFinder) -> Iterator[None]:
 
 def ask_service(
     server: str | None, path: str, kind: type[T], *, body: bytes | None = None, within_s: float = 10,
-    absent: T | None = None,
+    absent: T | None = None, most: int = 0,
 ) -> T:  # fmt: skip
     """Return the decoded answer of the service, by GET, or by POST with a body.
 
@@ -272,6 +273,8 @@ def ask_service(
         body: What is posted; None: nothing.
         within_s: How long the service may take.
         absent: Returned where the service answers 404; None: that is an error.
+        most: Of an answer that is a list, how many entries are wanted: further pages are asked for until there are so
+            many, or no more; 0: one page.
 
     Raises:
         BadInput: The service was not found or did not answer, or is not a gang-extender.
@@ -280,8 +283,10 @@ def ask_service(
     import aiohttp
 
     url = finder().find(server)
+    following = ""
 
     async def fetch() -> tuple[int, bytes]:
+        nonlocal following
         timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=10)
         method = "GET" if body is None else "POST"
         headers = {} if body is None else {"Content-Type": "application/json"}
@@ -289,6 +294,7 @@ def ask_service(
             command_session(timeout) as session,
             finder().send(session, method, url + path, data=body, headers=headers) as reply,
         ):
+            following = str(reply.links.get("next", {}).get("url", ""))
             return reply.status, await reply.read()
 
     try:
@@ -306,12 +312,16 @@ def ask_service(
         complain(detail or f"{url}{path} answered {status}")
         raise typer.Exit(1 if status == 404 else 2)  # noqa: PLR2004 -- not found is a "no"
     try:
-        return msgspec.json.decode(answer, type=kind)
+        decoded = msgspec.json.decode(answer, type=kind)
     except msgspec.MsgspecError as error:
         msg = (
             f"{url}{path} did not answer as gang-extender does: {error}; is it the right --server?"
         )
         raise BadInput(msg) from error
+    if following and isinstance(decoded, list) and len(decoded) < most:
+        rest = following.removeprefix(url)
+        decoded += ask_service(server, rest, kind, within_s=within_s, most=most - len(decoded))
+    return decoded
 
 
 @asynccontextmanager

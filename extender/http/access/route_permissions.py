@@ -15,6 +15,7 @@ class RouteRight(Enum):
     IDENTITY = "a valid token"
     NAMESPACE = "get podgroups in the namespace of the path"
     ANY_NAMESPACE = "list podgroups in all namespaces, or in some: the answer shows those"
+    ALL_NAMESPACES = "list podgroups in all namespaces: the answer names objects of all"
     PLAN = "create podgroups in all namespaces, or in those of the plan"
     METRICS = "get the path /metrics"
 
@@ -32,6 +33,7 @@ RIGHTS: Final[Mapping[str, RouteRight]] = {
     "/scheduler/preempt": RouteRight.CERTIFICATE,
     "/scheduler/bind": RouteRight.CERTIFICATE,
     "/v1/decisions/{id}": RouteRight.ANY_NAMESPACE,
+    "/v1/decisions/{id}/input": RouteRight.ALL_NAMESPACES,
     "/v1/events": RouteRight.ANY_NAMESPACE,
     "/v1/explain": RouteRight.ANY_NAMESPACE,
     "/v1/gangs": RouteRight.ANY_NAMESPACE,

@@ -56,6 +56,7 @@ PATHS = (
     "/v1/reports/{name}",
     "/v1/gangs/{namespace}/{name}/history",
     "/v1/decisions/{id}",
+    "/v1/decisions/{id}/input",
     "/v1/preemptions",
 )
 CALLED = "Gang-Extender-Called"  # on a query: milliseconds since the last call of kube-scheduler, if it was recent
