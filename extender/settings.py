@@ -39,6 +39,13 @@ SERVICE_LINK = re.compile(
 # many workers, and the connections of the client are as many.
 API_REQUESTS_MAX = 24
 
+# A password in a URL: user:PASSWORD@host, or a parameter such as password=PASSWORD.
+SECRETS = (
+    re.compile(r"(?<=://)(?P<kept>[^/@:]*:).*(?=@)"),
+    re.compile(r"(?P<kept>[?&]\w*(password|token|secret)=)[^&]*", re.IGNORECASE),
+)
+MASK = "***"
+
 
 class Settings(ListenerSettings, frozen=True, kw_only=True):
     """All settings.
@@ -255,6 +262,20 @@ def unknown_variable_text(variable: str, similar: str) -> str:
     """
     hint = f"did you mean {similar}?" if similar else "`gang-extender config` prints all settings"
     return f"environment variable {variable} is not a setting; {hint}"
+
+
+def masked(value: object) -> object:
+    """Return a value with the passwords of URLs replaced.
+
+    >>> masked("postgresql://me:secret@db/gang?sslpassword=other&sslmode=require")
+    'postgresql://me:***@db/gang?sslpassword=***&sslmode=require'
+    """
+    if isinstance(value, tuple):
+        return tuple(masked(item) for item in value)
+    if isinstance(value, str):
+        for secret in SECRETS:
+            value = secret.sub(rf"\g<kept>{MASK}", value)
+    return value
 
 
 def checked_url(text: str, field: str, example: str) -> str:

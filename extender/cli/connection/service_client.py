@@ -294,7 +294,7 @@ def ask_service(
             command_session(timeout) as session,
             finder().send(session, method, url + path, data=body, headers=headers) as reply,
         ):
-            following = str(reply.links.get("next", {}).get("url", ""))
+            following = str(reply.links["next"]["url"]) if "next" in reply.links else ""
             return reply.status, await reply.read()
 
     try:
@@ -319,8 +319,10 @@ def ask_service(
         )
         raise BadInput(msg) from error
     if following and isinstance(decoded, list) and len(decoded) < most:
-        rest = following.removeprefix(url)
-        decoded += ask_service(server, rest, kind, within_s=within_s, most=most - len(decoded))
+        rest: Any = ask_service(
+            server, following.removeprefix(url), kind, within_s=within_s, most=most - len(decoded)
+        )
+        decoded.extend(rest)
     return decoded
 
 

@@ -9,6 +9,7 @@ from typing import Final
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 YEAR: Final = 365 * DAY
 # As HumanDuration of kubectl: below a limit in seconds, the unit and the smaller one beside it (0: none).
+_BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB")
 _DURATIONS: Final[tuple[tuple[int | None, int, str, int, str], ...]] = (
     (2 * MINUTE, 1, "s", 0, ""),
     (10 * MINUTE, MINUTE, "m", 1, "s"),
@@ -83,6 +84,18 @@ def duration_text(seconds: float) -> str:
     )
     rest = whole % size // smaller if smaller else 0
     return f"{whole // size}{unit}" + (f"{rest}{small_unit}" if rest else "")
+
+
+def bytes_text(count: int) -> str:
+    """Return a number of bytes in the binary unit that fits its size.
+
+    >>> [bytes_text(count) for count in (999, 8 << 20, 3 << 29)]
+    ['999 B', '8.0 MiB', '1.5 GiB']
+    """
+    if count < 1 << 10:
+        return f"{count} B"
+    unit = min((count.bit_length() - 1) // 10, len(_BYTE_UNITS))
+    return f"{count / (1 << 10 * unit):.1f} {_BYTE_UNITS[unit - 1]}"
 
 
 def amounts_text(requests: Mapping[str, int]) -> str:

@@ -32,6 +32,7 @@ RIGHTS: Final[Mapping[str, RouteRight]] = {
     "/scheduler/prioritize": RouteRight.CERTIFICATE,
     "/scheduler/preempt": RouteRight.CERTIFICATE,
     "/scheduler/bind": RouteRight.CERTIFICATE,
+    "/scheduler/status": RouteRight.CERTIFICATE,
     "/v1/decisions/{id}": RouteRight.ANY_NAMESPACE,
     "/v1/decisions/{id}/input": RouteRight.ALL_NAMESPACES,
     "/v1/events": RouteRight.ANY_NAMESPACE,
@@ -51,5 +52,6 @@ RIGHTS: Final[Mapping[str, RouteRight]] = {
     "/v1/reports/{name}": RouteRight.ANY_NAMESPACE,
     "/v1/search": RouteRight.ANY_NAMESPACE,
     "/v1/state": RouteRight.ANY_NAMESPACE,
+    "/v1/status": RouteRight.ANY_NAMESPACE,
     "/v1/trees": RouteRight.ANY_NAMESPACE,
 }

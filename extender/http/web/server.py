@@ -33,9 +33,11 @@ from extender.http.v1 import (
     plan_api,
     report_api,
     state_api,
+    status_api,
     tree_api,
 )
 from extender.http.v1.openapi import Operation, document
+from extender.http.v1.status_api import StatusApi
 from extender.http.web import health
 from extender.http.web.access_middleware import AccessControl
 from extender.http.web.fast_path_calls import DirectCalls
@@ -60,6 +62,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *node_api.OPERATIONS,
     *tree_api.OPERATIONS,
     *health.OPERATIONS,
+    *status_api.OPERATIONS,
 )
 
 
@@ -99,6 +102,7 @@ class ApplicationParts(msgspec.Struct, frozen=True):
     verbs: VerbHandlers
     probes: Probes
     questions: tuple[Routed, ...]  # everything under /v1
+    status: StatusApi
     end_streams: Callable[[], None]  # called when the server begins to stop
     cluster_size: Callable[[], ClusterSize]  # for the limits of bodies
     reviews: AccessReviews | None = None  # who may read; None: every client
@@ -163,6 +167,7 @@ def _application(
     app.add_routes(parts.probes.routes(with_reasons=with_reasons))
     if listener.serves != "api":
         app.add_routes(parts.verbs.routes())
+        app.add_routes(parts.status.replica_routes())
         caller_check = direct_check_of(listener, settings, tls, connections)
         connections.direct = DirectCalls(parts.verbs, limits, caller_check, parts.probes.sends_away)
 
@@ -171,7 +176,7 @@ def _application(
 
         app.on_shutdown.append(end_calls)
     if listener.serves != "verbs":
-        for part in (*parts.questions, OpenApiRoute(), StaticPages()):
+        for part in (*parts.questions, parts.status, OpenApiRoute(), StaticPages()):
             app.add_routes(part.routes())
         app.add_routes(parts.probes.api_routes())
 
