@@ -394,6 +394,7 @@ class Service:
             settings.log_level,
             settings.anchor_key_file,
             children.queries if children else None,
+            log_format=self.settings.log_format,
         )
         self.worker = PlanQueryWorker()
         self.collections = FullCollections(clock, Yielder.since_last_call_s)

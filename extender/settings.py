@@ -104,6 +104,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     scheduler_metrics_ca_file: Annotated[str, Meta(description="CA file for the metrics of kube-scheduler; may be unset if their URL is of this machine.")] = ""
     scheduler_metrics_token_file: Annotated[str, Meta(description="Token file for the metrics of kube-scheduler; unset: the token of the ServiceAccount of this pod.")] = ""
     log_level: Annotated[str, Meta(description="DEBUG, INFO, WARNING or ERROR.")] = "INFO"
+    log_format: Annotated[Literal["", "json", "text"], Meta(description="Form of log lines. Unset: text on a terminal, else json.")] = ""
     # fmt: on
 
     @property

@@ -137,6 +137,12 @@ class LazyGroup(typer.core.TyperGroup):
                     )
                 )
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 -- typer does not export the classes
+        """Write the commands with their whole sentences: click cuts them to one line."""
+        rows = [(name, str(command.help)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 -- typer does not export the classes
         """Return the name of the command to run, the imported command or the group, and its arguments.
 

@@ -56,6 +56,7 @@ from extender.queries.log.reports import (
     Value,
     catalogue,
     check_report_query,
+    unknown_report,
 )
 from extender.queries.log.reports import report as read_report
 from extender.queries.state.state_dto import GangAt
@@ -104,6 +105,8 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
             catalogue(_KINDS), empty=""
         )
         return
+    if name not in _KINDS:
+        raise BadInput(unknown_report(name, _KINDS))
     part = listed(namespace, all_namespaces)
     if name in LIVE_REPORTS:
         if since or until:
