@@ -69,6 +69,10 @@ COMMANDS = {
         "extender.cli.commands.report_command:report",
         "Show a report: waiting times, preemptions, terminations and others; without a name, list them.",
     ),
+    "status": (
+        "extender.cli.commands.status_command:status",
+        "Show the state of the service on one screen, what is wrong first. Exit 1 when something is.",
+    ),
     "decision replay": (
         "extender.cli.commands.history_commands:replay",
         "Plan the stored input of a decision again and compare. Exit 1 when the result differs.",
