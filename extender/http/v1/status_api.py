@@ -77,6 +77,7 @@ class StatusSources(msgspec.Struct, frozen=True, kw_only=True):
     leader: Leader
     log: StatusLog
     clock: Clock
+    started_us: int
     settings: Settings
     checks: Callable[[], Iterable[ReadinessCheck]]
     verified: Callable[[], VerifiedLog | None]  # by this replica
@@ -89,7 +90,6 @@ class StatusApi:
 
     def __init__(self, sources: StatusSources) -> None:
         self._sources = sources
-        self._started_us = sources.clock.now_us()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes for readers."""
@@ -129,7 +129,7 @@ class StatusApi:
             replica=settings.identity,
             role=leader.role,
             time=rfc3339(sources.clock.now_us()),
-            started=rfc3339(self._started_us),
+            started=rfc3339(sources.started_us),
             leader=_leader_line(held),
             leader_answers=facts.leads,
             replicas=[*usage.replicas],
@@ -192,7 +192,7 @@ class StatusApi:
         """Return when kube-scheduler last called this replica; empty: not since it started."""
         ago_us = Yielder.since_last_call_s() * 1e6
         now_us = self._sources.clock.now_us()
-        return rfc3339(now_us - int(ago_us)) if ago_us <= now_us - self._started_us else ""
+        return rfc3339(now_us - int(ago_us)) if ago_us <= now_us - self._sources.started_us else ""
 
 
 def _leader_line(held: LeaseRecord | None) -> LeaderLine | None:

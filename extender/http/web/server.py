@@ -37,7 +37,6 @@ from extender.http.v1 import (
     tree_api,
 )
 from extender.http.v1.openapi import Operation, document
-from extender.http.v1.status_api import StatusApi
 from extender.http.web import health
 from extender.http.web.access_middleware import AccessControl
 from extender.http.web.fast_path_calls import DirectCalls
@@ -96,17 +95,27 @@ class Routed(Protocol):
         ...
 
 
+class RoutedForReplicas(Protocol):
+    """Handlers with routes for other replicas."""
+
+    def replica_routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        ...
+
+
 class ApplicationParts(msgspec.Struct, frozen=True):
     """The handlers."""
 
     verbs: VerbHandlers
     probes: Probes
     questions: tuple[Routed, ...]  # everything under /v1
-    status: StatusApi
     end_streams: Callable[[], None]  # called when the server begins to stop
     cluster_size: Callable[[], ClusterSize]  # for the limits of bodies
     reviews: AccessReviews | None = None  # who may read; None: every client
     namespaces: Callable[[], Iterable[str]] = tuple  # those that have something to show
+    replica_parts: tuple[
+        RoutedForReplicas, ...
+    ] = ()  # of the questions: what a leader answers to its followers
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -167,7 +176,8 @@ def _application(
     app.add_routes(parts.probes.routes(with_reasons=with_reasons))
     if listener.serves != "api":
         app.add_routes(parts.verbs.routes())
-        app.add_routes(parts.status.replica_routes())
+        for answers in parts.replica_parts:
+            app.add_routes(answers.replica_routes())
         caller_check = direct_check_of(listener, settings, tls, connections)
         connections.direct = DirectCalls(parts.verbs, limits, caller_check, parts.probes.sends_away)
 
@@ -176,7 +186,7 @@ def _application(
 
         app.on_shutdown.append(end_calls)
     if listener.serves != "verbs":
-        for part in (*parts.questions, parts.status, OpenApiRoute(), StaticPages()):
+        for part in (*parts.questions, OpenApiRoute(), StaticPages()):
             app.add_routes(part.routes())
         app.add_routes(parts.probes.api_routes())
 

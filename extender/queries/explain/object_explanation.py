@@ -73,7 +73,7 @@ class ObjectReader(ABC):
         if near:
             hint = f"did you mean {', '.join(map(str, near))}?"
         elif not name.kind and name.given_namespace and (kind := similar_kind(name.namespace)):
-            hint = f"did you mean {kind}/{name.name}? If {name.namespace} is a namespace: {hint}"
+            hint = f"did you mean {kind}/{name.name}? Else {hint}"
         raise NotFound(f"{text}; {hint}")
 
     async def _explained(self, subject: ObjectName) -> Explanation:
