@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from extender.core.model.errors import NotFound
+from extender.core.model.errors import Forbidden, NotFound
 from extender.core.model.ids import GangUid, Position
 from extender.http.responses.json_responses import answer, listed, next_page
 from extender.http.responses.request_visibility import visibility_of
@@ -202,6 +202,10 @@ class HistoryApi:
     async def input(self, request: web.Request) -> web.StreamResponse:
         """Return a decision by its position, with its stored input."""
         known(request, ())
+        if not visibility_of(request).everything:
+            raise Forbidden(
+                "inputs of decisions name objects of all namespaces, and not all of them may be listed"
+            )
         text = request.match_info["id"]
         position = Position(whole(text, "decision", least=1, most=POSITION_MAX))
         decision = await decision_with_input(self._reader, self._inputs, position)
