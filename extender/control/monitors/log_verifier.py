@@ -67,9 +67,8 @@ class LogVerifier:
         self._slice = verify_slice
         self._clock = clock
         self._actor = actor
-        self.last: VerifiedLog | None = None  # the last pass that ended, in this term
+        self.last: VerifiedLog | None = None  # the last pass that ended
         self._compared = 0  # anchors, in this pass
-        self._last_terms = 0
         self._under_way = False
         self._terms = 0  # of the leader, in which the pass began
         self._rest = REST_MAX
@@ -112,8 +111,6 @@ class LogVerifier:
         begun_ms, terms = self._clock.monotonic_ms(), self._leader.terms
         under_way = self._under_way and terms == self._terms
         self._under_way, self._terms = False, terms
-        if self.last is not None and self._last_terms != terms:
-            self.last = None
         anchors = None if under_way else await self._anchors()
         if anchors is not None:
             self._compared = len(anchors)
@@ -141,7 +138,7 @@ class LogVerifier:
         self._compares_definitions = bool(result.definitions)
         self._log_privileged(frozenset(result.privileged_roles))
         findings = (*self._of_anchors, *result.findings)
-        at_us, self._last_terms = self._clock.now_us(), terms
+        at_us = self._clock.now_us()
         self.last = VerifiedLog(
             result=result, findings=findings, anchors=self._compared, at_us=at_us
         )
