@@ -164,7 +164,8 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
         opened = Store(
             url=url,
             keys=keys,
-            log=PostgresEventLog(url),
+            # only a service migrates; other programs are no replicas
+            log=PostgresEventLog(url, replica=settings.identity if migrates else ""),
             snapshots=PostgresSnapshots(writing, keys),
             inputs=PostgresDecisionInputs(inputs),
             audit=audit,
@@ -393,6 +394,7 @@ class Service:
             settings.log_level,
             settings.anchor_key_file,
             children.queries if children else None,
+            log_format=self.settings.log_format,
         )
         self.worker = PlanQueryWorker()
         self.collections = FullCollections(clock, Yielder.since_last_call_s)
@@ -439,6 +441,7 @@ class Service:
         from extender.http.v1.node_api import LiveNodeApi
         from extender.http.v1.plan_api import PlanApi
         from extender.http.v1.state_api import NodesApi
+        from extender.http.v1.status_api import StatusApi, StatusSources
         from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
         from extender.http.web.request_limits import ClusterSize
@@ -462,9 +465,24 @@ class Service:
             self.settings.topology_keys,
         )
         labels = ObjectLabels(self.cluster, self.cluster.workloads)
+        gangs = GangApi(opened.audit, opened.inputs, self.leader, labels)
+        status = StatusApi(
+            StatusSources(
+                leader=self.leader,
+                log=opened.log,
+                clock=clock,
+                started_us=clock.now_us(),
+                settings=self.settings,
+                checks=self.extender_service.checks,
+                verified=lambda: self.verifier.last,
+                counts=gangs.counts,
+                ask_leader=self.forwarder.fetch,
+            )
+        )
         query_handlers = (
             self.query_process,
-            GangApi(opened.audit, opened.inputs, self.leader, labels),
+            gangs,
+            status,
             TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(plans.plan),
@@ -520,6 +538,7 @@ class Service:
                 verbs=verbs,
                 probes=probes,
                 questions=query_handlers,
+                replica_parts=(status,),
                 end_streams=self.query_process.stop,
                 cluster_size=cluster_size,
                 reviews=reviews,

@@ -61,7 +61,7 @@ def answer(options: bytes) -> None:
     initialize_worker(given.service)
     name_process(PROCESS_NAME)
     os.nice(NICE)
-    set_up_logging(given.log_level, sys.stdout)
+    set_up_logging(given.log_level, sys.stdout, given.log_format)
     keys = read_keys(given.anchor_key_file, "--anchor-key-file")
     uvloop.run(_answer(given, keys, socket.socket(fileno=given.listening)))
 

@@ -39,6 +39,13 @@ SERVICE_LINK = re.compile(
 # many workers, and the connections of the client are as many.
 API_REQUESTS_MAX = 24
 
+# A password in a URL: user:PASSWORD@host, or a parameter such as password=PASSWORD.
+SECRETS = (
+    re.compile(r"(?<=://)(?P<kept>[^/@:]*:).*(?=@)"),
+    re.compile(r"(?P<kept>[?&]\w*(password|token|secret)=)[^&]*", re.IGNORECASE),
+)
+MASK = "***"
+
 
 class Settings(ListenerSettings, frozen=True, kw_only=True):
     """All settings.
@@ -97,6 +104,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     scheduler_metrics_ca_file: Annotated[str, Meta(description="CA file for the metrics of kube-scheduler; may be unset if their URL is of this machine.")] = ""
     scheduler_metrics_token_file: Annotated[str, Meta(description="Token file for the metrics of kube-scheduler; unset: the token of the ServiceAccount of this pod.")] = ""
     log_level: Annotated[str, Meta(description="DEBUG, INFO, WARNING or ERROR.")] = "INFO"
+    log_format: Annotated[Literal["", "json", "text"], Meta(description="Form of log lines. Unset: text on a terminal, else json.")] = ""
     # fmt: on
 
     @property
@@ -255,6 +263,20 @@ def unknown_variable_text(variable: str, similar: str) -> str:
     """
     hint = f"did you mean {similar}?" if similar else "`gang-extender config` prints all settings"
     return f"environment variable {variable} is not a setting; {hint}"
+
+
+def masked(value: object) -> object:
+    """Return a value with the passwords of URLs replaced.
+
+    >>> masked("postgresql://me:secret@db/gang?sslpassword=other&sslmode=require")
+    'postgresql://me:***@db/gang?sslpassword=***&sslmode=require'
+    """
+    if isinstance(value, tuple):
+        return tuple(masked(item) for item in value)
+    if isinstance(value, str):
+        for secret in SECRETS:
+            value = secret.sub(rf"\g<kept>{MASK}", value)
+    return value
 
 
 def checked_url(text: str, field: str, example: str) -> str:

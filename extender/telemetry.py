@@ -1,9 +1,10 @@
-"""Logging as JSON lines, and the metrics. Metrics that kube-scheduler has too keep their names."""
+"""Logging as JSON lines or as text, and the metrics. Metrics that kube-scheduler has too keep their names."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import re
 import sys
 import time
 from collections import Counter as Counts
@@ -74,15 +75,42 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
+class TextLines(logging.Formatter):
+    """A line per record for people: time, level, message, the extra fields as NAME=VALUE; an exception below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as text."""
+        time_of_day = f"{_date_and_time(int(record.created))[11:]}.{int(record.msecs):03d}Z"
+        extra = {k: v for k, v in record.__dict__.items() if k not in _PLAIN}
+        fields = "".join(f"  {name}={_field(value)}" for name, value in extra.items())
+        line = f"{time_of_day} {record.levelname:<7} {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _field(value: object) -> str:
+    """Return the value of a field: a text without spaces as it is, anything else as JSON, so that it stays on one line."""
+    if isinstance(value, str) and value and not re.search(r"[\s\x00-\x1f\x7f-\x9f]", value):
+        return value
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
 @functools.lru_cache(maxsize=8)  # many lines are of one second
 def _date_and_time(second: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
-def set_up_logging(level: str, stream: TextIO | None = None) -> None:
-    """Send all log records to one stream as JSON lines."""
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(JsonLines())
+def set_up_logging(level: str, stream: TextIO | None = None, form: str = "") -> None:
+    """Send all log records to one stream.
+
+    Args:
+        level: Least severe level.
+        stream: Where to; None: stderr.
+        form: Of the lines: `json` or `text`; empty: text if the stream is a terminal, else JSON.
+    """
+    to = stream if stream is not None else sys.stderr
+    handler = logging.StreamHandler(to)
+    text = form == "text" or (not form and to.isatty())
+    handler.setFormatter(TextLines() if text else JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -69,6 +69,10 @@ COMMANDS = {
         "extender.cli.commands.report_command:report",
         "Show a report: waiting times, preemptions, terminations and others; without a name, list them.",
     ),
+    "status": (
+        "extender.cli.commands.status_command:status",
+        "Show the state of the service on one screen, what is wrong first. Exit 1 when something is.",
+    ),
     "decision replay": (
         "extender.cli.commands.history_commands:replay",
         "Plan the stored input of a decision again and compare. Exit 1 when the result differs.",
@@ -136,6 +140,12 @@ class LazyGroup(typer.core.TyperGroup):
                         rich_markup_mode=None,
                     )
                 )
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 -- typer does not export the classes
+        """Write the commands with their whole sentences: click cuts them to one line."""
+        rows = [(name, str(command.help)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 -- typer does not export the classes
         """Return the name of the command to run, the imported command or the group, and its arguments.

@@ -103,6 +103,13 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     expired: bool  # by the clock of the database, which all replicas share
 
 
+class DatabaseUsage(msgspec.Struct, frozen=True):
+    """The size of the database of the log, and who uses it."""
+
+    bytes: int = 0
+    replicas: tuple[str, ...] = ()  # identities of the replicas that are connected to it
+
+
 class LeaseRenewal(Protocol):
     """Renews the lease on a connection of its own; all calls come from one event loop, which may be of another thread."""
 

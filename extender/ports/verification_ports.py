@@ -61,6 +61,15 @@ class SliceResult(msgspec.Struct, frozen=True, kw_only=True):
     privileged_roles: tuple[str, ...] = ()  # likewise, as in `LogEvidence`
 
 
+class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a pass over the whole log."""
+
+    result: SliceResult
+    findings: tuple[LogFinding, ...]  # of the pass, and about the published anchors
+    anchors: int  # that were compared
+    at_us: int
+
+
 class LogEvidence(Protocol):
     """Reads the lease, snapshots, inputs of decisions, indexes, interval tables and definitions.
 

@@ -17,6 +17,7 @@ from tests.acceptance.test_process_kills import a_service
 from tests.support import waiting
 from tests.support.logs.postgres import run
 from tests.support.logs.tampering import tamper
+from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_gang
 
 pytestmark = pytest.mark.postgres
@@ -99,6 +100,14 @@ def test_a_leader_finds_what_is_changed_beside_the_log_and_in_it():
         run(tamper(url, *(statement for statement, _ in BESIDE_THE_LOG.values())))
         found = until_found(service, BESIDE_THE_LOG)
         assert set(found) == set(BESIDE_THE_LOG)
+        verified = run_command("verify", "--server", service.url)
+        assert verified.returncode == 1, verified
+        assert verified.stdout.startswith("the log does not verify, up to position ")
+        for kind, (_, words) in BESIDE_THE_LOG.items():
+            assert re.search(rf"^{kind} at .*{re.escape(words)}", verified.stdout, re.MULTILINE)
+        status = run_command("status", "--server", service.url)
+        assert status.returncode == 1
+        assert status.stdout.startswith("WRONG: the log does not verify: ")
         run(tamper(url, *(statement for statement, _ in IN_THE_LOG.values())))
         until_found(service, IN_THE_LOG)
         assert float(metrics(service)["forged-definition"]) >= 1

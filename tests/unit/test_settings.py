@@ -44,6 +44,7 @@ def test_every_field_is_a_variable():
     odd = {"listen": "127.0.0.1:9", "log_level": "DEBUG", "barrier_timeout_s": "12"}
     odd |= {
         "api_listen": "127.0.0.1:8",
+        "log_format": "json",
         "insecure_plain_http": "True",
         "preemption": "False",
         "show_names_across_namespaces": "True",
@@ -187,6 +188,7 @@ VALUES = {
     "scheduler_metrics_ca_file": ("/ca.crt", None),
     "scheduler_metrics_token_file": ("/token", None),
     "log_level": ("DEBUG", "LOUD"),
+    "log_format": ("text", "xml"),
 }
 # Settings that need others beside them, by setting.
 SERVER_FILES = {

@@ -111,7 +111,7 @@ def test_only_an_error_of_the_start_is_about_an_address(monkeypatch, listens):
     monkeypatch.setattr(composition, "serve", failing)
     children = Mock()
     monkeypatch.setattr(composition, "fork_children", lambda answer: children)
-    monkeypatch.setattr(telemetry, "set_up_logging", lambda level, stream: None)
+    monkeypatch.setattr(telemetry, "set_up_logging", lambda level, stream, form: None)
     lines = []
     monkeypatch.setattr(serve_command.log, "exception", lines.append)
     with pytest.raises(SystemExit if listens else BadInput) as ended:

@@ -10,7 +10,7 @@ import pytest
 
 from extender.core.log.events import PreemptionCancelled
 from extender.core.planner.plan_types import Plan, Refusal, SearchEffort
-from extender.telemetry import JsonLines, Metrics, set_up_logging
+from extender.telemetry import JsonLines, Metrics, TextLines, set_up_logging
 
 
 def _record(**extra):
@@ -39,6 +39,32 @@ def test_an_exception_stays_in_its_line():
         line = JsonLines().format(_record(exc_info=(type(error), error, error.__traceback__)))
     assert "\n" not in line
     assert "ValueError: boom" in msgspec.json.decode(line)["exception"]
+
+
+def test_a_record_is_one_line_of_text():
+    """Time, level, message, fields; what has spaces or line breaks is quoted, so that a line stays one."""
+    line = TextLines().format(_record(pod="a/b", reason="x y\n\x1b[2J", many=[1, 2], empty=""))
+    assert (
+        line
+        == '00:00:00.500Z INFO    hello  pod=a/b  reason="x y\\n\\u001b[2J"  many=[1,2]  empty=""'
+    )
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "form", "text"),
+    [(Terminal, "", True), (Terminal, "json", False), (io.StringIO, "", False), (io.StringIO, "text", True)],
+)  # fmt: skip
+def test_lines_are_text_on_a_terminal_and_json_elsewhere(root_logger, stream, form, text):
+    written = stream()
+    set_up_logging("info", written, form)
+    logging.getLogger("t").info("hello")
+    assert written.getvalue().endswith("Z INFO    hello\n") is text
+    assert written.getvalue().startswith("{") is not text
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import textwrap
 from typing import Any
 
@@ -15,12 +14,6 @@ from extender.cli.commands.serve_command import setting_flags
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
 
-# A password in a URL: user:PASSWORD@host, or a parameter such as password=PASSWORD.
-SECRETS = (
-    re.compile(r"(?<=://)(?P<kept>[^/@:]*:).*(?=@)"),
-    re.compile(r"(?P<kept>[?&]\w*(password|token|secret)=)[^&]*", re.IGNORECASE),
-)
-MASK = "***"
 INDENT = "    "
 
 
@@ -57,28 +50,14 @@ def setting_lines(environ: dict[str, str], flags: dict[str, object]) -> list[Set
                 name=setting.name,
                 flag=setting.flag,
                 variable=setting.variable,
-                value=masked(getattr(loaded, setting.name)),
-                default=masked(computed.get(setting.name, setting.default)),
+                value=settings_module.masked(getattr(loaded, setting.name)),
+                default=settings_module.masked(computed.get(setting.name, setting.default)),
                 source=origin.source,
                 set_by=origin.name,
                 effect=setting.help,
             )
         )
     return lines
-
-
-def masked(value: object) -> object:
-    """Return a value with the passwords of URLs replaced.
-
-    >>> masked("postgresql://me:secret@db/gang?sslpassword=other&sslmode=require")
-    'postgresql://me:***@db/gang?sslpassword=***&sslmode=require'
-    """
-    if isinstance(value, tuple):
-        return tuple(masked(item) for item in value)
-    if isinstance(value, str):
-        for secret in SECRETS:
-            value = secret.sub(rf"\g<kept>{MASK}", value)
-    return value
 
 
 def config(*, output: Output, **flags: Any) -> None:  # noqa: ANN401 -- one per setting

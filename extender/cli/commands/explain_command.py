@@ -12,6 +12,7 @@ from extender.cli.completion.live_names import complete_objects
 from extender.cli.connection.service_client import Server, ask_service
 from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import ValueForm
+from extender.cli.options.time_options import past_text
 from extender.cli.output.gang_columns import minimum_text
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.core.model.errors import BadInput, NotFound
@@ -46,7 +47,7 @@ def explain(
         str,
         typer.Option(
             "--at",
-            help="RFC 3339 time with offset, or a position of the log: explain from the log how it was then.",
+            help="A position of the log, or a time as for --since of `events`: explain from the log how it was then.",
         ),
     ] = "",
     server: Server = None,
@@ -55,6 +56,7 @@ def explain(
     """Explain why a group, pod, workload or node is in its state, and what would help."""
     if why_preempted and at:
         raise BadInput("--at and --why-preempted: give only one of them")
+    at = past_text(at, "--at")
     if why_preempted:
         _explain_preemption(asks(server), name, namespace, output)
         return

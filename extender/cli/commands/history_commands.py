@@ -1,8 +1,9 @@
-"""`history`, `events`, `decision replay`: read the log from the database, or follow it as it grows."""
+"""`history`, `events`, `decision replay`: read the log of the service, or of a database, or follow it as it grows."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import path_or_name
 from extender.cli.completion.live_names import complete_groups
-from extender.cli.connection.service_client import LogServer, finder
+from extender.cli.connection.service_client import Server, finder
 from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import (
     AllNamespaces,
@@ -61,7 +62,7 @@ from extender.queries.log.parameter_validation import (
 
 if TYPE_CHECKING:
     from extender.composition import Store
-    from extender.queries.log.decision_replay import ReplayResult
+    from extender.queries.log.decision_details import DecisionWithInput
 
 import signal
 import sys
@@ -178,7 +179,22 @@ def line_of_body(body: bytes, output: ListForm) -> str:
 T = TypeVar("T")
 Url = Annotated[str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")]
 Folder = Annotated[str | None, typer.Option(help="Folder of the embedded PostgreSQL.")]
+LogUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="postgresql://… , to read the log there in place of asking the service; also GANG_EXTENDER_DATABASE_URL."
+    ),
+]
+LogFolder = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder of an embedded PostgreSQL, to read the log there; also GANG_EXTENDER_DATA_DIR."
+    ),
+]
 LIMIT = 100  # events, by default
+DATABASE_VARIABLES = tuple(
+    f"{settings_module.PREFIX}{name}" for name in ("DATABASE_URL", "DATA_DIR")
+)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -204,7 +220,7 @@ def ask(
 def log_source(
     server: str | None, database_url: str | None, data_dir: str | None, *, watch: bool = False
 ) -> Ask | None:
-    """Return what asks the service, or None where the database is read.
+    """Return what asks the service, or None where a database is named, by an option or by its variable.
 
     Args:
         server: Value of --server; with it, or to watch, the service is asked.
@@ -213,13 +229,16 @@ def log_source(
         watch: Whether changes are printed as well.
 
     Raises:
-        BadInput: A service and a database are both named.
+        BadInput: Options name a service and a database.
     """
-    if not (server or watch or finder().chosen):
+    named = bool(database_url or data_dir)
+    if server or watch or finder().chosen:
+        if named:
+            option = f"--server {server}" if server else "--watch" if watch else "--context"
+            raise BadInput(f"{option}: asks a service, so not together with a database")
+    elif named or any(os.environ.get(variable) for variable in DATABASE_VARIABLES):
         return None
-    if database_url or data_dir:
-        option = f"--server {server}" if server else "--watch" if watch else "--context"
-        raise BadInput(f"{option}: asks a service, so not together with a database")
+    finder().reads_log = True
     return asks(server, watch=watch)
 
 
@@ -282,9 +301,9 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
-    server: LogServer = None,
-    database_url: Url = None,
-    data_dir: Folder = None,
+    server: Server = None,
+    database_url: LogUrl = None,
+    data_dir: LogFolder = None,
 ) -> None:
     """Show all events about a gang, also about a deleted one: time, type, reason, actor."""
     table = ListTable(
@@ -363,36 +382,43 @@ def _served_history(source: Ask, query: HistoryQuery, *, detailed: bool) -> list
         raise BadInput(f"gang {query.uid}: a service is asked by name, NAMESPACE/NAME with --uid")
     parameters = times(query.since_us, query.until_us)
     parameters |= {"uid": query.uid} if query.uid is not None else {}
-    parameters |= {"after": str(query.after), "limit": _served_limit(query.limit)}
+    parameters |= {"after": str(query.after), "limit": _page_limit(query.limit)}
     parameters |= {"decisions": "true"} if detailed else {}
     path = f"/v1/gangs/{quote(query.gang)}/history?{urlencode(parameters)}"
-    return _served(source, path, query.limit)
+    lines = _served(source, path, query.limit)
+    uids = {line.gang_uid for line in lines if line.gang == query.gang}
+    if len(uids) > 1 and query.uid is None:
+        complain(_reused(query.gang, len(uids)))
+        for uid in dict.fromkeys(line.gang_uid for line in lines if line.gang_uid in uids):
+            life = [line for line in lines if line.gang_uid == uid]
+            complain(
+                f"  {uid}: {counted(len(life), 'event')} from {life[0].time} to {life[-1].time}"
+            )
+    return lines
 
 
-def _served_limit(limit: int) -> str:
-    """Return the limit of a query to a service: one more, to know whether there are more.
-
-    Raises:
-        BadInput: A service does not answer so many.
-    """
-    if limit > LIMIT_MAX:
-        raise BadInput(f"--limit: {limit} is above {LIMIT_MAX}, the largest value of a service")
+def _page_limit(limit: int) -> str:
+    """Return the limit of one page: one more than is printed, to know whether there are more."""
     return str(min(limit + 1, LIMIT_MAX))
 
 
 def _served(source: Ask, path: str, limit: int) -> list[ServedEvent]:
-    """Return at most `limit` events of a service; where there may be more, a note is printed."""
-    lines = source(path, list[ServedEvent])
-    if len(lines) > limit or len(lines) == LIMIT_MAX:
+    """Return at most `limit` events of a service; where there are more, a note is printed."""
+    lines = source(path, list[ServedEvent], most=limit + 1)
+    if len(lines) > limit:
         lines = lines[:limit]
         complain(_cut_off(len(lines), lines[-1].position))
     return lines
 
 
+def _reused(gang: str, count: int) -> str:
+    return f"{gang} was the name of {count} root groups; select one with --uid:"
+
+
 def _notes(gang_history: GangHistory, query: HistoryQuery) -> Iterator[str]:
     """Yield notes about the whole history: reused names, and more lines than the limit."""
     if len(gang_history.lives) > 1 and query.uid is None:
-        yield f"{gang_history.gang} was the name of {len(gang_history.lives)} root groups; select one with --uid:"
+        yield _reused(gang_history.gang, len(gang_history.lives))
         for life in gang_history.lives:
             yield f"  {life.uid}: {counted(life.events, 'event')} from {life.first} to {life.last}"
     if gang_history.more and gang_history.lines:
@@ -443,12 +469,11 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     server: Annotated[
         list[str] | None,
         typer.Option(
-            help="URL of a running service, in place of the database. Repeatable with --follow: when one is"
-            " lost, the next one is used.",
+            help="URL of the service, as for `gangs`. Repeatable with --follow: when one is lost, the next one is used.",
         ),
     ] = None,
-    database_url: Url = None,
-    data_dir: Folder = None,
+    database_url: LogUrl = None,
+    data_dir: LogFolder = None,
 ) -> None:
     """List events of the log, oldest first, or follow the log."""
     table = ListTable(
@@ -467,7 +492,6 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         after=Position(after or 0),
         limit=limit or LIMIT,
     )
-    asks_service = bool(server) or finder().chosen
     if server and len(server) > 1 and not follow:
         raise BadInput(f"--server {server[1]}: a second service only with --follow")
     if follow:
@@ -476,7 +500,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         if until or sort_by:
             option = "until" if until else "sort-by"
             raise BadInput(f"--{option}: not together with --follow")
-        if asks_service:
+        if source is not None:
             asyncio.run(
                 follow_services(server or (), _query_of(event_filter, after), output, limit)
             )
@@ -500,7 +524,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         if page.more:
             complain(_cut_off(len(lines), lines[-1].position))
     else:
-        query = [*_query_of(event_filter, after), ("limit", _served_limit(event_filter.limit))]
+        query = [*_query_of(event_filter, after), ("limit", _page_limit(event_filter.limit))]
         lines = _served(source, f"/v1/events?{urlencode(query)}", event_filter.limit)
     table.print(lines, empty="No events match.")
 
@@ -522,37 +546,29 @@ def _query_of(event_filter: EventFilter, after: int | None) -> list[tuple[str, s
 
 def replay(
     position: Annotated[int, typer.Argument(help="Position of a decision in the log.", min=1)],
-    database_url: Url = None,
-    data_dir: Folder = None,
+    server: Server = None,
+    database_url: LogUrl = None,
+    data_dir: LogFolder = None,
     output: ValueForm = Output.table,
 ) -> None:
-    """Plan the stored input of a decision again and compare. Exit 1 when the result differs."""
-    from extender.queries.log.decision_replay import ReplayableEventData, replay_decision
+    """Plan the stored input of a decision again and compare. Exit 1 when the result differs.
 
-    async def question(opened: Store) -> ReplayResult:
-        event_filter = EventFilter(after=Position(position - 1), limit=1)
-        matches = await opened.audit.events(event_filter)
-        if not matches or matches[0].position != position:
-            end = (await opened.log.head()).position
-            msg = f"position {position}: the log has no such event; it ends at position {end}"
-            raise BadInput(msg)
-        data = matches[0].data
-        if not isinstance(data, ReplayableEventData) or not data.input_digest:
-            msg = (
-                f"position {position}: {type(data).__name__} is not a decision; decisions are GangAdmitted, GangExtended, "
-                "GangUnschedulable, PreemptionPlanned, CapacityHeld, TreeCompiled and TreeRefused (see `gang-extender events --type`)"
-            )
-            raise BadInput(msg)
-        stored = await opened.inputs.load(data.input_digest)
-        if stored is None:
-            msg = (
-                f"position {position}: the input {data.input_digest} is not stored any more; `gang-extender db prune` deletes "
-                "inputs of old decisions"
-            )
-            raise BadInput(msg)
-        return replay_decision(matches[0], data, stored)
+    It is planned by this program: of a service it takes the input only, which needs the right to read all namespaces.
+    """
+    from extender.queries.log.decision_details import StoredDecision, decision_with_input
+    from extender.queries.log.decision_replay import replay_decision
 
-    result = ask(database_url, data_dir, question)
+    source = log_source(server, database_url, data_dir)
+    if source is not None:
+        served = source(f"/v1/decisions/{position}/input", StoredDecision)
+        decision = served.decoded()
+    else:
+
+        async def question(opened: Store) -> DecisionWithInput:
+            return await decision_with_input(opened.audit, opened.inputs, Position(position))
+
+        decision = ask(database_url, data_dir, question)
+    result = replay_decision(decision.position, decision.data, decision.input)
     if output is not Output.table:
         print_value(result, output)
     elif result.same:

@@ -15,6 +15,7 @@ from extender import settings as settings_module
 from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, complain, print_value
 from extender.core.model.errors import BadInput
+from extender.core.model.message_formatting import merged_by_object
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -148,7 +149,7 @@ def plan(
         warnings, answer = _ask_server(server, trees, changes)
     else:
         warnings, answer = _plan_files(cluster or (), trees, changes)
-    for warning in warnings:
+    for warning in merged_by_object(warnings):
         complain(f"warning: {warning}")
     _finish(answer, output, warnings, files=bool(files))
 

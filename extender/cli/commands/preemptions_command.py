@@ -1,4 +1,4 @@
-"""`preemptions`: preemptors, victims, reasons and outcomes, from the database."""
+"""`preemptions`: preemptors, victims, reasons and outcomes, from the service or a database."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 from msgspec.structs import replace
 
 from extender.cli.commands.history_commands import (
-    Folder,
-    Url,
+    LogFolder,
+    LogUrl,
     ask,
     listed_gang,
     log_source,
 )
 from extender.cli.completion.live_names import complete_objects
-from extender.cli.connection.service_client import LogServer
+from extender.cli.connection.service_client import Server
 from extender.cli.connection.service_list import ServiceList
 from extender.cli.options.list_options import (
     AllNamespaces,
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from extender.composition import Store
 
 PRIORITY_OFFSET = 2**31
+LINES_MAX = PreemptionQuery().limit  # preemptions
 VICTIMS_MAX = 3  # named in a row; JSON has all
 ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
 
@@ -79,9 +80,9 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
-    server: LogServer = None,
-    database_url: Url = None,
-    data_dir: Folder = None,
+    server: Server = None,
+    database_url: LogUrl = None,
+    data_dir: LogFolder = None,
 ) -> None:
     """Show preemptions: preemptor, victims, cost, alternatives, when each victim was gone, and the outcome."""
     part = listed(namespace, all_namespaces, states, OUTCOMES)
@@ -101,18 +102,19 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
         list_format(output, no_headers, sort_by),
     )
     if source is not None:
-        served = partial(source, _path(part, query), list[PreemptionLine])
+        served = partial(source, _path(part, query), list[PreemptionLine], most=LINES_MAX + 1)
         if watch:
             ServiceList(source, served, table).watch(
                 lambda line: line.preemption, lambda line: line
             )
             return
         lines: Sequence[PreemptionLine] = served()
+        more, lines = len(lines) > LINES_MAX, lines[:LINES_MAX]
     else:
         page = ask(database_url, data_dir, partial(_read_logged, query))
-        lines = page.lines
-        if page.more:
-            complain(f"cut off after {len(lines)} preemptions; continue with --since")
+        lines, more = page.lines, page.more
+    if more:
+        complain(f"cut off after {len(lines)} preemptions; continue with --since")
     if output is not ListForm.table or not (victim or preemptor):
         table.print(lines, empty="No preemptions match.")
         return

@@ -1,4 +1,4 @@
-"""`report`: reports for operators as tables, from the database."""
+"""`report`: reports for operators as tables, from the service or a database."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import typer
 from msgspec.structs import replace
 
 from extender.cli.commands.history_commands import (
-    Folder,
-    Url,
+    LogFolder,
+    LogUrl,
     ask,
     listed_gang,
     log_source,
 )
-from extender.cli.connection.service_client import LogServer, ask_service
+from extender.cli.connection.service_client import Server, ask_service
 from extender.cli.connection.service_list import Ask
 from extender.cli.options.list_options import (
     AllNamespaces,
@@ -56,6 +56,7 @@ from extender.queries.log.reports import (
     Value,
     catalogue,
     check_report_query,
+    unknown_report,
 )
 from extender.queries.log.reports import report as read_report
 from extender.queries.state.state_dto import GangAt
@@ -93,9 +94,9 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
-    server: LogServer = None,
-    database_url: Url = None,
-    data_dir: Folder = None,
+    server: Server = None,
+    database_url: LogUrl = None,
+    data_dir: LogFolder = None,
 ) -> None:
     """Show a report: waiting times, preemptions, terminations and others; without a name, list them."""
     output_format = list_format(output, no_headers, sort_by)
@@ -104,6 +105,8 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
             catalogue(_KINDS), empty=""
         )
         return
+    if name not in _KINDS:
+        raise BadInput(unknown_report(name, _KINDS))
     part = listed(namespace, all_namespaces)
     if name in LIVE_REPORTS:
         if since or until:

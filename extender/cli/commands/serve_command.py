@@ -61,7 +61,7 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
     from extender.composition import serve as run_service
     from extender.telemetry import set_up_logging
 
-    set_up_logging(settings.log_level, sys.stdout)
+    set_up_logging(settings.log_level, sys.stdout, settings.log_format)
     for name, similar in settings_module.unknown_variables().items():
         log.warning(
             "environment variable is not a setting", extra={"variable": name, "similar": similar}
@@ -129,8 +129,13 @@ def start_text(settings: Settings) -> str:
         f"gang-extender {__version__} listens on {addresses}; the page is {page_url(settings)}/\n"
         f"Cluster: {cluster}. Event log: {database}.\n"
         f"{warning}"
-        "Log lines are JSON, on stdout. Ctrl-C stops the service.\n"
+        f"Log lines are {_log_text(settings)}, on stdout. Ctrl-C stops the service.\n"
     )
+
+
+def _log_text(settings: Settings) -> str:
+    text = settings.log_format == "text" or (not settings.log_format and sys.stdout.isatty())
+    return "text (--log-format json: JSON)" if text else "JSON"
 
 
 def page_url(settings: Settings) -> str:

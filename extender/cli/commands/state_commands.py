@@ -1,4 +1,4 @@
-"""`state`: the state at a point in time, from the database."""
+"""`state`: the state at a point in time, from the service or a database."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from extender.cli.commands.history_commands import Folder, Url, ask, log_source
-from extender.cli.connection.service_client import LogServer
+from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
+from extender.cli.connection.service_client import Server
 from extender.cli.connection.service_list import Ask, ServiceList
 from extender.cli.options.list_options import (
     AllNamespaces,
@@ -66,9 +66,9 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
-    server: LogServer = None,
-    database_url: Url = None,
-    data_dir: Folder = None,
+    server: Server = None,
+    database_url: LogUrl = None,
+    data_dir: LogFolder = None,
 ) -> None:
     """Show reservations, bound members and pending trees at a time or position."""
     part = listed(namespace, all_namespaces, states, GANG_STATES)

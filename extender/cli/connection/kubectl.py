@@ -17,6 +17,7 @@ NAME = NAMESPACE = "gang-extender"  # as in deploy/kubernetes/service.yaml
 LABEL = "app.kubernetes.io/name=gang-extender"
 # names of the ports of a Service; the second one is of one without TLS
 TLS_PORT, PLAIN_PORT = "https", "http"
+LOG_LINES = 5000  # of each pod
 ANSWERED_WITHIN_S = 30.0  # with the login of a credential plugin
 BY_HAND = "or forward a port to it by other means and give --server URL"
 
@@ -124,6 +125,19 @@ class Kubectl:
             msg = f"{self.place}: no token of ServiceAccount {namespace}/{name}: {why}"
             raise BadInput(msg)
         return done.stdout.strip()
+
+    def logs(self, namespace: str) -> str:
+        """Return the last lines of the logs of the pods of gang-extender in a namespace, each with its pod.
+
+        Raises:
+            BadInput: They cannot be read.
+        """
+        words = ("logs", "--namespace", namespace, f"--selector={LABEL}", "--prefix")
+        done = self._run(*words, f"--tail={LOG_LINES}", "--all-containers", "--max-log-requests=20")
+        if done.returncode != 0:
+            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise BadInput(f"{self.place}: the logs in namespace {namespace} cannot be read: {why}")
+        return done.stdout
 
     def config_map(self, namespace: str, name: str) -> bytes:
         """Return a ConfigMap as JSON.

@@ -50,6 +50,11 @@ class PortForward:
         return f"Service {target.namespace}/{target.name} in {self._kubectl.place}"
 
     @property
+    def namespace(self) -> str:
+        """Return the namespace of the Service."""
+        return self._target.namespace
+
+    @property
     def last_error(self) -> str:
         """Return the last error that kubectl has printed, or an empty string."""
         return self._errors[-1].removeprefix("error: ") if self._errors else ""

@@ -20,14 +20,16 @@ from contextlib import (
     suppress,
 )
 from contextvars import ContextVar
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 import typer
 
 from extender import settings as settings_module
+from extender.cli.connection.kubectl import NAMESPACE
 from extender.cli.connection.service_credentials import CredentialOptions, ServiceCredentials
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
@@ -45,10 +47,6 @@ Server = Annotated[
     typer.Option(
         help="URL of the service; unset: GANG_EXTENDER_SERVER, else http://127.0.0.1:8888, else the service in the cluster of the current context."
     ),
-]
-LogServer = Annotated[
-    str | None,
-    typer.Option(help="URL of a service, to ask it in place of the database."),
 ]
 Context = Annotated[
     str | None,
@@ -110,6 +108,7 @@ class ServiceFinder:
         """Store the options --context and --kubeconfig, and those about credentials."""
         self._context = context
         self._kubeconfig = kubeconfig
+        self.reads_log = False  # whether the command could read a database in place of the service
         self._forward: PortForward | None = None
         self._login_context = context  # the context whose token may be sent; a fallback sets it
         self._credentials = ServiceCredentials(options, self._kubectl, self._load_token)
@@ -151,8 +150,12 @@ class ServiceFinder:
             return f"no answer from {self._forward.place}: {why}; do its pods run?"
         if "CERTIFICATE_VERIFY_FAILED" in why:
             return f"{url}: its certificate is not valid here: {why}; give its CA with --server-ca-file FILE"
-        remedy = "is `gang-extender serve` running there? (--server URL, or --context NAME for a cluster)"
-        return f"no answer from {url}: {why}; {remedy}"
+        remedy = (
+            "is `gang-extender serve` running there? (--server URL, or --context NAME for a cluster"
+        )
+        if self.reads_log:
+            remedy += "; --database-url URL or --data-dir FOLDER for the log in a database"
+        return f"no answer from {url}: {why}; {remedy})"
 
     def send(
         self,
@@ -171,6 +174,17 @@ class ServiceFinder:
         return self._credentials.send(
             session, method, url, of_cluster=of_cluster, forwarded=forwarded, **rest
         )
+
+    def logs(self) -> str:
+        """Return the end of the logs of all replicas, by kubectl.
+
+        Raises:
+            BadInput: The service was not found in a cluster, or the logs cannot be read.
+        """
+        if self._forward is None and not self.chosen:
+            raise BadInput("the service was not found in a cluster: --context names one")
+        namespace = NAMESPACE if self._forward is None else self._forward.namespace
+        return self._kubectl().logs(namespace)
 
     def close(self) -> None:
         """Close the forwarded port."""
@@ -259,9 +273,63 @@ def _finding(service_finder: ServiceFinder) -> Iterator[None]:
         service_finder.close()
 
 
+class _Reply(NamedTuple):
+    url: str  # of the service
+    status: int
+    body: bytes
+    following: str  # path or URL of the next page; empty: there is none
+
+
+def _ask(server: str | None, path: str, body: bytes | None, within_s: float) -> _Reply:
+    """Return the reply of the service to GET, or to POST with a body.
+
+    Raises:
+        BadInput: The service was not found or did not answer.
+    """
+    import aiohttp
+
+    url = finder().find(server)
+
+    async def fetch() -> _Reply:
+        timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=10)
+        method = "GET" if body is None else "POST"
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        async with (
+            command_session(timeout) as session,
+            finder().send(session, method, url + path, data=body, headers=headers) as reply,
+        ):
+            following = str(reply.links["next"]["url"]) if "next" in reply.links else ""
+            return _Reply(url, reply.status, await reply.read(), following)
+
+    try:
+        return asyncio.run(fetch())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        why = str(error) or type(error).__name__
+        raise BadInput(finder().no_answer(url, why)) from error
+
+
+def read_body(server: str | None, path: str, *, within_s: float = 30) -> bytes:
+    """Return the body of the answer to GET, as it is.
+
+    Raises:
+        BadInput: The service was not found or did not answer, or with an error.
+    """
+    reply = _ask(server, path, None, within_s)
+    if reply.status != HTTPStatus.OK:
+        raise BadInput(f"{path} answered {reply.status}: {_detail(reply.body)}")
+    return reply.body
+
+
+def _detail(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Problem).detail
+    except msgspec.MsgspecError:
+        return body[:200].decode(errors="replace")
+
+
 def ask_service(
     server: str | None, path: str, kind: type[T], *, body: bytes | None = None, within_s: float = 10,
-    absent: T | None = None,
+    absent: T | None = None, most: int = 0,
 ) -> T:  # fmt: skip
     """Return the decoded answer of the service, by GET, or by POST with a body.
 
@@ -272,46 +340,33 @@ def ask_service(
         body: What is posted; None: nothing.
         within_s: How long the service may take.
         absent: Returned where the service answers 404; None: that is an error.
+        most: Of an answer that is a list, how many entries are wanted: further pages are asked for until there are so
+            many, or no more; 0: one page.
 
     Raises:
         BadInput: The service was not found or did not answer, or is not a gang-extender.
         typer.Exit: The service answered with an error, which is printed.
     """
-    import aiohttp
-
-    url = finder().find(server)
-
-    async def fetch() -> tuple[int, bytes]:
-        timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=10)
-        method = "GET" if body is None else "POST"
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        async with (
-            command_session(timeout) as session,
-            finder().send(session, method, url + path, data=body, headers=headers) as reply,
-        ):
-            return reply.status, await reply.read()
-
-    try:
-        status, answer = asyncio.run(fetch())
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        why = str(error) or type(error).__name__
-        raise BadInput(finder().no_answer(url, why)) from error
+    reply = _ask(server, path, body, within_s)
+    url, status, answer, following = reply.url, reply.status, reply.body, reply.following
     if status == 404 and absent is not None:  # noqa: PLR2004 -- not found
         return absent
     if status != 200:  # noqa: PLR2004 -- OK
-        try:
-            detail = msgspec.json.decode(answer, type=_Problem).detail
-        except msgspec.MsgspecError:
-            detail = answer[:200].decode(errors="replace")
-        complain(detail or f"{url}{path} answered {status}")
+        complain(_detail(answer) or f"{url}{path} answered {status}")
         raise typer.Exit(1 if status == 404 else 2)  # noqa: PLR2004 -- not found is a "no"
     try:
-        return msgspec.json.decode(answer, type=kind)
+        decoded = msgspec.json.decode(answer, type=kind)
     except msgspec.MsgspecError as error:
         msg = (
             f"{url}{path} did not answer as gang-extender does: {error}; is it the right --server?"
         )
         raise BadInput(msg) from error
+    if following and isinstance(decoded, list) and len(decoded) < most:
+        rest: Any = ask_service(
+            server, following.removeprefix(url), kind, within_s=within_s, most=most - len(decoded)
+        )
+        decoded.extend(rest)
+    return decoded
 
 
 @asynccontextmanager

@@ -27,8 +27,11 @@ END_PATH: Final = "/v1/events?order=newest&limit=1"
 class Ask(Protocol):
     """Returns the decoded answer of a service to GET, see `ask_service`."""
 
-    def __call__(self, path: str, kind: type[R], /, *, absent: R | None = None) -> R:
-        """Return the answer for a path and query; `absent` where the service does not have what it names."""
+    def __call__(self, path: str, kind: type[R], /, *, absent: R | None = None, most: int = 0) -> R:
+        """Return the answer for a path and query; `absent` where the service does not have what it names.
+
+        Of a list all pages, up to `most` entries.
+        """
         ...
 
 

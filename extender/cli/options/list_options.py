@@ -40,7 +40,9 @@ Watch = Annotated[
 Form = Annotated[
     ListForm,
     typer.Option(
-        "-o", "--output", help="Form of the output; wide has more columns, name only names."
+        "-o",
+        "--output",
+        help="Form of the output; wide has more columns and cuts no row on a terminal, name only names.",
     ),
 ]
 ValueForm = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]

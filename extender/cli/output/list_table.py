@@ -151,8 +151,8 @@ class ListTable(Generic[T]):
             headers = [column.header for column in self._columns]
             self._widths = column_widths([headers, *rows])
             if self.output_format.headers:
-                print_rows([headers], self._widths)
-            print_rows(rows, self._widths, self._paints())
+                print_rows([headers], self._widths, cuts=self._cuts)
+            print_rows(rows, self._widths, self._paints(), cuts=self._cuts)
             return
         if self.output_format.form is ListForm.name:
             sys.stdout.writelines(f"{self._name(item)}\n" for item in items)
@@ -168,8 +168,8 @@ class ListTable(Generic[T]):
             # a text that is wider than its column widens it for the rows to come
             self._widths = [*map(max, wider, self._widths)] if self._widths else wider
             if first and self.output_format.headers:
-                print_rows([headers], self._widths)
-            print_rows([texts], self._widths, self._paints())
+                print_rows([headers], self._widths, cuts=self._cuts)
+            print_rows([texts], self._widths, self._paints(), cuts=self._cuts)
         elif self.output_format.form is ListForm.name:
             sys.stdout.write(f"{self._name(item)}\n")
         elif self.output_format.form is ListForm.json:
@@ -197,6 +197,11 @@ class ListTable(Generic[T]):
         if self.output_format.is_table:
             return [column.text(item) for column in self._columns if not column.runs]
         return self._name(item) if self.output_format.form is ListForm.name else item
+
+    @property
+    def _cuts(self) -> bool:
+        """Return whether rows are cut on a terminal; -o wide has all of them."""
+        return self.output_format.form is ListForm.table
 
     def _paints(self) -> list[bool]:
         return [column.colored for column in self._columns]

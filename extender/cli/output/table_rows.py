@@ -1,7 +1,7 @@
 """Rows of texts below each other.
 
-They look like those of kubectl: no lines, nothing cut. On a terminal the last column is folded below itself, and states
-have colours unless NO_COLOR is set.
+They look like those of kubectl: no lines. Only on a terminal, rows are cut where it ends, or the last column is folded below
+itself; states have colours there unless NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 GAP: Final = "  "
+CUT: Final = "…"
 FOLDED_MIN: Final = 30  # columns of a terminal that are worth folding the last column into
 # a message must not steer the terminal
 _CONTROLS: Final = dict.fromkeys((*range(32), *range(127, 160)), " ")
@@ -50,7 +51,11 @@ def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def print_rows(
-    rows: Iterable[Sequence[str]], widths: Sequence[int], paints: Sequence[bool] = ()
+    rows: Iterable[Sequence[str]],
+    widths: Sequence[int],
+    paints: Sequence[bool] = (),
+    *,
+    cuts: bool = False,
 ) -> None:
     """Print rows of texts without line breaks.
 
@@ -58,15 +63,19 @@ def print_rows(
         rows: The rows.
         widths: The widths of the columns.
         paints: Which columns have states, to be coloured on a terminal.
+        cuts: Whether each row is one line there, cut at its end; else the last column is folded.
     """
     terminal = sys.stdout.isatty()
+    size = shutil.get_terminal_size().columns if terminal else 0
     colored = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     indent = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
-    left = shutil.get_terminal_size().columns - indent if terminal else 0
+    left = size - indent
     for row in rows:
         cells = [text.ljust(width) for text, width in zip(row[:-1], widths, strict=False)]
         last = [row[-1]]
-        if left >= FOLDED_MIN:
+        if cuts and terminal:
+            *cells, last[0] = _cut([*cells, row[-1]], size)
+        elif left >= FOLDED_MIN:
             last = textwrap.wrap(row[-1], left, break_on_hyphens=False) or [""]
         if colored and paints:
             painted = zip([*cells, last[0]], row, paints, strict=True)
@@ -75,6 +84,18 @@ def print_rows(
             ]
         sys.stdout.write(GAP.join([*cells, last[0]]).rstrip() + "\n")
         sys.stdout.writelines(f"{'':{indent}}{line}\n" for line in last[1:])
+
+
+def _cut(cells: Sequence[str], size: int) -> list[str]:
+    """Return the cells of a row as far as a line of a terminal has room for them; those behind are empty."""
+    shown, left = [], size
+    for cell in cells:
+        text = cell
+        if len(cell.rstrip()) > left:
+            text = cell[: max(0, left - len(CUT))] + CUT if left > 0 else ""
+        shown.append(text)
+        left -= len(cell) + len(GAP)
+    return shown
 
 
 def _painted(cell: str, state: str) -> str:

@@ -1,4 +1,7 @@
-"""`verify`: the log against its hashes and anchors, read from files or from the cluster, and what is stored beside it against the log."""
+"""`verify`: the log against its hashes and anchors, read from files or from the cluster, and what is stored beside it against the log.
+
+Without a database, the last verification of the service is asked for: the leader verifies the whole log again and again.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.history_commands import Folder, Url, ask
+from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
+from extender.cli.connection.service_client import Server
+from extender.cli.connection.service_list import Ask
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
 from extender.core.model.errors import CorruptLog, SchemaOutdated
@@ -16,6 +21,8 @@ from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_dto import event_line
+from extender.queries.log.gang_history import ServedEvent
+from extender.queries.state.service_status import FindingLine, ServiceStatus, finding_lines
 
 if TYPE_CHECKING:
     from extender.composition import Store
@@ -93,6 +100,11 @@ def _parsed(text: bytes, place: str) -> tuple[Anchor, ...]:
 
 
 STEP_EVENTS = 20_000
+LOSSES_MAX = 1000
+SERVED = "the service"  # where the anchors are from that it compared
+BY_DATABASE = (
+    "read the log in its database: gang-extender verify --database-url URL --anchors FILE|cluster"
+)
 
 
 class VerifyReport(msgspec.Struct):
@@ -101,24 +113,13 @@ class VerifyReport(msgspec.Struct):
     verified_position: int
     anchors_from: str  # empty: no anchors were compared
     anchors: int
-    signed: int  # anchors with a valid signature
+    signed: int | None  # anchors with a valid signature; None: the service does not report it
     findings: list[FindingLine]
     losses: list[str]  # recorded losses of history
     definitions: int  # of the schema that were compared; 0: it is of another version
     privileged_roles: list[
         str
     ]  # login roles that can change what was compared, each with what lets it
-
-
-class FindingLine(msgspec.Struct):
-    """One finding."""
-
-    kind: str
-    position: int
-    object: str  # of the schema; empty: it is about a position of the log
-    message: str
-    advice: str
-    weaker: dict[str, int]  # findings that follow from this one, or cannot be separated from it
 
 
 def verify(
@@ -137,15 +138,29 @@ def verify(
             metavar="FILE",
         ),
     ] = None,
-    database_url: Url = None,
-    data_dir: Folder = None,
+    server: Server = None,
+    database_url: LogUrl = None,
+    data_dir: LogFolder = None,
     output: ValueForm = Output.table,
 ) -> None:
     """Verify the whole log, and what is stored beside it. Exit 1 when something was changed behind the back of the service.
 
+    With --database-url or --data-dir the log is read and verified here. Without, the leader is asked for its last verification of
+    the whole log; that is its own word, so after an intrusion verify the database, with anchors that are kept elsewhere.
+
     Compares all hashes with the events, the log with the published anchors, snapshots, interval tables, inputs of decisions
     and the index of names with the log, and views, functions, triggers and rights with the migrations. Also lists recorded losses of history (an older copy of the database).
     """
+    source = log_source(server, database_url, data_dir)
+    if source is not None:
+        for option, value in (("--anchors", anchors), ("--keys", keys)):
+            if value is not None:
+                raise BadInput(
+                    f"{option} {value}: is compared with the log in the database; name it with --database-url or --data-dir. "
+                    "A service compares with the anchors that it published, and checks them with its own key"
+                )
+        _verify_served(source, output)
+        return
     settings = settings_module.load(
         database_url=database_url, data_dir=data_dir, anchor_key_file=keys
     )
@@ -196,6 +211,64 @@ def verify(
         raise typer.Exit(1)
 
 
+def _verify_served(source: Ask, output: Output) -> None:
+    """Print the last verification of the leader.
+
+    Raises:
+        BadInput: There is none yet, or what it found is hidden from this reader.
+        typer.Exit: With 1: it found something.
+    """
+    status = source("/v1/status", ServiceStatus)
+    verified = status.verification
+    if not status.leader_answers:
+        leader = (
+            f"its leader {status.leader.name} does not answer"
+            if status.leader
+            else "no replica leads"
+        )
+        raise BadInput(
+            f"the service verifies its log while a replica leads, and {leader}; {BY_DATABASE}"
+        )
+    if verified is None:
+        raise BadInput(
+            f"the leader has not verified the whole log yet, since {status.led_since[:19]}Z; ask again, or {BY_DATABASE}"
+        )
+    losses = source("/v1/events?type=HistoryTruncated", list[ServedEvent], most=LOSSES_MAX)
+    texts = [f"position {line.position}, {line.time}: {line.summary}" for line in losses]
+    if output is not Output.table:
+        report = VerifyReport(verified.position, SERVED, verified.anchors, None, verified.findings, texts,
+                              verified.definitions, verified.privileged_roles)  # fmt: skip
+        print_value(report, output)
+    else:
+        out = console(wrap=False)
+        if verified.found:
+            out.print(f"the log does not verify, up to position {verified.position}:")
+        else:
+            out.print(f"{counted(verified.position, 'event')} verified, no gap, chain unbroken")
+        for finding in verified.findings:
+            place = finding.object or f"position {finding.position}"
+            weaker = sum(finding.weaker.values())
+            more = f". {counted(weaker, 'weaker finding')} with it" if weaker else ""
+            out.print(f"{finding.kind} at {place}: {finding.message}{more}")
+            out.print(f"    what to do: {finding.advice}")
+        if verified.found and not verified.findings:
+            hidden = counted(verified.found, "finding")
+            out.print(
+                f"{hidden}; to see them takes the right to list podgroups in all namespaces (gang-extender-auditor)"
+            )
+        for text in texts:
+            out.print(text)
+        if verified.privileged_roles:
+            roles = ", ".join(verified.privileged_roles)
+            out.print(f"login roles that can change what was compared: {roles}")
+        out.print(
+            f"verified by the leader itself at {verified.time[:19]}Z, with {counted(verified.anchors, 'anchor')} that it published; "
+            f"to verify it without the service, {BY_DATABASE}"
+        )
+    if verified.found:
+        raise typer.Exit(1)
+
+
 async def _loss(opened: Store, position: Position) -> str:
     (event,) = await opened.audit.events(EventFilter(after=Position(position - 1), limit=1))
     line = event_line(event)
@@ -203,24 +276,13 @@ async def _loss(opened: Store, position: Position) -> str:
 
 
 def _report(verdict: Verdict, anchor_set: Anchors, losses: list[str]) -> VerifyReport:
-    lines = [
-        FindingLine(
-            finding.kind,
-            finding.position,
-            finding.object,
-            finding.message,
-            finding.advice,
-            {str(kind): count for kind, count in finding.weaker.items()},
-        )
-        for finding in verdict.findings
-    ]
     signed = verdict.anchors - verdict.unsigned - _forged(verdict)
     return VerifyReport(
         verdict.position,
         anchor_set.place,
         verdict.anchors,
         signed,
-        lines,
+        finding_lines(verdict.findings),
         losses,
         verdict.definitions,
         list(verdict.privileged_roles),

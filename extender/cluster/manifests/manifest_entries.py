@@ -434,7 +434,10 @@ def _check_ignored(obj: Mapping[str, object], kind: str, version: str, role: Rol
         if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
             if makes_pods:
                 hint += "; or give its pods and groups" if hint else "; give its pods and groups"
-            raise BadInput(f"kind {kind} of {version} is not planned{hint}")
+            planned = sorted({"PodGroup", "CompositePodGroup", "Pod", *BY_KIND})
+            raise BadInput(
+                f"kind {kind} of {version} is not planned{hint}{'' if hint.endswith('?') else ';'} planned are {', '.join(planned)}"
+            )
 
 
 def _kinds_of(group: str) -> list[str]:

@@ -48,7 +48,7 @@ class Lease:
         self._identity = identity
         self._history = history
         self._sync_clock = sync_clock
-        self._asked_ms = 0
+        self.asked_ms = 0  # when it was asked for last
         self.prolonged = Wakeup()  # changes when the expiry is set
         self.grant: LeaseGrant | None = None
         self.terms = 0
@@ -74,7 +74,7 @@ class Lease:
         """
         # the first event of the epoch must not be ahead of the database's clock
         await self._sync_clock()
-        self._asked_ms = self._clock.monotonic_ms()
+        self.asked_ms = self._clock.monotonic_ms()
         grant = await self._log.take(
             holder=self._identity.holder,
             address=self._identity.address,
@@ -91,7 +91,7 @@ class Lease:
 
         Not before the log has been compared with what this process knows: the log may be an older copy.
         """
-        self.renew_from(self._asked_ms)
+        self.renew_from(self.asked_ms)
 
     def renew_from(self, asked_ms: int) -> None:
         """Set the expiry: one term after the request was sent, less a tenth for clock drift."""

@@ -23,7 +23,7 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import NIL_GANG
 from extender.ports.log_ports import Clock, PublishedAnchors
-from extender.ports.verification_ports import SliceResult
+from extender.ports.verification_ports import SliceResult, VerifiedLog
 from extender.runtime.periodic import PeriodicTask
 from extender.telemetry import METRICS
 
@@ -67,6 +67,8 @@ class LogVerifier:
         self._slice = verify_slice
         self._clock = clock
         self._actor = actor
+        self.last: VerifiedLog | None = None  # the last pass that ended
+        self._compared = 0  # anchors, in this pass
         self._under_way = False
         self._terms = 0  # of the leader, in which the pass began
         self._rest = REST_MAX
@@ -110,6 +112,8 @@ class LogVerifier:
         under_way = self._under_way and terms == self._terms
         self._under_way, self._terms = False, terms
         anchors = None if under_way else await self._anchors()
+        if anchors is not None:
+            self._compared = len(anchors)
         result = await self._slice(anchors, SLICE_EVENTS)
         if self._leader.terms != terms:
             # A loss of history may lie between: the log is not compared with the anchors of before.
@@ -133,7 +137,12 @@ class LogVerifier:
             )
         self._compares_definitions = bool(result.definitions)
         self._log_privileged(frozenset(result.privileged_roles))
-        await self._conclude([*self._of_anchors, *result.findings])
+        findings = (*self._of_anchors, *result.findings)
+        at_us = self._clock.now_us()
+        self.last = VerifiedLog(
+            result=result, findings=findings, anchors=self._compared, at_us=at_us
+        )
+        await self._conclude(findings)
         return False
 
     def _log_privileged(self, roles: frozenset[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from extender.core.model.message_formatting import merged_by_object
+
 
 class ExtenderError(Exception):
     """Base class of all our exceptions."""
@@ -14,20 +16,25 @@ class BadInput(ExtenderError):
 
 
 class BadInputs(BadInput):
-    """An input has several errors: show the message, which has one line for each.
+    """An input has several errors: show the message, which has one line for each, or for all objects with the same.
 
     Attributes:
         texts: What is wrong, in the order of the input.
     """
 
     SHOWN_MAX = 50
+    COMPARED_MAX = (
+        10_000  # texts of which those about the same mistake are one; there may be millions
+    )
 
     def __init__(self, texts: tuple[str, ...], *, complete: bool = True) -> None:
         self.texts = texts
-        more = len(texts) - self.SHOWN_MAX
+        merged = merged_by_object(texts[: self.COMPARED_MAX])
+        shown = [*merged, *texts[self.COMPARED_MAX :]][: self.SHOWN_MAX]
+        more = len(merged) + max(0, len(texts) - self.COMPARED_MAX) - len(shown)
         end = [f"and {more} more"] if more > 0 else []
         count = f"{len(texts)} problems" if complete else f"{len(texts)} problems or more"
-        super().__init__("\n  ".join([f"{count}:", *texts[: self.SHOWN_MAX], *end]))
+        super().__init__("\n  ".join([f"{count}:", *shown, *end]))
 
     def __reduce__(self) -> tuple[type[BadInput], tuple[str]]:
         """Another process gets the message: there may be millions of texts, and few are shown."""

@@ -15,6 +15,7 @@ class RouteRight(Enum):
     IDENTITY = "a valid token"
     NAMESPACE = "get podgroups in the namespace of the path"
     ANY_NAMESPACE = "list podgroups in all namespaces, or in some: the answer shows those"
+    ALL_NAMESPACES = "list podgroups in all namespaces: the answer names objects of all"
     PLAN = "create podgroups in all namespaces, or in those of the plan"
     METRICS = "get the path /metrics"
 
@@ -31,7 +32,9 @@ RIGHTS: Final[Mapping[str, RouteRight]] = {
     "/scheduler/prioritize": RouteRight.CERTIFICATE,
     "/scheduler/preempt": RouteRight.CERTIFICATE,
     "/scheduler/bind": RouteRight.CERTIFICATE,
+    "/scheduler/status": RouteRight.CERTIFICATE,
     "/v1/decisions/{id}": RouteRight.ANY_NAMESPACE,
+    "/v1/decisions/{id}/input": RouteRight.ALL_NAMESPACES,
     "/v1/events": RouteRight.ANY_NAMESPACE,
     "/v1/explain": RouteRight.ANY_NAMESPACE,
     "/v1/gangs": RouteRight.ANY_NAMESPACE,
@@ -49,5 +52,6 @@ RIGHTS: Final[Mapping[str, RouteRight]] = {
     "/v1/reports/{name}": RouteRight.ANY_NAMESPACE,
     "/v1/search": RouteRight.ANY_NAMESPACE,
     "/v1/state": RouteRight.ANY_NAMESPACE,
+    "/v1/status": RouteRight.ANY_NAMESPACE,
     "/v1/trees": RouteRight.ANY_NAMESPACE,
 }

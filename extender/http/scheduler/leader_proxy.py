@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import NamedTuple
+from http import HTTPStatus
+from typing import Any, NamedTuple
 
 import aiohttp
 from aiohttp import web
 
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import HANDOVER_MS
+from extender.core.model.errors import NotReady
 from extender.http.listener.tls_contexts import TlsContexts
 from extender.http.responses.request_body import body_of
 from extender.http.scheduler import wire
@@ -36,6 +38,7 @@ FROM_REPLICA = web.RequestKey("from-replica", bool)
 # on an answer: this replica does not lead and did nothing
 MISDIRECTED = "Gang-Extender-Not-Leading"
 CONNECT_S = 0.5
+FETCH_S = 2.0
 SILENT_S = 1.0  # a leader that did not answer gets no calls for this time, except bind
 LOOK_S = 0.05  # a closed connection of a caller is noticed within this time
 HUNG_UP = 499
@@ -93,6 +96,28 @@ class LeaderProxy:
         """Return the answer to another replica that this one does not lead and did nothing."""
         reason = f"{self._here} is not the leader: {self._leader.not_ready_reason()}"
         return self._cannot(verb, reason, {MISDIRECTED: self._here})
+
+    async def fetch(self, path: str) -> bytes:
+        """Return what the leader answers to GET of a path, which is not its error.
+
+        Raises:
+            NotReady: No replica leads, or the leader does not answer.
+        """
+        address, reason = self._leader_now("bind")
+        if not address:
+            raise NotReady(reason)
+        try:
+            async with self._connections().get(
+                f"{address}{path}",
+                timeout=aiohttp.ClientTimeout(total=FETCH_S, sock_connect=CONNECT_S),
+                **self._tls_options(),
+            ) as reply:
+                body = await reply.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NotReady(self._no_answer(address, error)) from error
+        if reply.status != HTTPStatus.OK:
+            raise NotReady(f"{address}{path} answered {reply.status}")
+        return body
 
     async def _until_answered(self, call: VerbCall) -> VerbAnswer | None:
         verb, began_s = call.verb, _now_s()
@@ -182,24 +207,27 @@ class LeaderProxy:
             task.cancel()
 
     async def _post(self, url: str, body: bytes, began_s: float, deadline_s: float) -> _Reply:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         now_s = _now_s()
         left = aiohttp.ClientTimeout(total=max(LOOK_S, deadline_s - now_s), sock_connect=CONNECT_S)
         headers = {
             FORWARDED: str(int((now_s - began_s) * 1000)),
             "Content-Type": JSON,
         }
-        async with self._session.post(
-            url,
-            data=body,
-            headers=headers,
-            timeout=left,
-            ssl=self._tls.forwarding if self._tls is not None else True,
-            server_hostname=self._tls_name if self._tls is not None else None,
+        async with self._connections().post(
+            url, data=body, headers=headers, timeout=left, **self._tls_options()
         ) as reply:
             answer = VerbAnswer(await reply.read(), reply.status, reply.content_type)
             return _Reply(answer, MISDIRECTED in reply.headers)
+
+    def _connections(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        return self._session
+
+    def _tls_options(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        return {"ssl": self._tls.forwarding, "server_hostname": self._tls_name}
 
     async def _cancel_closed(self) -> None:
         while self._tasks:

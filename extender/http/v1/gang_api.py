@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -11,7 +12,7 @@ from extender.core.log.reservation_state import GangState
 from extender.core.log.visible_state import visible_gang
 from extender.core.model.errors import NotFound
 from extender.core.model.object_identity import IdentityMemo
-from extender.core.model.visibility import namespace_of
+from extender.core.model.visibility import Visibility, namespace_of
 from extender.http.responses.json_responses import answer, listed
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import GANG_NAME, NAMESPACE, TEXT, Operation, Parameter
@@ -24,11 +25,12 @@ from extender.http.v1.query_parameters import (
 from extender.ports.log_ports import DecisionInputs, StateSource
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
-from extender.queries.log.event_dto import EventLine, event_line
+from extender.queries.log.event_dto import EventLine, event_line, rfc3339
 from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.gang_selection import GANG_STATES, GangSelection
 from extender.queries.state.gang_status import RootWorkload, gang_status
 from extender.queries.state.object_labels import ObjectLabels
+from extender.queries.state.service_status import WaitLine
 from extender.queries.state.state_dto import GangAt
 from extender.queries.state.state_report import gang_at
 from extender.queries.state.workload_trees import RootKey, workloads_of_roots
@@ -128,6 +130,24 @@ class GangApi:
             gang_at(visible_gang(root, readers), made_for, with_members=False) for root in roots
         )
         return await answer(request, pieces, state.position)
+
+    async def counts(self, readers: Visibility) -> tuple[dict[str, int], WaitLine | None]:
+        """Return the number of gangs that readers see in each state, and the one that has waited longest."""
+        made_for, pace = self._made_for(), Yielder()
+        states: Counter[str] = Counter()
+        oldest: tuple[int, str, str] | None = None  # since when, name, state
+        for root in self._state.committed.gangs.values():
+            if readers.sees(namespace_of(root.gang)):
+                shown = gang_status(root, made_for.get(RootKey(root.gang, root.kind)))
+                states[shown.state] += 1
+                wait = (shown.waiting_since_us, root.gang, shown.state)
+                if shown.waiting_since_us and (oldest is None or wait < oldest):
+                    oldest = wait
+            await pace.yield_if_due()
+        longest = None
+        if oldest is not None:
+            longest = WaitLine(gang=oldest[1], state=oldest[2], since=rfc3339(oldest[0]))
+        return dict(sorted(states.items())), longest
 
     def _selected(
         self, root: GangState, selection: GangSelection, made_for: RootWorkload | None

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from extender.core.model.errors import NotFound
+from extender.core.model.errors import Forbidden, NotFound
 from extender.core.model.ids import GangUid, Position
 from extender.http.responses.json_responses import answer, listed, next_page
 from extender.http.responses.request_visibility import visibility_of
@@ -34,10 +34,17 @@ from extender.http.v1.query_parameters import (
     number,
     path_in,
     time_in,
+    whole,
 )
 from extender.ports.log_ports import DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
-from extender.queries.log.decision_details import Decision, decision_of
+from extender.queries.log.decision_details import (
+    Decision,
+    StoredDecision,
+    decision_of,
+    decision_with_input,
+    stored_decision,
+)
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.gang_history import HistoryLine, HistoryQuery, gang_of_name, history
 from extender.queries.log.parameter_validation import checked_text
@@ -103,6 +110,15 @@ OPERATIONS = (
         tagged=True,
     ),
     Operation(
+        path="/v1/decisions/{id}/input",
+        about="A decision with its stored input, to be planned again elsewhere (gang-extender decision replay)",
+        answer=StoredDecision,
+        parameters=(
+            Parameter(name="id", where="path", about="Position of a decision", schema={"type": "integer", "minimum": 1, "maximum": POSITION_MAX}),
+        ),
+        tagged=True,
+    ),
+    Operation(
         path="/v1/preemptions",
         about="Preemptions with preemptor, victims, reason and outcome",
         answer=list[PreemptionLine],
@@ -137,6 +153,7 @@ class HistoryApi:
         return [
             web.get("/v1/gangs/{namespace}/{name}/history", self.history),
             web.get("/v1/decisions/{id}", self.decision),
+            web.get("/v1/decisions/{id}/input", self.input),
             web.get("/v1/preemptions", self.preemptions),
         ]
 
@@ -181,6 +198,19 @@ class HistoryApi:
             raise NotFound(f"decision {name}: a {kind} is not a decision of the planner")
         body = msgspec.json.encode(DecisionAnswer(event=event_line(at[0]), decision=decision))
         return await answer(request, [body], page.head)
+
+    async def input(self, request: web.Request) -> web.StreamResponse:
+        """Return a decision by its position, with its stored input."""
+        known(request, ())
+        if not visibility_of(request).everything:
+            raise Forbidden(
+                "inputs of decisions name objects of all namespaces, and not all of them may be listed"
+            )
+        text = request.match_info["id"]
+        position = Position(whole(text, "decision", least=1, most=POSITION_MAX))
+        decision = await decision_with_input(self._reader, self._inputs, position)
+        body = msgspec.json.encode(stored_decision(decision))
+        return await answer(request, [body], decision.head)
 
     async def preemptions(self, request: web.Request) -> web.StreamResponse:
         """Return the preemptions that match all parameters, a page at a time."""

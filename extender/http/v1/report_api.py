@@ -27,6 +27,7 @@ from extender.queries.log.reports import (
     catalogue,
     check_report_query,
     report,
+    unknown_report,
 )
 from extender.queries.log.visible_queries import visible_queries
 
@@ -84,8 +85,7 @@ class ReportApi:
         """Return one report for the span from `since` to `until`; default: the last 24 hours."""
         name = request.match_info["name"]
         if name not in REPORTS:
-            detail = f"report {name[:80]!r}: not known; there are {', '.join(REPORTS)}"
-            return problem(404, "Not found", detail)
+            return problem(404, "Not found", unknown_report(name))
         query = known(request, PARAMETERS)
         if "namespace" in query:
             checked_name(query["namespace"], field("namespace"))

@@ -43,6 +43,7 @@ BODY_OVERLAP: Final = 128
 BODY_NAMES_MAX: Final = 16
 PLANNER: Final = web.RequestKey("planner", Caller)
 OPERATOR: Final = "gang-extender-operator"
+AUDITOR: Final = "gang-extender-auditor"
 VIEWER: Final = "gang-extender-viewer"
 ACCOUNT: Final = "system:serviceaccount:"
 HOW: Final = (
@@ -164,6 +165,9 @@ class AccessControl:
             case RouteRight.METRICS:
                 await self._require(caller, AccessRight("get", path="/metrics"))
                 return Visibility.of(())
+            case RouteRight.ALL_NAMESPACES:
+                await self._require(caller, AccessRight("list"), AUDITOR)
+                return Visibility.all()
             case RouteRight.PLAN:
                 if await self._reviews.may(caller, AccessRight("create")):
                     return await self._visible(caller)
@@ -197,10 +201,10 @@ class AccessControl:
             )
         return caller
 
-    async def _require(self, caller: Caller, right: AccessRight) -> None:
-        """Raise Forbidden if a caller does not have a right that an operator has."""
+    async def _require(self, caller: Caller, right: AccessRight, role: str = OPERATOR) -> None:
+        """Raise Forbidden if a caller does not have a right that a ClusterRole gives."""
         if not await self._reviews.may(caller, right):
-            raise Forbidden(refusal(caller, right, OPERATOR))
+            raise Forbidden(refusal(caller, right, role))
 
     async def _visible(self, caller: Caller, named: str = "") -> Visibility:
         """Return what a caller may list: all namespaces, or those of the ones that have something to show.

@@ -56,6 +56,7 @@ PATHS = (
     "/v1/reports/{name}",
     "/v1/gangs/{namespace}/{name}/history",
     "/v1/decisions/{id}",
+    "/v1/decisions/{id}/input",
     "/v1/preemptions",
 )
 CALLED = "Gang-Extender-Called"  # on a query: milliseconds since the last call of kube-scheduler, if it was recent
@@ -85,6 +86,7 @@ class QueryProcessOptions(msgspec.Struct, frozen=True):
     listening: int  # file descriptor of the socket to accept on
     anchor_key_file: str = ""  # its keys authenticate snapshots
     key: str = ""  # that each query has
+    log_format: str = ""
 
 
 class ForkedQueryProcess(NamedTuple):
@@ -116,6 +118,7 @@ class QueryProcess:
         command: Starts a query process.
         database_url: For the query process.
         log_level: For the query process.
+        log_format: For the query process.
         anchor_key_file: For the query process.
         forked: The first query process; None: it is started by the command too.
     """
@@ -127,10 +130,13 @@ class QueryProcess:
         log_level: str,
         anchor_key_file: str = "",
         forked: ForkedQueryProcess | None = None,
+        *,
+        log_format: str = "",
     ) -> None:
         self._command = command
         self._database_url = database_url
         self._log_level = log_level
+        self._log_format = log_format
         self._anchor_key_file = anchor_key_file
         self._forked = forked.process if forked is not None else None
         self._listening = forked.listening if forked is not None else None
@@ -181,6 +187,7 @@ class QueryProcess:
             number,
             self._anchor_key_file,
             self._key,
+            self._log_format,
         )
         forked, self._forked = self._forked, None
         if forked is not None:

@@ -33,6 +33,7 @@ from extender.http.v1 import (
     plan_api,
     report_api,
     state_api,
+    status_api,
     tree_api,
 )
 from extender.http.v1.openapi import Operation, document
@@ -60,6 +61,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *node_api.OPERATIONS,
     *tree_api.OPERATIONS,
     *health.OPERATIONS,
+    *status_api.OPERATIONS,
 )
 
 
@@ -93,6 +95,14 @@ class Routed(Protocol):
         ...
 
 
+class RoutedForReplicas(Protocol):
+    """Handlers with routes for other replicas."""
+
+    def replica_routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        ...
+
+
 class ApplicationParts(msgspec.Struct, frozen=True):
     """The handlers."""
 
@@ -103,6 +113,9 @@ class ApplicationParts(msgspec.Struct, frozen=True):
     cluster_size: Callable[[], ClusterSize]  # for the limits of bodies
     reviews: AccessReviews | None = None  # who may read; None: every client
     namespaces: Callable[[], Iterable[str]] = tuple  # those that have something to show
+    replica_parts: tuple[
+        RoutedForReplicas, ...
+    ] = ()  # of the questions: what a leader answers to its followers
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -163,6 +176,8 @@ def _application(
     app.add_routes(parts.probes.routes(with_reasons=with_reasons))
     if listener.serves != "api":
         app.add_routes(parts.verbs.routes())
+        for answers in parts.replica_parts:
+            app.add_routes(answers.replica_routes())
         caller_check = direct_check_of(listener, settings, tls, connections)
         connections.direct = DirectCalls(parts.verbs, limits, caller_check, parts.probes.sends_away)
 

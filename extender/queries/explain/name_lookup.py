@@ -78,14 +78,32 @@ def parse_name(text: str, namespace: str) -> WantedName:
     kind = _kind(parts[0]) if len(parts) > 1 else ""
     if len(parts) == 3:  # noqa: PLR2004
         if not kind:
-            msg = f"name {text!r}: {parts[0]!r} is not a kind; there are {', '.join(KINDS)}"
-            raise BadInput(msg)
+            raise BadInput(_unknown_kind(text, parts[0]))
         return WantedName(kind, parts[1], parts[2], given_namespace=True)
     if kind:
         return WantedName(kind, namespace, parts[1], given_namespace=False)
     if len(parts) == 2:  # noqa: PLR2004
+        if parts[0][:1].isupper():  # no namespace
+            raise BadInput(_unknown_kind(text, parts[0]))
         return WantedName("", parts[0], parts[1], given_namespace=True)
     return WantedName("", namespace, parts[0], given_namespace=False)
+
+
+def _unknown_kind(text: str, word: str) -> str:
+    meant = similar_kind(word)
+    hint = f" did you mean {meant}?" if meant else ""
+    return f"name {text!r}: {word!r} is not a kind;{hint} there are {', '.join(KINDS)}"
+
+
+def similar_kind(word: str) -> str:
+    """Return the kind that a word may mean, or an empty string.
+
+    >>> similar_kind("jobst"), similar_kind("PodGrups"), similar_kind("team-a")
+    ('JobSet', 'PodGroup', '')
+    """
+    kinds = {kind.lower(): kind for kind in KINDS}
+    near = difflib.get_close_matches(word.lower().removesuffix("s"), kinds, n=1, cutoff=0.8)
+    return kinds[near[0]] if near else ""
 
 
 def _kind(word: str) -> str:

@@ -22,6 +22,7 @@ from extender.queries.explain.name_lookup import (
     ObjectName,
     WantedName,
     matches,
+    similar_kind,
     similar_names,
 )
 from extender.queries.state.state_dto import GangAt
@@ -71,6 +72,8 @@ class ObjectReader(ABC):
         near = await similar_names(self._names(), name, pace)
         if near:
             hint = f"did you mean {', '.join(map(str, near))}?"
+        elif not name.kind and name.given_namespace and (kind := similar_kind(name.namespace)):
+            hint = f"did you mean {kind}/{name.name}? Else {hint}"
         raise NotFound(f"{text}; {hint}")
 
     async def _explained(self, subject: ObjectName) -> Explanation:

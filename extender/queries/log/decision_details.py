@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 
 from extender.core.admit.wish_sentences import WishLine, group_lines
 from extender.core.log.events import (
+    CapacityHeld,
     ConflictRecord,
     GangAdmitted,
     GangExtended,
     GangUnschedulable,
     PreemptionPlanned,
     RecordedEvent,
+    TreeCompiled,
+    TreeRefused,
 )
-from extender.core.model.errors import CorruptLog
+from extender.core.model.errors import BadInput, CorruptLog
+from extender.core.model.ids import Position
 from extender.core.planner.codec import request_codec
 from extender.core.planner.codec.request_codec import InputSummary
 from extender.core.verbs import preempt_verb_input
 from extender.ports.log_ports import DecisionInput, DecisionInputs
+from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.preemption_dto import AlternativeLine
 from extender.runtime.cooperative_yield import Yielder
 
@@ -109,3 +116,92 @@ async def _counted(data: DecisionEventData, stored: DecisionInput) -> DecisionIn
     return DecisionInputLine(
         digest=data.input_digest, stored=True, **msgspec.structs.asdict(summary)
     )
+
+
+ReplayableEventData = (
+    GangAdmitted
+    | GangExtended
+    | GangUnschedulable
+    | PreemptionPlanned
+    | CapacityHeld
+    | TreeCompiled
+    | TreeRefused
+)
+
+
+class DecisionWithInput(msgspec.Struct, frozen=True):
+    """A decision of the log and its input."""
+
+    position: Position
+    data: ReplayableEventData
+    input: DecisionInput
+    head: Position  # end of the log when it was read
+
+
+class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision and its input as a service answers them, to be planned again elsewhere."""
+
+    position: Position
+    type: str
+    data: msgspec.Raw
+    digest: str
+    head: bytes
+    parts: tuple[bytes, ...]
+
+    def decoded(self) -> DecisionWithInput:
+        """Return the decision with its data as its type has it.
+
+        Raises:
+            CorruptLog: The data are not those of a decision that this version can read.
+        """
+        kinds = {kind.__name__: kind for kind in get_args(ReplayableEventData)}
+        try:
+            data = msgspec.json.decode(self.data, type=kinds[self.type])
+        except (KeyError, msgspec.MsgspecError) as error:
+            msg = f"position {self.position}: a {self.type} as this version of gang-extender cannot read it: {error}"
+            raise CorruptLog(msg) from error
+        stored = DecisionInput(digest=self.digest, head=self.head, parts=self.parts)
+        return DecisionWithInput(self.position, data, stored, self.position)
+
+
+def stored_decision(decision: DecisionWithInput) -> StoredDecision:
+    """Return a decision as a service answers it; the inverse of `StoredDecision.decoded`."""
+    stored = decision.input
+    return StoredDecision(
+        position=decision.position,
+        type=type(decision.data).__name__,
+        data=msgspec.Raw(msgspec.json.encode(decision.data)),
+        digest=stored.digest,
+        head=stored.head,
+        parts=stored.parts,
+    )
+
+
+async def decision_with_input(
+    reader: EventQueries, inputs: DecisionInputs, position: Position
+) -> DecisionWithInput:
+    """Return the decision at a position of the log, with its stored input.
+
+    Raises:
+        BadInput: The log has no such position, it is no decision, or its input is not stored any more.
+        StoreUnavailable: The database did not answer.
+    """
+    page = await reader.page(EventFilter(after=Position(position - 1), limit=1))
+    if not page.events or page.events[0].position != position:
+        msg = f"position {position}: the log has no such event; it ends at position {page.head}"
+        raise BadInput(msg)
+    data = page.events[0].data
+    if not isinstance(data, ReplayableEventData) or not data.input_digest:
+        msg = (
+            f"position {position}: {type(data).__name__} is not a decision; decisions are GangAdmitted, GangExtended, "
+            "GangUnschedulable, PreemptionPlanned, CapacityHeld, TreeCompiled and TreeRefused (see `gang-extender events --type`)"
+        )
+        raise BadInput(msg)
+    stored = await inputs.load(data.input_digest)
+    if stored is None:
+        msg = (
+            f"position {position}: the input {data.input_digest} is not stored any more; `gang-extender db prune` deletes "
+            "inputs of old decisions"
+        )
+        raise BadInput(msg)
+    return DecisionWithInput(position, data, stored, page.head)

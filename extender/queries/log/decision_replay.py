@@ -14,12 +14,12 @@ from extender.core.log.events import (
     GangExtended,
     GangUnschedulable,
     PreemptionPlanned,
-    RecordedEvent,
     TreeCompiled,
     TreeRefused,
     WishRecord,
 )
 from extender.core.model.errors import CorruptLog
+from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
 from extender.core.planner.codec.request_codec import decode, digest_of
 from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Verdict
@@ -31,16 +31,7 @@ from extender.core.verbs import preempt_verb_input
 from extender.core.verbs.preempt_verb import VictimChoice, choose_victims
 from extender.core.workloads.tree_compiler import TABLE_VERSION
 from extender.ports.log_ports import DecisionInput
-
-ReplayableEventData = (
-    GangAdmitted
-    | GangExtended
-    | GangUnschedulable
-    | PreemptionPlanned
-    | CapacityHeld
-    | TreeCompiled
-    | TreeRefused
-)
+from extender.queries.log.decision_details import ReplayableEventData
 
 
 class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +47,7 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay_decision(
-    event: RecordedEvent,
+    position: Position,
     data: ReplayableEventData,
     stored: DecisionInput,
 ) -> ReplayResult:
@@ -66,25 +57,27 @@ def replay_decision(
         CorruptLog: The stored input is not the one the event names.
     """
     if digest_of(stored.head, stored.parts) != data.input_digest:
-        msg = (
-            f"position {event.position}: the stored input does not have digest {data.input_digest}"
-        )
+        msg = f"position {position}: the stored input does not have digest {data.input_digest}"
         raise CorruptLog(msg)
     if isinstance(data, TreeCompiled | TreeRefused):
-        return _replayed_tree(event, data, stored)
+        return _replayed_tree(position, data, stored)
     if isinstance(data, PreemptionPlanned) and data.kind == "Pod":
         choice = choose_victims(
             preempt_verb_input.decode(stored.head, stored.parts), preemption=data.preemption
         )
-        return _replayed(event, data, _compare_choice(data, choice), _evicts(data), _chosen(choice))
+        return _replayed(
+            position, data, _compare_choice(data, choice), _evicts(data), _chosen(choice)
+        )
     request = decode(stored.head, stored.parts)
     if isinstance(data, PreemptionPlanned):
         answer = preempt(request)
-        return _replayed(event, data, _compare_victims(data, answer), _evicts(data), _found(answer))
+        return _replayed(
+            position, data, _compare_victims(data, answer), _evicts(data), _found(answer)
+        )
     if isinstance(data, GangUnschedulable):
         judged = judge(request)
         differences = _compare_refusal(data, judged)
-        return _replayed(event, data, differences, data.outcome, _word(judged.verdict))
+        return _replayed(position, data, differences, data.outcome, _word(judged.verdict))
     verdict = plan(request)
     if isinstance(data, CapacityHeld):
         minimum = (
@@ -99,17 +92,17 @@ def replay_decision(
     else:
         differences = _compare_admission(data, verdict)
         recorded = f"{len(data.assignments)} placed"
-    return _replayed(event, data, differences, recorded, _word(verdict))
+    return _replayed(position, data, differences, recorded, _word(verdict))
 
 
 def _replayed_tree(
-    event: RecordedEvent, data: TreeCompiled | TreeRefused, stored: DecisionInput
+    position: Position, data: TreeCompiled | TreeRefused, stored: DecisionInput
 ) -> ReplayResult:
     """Compile the stored input again and compare everything that the event has."""
     try:
         now = replay_tree(decode_request(stored.head), data.input_digest)
     except msgspec.MsgspecError as error:
-        msg = f"position {event.position}: the stored input cannot be read: {error}"
+        msg = f"position {position}: the stored input cannot be read: {error}"
         raise CorruptLog(msg) from error
     differences = []
     if type(now) is not type(data):
@@ -120,7 +113,7 @@ def _replayed_tree(
             if before != after and field != "table_version":
                 differences.append(f"{field}: {after} instead of {before}")
     return ReplayResult(
-        position=event.position,
+        position=position,
         same=not differences,
         recorded=_tree(data),
         now=_tree(now),
@@ -141,14 +134,14 @@ def _tree(data: TreeCompiled | TreeRefused | None) -> str:
 
 
 def _replayed(
-    event: RecordedEvent,
+    position: Position,
     data: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned | CapacityHeld,
     differences: list[str],
     recorded: str,
     now: str,
 ) -> ReplayResult:
     return ReplayResult(
-        position=event.position,
+        position=position,
         same=not differences,
         recorded=recorded,
         now=now,

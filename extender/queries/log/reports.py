@@ -6,7 +6,7 @@ can read the same views with psql.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
@@ -14,6 +14,7 @@ import msgspec
 
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
+from extender.core.model.message_formatting import did_you_mean
 from extender.core.model.visibility import (
     EVERYTHING,
     Visibility,
@@ -273,6 +274,12 @@ def catalogue(kinds: Mapping[str, ReportKind] = REPORTS) -> list[ReportLine]:
     ]
 
 
+def unknown_report(name: str, there: Collection[str] = REPORTS) -> str:
+    """Return that there is no such report, with those that there are and the one that is meant."""
+    meant = did_you_mean(name, there).removeprefix(";")
+    return f"report {name[:80]!r}: not known;{meant} there are {', '.join(there)}"
+
+
 def check_report_query(
     name: str,
     *,
@@ -291,8 +298,7 @@ def check_report_query(
     _storable(name=name, namespace=namespace, gang=gang)
     kind = REPORTS.get(name)
     if kind is None:
-        msg = f"report {name[:80]!r}: not known; there are {', '.join(REPORTS)}"
-        raise BadInput(msg)
+        raise BadInput(unknown_report(name))
     if not kind.of_gangs and (namespace or gang):
         which = "namespace" if namespace else "gang"
         msg = f"{which}: {(namespace or gang)[:80]!r}: report {name} is about the whole cluster and has no such parameter"

@@ -27,7 +27,12 @@ from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.message_formatting import counted, did_you_mean, join_names
+from extender.core.model.message_formatting import (
+    counted,
+    did_you_mean,
+    join_names,
+    merged_by_object,
+)
 from extender.core.model.pod_groups import (
     Forest,
     Group,
@@ -532,7 +537,9 @@ def _planned(
             _too_deep(view, tree.root.key) if problem.rule == "B7" else problem.message
             for problem in tree.problems
         )
-        return GangVerdict(gang=name, kind=kind, verdict="invalid", reasons=texts), view
+        return GangVerdict(
+            gang=name, kind=kind, verdict="invalid", reasons=tuple(merged_by_object(texts))
+        ), view
     state, moment = question.state, question.moment
     part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
     request = plan_request(

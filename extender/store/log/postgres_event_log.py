@@ -19,7 +19,15 @@ import asyncpg
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import CorruptLog, Fenced, StoreUnavailable
 from extender.core.model.ids import Epoch, Position
-from extender.ports.log_ports import EventLog, LeaseGrant, LeaseRecord, LogHead, LogMark, LogPage
+from extender.ports.log_ports import (
+    DatabaseUsage,
+    EventLog,
+    LeaseGrant,
+    LeaseRecord,
+    LogHead,
+    LogMark,
+    LogPage,
+)
 from extender.store.engine import connect, our_faults
 from extender.store.log.appender import Appender, Limits, close_quietly
 from extender.store.log.event_codec import EMPTY_CHAIN
@@ -57,6 +65,14 @@ FROM gx.lease WHERE id = 1 AND epoch > 0
 """
 TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 AT = "SELECT event_id::text, hash, at_us FROM gx.event WHERE position = $1"
+REPLICA = "replica "  # in the name of a connection, before the identity of a replica; a name has at most 63 bytes
+USAGE = """
+SELECT pg_database_size(current_database()) AS bytes,
+       ARRAY(
+           SELECT DISTINCT substr(application_name, length($1) + 1) FROM pg_stat_activity
+           WHERE datname = current_database() AND starts_with(application_name, $1) ORDER BY 1
+       ) AS replicas
+"""
 FIND = "SELECT event_id::text, position FROM gx.event WHERE event_id = ANY ($1::uuid[])"
 
 
@@ -72,12 +88,19 @@ class PostgresEventLog:
             must be a session.
         limits: Sizes and timeouts of appends.
         page_events: Events per page of `read` and `follow`.
+        replica: Identity of the replica that this process is, for `usage`; empty: it is none.
     """
 
     def __init__(
-        self, url: str, *, limits: Limits | None = None, page_events: int = PAGE_EVENTS
+        self,
+        url: str,
+        *,
+        limits: Limits | None = None,
+        page_events: int = PAGE_EVENTS,
+        replica: str = "",
     ) -> None:
         self._url = url
+        self._name = f"{REPLICA}{replica}" if replica else "ask"
         self._limits = limits or Limits()
         self._page_events = page_events
         self._appender = Appender(url, self._limits)
@@ -161,6 +184,13 @@ class PostgresEventLog:
         """See `EventLog.time_us`."""
         async with self._query("reading the clock") as connection:
             return int(await connection.fetchval(TIME))
+
+    async def usage(self) -> DatabaseUsage:
+        """Return the size of the database, and the replicas whose connection for small queries is open."""
+        async with self._query("reading the size of the database") as connection:
+            row = await connection.fetchrow(USAGE, f"gang-extender {REPLICA}")
+        assert row is not None
+        return DatabaseUsage(row["bytes"], tuple(row["replicas"]))
 
     # Writing
 
@@ -287,7 +317,7 @@ class PostgresEventLog:
                         self._query_connection = None
                         self._query_connection = await connect(
                             self._url,
-                            name="ask",
+                            name=self._name,
                             settings=SETTINGS,
                             connect_timeout_s=self._limits.connect_timeout_s,
                             command_timeout_s=self._limits.command_timeout_s,

@@ -43,6 +43,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37")]
 
 RBAC = "rbac.authorization.k8s.io"
 NAMESPACES = ("team-a", "team-b", "readers")
+# Each asks the service for what is in the log; no database is named.
+LOG_COMMANDS = (
+    ("events",),
+    ("state",),
+    ("preemptions",),
+    ("report", "pending"),
+    ("verify",),
+    ("status",),
+)
 ROLE = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole"}
 
 
@@ -267,8 +276,9 @@ async def test_commands_send_the_token_of_a_kubeconfig_over_tls(
     environ = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     ca = str(certificates.certificate("ca"))
 
+    server = ("--server", service.url, "--server-ca-file", ca)
+
     def gangs(*words: str) -> subprocess.CompletedProcess[str]:
-        server = ("--server", service.url, "--server-ca-file", ca)
         return run_command("gangs", "-o", "json", *server, *words, **environ)
 
     admin, developer = (str(site.kubeconfig(user)) for user in ("admin", "developer"))
@@ -286,6 +296,34 @@ async def test_commands_send_the_token_of_a_kubeconfig_over_tls(
         assert "gang-extender: user 'developer' may not list podgroups" in refused.stderr
         made = gangs("--kubeconfig", admin, *account)
         assert (made.returncode, made.stdout, made.stderr) == (0, "[]\n", "")
+
+        def auditor(*words: str) -> subprocess.CompletedProcess[str]:
+            return run_command(*words, *server, "--token-file", str(token_file), **environ)
+
+        token_file = tmp_path / "token"
+        token_file.write_text(await place.token("auditor"), encoding="utf-8")
+        await eventually(lambda: auditor("verify").returncode == 0, "the log is verified")
+        for words in LOG_COMMANDS:
+            done = auditor(*words, "-o", "json")
+            assert (done.returncode, done.stderr) == (0, ""), done
+        assert json.loads(auditor("status", "-o", "json").stdout)["certificates"]
+        unknown = auditor("history", "team-a/nothing")
+        assert (unknown.returncode, "the log has no such root group" in unknown.stderr) == (1, True)
+        replayed = auditor("decision", "replay", "1")
+        assert (replayed.returncode, "LeaseAcquired is not a decision" in replayed.stderr) == (
+            2,
+            True,
+        )
+        await place.bind("developer", "gang-extender-view", "team-b")
+        tenant = (*server, "--kubeconfig", developer)
+        await eventually(
+            lambda: run_command("events", *tenant, **environ).returncode == 0, "the right is there"
+        )
+        hidden = run_command("decision", "replay", "1", *tenant, **environ)
+        assert (hidden.returncode, "--clusterrole=gang-extender-auditor" in hidden.stderr) == (
+            2,
+            True,
+        )
     finally:
         await asyncio.to_thread(service.stop)
 

@@ -35,7 +35,7 @@ from extender.runtime.system_clock import SystemClock
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.fake_store import FakeDecisionInputs, FakeEventLog, FakeEventQueries
 from tests.support.service.fake_workloads import labels_of
-from tests.support.service.fakes import Stage
+from tests.support.service.fakes import Stage, status_api
 from tests.support.service.manifest_builders import (
     GPU,
     GROUP_LABEL,
@@ -114,6 +114,8 @@ class Served:
         self.stage = Stage(*objects, **rest)
         stage = self.stage
         reader = FakeEventQueries(stage.database)
+        gangs = GangApi(reader, FakeDecisionInputs(stage.database), stage.leader, labels_of(stage))
+        status = status_api(stage, FakeEventLog(stage.database), gangs)
         feed = EventStream(FakeEventLog(stage.database), reader)
         self.converted = []  # names of the pods of calls that were converted whole
 
@@ -130,9 +132,8 @@ class Served:
                 Probes(stage.extender_service, stage.leader),
                 (
                     HistoryApi(reader, FakeDecisionInputs(stage.database)),
-                    GangApi(
-                        reader, FakeDecisionInputs(stage.database), stage.leader, labels_of(stage)
-                    ),
+                    gangs,
+                    status,
                     TreeApi(stage.leader, labels_of(stage)),
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
@@ -144,6 +145,7 @@ class Served:
                 ),
                 reviews,
                 lambda: [key.namespace for key in stage.cluster.view().groups],
+                (status,),
             ),
             stage.settings,
             self.tls,

@@ -43,6 +43,7 @@ from extender.store.queries.event_queries import PostgresEventQueries, create_re
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.service.fake_workloads import labels_of
+from tests.support.service.fakes import status_api
 from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import GPU, a_group, a_pod
 from tests.support.service.node_state import past_explain, past_node
@@ -105,6 +106,7 @@ WALK = {
         "?state=pending&state=completed&state=cancelled",
     ],
     "/v1/decisions/{id}": ["/v1/decisions/{position}"],
+    "/v1/decisions/{id}/input": ["/v1/decisions/{position}/input"],
     "/v1/nodes": [""],
     "/v1/nodes/{name}": ["/v1/nodes/{node}", "/v1/nodes/{node}?at={middle}", "/v1/nodes/nothing"],
     "/v1/state": [
@@ -118,9 +120,12 @@ WALK = {
         "?diff={middle}&node={node}",
     ],
     "/v1/readiness": [""],
+    "/v1/status": [""],
     "/v1/reports": [""],
     "/v1/reports/{name}": [f"/v1/reports/{{report}}?{SPAN}", f"/v1/reports/{{report}}?{SPAN}&limit=2"],
 }  # fmt: skip
+# Only for callers who see all namespaces.
+FOR_ALL = {"/v1/decisions/{id}/input"}
 # The answers of these name no tenant, for any caller.
 NAMELESS = {"/v1/nodes", "/v1/readiness", "/v1/reports"}
 # a gang of the own tenant that fits only when everything else is evicted
@@ -173,9 +178,11 @@ async def serving(stage, url):
         as_of = HistoricalState(log, PostgresSnapshots(reading), reader)
         plans = live_plans(stage)
         app = web.Application(middlewares=[problems, as_caller])
+        gangs = GangApi(reader, stage.inputs, stage.leader, labels_of(stage))
         for part in (
             HistoryApi(reader, stage.inputs),
-            GangApi(reader, stage.inputs, stage.leader, labels_of(stage)),
+            gangs,
+            status_api(stage, log, gangs),
             TreeApi(stage.leader, labels_of(stage)),
             EventApi(reader, feed),
             StateApi(as_of),
@@ -261,7 +268,8 @@ async def test_no_answer_has_a_name_of_another_tenant(served):
     assert found >= set(WALK) - NAMELESS - {
         "/v1/gangs/{namespace}/{name}/tree",  # a tree is in one namespace
     }
-    assert all(200 in seen for seen in statuses.values()), statuses
+    assert {route for route, seen in statuses.items() if seen == {403}} == FOR_ALL
+    assert all(200 in seen for route, seen in statuses.items() if route not in FOR_ALL), statuses
 
 
 async def test_no_plan_has_a_name_of_another_tenant(served):

@@ -30,6 +30,7 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, Position
 from extender.ports.log_ports import (
+    DatabaseUsage,
     DecisionInput,
     LeaseGrant,
     LeaseRecord,
@@ -166,6 +167,10 @@ class FakeEventLog:
 
     async def time_us(self) -> int:
         return (await self._answering()).now_us()
+
+    async def usage(self) -> DatabaseUsage:
+        db = await self._answering()
+        return DatabaseUsage(bytes=0, replicas=(db.holder,) if db.holder else ())
 
     def _fence(self, grant: LeaseGrant) -> None:
         if (grant.epoch, grant.lease) != (self.database.epoch, self.database.lease):

@@ -39,11 +39,13 @@ from extender.core.model.cluster_view import (
     without_node,
     without_pod,
 )
-from extender.core.model.errors import RequestRejected
+from extender.core.model.errors import NotReady, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, build_forest
 from extender.core.model.pods import Pod, PodEnd, VolumeConstraints
 from extender.core.reconcile.finalizer_rules import FinalizerChange
+from extender.http.v1.gang_api import GangApi
+from extender.http.v1.status_api import StatusApi, StatusLog, StatusSources
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.worker_process import WorkerProcess
@@ -559,3 +561,25 @@ def check_state(state: Any) -> None:
         assert preemption.gang_uid == uid
         # a preemption that was taken over keeps what is left of its capacity while victims are evicted for it
         assert preemption.victims or not preemption.ended, "a claim of a preemption that has ended"
+
+
+def status_api(stage: Stage, log: StatusLog, gangs: GangApi) -> StatusApi:
+    """Return the handlers of /v1/status for a stage; no other replica answers."""
+
+    async def no_leader(_: str) -> bytes:
+        raise NotReady("there is no other replica")
+
+    settings = msgspec.structs.replace(stage.settings, database_url="postgresql://gang@db/gang")
+    return StatusApi(
+        StatusSources(
+            leader=stage.leader,
+            log=log,
+            clock=stage.clock,
+            started_us=stage.clock.now_us(),
+            settings=settings,
+            checks=stage.extender_service.checks,
+            verified=lambda: None,
+            counts=gangs.counts,
+            ask_leader=no_leader,
+        )
+    )

@@ -5,37 +5,16 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-from pathlib import Path
 
 import msgspec
 
 from extender.cli.main import COMMANDS, imported_command
 from extender.core.log.events import AnyEventData
 from extender.queries.explain.explanation import Explanation
+from tests.support.documented_commands import ROOT, documented_commands
 
-ROOT = Path(__file__).resolve().parents[3]
 SKILL = ROOT / "deploy/skill/SKILL.md"
-PAGES = [
-    *(
-        page
-        for folder in ("alerts", "how-to", "troubleshooting", "tutorials", "explanation")
-        for page in sorted((ROOT / "docs" / folder).rglob("*.md"))
-    ), ROOT / "README.md", SKILL,
-]  # fmt: skip
 EVENT_TYPES = {event.__name__ for event in AnyEventData.__args__}
-_PROGRAM = r"(?:gang-extender|kubectl gang) "
-_COMMAND = re.compile(rf"`{_PROGRAM}([^`]*)`|^    (?:\$ )?{_PROGRAM}([^#|\n]*)", re.MULTILINE)
-
-
-def commands():
-    """Yield place (file and line) and words of each command that a page names."""
-    for path in PAGES:
-        page = path.read_text()
-        for match in _COMMAND.finditer(page):
-            text = "".join(match.groups("")).partition(" | ")[0].strip().removesuffix("\\")
-            if text not in ("", "...") and not text.startswith("--install") and "<Tab>" not in text:
-                line = page.count("\n", 0, match.start()) + 1
-                yield f"{path.relative_to(ROOT)}:{line}", text
 
 
 @functools.cache
@@ -55,7 +34,7 @@ def faults_of(command):
     yield from (
         f"{words} has no option {part}"
         for part in parts
-        if re.match(r"--?\w", part) and part not in options_of(words)
+        if re.match(r"--?\w", part) and part not in {"--help", *options_of(words)}
     )
     yield from (
         f"the log has no event type {kind}"
@@ -66,7 +45,7 @@ def faults_of(command):
 
 def test_each_command_is_one():
     """The command and its options exist; event types are those of the log."""
-    named = list(commands())
+    named = list(documented_commands())
     assert named
     offences = [f"{place}: {fault}: {text}" for place, text in named for fault in faults_of(text)]
     assert not offences, "\n".join(offences)

@@ -143,9 +143,9 @@ def test_a_change_with_the_time_alone_is_no_change():
     assert wide.shown(aged) != wide.shown(ROWS[0])
 
 
-def on_a_terminal(columns, **environ):
+def on_a_terminal(columns, *, cuts=False, **environ):
     """Return what a process prints for one row on a terminal of a width."""
-    call = f"{print_rows.__module__} import print_rows; print_rows([['g', 'scheduled', 'x' * 30 + ' ' + 'y' * 30]], [1, 9, 61], [False, True, False])"
+    call = f"{print_rows.__module__} import print_rows; print_rows([['g', 'scheduled', 'x' * 30 + ' ' + 'y' * 30]], [1, 9, 61], [False, True, False], cuts={cuts})"
     ours, theirs = pty.openpty()
     rest = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "TERM"}}
     done = subprocess.run(
@@ -169,3 +169,14 @@ def test_a_terminal_gets_colours_and_a_folded_last_column():
     assert on_a_terminal(50, NO_COLOR="1") == f"g  scheduled  {x}\n{'':14}{y}\n"
     assert on_a_terminal(50, TERM="dumb") == f"g  scheduled  {x}\n{'':14}{y}\n"
     assert on_a_terminal(30, NO_COLOR="1") == f"g  scheduled  {x} {y}\n"
+
+
+def test_a_row_of_a_list_is_one_line_of_a_terminal():
+    """Its end is cut, whatever column it is in; -o wide and a pipe have all of it."""
+    assert on_a_terminal(50, cuts=True, NO_COLOR="1") == f"g  scheduled  {'x' * 30} {'y' * 4}…\n"
+    assert on_a_terminal(75, cuts=True, NO_COLOR="1") == f"g  scheduled  {'x' * 30} {'y' * 30}\n"
+    assert on_a_terminal(10, cuts=True, NO_COLOR="1") == "g  schedu…\n"
+    assert on_a_terminal(20, cuts=True) == "g  \x1b[32mscheduled\x1b[0m  xxxxx…\n"
+    forms = {ListForm.table: True, ListForm.wide: False}
+    for form, cuts in forms.items():
+        assert ListTable(COLUMNS, str, ListFormat(form=form))._cuts is cuts

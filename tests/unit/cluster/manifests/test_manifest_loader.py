@@ -208,8 +208,8 @@ def test_a_misspelt_field_is_named_at_the_door_of_the_service() -> None:
     ("thing", "words"),
     [
         (an_object("MPIJob", "m", "kubeflow.org/v2beta1", spec={"mpiReplicaSpecs": {"Worker": {"template": {"spec": {
-            "containers": [{"name": "c"}]}}}}}), "kind MPIJob of kubeflow.org/v2beta1 is not planned; give its pods and groups"),
-        (an_object("Servise", "s", "v1"), "kind Servise of v1 is not planned"),
+            "containers": [{"name": "c"}]}}}}}), "kind MPIJob of kubeflow.org/v2beta1 is not planned; give its pods and groups; planned are CompositePodGroup, "),
+        (an_object("Servise", "s", "v1"), "kind Servise of v1 is not planned; planned are CompositePodGroup, "),
         (an_object("RayClusters", "s", "ray.io/v1"), "is not planned; did you mean RayCluster?"),
         (an_object("Jobset", "s", "jobset.x-k8s.io/v1alpha2"), "is not planned; did you mean JobSet?"),
     ],

@@ -521,10 +521,10 @@ async def test_a_refusal_after_a_search_can_be_replayed_with_its_notes():
         event = next(e for e in stage.events() if e.data == refused)
         assert refused.preemption_notes
         assert refused.help
-        result = replay_decision(event, refused, stored)
+        result = replay_decision(event.position, refused, stored)
         assert result.same, result.differences
         untrue = msgspec.structs.replace(refused, preemption_notes=("no unit runs",))
-        assert not replay_decision(event, untrue, stored).same
+        assert not replay_decision(event.position, untrue, stored).same
 
 
 async def test_what_an_older_search_found_is_marked_as_older():

@@ -77,7 +77,7 @@ async def test_the_verdict_comes_first_and_what_would_help_second():
         for event in stage.events():
             if isinstance(event.data, GangUnschedulable):
                 stored = await stage.inputs.load(event.data.input_digest)
-                replayed = replay_decision(event, event.data, stored)
+                replayed = replay_decision(event.position, event.data, stored)
                 assert replayed.same, replayed.differences
 
 

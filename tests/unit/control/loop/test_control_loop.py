@@ -292,7 +292,7 @@ async def test_every_decision_can_be_replayed():
         assert {type(e.data) for e in events} == {GangAdmitted, GangUnschedulable}
         for event in events:
             stored = await stage.inputs.load(event.data.input_digest)
-            assert replay_decision(event, event.data, stored).same
+            assert replay_decision(event.position, event.data, stored).same
 
 
 async def test_a_plan_that_the_world_overtook_is_not_recorded():

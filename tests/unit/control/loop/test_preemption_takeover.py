@@ -91,7 +91,7 @@ async def test_a_higher_tree_takes_the_capacity_over_and_no_more_victims_are_cho
         assert len(stage.cluster.did("evict")) == 2
         encoded = await stage.inputs.load(heir.input_digest)
         (event,) = (e for e in stage.events() if e.data == heir)
-        assert replay_decision(event, heir, encoded).same
+        assert replay_decision(event.position, heir, encoded).same
 
 
 async def test_what_was_evicted_once_is_left_alone_when_it_comes_back():

@@ -73,6 +73,11 @@ async def test_a_pass_goes_slice_by_slice_from_the_published_anchors(stage):
     assert [await verifier.look() for _ in range(4)] == [True, True, False, True]
     assert slices.given == [stage.cluster.anchors, None, None, stage.cluster.anchors]
     assert METRICS.log_verified_position._value.get() == 100
+    assert verifier.last is not None
+    assert (verifier.last.result.position, verifier.last.anchors) == (
+        300,
+        len(stage.cluster.anchors),
+    )
 
 
 async def test_a_pass_over_two_terms_begins_again(stage):

@@ -119,7 +119,7 @@ async def test_groups_that_come_later_are_linked_below_the_composite():
         for event in stage.events():
             if isinstance(event.data, TreeCompiled):
                 stored = await stage.inputs.load(event.data.input_digest)
-                assert replay_decision(event, event.data, stored).same
+                assert replay_decision(event.position, event.data, stored).same
 
 
 @pytest.mark.parametrize("killed_after", range(4))

@@ -348,18 +348,18 @@ async def test_a_recorded_tree_is_compiled_again_from_its_input():
             if not isinstance(event.data, TreeCompiled | TreeRefused):
                 continue
             stored = await stage.inputs.load(event.data.input_digest)
-            result = replay_decision(event, event.data, stored)
+            result = replay_decision(event.position, event.data, stored)
             assert (result.same, result.differences) == (True, ())
             if isinstance(event.data, TreeCompiled):
                 other = msgspec.structs.replace(event.data, groups=event.data.groups[:-1])
-                result = replay_decision(event, other, stored)
+                result = replay_decision(event.position, other, stored)
                 assert not result.same
                 assert result.differences[0].startswith("groups: ")
             altered = msgspec.structs.replace(
                 stored, head=stored.head.replace(b"driver", b"drover")
             )
             with pytest.raises(CorruptLog, match="does not have digest"):
-                replay_decision(event, event.data, altered)
+                replay_decision(event.position, event.data, altered)
 
 
 async def test_a_log_that_lost_its_trees_deletes_no_group():

@@ -85,7 +85,7 @@ async def test_a_workload_in_a_file_becomes_a_tree_and_goes_with_the_file(served
         assert (tree.problems, len(tree.pods), forest.orphans) == ((), 5, {})
         (recorded,) = (one for one in stage.events() if isinstance(one.data, TreeCompiled))
         stored = await stage.inputs.load(event.input_digest)
-        assert replay_decision(recorded, event, stored).same
+        assert replay_decision(recorded.position, event, stored).same
         write()
         await eventually(lambda: stage.event_data(TreeRetired), "end of the tree")
         await eventually(lambda: not groups(stage), "end of the groups")

@@ -216,14 +216,14 @@ async def test_a_replay_compares_them(stage):
     """The planner of the replay has no wish in its input, so the recorded ones differ."""
     event = next(event for event in stage.events() if isinstance(event.data, GangAdmitted))
     stored = await stage.inputs.load(event.data.input_digest)
-    result = replay_decision(event, event.data, stored)
+    result = replay_decision(event.position, event.data, stored)
     assert not result.same
     assert result.differences == (
         f"PodGroup g: no wish instead of {PREFERS}; prefers one net/block: in one (best)",
     )
     groups = tuple(msgspec.structs.replace(group, wishes=()) for group in event.data.groups)
     without = msgspec.structs.replace(event.data, groups=groups)
-    assert replay_decision(event, without, stored).same
+    assert replay_decision(event.position, without, stored).same
 
 
 async def test_an_event_and_the_condition_have_them(stage):

@@ -13,6 +13,7 @@ from extender.http.v1.openapi import EVENT_TYPES, document
 from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import PastNodesApi, StateApi
+from extender.http.v1.status_api import StatusApi
 from extender.http.web.server import OPERATIONS
 from extender.queries.log.decision_details import Decision
 from extender.queries.log.event_dto import EventLine
@@ -37,6 +38,7 @@ async def test_every_route_is_in_the_document_and_the_other_way_round():
         StateApi(None),
         PastNodesApi(None),
         ReportApi(None, None, None),
+        StatusApi(None),
     )
     routes |= {(route.method.lower(), route.path) for api in others for route in api.routes()}
     described = {(method, path) for path, found in DOCUMENT["paths"].items() for method in found}

@@ -81,7 +81,7 @@ async def test_a_recorded_preemption_can_be_decided_again():
         await settled(stage)
         event = next(e for e in stage.events() if isinstance(e.data, PreemptionPlanned))
         stored = await stage.inputs.load(event.data.input_digest)
-        again = replay_decision(event, event.data, stored)
+        again = replay_decision(event.position, event.data, stored)
         assert again.same, again.differences
         assert again.recorded == again.now == "1 unit evicted, 2 placed"
 
@@ -102,11 +102,11 @@ async def test_a_lone_pods_preemption_can_be_decided_again():
         await stage.extender_service.preempt(stage.cluster.pod("vip"), offered)
         event = next(e for e in stage.events() if isinstance(e.data, PreemptionPlanned))
         stored = await stage.inputs.load(event.data.input_digest)
-        again = replay_decision(event, event.data, stored)
+        again = replay_decision(event.position, event.data, stored)
         assert again.same, again.differences
         assert again.recorded == again.now == "1 unit evicted, 1 placed"
         other = msgspec.structs.replace(event.data, victims=())
-        assert replay_decision(event, other, stored).differences == (
+        assert replay_decision(event.position, other, stored).differences == (
             "PodGroup/default/low: evicted now",
         )
 

@@ -1,0 +1,124 @@
+"""Numbers in place of names: for a bundle that goes to someone who must not know them.
+
+Names are read from the structured fields of all files; then each is replaced wherever it stands, also within sentences. A
+namespace is `ns-1`, a node `node-1`, anything else `object-1`, the same in all files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+# Names of objects: NAMESPACE/NAME or KIND/NAMESPACE/NAME.
+_PATH: Final = re.compile(r"(?:[A-Z]\w*/)?([a-z0-9.-]+)/([a-z0-9.-]+)")
+_NODES: Final = frozenset({"node", "nodes", "from_node", "to_node"})
+_NAMED: Final = frozenset({"name", "pod", "group", "gang", "preemptor", "workload", "unit"})
+# Values that are no names: replacing a gang that is called `waiting` must not change a state.
+_WORDS: Final = frozenset(
+    {
+        "type", "kind", "state", "role", "time", "version", "outcome", "actor", "planner", "uid", "gang_uid", "since", "started",
+        "renewed", "ends", "ok", "sub_type",
+    }
+)  # fmt: skip
+_LEFT_OUT: Final = "(left out)"
+_METRIC_NAMES: Final = re.compile(r'\b(namespace|file)="((?:[^"\\]|\\.)*)"')
+# Fields of the status whose names are words of ours.
+_OURS: Final = frozenset({"checks", "certificates", "settings", "gangs"})
+
+
+class NamesRemoved:
+    """Files of a bundle without names.
+
+    Args:
+        files: By name; those in JSON end with `.json`.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+        self._values = {
+            name: msgspec.json.decode(body)
+            for name, body in files.items()
+            if name.endswith(".json")
+        }
+        self._numbers: dict[str, str] = {}
+        self._counts = {"ns": 0, "node": 0, "object": 0}
+        for value in self._values.values():
+            self._collect(value, "")
+        # the longest first: `train-long` before `train`
+        names = sorted(self._numbers, key=lambda name: (-len(name), name))
+        pattern = "|".join(map(re.escape, names)) or r"(?!)"
+        self._pattern = re.compile(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])")
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files, with numbers in place of names."""
+        changed: dict[str, bytes] = {}
+        for name, body in self._files.items():
+            if name in self._values:
+                value = self._values[name]
+                if name == "status.json":
+                    value = _without_places(value)
+                changed[name] = msgspec.json.encode(self._replaced(value, ""))
+            else:
+                text = body.decode(errors="replace")
+                changed[name] = _METRIC_NAMES.sub(self._label, text).encode()
+        return changed
+
+    def _label(self, match: re.Match[str]) -> str:
+        value = match[2]
+        return f'{match[1]}="{self._numbers.get(value, _LEFT_OUT if value else "")}"'
+
+    def _collect(self, value: object, key: str) -> None:
+        if isinstance(value, dict):
+            if key == "domain":
+                for text in value.values():
+                    self._number(str(text), "object")
+            for name, inner in value.items():
+                if name not in _OURS:
+                    self._collect(inner, str(name))
+        elif isinstance(value, list):
+            for inner in value:
+                self._collect(inner, key)
+        elif isinstance(value, str) and key not in _WORDS:
+            for name, prefix in _names_in(value, key):
+                self._number(name, prefix)
+
+    def _number(self, name: str, prefix: str) -> None:
+        if name and name not in self._numbers:
+            self._counts[prefix] += 1
+            self._numbers[name] = f"{prefix}-{self._counts[prefix]}"
+
+    def _replaced(self, value: object, key: str) -> object:
+        if isinstance(value, dict):
+            return {name: self._replaced(inner, str(name)) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [self._replaced(inner, key) for inner in value]
+        if isinstance(value, str) and key not in _WORDS:
+            return self._pattern.sub(lambda match: self._numbers[match[0]], value)
+        return value
+
+
+def _names_in(text: str, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the names in the value of a field, each with the prefix of its number."""
+    if match := _PATH.fullmatch(text):
+        yield match[1], "ns"
+        yield match[2], "object"
+    elif key == "namespace":
+        yield text, "ns"
+    elif key in _NODES:
+        yield text, "node"
+    elif key in _NAMED and re.fullmatch(r"[a-z0-9.-]+", text):
+        yield text, "object"
+
+
+def _without_places(status: dict[str, Any]) -> dict[str, Any]:
+    """Return a status without addresses, places and the texts of settings."""
+    settings = {
+        name: value if isinstance(value, bool | int | float) or not value else _LEFT_OUT
+        for name, value in status["settings"].items()
+    }
+    leader = status["leader"] and status["leader"] | {"address": _LEFT_OUT}
+    database = status["database"] | {"place": _LEFT_OUT}
+    return status | {"settings": settings, "leader": leader, "database": database}
