@@ -26,6 +26,7 @@ CHILDREN_MAX = (
 )
 PREFERRED_MAX = 4  # preferred topology keys of a group
 NEAR_MAX = 4  # entries of `near` of a group
+SLICES_MAX = 3  # levels of slices of a leaf
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
 # Rules whose breach is that of a chain of parents, which belongs to no tree.
@@ -57,6 +58,13 @@ class NearGroup(msgspec.Struct, frozen=True, gc=False):
     key: str
 
 
+class SliceLevel(msgspec.Struct, frozen=True, gc=False):
+    """So many pods of a leaf each in one domain of a key."""
+
+    key: str
+    size: int
+
+
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PodGroup or CompositePodGroup as its API server stores it."""
 
@@ -71,7 +79,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topology: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()  # topology keys, narrowest first: a wish
     exclusive: ExclusiveDomain | None = None
+    balanced: bool = False  # a wish: shares of its preferred domains are as equal as can be
     near: tuple[NearGroup, ...] = ()  # a wish
+    slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
     disruption_mode: Mode = "single"
     priority: int = 0
     priority_class: str = ""
@@ -94,7 +104,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def topology_keys(self) -> tuple[str, ...]:
         """Return the topology keys that it has a constraint or a wish about."""
-        return (*self.domain_keys, *self.preferred, *(near.key for near in self.near))
+        more = (entry.key for entry in (*self.near, *self.slices))
+        return (*self.domain_keys, *self.preferred, *more)
 
     @property
     def domain_keys(self) -> tuple[str, ...]:
