@@ -65,6 +65,33 @@ class SliceLevel(msgspec.Struct, frozen=True, gc=False):
     size: int
 
 
+def by_size(levels: Iterable[SliceLevel]) -> tuple[SliceLevel, ...]:
+    """Return the levels of slices, the largest first."""
+    return tuple(sorted(levels, key=lambda level: -level.size))
+
+
+def slices_problem(levels: Sequence[SliceLevel]) -> str:
+    """Return what is wrong with the levels of slices, and what would help; empty: nothing."""
+    if len(levels) > SLICES_MAX:
+        return f"{len(levels)} levels, at most {SLICES_MAX} are possible; leave some out"
+    for level in levels:
+        if not level.key:
+            return "an entry has no key; name a node label, such as net/rack"
+        if level.size < 1:
+            return (
+                f"the size of {level.key} is {level.size}; write a number of at least 1, such as 4"
+            )
+    if len({level.key for level in levels}) < len(levels):
+        return f"{', '.join(level.key for level in levels)}: a key is there twice; name each once"
+    for outer, inner in itertools.pairwise(by_size(levels)):
+        if outer.size % inner.size or outer.size == inner.size:
+            return (
+                f"{outer.size} of {outer.key} is no larger multiple of {inner.size} of {inner.key}; "
+                f"write a multiple, such as {(outer.size // inner.size + 1) * inner.size}"
+            )
+    return ""
+
+
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PodGroup or CompositePodGroup as its API server stores it."""
 
@@ -104,8 +131,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def topology_keys(self) -> tuple[str, ...]:
         """Return the topology keys that it has a constraint or a wish about."""
-        more = (entry.key for entry in (*self.near, *self.slices))
-        return (*self.domain_keys, *self.preferred, *more)
+        near = (entry.key for entry in self.near)
+        slices = (entry.key for entry in self.slices)
+        return (*self.domain_keys, *self.preferred, *near, *slices)
 
     @property
     def domain_keys(self) -> tuple[str, ...]:

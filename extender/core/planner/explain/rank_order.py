@@ -263,11 +263,21 @@ def _likeness(
     amounts = tuple(sorted((kind, sum(nodes.values())) for kind, nodes in placed.items()))
     domains = domains_of(table, leaf.source.preferred or (), _nodes_of(placed))
     spread = tuple(len(np.unique(row)) for row in domains[:-1])
+    if leaf.source.balanced:
+        spread += tuple(sorted(_shares(domains[0], placed)))
     return (leaf.parent, leaf.required, leaf.level.keys, plain, sizes, amounts, spread)
 
 
 def _nodes_of(placed: Mapping[int, Mapping[int, int]]) -> Ints:
     return np.array(sorted({node for kind in placed.values() for node in kind}), dtype=np.int64)
+
+
+def _shares(domains: Ints, placed: Mapping[int, Mapping[int, int]]) -> Iterable[int]:
+    """Return how many pods of a leaf are in each of the domains of its nodes."""
+    pods: dict[int, int] = {}
+    for node, domain in zip(_nodes_of(placed).tolist(), domains.tolist(), strict=True):
+        pods[domain] = pods.get(domain, 0) + sum(nodes.get(node, 0) for nodes in placed.values())
+    return pods.values()
 
 
 def _where(

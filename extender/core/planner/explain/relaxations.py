@@ -206,9 +206,7 @@ def _with_other_slices(
     every: Mapping[GroupKey, PlanGroup], groups: Iterable[PlanGroup]
 ) -> list[PlanGroup]:
     """Return some groups, with all slices of the same PodGroup by the same key."""
-    chosen = {
-        (object_key(g.key), g.topology) if is_slice(g.key) else g.key: None for g in groups
-    }
+    chosen = {(object_key(g.key), g.topology) if is_slice(g.key) else g.key: None for g in groups}
     return [
         g
         for g in every.values()

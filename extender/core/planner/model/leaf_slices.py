@@ -131,7 +131,8 @@ def _cut(
 
 def _positions(leaf: PlanGroup) -> dict[str, int]:
     """Return the positions of the pods by their UIDs, from their ranks; empty: they have none."""
-    ranks = {pod.uid: pod.rank for pod in (*leaf.bound, *leaf.members)}
+    ranks = {bound.uid: bound.rank for bound in leaf.bound}
+    ranks |= {member.uid: member.rank for member in leaf.members}
     known = {uid: rank for uid, rank in ranks.items() if rank is not UNSET}
     if len(known) < len(ranks):
         return {}

@@ -1,6 +1,6 @@
-"""In how many domains of a topology key a group is, and how many pairs of pods of two groups are in different ones.
+"""In how many domains of a topology key a group is, its smallest share of these, and pairs of pods in different ones.
 
-Of both: the value of a placement, a lower bound, and the complete search for fewer.
+Of each: the value of a placement, a lower bound, and the complete search for fewer.
 
 A node without the label is a domain of its own, and a group with a pod there is never whole: it counts as in two domains at
 least. A group without pods counts as in one.
@@ -78,6 +78,11 @@ class GroupPods:
         for node, amount in self.placed(solution).items():
             pods[int(level.domain[node])] += amount
         return pods
+
+    def smallest_share(self, solution: Solution, level: CountedLevel) -> int:
+        """Return the pods in the domain with the fewest, of those that have some; all pods of a group that has no place."""
+        shares = self.per_domain(solution, level).values()
+        return min((pods for pods in shares if pods), default=self.bound + self.size)
 
     def domains(self, solution: Solution, level: CountedLevel) -> int:
         """Return in how many domains of a level the group is."""
@@ -192,7 +197,23 @@ class PairCount:
         return sizes[0] * sizes[1] - together
 
 
-TopologyCount: TypeAlias = "DomainCount | PairCount"
+@dataclass(slots=True, frozen=True)
+class ShareCount:
+    """The pods of some groups that are not in the smallest share of a domain of a level, summed; `most` is a limit that placements keep."""
+
+    groups: tuple[GroupPods, ...]
+    level: CountedLevel
+    most: int
+
+    def value(self, solution: Solution) -> int:
+        """Return the sum for a placement."""
+        return sum(
+            group.bound + group.size - group.smallest_share(solution, self.level)
+            for group in self.groups
+        )
+
+
+TopologyCount: TypeAlias = "DomainCount | PairCount | ShareCount"
 
 
 @dataclass(slots=True)
@@ -265,6 +286,9 @@ class DomainCountModel(PlacementModel):
         for count in self.counts:
             if isinstance(count, PairCount):
                 total = self._pairs(count)
+            elif isinstance(count, ShareCount):
+                shares = [self._outside_smallest(group, count.level) for group in count.groups]
+                total = self.cp.LinearExpr.sum(shares)
             else:
                 numbers = [self._domains(group, count.level) for group in count.groups]
                 total = self.cp.LinearExpr.sum(numbers)
@@ -300,6 +324,22 @@ class DomainCountModel(PlacementModel):
                 self.model.add_multiplication_equality(pairs, [amount, other])
                 together.append(pairs)
         return every - self.cp.LinearExpr.sum(together)
+
+    def _outside_smallest(self, group: GroupPods, level: CountedLevel) -> cp_model.LinearExprT:
+        """Return the pods of a group that are not in its smallest share of a domain of a level."""
+        every = group.bound + group.size
+        smallest = self.model.new_int_var(0, every, "")
+        pods = self._by_domain(group, level)
+        bound = Counter(level.domain[group.bound_nodes].tolist())
+        for domain in sorted({*pods, *bound}):
+            placed = self.cp.LinearExpr.sum(pods.get(domain, []))
+            if bound[domain]:
+                self.model.add(smallest <= placed + bound[domain])
+                continue
+            used = self.model.new_bool_var("")
+            self.model.add(placed <= group.size * used)
+            self.model.add(smallest <= placed + every * (1 - used))
+        return every - smallest
 
     def _by_domain(self, group: GroupPods, level: CountedLevel) -> dict[int, list[cp_model.IntVar]]:
         """Return the numbers of new pods of a group by domain of a level."""
