@@ -161,7 +161,7 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
     slices = f"{path}.schedulingConstraints.slices"
     levels = tuple(SliceLevel(entry.key, entry.size) for entry in constraints.slices)
     if levels and composite:
-        yield f"{slices}: only the template of a PodGroup has them; found {len(levels)}"
+        yield f"{slices}: only a PodGroup has them; found {len(levels)}"
     elif problem := slices_problem(levels):
         yield f"{slices}: {problem}"
     if constraints.balanced and not constraints.preferred:

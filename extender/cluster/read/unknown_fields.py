@@ -48,6 +48,7 @@ _WHOLE: Final[dict[type, frozenset[str]]] = {
             group_types.TopologyEntry,
             group_types.ExclusiveEntry,
             group_types.NearEntry,
+            group_types.SliceEntry,
             api.DisruptionMode,
             group_types.WorkloadRef,
             group_types.OldTemplateRef,

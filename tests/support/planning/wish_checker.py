@@ -139,13 +139,13 @@ def _not_best(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
             balance = {w.group: w.values[0] for w in plan.wishes if w.kind == "balanced"}
 
             def smallest(option: Seats, unit=unit, key=keys[0]) -> int:
-                every = [len(leaf.members) + len(leaf.bound) for g in unit for leaf in _leaves(g)]
+                apart_ones = [g for g in unit if domains(request, g, option, key) > 1]
                 return sum(
                     shares(request, g, option, key)[0]
+                    - sum(len(leaf.members) + len(leaf.bound) for leaf in _leaves(g))
+                    for g in apart_ones
                     if shares(request, g, option, key)
-                    else sum(len(leaf.members) + len(leaf.bound) for leaf in _leaves(g))
-                    for g in unit
-                ) - sum(every)
+                )
 
             mine, optimum = smallest(seats), max(smallest(rival) for rival in rivals)
             proved = all(v.best == v.value for g in unit if (v := balance.get(g.key)) is not None)

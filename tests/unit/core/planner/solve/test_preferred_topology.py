@@ -143,13 +143,10 @@ def wishing_near(draw) -> PlanRequest:
     """Draw a tree of two to four leaves, some of which shall be near others."""
     asked = draw(wishing())
     root = asked.root
-    if not root.groups:
+    if root.key.kind == "PodGroup":
         partner = group("other", draw(st.integers(1, 3)), minimum=1)
         root = group("root", 0, root, partner, minimum=draw(st.integers(1, 2)))
-    leaves = [
-        g for g in [*root.groups, *(c for g in root.groups for c in g.groups)] if not g.groups
-    ]
-    if len(leaves) < 2:
+    if len(root.groups) < 2:
         root = msgspec.structs.replace(root, groups=(*root.groups, group("other", 2, minimum=1)))
     first, last = root.groups[0], root.groups[-1]
     keys = draw(
