@@ -22,6 +22,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "parent",
         "gang",
         "topology",
+        "slices",
         "exclusive",
         "min",
         "workload",

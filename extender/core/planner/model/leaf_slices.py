@@ -18,14 +18,14 @@ from extender.core.planner.model.feasibility import required_names, threshold
 from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
 
 RANK_STEP = 10**9  # ranks from two labels are the outer index times this, plus the inner one
-_SEPARATOR = "/slice-"  # no name of a Kubernetes object has a slash
+SLICE_MARK = "/slice-"  # no name of a Kubernetes object has a slash
 _Part: TypeAlias = "tuple[list[PlanBound], list[PlanMember]]"
 NodeLabel: TypeAlias = "Callable[[NodeName, str], str | None]"
 
 
 def is_slice(key: GroupKey) -> bool:
     """Return whether a key is that of a slice, of which there is no object."""
-    return _SEPARATOR in key.name
+    return SLICE_MARK in key.name
 
 
 def object_key(key: GroupKey) -> GroupKey:
@@ -34,7 +34,7 @@ def object_key(key: GroupKey) -> GroupKey:
     >>> str(object_key(GroupKey("ns", "train/slice-3", "PodGroup")))
     'PodGroup/ns/train'
     """
-    return GroupKey(key.namespace, key.name.partition(_SEPARATOR)[0], key.kind)
+    return GroupKey(key.namespace, key.name.partition(SLICE_MARK)[0], key.kind)
 
 
 def group_name(key: GroupKey) -> str:
@@ -43,7 +43,7 @@ def group_name(key: GroupKey) -> str:
     >>> group_name(GroupKey("ns", "train/slice-3", "PodGroup"))
     'slice 3 of PodGroup ns/train'
     """
-    name, _, number = key.name.partition(_SEPARATOR)
+    name, _, number = key.name.partition(SLICE_MARK)
     text = f"{key.kind} {key.namespace}/{name}"
     return f"slice {number} of {text}" if number else text
 
@@ -104,7 +104,7 @@ def _cut(
     else:
         parts = dict(enumerate(_by_domain(leaf, level, label)))
     needs = _needs(leaf, list(parts.values()))
-    mark = "-" if is_slice(leaf.key) else _SEPARATOR
+    mark = "-" if is_slice(leaf.key) else SLICE_MARK
     slices: list[PlanGroup] = []
     for need, (number, (bound, members)) in zip(needs, parts.items(), strict=True):
         part = PlanGroup(
