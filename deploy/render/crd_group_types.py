@@ -15,7 +15,13 @@ from typing import Annotated, ClassVar, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from extender.core.model.pod_groups import CHILDREN_MAX, NEAR_MAX, PREFERRED_MAX, ExclusiveScope
+from extender.core.model.pod_groups import (
+    CHILDREN_MAX,
+    NEAR_MAX,
+    PREFERRED_MAX,
+    SLICES_MAX,
+    ExclusiveScope,
+)
 
 LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -185,10 +191,36 @@ class Near(Struct):
     key: TopologyKey
 
 
-class Constraints(Struct):
-    """Constraints on the nodes of the whole group; `preferred` and `near` are wishes, which refuse no placement."""
+class Slice(Struct):
+    """Each so many pods, by their rank, within one value of a node label."""
 
-    RULES: ClassVar = (no_repetition("preferred"),)
+    size: Annotated[int, Meta(ge=1, le=2**31 - 1, extra_json_schema={"format": "int32"})]
+    key: TopologyKey
+
+
+Slices = Annotated[
+    list[Slice],
+    Meta(
+        max_length=SLICES_MAX,
+        description="Each so many pods of a leaf in one domain; each size is a multiple of the next smaller one.",
+        extra_json_schema={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["key"],
+        },
+    ),
+]
+
+
+class Constraints(Struct):
+    """Constraints on the nodes of the whole group; `preferred`, `balanced` and `near` are wishes, which refuse no placement."""
+
+    RULES: ClassVar = (
+        no_repetition("preferred"),
+        Rule(
+            "!has(self.balanced) || !self.balanced || has(self.preferred)",
+            "balanced needs preferred: it is about the shares of preferred domains",
+        ),
+    )
     topology: (
         Annotated[
             list[TopologyConstraint],
@@ -197,6 +229,15 @@ class Constraints(Struct):
         | UnsetType
     ) = UNSET
     preferred: PreferredKeys | UnsetType = UNSET
+    balanced: (
+        Annotated[
+            bool,
+            Meta(
+                description="In the fewest domains of the first preferred key, shares as equal as can be; unset is false."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     exclusive: Exclusive | UnsetType = UNSET
     near: (
         Annotated[
@@ -212,6 +253,12 @@ class Constraints(Struct):
         ]
         | UnsetType
     ) = UNSET
+
+
+class LeafConstraints(Constraints):
+    """Constraints on the nodes of the whole group, and of its slices; `preferred`, `balanced` and `near` are wishes, which refuse no placement."""
+
+    slices: Slices | UnsetType = UNSET
 
 
 class Disruption(Struct):
@@ -307,6 +354,7 @@ class PodGroupSpec(Policies, rename="camel", kw_only=True):
     parent_composite_pod_group_name: PARENT | UnsetType = UNSET
     workload_ref: WorkloadReference | UnsetType = UNSET
     scheduling_policy: LeafPolicy
+    scheduling_constraints: LeafConstraints | UnsetType = UNSET
     resource_claims: ClaimList | UnsetType = UNSET
 
 

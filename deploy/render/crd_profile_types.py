@@ -14,6 +14,7 @@ from deploy.render.crd_group_types import (
     Exclusive,
     PreferredKeys,
     Rule,
+    Slices,
     TopologyKey,
     keyed_by,
     no_repetition,
@@ -58,6 +59,16 @@ class ProfileTopology(Struct, rename="camel"):
     leaf: TopologyKey | UnsetType = UNSET
     root_preferred: PreferredKeys | UnsetType = UNSET
     leaf_preferred: PreferredKeys | UnsetType = UNSET
+    balanced: (
+        Annotated[
+            bool,
+            Meta(
+                description="Equal shares over preferred domains, whoever names them; unset is false."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    slices: Slices | UnsetType = UNSET
     levels: (
         Annotated[
             list[TopologyKey],

@@ -16,6 +16,7 @@ from deploy.render.crd_group_types import (
     ClaimList,
     CompositePolicy,
     Label,
+    LeafConstraints,
     LeafPolicy,
     Policies,
     Rule,
@@ -31,6 +32,7 @@ class PodGroupTemplate(Policies, rename="camel", kw_only=True):
     RULES: ClassVar = (frozen("resourceClaims"), *FROZEN_POLICIES)
     name: Label
     scheduling_policy: LeafPolicy
+    scheduling_constraints: LeafConstraints | UnsetType = UNSET
     resource_claims: ClaimList | UnsetType = UNSET
 
 

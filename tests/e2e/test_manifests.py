@@ -325,6 +325,18 @@ BAD = {
         a_group(schedulingConstraints={"preferred": ["net/rack/"]}),
         "preferred[0]",
     ),
+    "slices of one key twice": (
+        a_group(schedulingConstraints={"slices": [{"size": n, "key": "net/rack"} for n in (4, 2)]}),
+        "slices[1]: Duplicate value",
+    ),
+    "slices without a pod": (
+        a_group(schedulingConstraints={"slices": [{"size": 0, "key": "net/rack"}]}),
+        "slices[0].size",
+    ),
+    "balance without a preferred key": (
+        a_group(schedulingConstraints={"balanced": True}),
+        "balanced needs preferred",
+    ),
     "a group near another one twice": (
         a_group(schedulingConstraints={"near": [{"group": "b", "key": "net/rack"}] * 2}),
         "near[1]: Duplicate value",

@@ -106,7 +106,7 @@ def plan(
         typer.Option(
             "--relax",
             metavar="GROUP:FIELD",
-            help="Plan without a requirement: GROUP:topology, GROUP:exclusive, GROUP:minCount=N, GROUP:minGroupCount=N; repeatable.",
+            help="Plan without a requirement: GROUP:topology, GROUP:slices, GROUP:exclusive, GROUP:minCount=N, GROUP:minGroupCount=N; repeatable.",
         ),
     ] = None,
     node_groups: Annotated[

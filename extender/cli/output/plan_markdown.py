@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import UnsetType
 
-from extender.cli.output.plan_text import WHEN_EMPTY, shortened, tree_name
+from extender.cli.output.plan_text import WHEN_EMPTY, shortened, slice_texts, tree_name
 from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.message_formatting import counted
 from extender.queries.plan.plan_query import BEST_TO_WORST, GangVerdict, PlanAnswer
@@ -127,6 +127,9 @@ def _placement(gang: GangVerdict) -> Iterator[str]:
         )
         for group, node_names in nodes.items()
     ]
+    if slices := slice_texts(gang.domains):
+        yield from ("", f"**Where the slices of {_escaped(tree_name(gang))} are:**", "")
+        yield from _bullets(slices)
     if gang.wishes:
         yield from ("", f"**What the wishes of {_escaped(tree_name(gang))} reached:**", "")
         yield from _bullets(shown_texts(gang.wishes))

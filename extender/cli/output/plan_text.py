@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import UnsetType
 
 from extender.cli.output.printing import console, print_table
 from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.message_formatting import counted
+from extender.core.planner.model.leaf_slices import SLICE_MARK
 from extender.queries.plan.plan_query import BEST_TO_WORST, CopiesLine, GangVerdict, PlanAnswer
 
 NODES_SHOWN = 8  # of a leaf; all of them are in -o json
@@ -131,8 +132,24 @@ def _print_reasons(gang: GangVerdict) -> None:
         out.print(f"  {WHEN_EMPTY[gang.when_empty]}")
     for text in gang.help:
         out.print(f"  would help: {text}")
-    for text in shown_texts(gang.wishes):
+    for text in (*slice_texts(gang.domains), *shown_texts(gang.wishes)):
         out.print(f"  {text}")
+
+
+def slice_texts(domains: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return for each leaf with slices the domain of each, `train: slice 0 in net/rack=r1, 1 in net/rack=r2`."""
+    slices: dict[str, list[str]] = {}
+    for name, domain in domains.items():
+        leaf, mark, number = name.partition(SLICE_MARK)
+        if mark:
+            where = " and ".join(f"{key}={value}" for key, value in domain.items())
+            slices.setdefault(leaf, []).append(f"{number} in {where}")
+    texts = []
+    for leaf, places in slices.items():
+        left = len(places) - NODES_SHOWN
+        more = f", and {left} more" if left > 0 else ""
+        texts.append(f"{leaf}: slice {', '.join(places[:NODES_SHOWN])}{more}")
+    return texts
 
 
 def _copy_row(gang: GangVerdict) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
 from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.errors import BadQuantity, several
 from extender.core.model.message_formatting import did_you_mean
-from extender.core.model.pod_groups import NEAR_MAX, PREFERRED_MAX
+from extender.core.model.pod_groups import NEAR_MAX, PREFERRED_MAX, SliceLevel, slices_problem
 from extender.core.model.quantities import NANO, nanos
 
 TEMPLATES_MAX: Final = 8
@@ -127,6 +127,7 @@ def _keys(spec: Templated) -> Iterator[str]:
     if constraints.exclusive is not None:
         yield constraints.exclusive.key
     yield from (near.key for near in constraints.near)
+    yield from (entry.key for entry in constraints.slices)
 
 
 def _field_of(spec: Templated, key: str) -> str:
@@ -135,6 +136,8 @@ def _field_of(spec: Templated, key: str) -> str:
         return "exclusive.key"
     if key in [near.key for near in constraints.near]:
         return "near.key"
+    if key in [entry.key for entry in constraints.slices]:
+        return "slices.key"
     return "preferred" if key in constraints.preferred else "topology"
 
 
@@ -155,6 +158,15 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
     for n, entry in enumerate(constraints.near):
         if entry in constraints.near[:n]:
             yield f"{near}[{n}]: group {entry.group} and key {entry.key} are there twice; name each pair once"
+    slices = f"{path}.schedulingConstraints.slices"
+    levels = tuple(SliceLevel(entry.key, entry.size) for entry in constraints.slices)
+    if levels and composite:
+        yield f"{slices}: only a PodGroup has them; found {len(levels)}"
+    elif problem := slices_problem(levels):
+        yield f"{slices}: {problem}"
+    if constraints.balanced and not constraints.preferred:
+        text = "is true without preferred, so there are no domains to balance; name preferred keys, or leave it out"
+        yield f"{path}.schedulingConstraints.balanced: {text}"
     yield from _too_many(f"{path}.resourceClaims", spec.resource_claims, CLAIMS_MAX)
     yield from _references(path, spec.resource_claims)
     if composite and spec.resource_claims:
@@ -367,6 +379,10 @@ def _workload(workload: api.Workload) -> Iterator[str]:
         if exclusive is not None and workload.api_version.startswith(f"{BUILTIN}/"):
             text = f"only templates of gang-extender.dev have it; found key {exclusive.key}"
             yield f"{path}.schedulingConstraints.exclusive: {text}"
+        slices = template.scheduling_constraints.slices
+        if slices and workload.api_version.startswith(f"{BUILTIN}/"):
+            text = f"only templates of gang-extender.dev have it; found key {slices[0].key}"
+            yield f"{path}.schedulingConstraints.slices: {text}"
         near = template.scheduling_constraints.near
         if near and workload.api_version.startswith(f"{BUILTIN}/"):
             text = f"only templates of gang-extender.dev have it; found group {near[0].group}"

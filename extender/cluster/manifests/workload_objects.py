@@ -15,6 +15,7 @@ from extender.cluster.types.common_types import Named, Present
 from extender.cluster.types.group_types import (
     ExclusiveEntry,
     GangPolicy,
+    SliceEntry,
     TopologyEntry,
     WorkloadRef,
 )
@@ -325,6 +326,8 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
             scheduling_constraints=api.SchedulingConstraints(
                 topology=topology,
                 preferred=spec.preferred,
+                balanced=spec.balanced,
+                slices=tuple(SliceEntry(size=each.size, key=each.key) for each in spec.slices),
                 exclusive=ExclusiveEntry(
                     key=spec.exclusive.key,
                     scope=spec.exclusive.scope,

@@ -30,9 +30,12 @@ from extender.core.model.pod_groups import (
     Group,
     Mode,
     NearGroup,
+    SliceLevel,
     Source,
+    by_size,
     composite_key,
     leaf_key,
+    slices_problem,
 )
 from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
 from extender.core.model.quantities import amounts
@@ -95,7 +98,9 @@ def _has(group: api.Group, parent: str, name: str) -> bool:
         or constraints.topology_constraints
         or constraints.preferred
         or constraints.exclusive
-        or constraints.near,
+        or constraints.balanced
+        or constraints.near
+        or constraints.slices,
     }
     return bool(values[name])
 
@@ -391,7 +396,9 @@ def group_of(group: api.Group, priorities: Priorities) -> Group:
         topology=_topology(group),
         preferred=_preferred(group),
         exclusive=_exclusive(group),
+        balanced=_balanced(group),
         near=_near(group),
+        slices=_slices(group),
         disruption_mode=_mode(group),
         priority=priority.value,
         priority_class=priority.class_name,
@@ -525,6 +532,31 @@ def _preferred(group: api.Group) -> tuple[str, ...]:
     if "" in keys:
         raise bad(group, field, "an entry is empty; name the key of a node label, or leave it out")
     return tuple(dict.fromkeys(keys))
+
+
+def _balanced(group: api.Group) -> bool:
+    """Return whether the shares of preferred domains are to be equal; only our kinds have it."""
+    constraints = group.spec.scheduling_constraints
+    field = "spec.schedulingConstraints.balanced"
+    if constraints.balanced and source_of(group) == "builtin":
+        raise bad(group, field, f"only groups of {OUR_GROUP} have it; found true")
+    if constraints.balanced and not constraints.preferred:
+        text = "is true without preferred, so there are no domains to balance; name preferred keys, or leave it out"
+        raise bad(group, field, text)
+    return constraints.balanced
+
+
+def _slices(group: api.Group) -> tuple[SliceLevel, ...]:
+    """Return the slices of a leaf, the largest first; only our PodGroup has them."""
+    entries = group.spec.scheduling_constraints.slices
+    field = "spec.schedulingConstraints.slices"
+    if entries and (source_of(group) == "builtin" or group.kind != "PodGroup"):
+        text = f"only PodGroups of {OUR_GROUP} have them; found {len(entries)}"
+        raise bad(group, field, text)
+    levels = tuple(SliceLevel(entry.key, entry.size) for entry in entries)
+    if problem := slices_problem(levels):
+        raise bad(group, field, problem)
+    return by_size(levels)
 
 
 def _exclusive(group: api.Group) -> ExclusiveDomain | None:

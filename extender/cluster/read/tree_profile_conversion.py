@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from extender.cluster import types as api
-from extender.cluster.types.group_types import ExclusiveEntry
+from extender.cluster.types.group_types import ExclusiveEntry, SliceEntry
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import PREFERRED_MAX, ExclusiveDomain
+from extender.core.model.pod_groups import (
+    PREFERRED_MAX,
+    ExclusiveDomain,
+    SliceLevel,
+    by_size,
+    slices_problem,
+)
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_policy import LEVELS_MAX, KindPolicy, TreeProfile, is_label_key
 
@@ -47,6 +53,8 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
             leaf_topology=entry.topology.leaf,
             root_preferred=_keys(f"{field}.topology.rootPreferred", entry.topology.root_preferred),
             leaf_preferred=_keys(f"{field}.topology.leafPreferred", entry.topology.leaf_preferred),
+            balanced=entry.topology.balanced,
+            slices=_slices(f"{field}.topology.slices", entry.topology.slices),
             levels=_keys(f"{field}.topology.levels", entry.topology.levels, LEVELS_MAX),
             read_topology=entry.topology.read_from,
             root_exclusive=_exclusive(f"{field}.exclusive.root.key", entry.exclusive.root),
@@ -63,6 +71,21 @@ def _exclusive(field: str, entry: ExclusiveEntry | None) -> ExclusiveDomain | No
     if not is_label_key(entry.key):
         raise BadInput(f"{field}: {entry.key!r} is not the key of a node label, such as net/rack")
     return ExclusiveDomain(entry.key, entry.scope, entry.resource)
+
+
+def _slices(field: str, entries: tuple[SliceEntry, ...]) -> tuple[SliceLevel, ...]:
+    levels = tuple(SliceLevel(entry.key, entry.size) for entry in entries)
+    bad_key = next(
+        (
+            f"{x.key!r} is not the key of a node label, such as net/rack"
+            for x in levels
+            if not is_label_key(x.key)
+        ),
+        "",
+    )
+    if problem := bad_key or slices_problem(levels):
+        raise BadInput(f"{field}: {problem}")
+    return by_size(levels)
 
 
 def _keys(field: str, keys: tuple[str, ...], most: int = PREFERRED_MAX) -> tuple[str, ...]:

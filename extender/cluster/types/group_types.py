@@ -57,6 +57,13 @@ class NearEntry(Part, frozen=True, kw_only=True):
     key: str = ""
 
 
+class SliceEntry(Part, frozen=True, kw_only=True):
+    """A number of pods of a leaf, and the node label of which each so many are within one domain."""
+
+    size: int = 0
+    key: str = ""
+
+
 class SchedulingConstraints(Part, frozen=True, kw_only=True):
     """The topology levels of which a group must, or should, be within one domain."""
 
@@ -64,7 +71,9 @@ class SchedulingConstraints(Part, frozen=True, kw_only=True):
     topology_constraints: tuple[TopologyEntry, ...] = ()  # an old spelling (X1)
     preferred: tuple[str, ...] = ()  # narrowest first; of our kinds alone
     exclusive: ExclusiveEntry | None = None  # of our kinds alone
+    balanced: bool = False  # of our kinds alone
     near: tuple[NearEntry, ...] = ()  # of our kinds alone
+    slices: tuple[SliceEntry, ...] = ()  # of our PodGroup alone
 
 
 class DisruptionMode(Part, frozen=True, kw_only=True):

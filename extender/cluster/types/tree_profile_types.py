@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from extender.cluster.types.common_types import KubernetesObject, Part
-from extender.cluster.types.group_types import ExclusiveEntry
+from extender.cluster.types.group_types import ExclusiveEntry, SliceEntry
 from extender.core.workloads.tree_policy import Disruption, GangMode, NativeGroups, TopologySource
 
 
@@ -14,6 +14,8 @@ class ProfileTopology(Part, frozen=True, kw_only=True):
     leaf: str = ""
     root_preferred: tuple[str, ...] = ()
     leaf_preferred: tuple[str, ...] = ()
+    balanced: bool = False
+    slices: tuple[SliceEntry, ...] = ()
     levels: tuple[str, ...] = ()
     read_from: tuple[TopologySource, ...] = ()
 

@@ -24,6 +24,7 @@ from extender.cluster.write.group_status import PLURALS
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
+from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import MANAGED_BY, PARENT_ANNOTATION, TREE_LABEL
 from extender.ports.workload_ports import GroupLink, GroupManifest
 from extender.ports.written_names import MANAGED_BY_LABEL
@@ -131,16 +132,7 @@ def manifest(group: GroupManifest) -> dict[str, object]:
             "workloadName": spec.workload or group.template_of,
             "templateName": spec.template or spec.name,
         }
-    constraints: dict[str, object] = {}
-    if spec.topology:
-        constraints["topology"] = [{"key": spec.topology}]
-    if spec.preferred:
-        constraints["preferred"] = list(spec.preferred)
-    if spec.exclusive is not None:
-        exclusive = {"key": spec.exclusive.key, "scope": spec.exclusive.scope}
-        if spec.exclusive.resource:
-            exclusive["resource"] = spec.exclusive.resource
-        constraints["exclusive"] = exclusive
+    constraints = _constraints(spec)
     if constraints:
         body["schedulingConstraints"] = constraints
     if spec.priority_class:
@@ -165,6 +157,25 @@ def manifest(group: GroupManifest) -> dict[str, object]:
         },
         "spec": body,
     }
+
+
+def _constraints(spec: GroupSpec) -> dict[str, object]:
+    """Return the constraints on the nodes of a group."""
+    constraints: dict[str, object] = {}
+    if spec.topology:
+        constraints["topology"] = [{"key": spec.topology}]
+    if spec.preferred:
+        constraints["preferred"] = list(spec.preferred)
+    if spec.balanced:
+        constraints["balanced"] = True
+    if spec.slices:
+        constraints["slices"] = [{"size": each.size, "key": each.key} for each in spec.slices]
+    if spec.exclusive is not None:
+        exclusive = {"key": spec.exclusive.key, "scope": spec.exclusive.scope}
+        if spec.exclusive.resource:
+            exclusive["resource"] = spec.exclusive.resource
+        constraints["exclusive"] = exclusive
+    return constraints
 
 
 def _fault_of(action: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavailable:

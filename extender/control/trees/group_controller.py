@@ -258,6 +258,8 @@ def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:
         basic=group.basic,
         topology=group.topology[0] if group.topology else "",
         preferred=group.preferred,
+        balanced=group.balanced,
+        slices=group.slices,
         exclusive=group.exclusive,
         disruption_mode=group.disruption_mode,
         priority_class=group.priority_class,

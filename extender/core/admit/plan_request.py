@@ -26,8 +26,9 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo, changed_keys
-from extender.core.model.pod_groups import Forest, Group, Tree
+from extender.core.model.pod_groups import Forest, Group, SliceLevel, Tree
 from extender.core.model.pods import Pod, PodShape
+from extender.core.planner.model.leaf_slices import RANK_STEP, with_slices
 from extender.core.planner.plan_types import (
     NodeRejection,
     PlanBound,
@@ -82,6 +83,7 @@ class TreePart(msgspec.Struct, frozen=True, eq=False):
     shapes: tuple[PodShape, ...]
     wanting: bool  # some candidate has no reservation
     claims: frozenset[str]  # exclusive claims of any of its pods
+    slices: Mapping[GroupKey, tuple[SliceLevel, ...]]  # of its leaves that are cut into slices
     topology_keys: frozenset[str]  # of its groups
 
 
@@ -193,6 +195,7 @@ def _tree_part(
         root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
         shapes=tuple(shapes.index),
         wanting=_lacks_reservation(tree, held),
+        slices={group.key: group.slices for group in tree.groups if group.slices},
         claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
         topology_keys=frozenset(key for group in tree.groups for key in group.topology_keys),
     )
@@ -224,8 +227,11 @@ def plan_request(
     book = book or InterpodRules()
     ruled = ruled_part(view, state, part, rows=rows, book=book)
     holders = book.domains.holders(view, state, part.tree)
+    tree_root = with_taken(ruled.root, holders)
+    if part.slices:
+        tree_root = _with_slices(view, tree_root, part.slices)
     return PlanRequest(
-        root=with_taken(ruled.root, holders),
+        root=tree_root,
         closed=closed_domains(holders),
         nodes=rows.rows(view, taken),
         shapes=ruled.shapes,
@@ -236,6 +242,20 @@ def plan_request(
         budget=budget,
         levels=rows.levels(view, part.topology_keys) or UNSET,
     )
+
+
+def _with_slices(
+    view: ClusterView, group: PlanGroup, slices: Mapping[GroupKey, tuple[SliceLevel, ...]]
+) -> PlanGroup:
+    """Return a group in which leaves are cut into their slices."""
+
+    def label(name: NodeName, key: str) -> str | None:
+        node = view.nodes.get(name)
+        return None if node is None else node.labels.get(key)
+
+    children = tuple(_with_slices(view, child, slices) for child in group.groups)
+    group = msgspec.structs.replace(group, groups=children) if children else group
+    return with_slices(group, slices.get(group.key, ()), label)
 
 
 def ruled_part(
@@ -316,6 +336,7 @@ def _plan_group(
         topology=group.topology,
         exclusive=plan_exclusive(group),
         preferred=group.preferred or UNSET,
+        balanced=group.balanced or UNSET,
         near=_plan_near(tree, group),
         members=tuple(members),
         bound=tuple(bound),
@@ -351,7 +372,7 @@ def _rank(pod: Pod, labels: Sequence[str]) -> int | None:
         text = pod.labels.get(label, "")
         if not text.isdecimal() or len(text) > _INDEX_DIGITS:
             return None
-        rank = rank * 10**_INDEX_DIGITS + int(text)
+        rank = rank * RANK_STEP + int(text)
     return rank
 
 

@@ -161,6 +161,7 @@ def collect_warnings(
         wider = above.get(group.key, ())
         warnings = [*group.warnings, *_only_child(tree, group), *_keys(group, wider, labels)]
         warnings += _nearness(tree, group, labels)
+        warnings += _slices(group, wider, labels)
         if group.key in basic:
             warnings.append(basic[group.key])
         if group.basic and group.disruption_mode == "all":
@@ -241,6 +242,20 @@ def _nearness(tree: Tree, group: Group, labels: NodeLabels) -> Iterable[str]:
             )
         elif not labels.has(near.key):
             yield f"{group.key}: {labels.absent(near.key)}"
+
+
+def _slices(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
+    required = (*group.domain_keys, *above)
+    for level in group.slices:
+        if not labels.has(level.key):
+            yield f"{group.key}: {labels.absent(level.key)}"
+        elif narrow := next(
+            (k for k in required if k == level.key or labels.is_wider(level.key, k)), ""
+        ):
+            yield (
+                f"{group.key}: slices of {level.size} by {level.key}: the whole group is in one {narrow}, so they ask for nothing "
+                "more; leave them out (W2)"
+            )
 
 
 def _pairs(

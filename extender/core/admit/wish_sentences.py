@@ -26,10 +26,12 @@ _NOT_PROVED: Final = "(not proved within the search budget)"
 class WishLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a wish of a group reached by one topology key, and the best that is possible."""
 
-    kind: str  # preferred | near | rank
+    kind: str  # preferred | balanced | near | rank
     group: str  # its name
     key: str
-    value: int  # domains; of near pairs of pods, of rank neighbours, that are in different domains
+    # domains; of balanced the pods that the smallest share is below an equal one; of near pairs of pods, of rank neighbours, that
+    # are in different domains
+    value: int
     best: int  # proved: no placement of as many pods is below it
     proved: bool  # nothing better than `value` is possible
     text: str  # the sentence, without the name of the group
@@ -151,6 +153,8 @@ def _sentence(record: WishRecord, records: Sequence[WishRecord]) -> str:
     """Return the sentence about one record of a group that has these records."""
     if record.kind == "preferred":
         return f"prefers one {record.key}: {_preferred(record, records)}"
+    if record.kind == "balanced":
+        return _balanced(record, records)
     if record.kind == "near":
         head = f"near {record.partner} by {record.key}"
         none, number = "no pairs of pods", f"{counted(record.value, 'pair')} of pods"
@@ -166,6 +170,21 @@ def _sentence(record: WishRecord, records: Sequence[WishRecord]) -> str:
     if record.kind == "rank" and record.best >= record.value:  # the nodes were chosen before
         return f"{head}: {number} {verb} {where}, fewer is impossible on these nodes {_PROVED}"
     return f"{head}: {number} {verb} {where}{_proof(record)}"
+
+
+def _balanced(record: WishRecord, records: Sequence[WishRecord]) -> str:
+    """Return the sentence about the shares of the domains that the group is in."""
+    domains = next((r.value for r in records if (r.kind, r.key) == ("preferred", record.key)), _TWO)
+    equal = record.pods // max(domains, 1)
+    text = (
+        f"balanced by {record.key}: the smallest of {counted(domains, 'share')} has "
+        f"{equal - record.value} of {counted(record.pods, 'pod')}"
+    )
+    if record.value <= 0:
+        return f"{text} (best)"
+    if record.best >= record.value:
+        return f"{text}, more is impossible {_PROVED}"
+    return f"{text}; {equal - record.best} may be possible {_NOT_PROVED}"
 
 
 def _preferred(record: WishRecord, records: Sequence[WishRecord]) -> str:

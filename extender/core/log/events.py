@@ -70,11 +70,11 @@ class EventData(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unkn
 class WishRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What a wish of a group reached by one topology key, and the best that is possible: proved where both are equal.
 
-    Of `preferred` the number of domains with pods of the group; of `near` the pairs of pods in different domains; of
-    `rank` the neighbours by rank in different domains.
+    Of `preferred` the number of domains with pods of the group; of `balanced` how many pods the smallest share is below an equal
+    one; of `near` the pairs of pods in different domains; of `rank` the neighbours by rank in different domains.
     """
 
-    kind: str  # preferred | near | rank
+    kind: str  # preferred | balanced | near | rank
     key: str
     value: int
     best: int  # no placement of as many pods is below it

@@ -26,6 +26,7 @@ CHILDREN_MAX = (
 )
 PREFERRED_MAX = 4  # preferred topology keys of a group
 NEAR_MAX = 4  # entries of `near` of a group
+SLICES_MAX = 3  # levels of slices of a leaf
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
 # Rules whose breach is that of a chain of parents, which belongs to no tree.
@@ -57,6 +58,40 @@ class NearGroup(msgspec.Struct, frozen=True, gc=False):
     key: str
 
 
+class SliceLevel(msgspec.Struct, frozen=True, gc=False):
+    """So many pods of a leaf each in one domain of a key."""
+
+    key: str
+    size: int
+
+
+def by_size(levels: Iterable[SliceLevel]) -> tuple[SliceLevel, ...]:
+    """Return the levels of slices, the largest first."""
+    return tuple(sorted(levels, key=lambda level: -level.size))
+
+
+def slices_problem(levels: Sequence[SliceLevel]) -> str:
+    """Return what is wrong with the levels of slices, and what would help; empty: nothing."""
+    if len(levels) > SLICES_MAX:
+        return f"{len(levels)} levels, at most {SLICES_MAX} are possible; leave some out"
+    for level in levels:
+        if not level.key:
+            return "an entry has no key; name a node label, such as net/rack"
+        if level.size < 1:
+            return (
+                f"the size of {level.key} is {level.size}; write a number of at least 1, such as 4"
+            )
+    if len({level.key for level in levels}) < len(levels):
+        return f"{', '.join(level.key for level in levels)}: a key is there twice; name each once"
+    for outer, inner in itertools.pairwise(by_size(levels)):
+        if outer.size % inner.size or outer.size == inner.size:
+            return (
+                f"{outer.size} of {outer.key} is no larger multiple of {inner.size} of {inner.key}; "
+                f"write a multiple, such as {(outer.size // inner.size + 1) * inner.size}"
+            )
+    return ""
+
+
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PodGroup or CompositePodGroup as its API server stores it."""
 
@@ -71,7 +106,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topology: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()  # topology keys, narrowest first: a wish
     exclusive: ExclusiveDomain | None = None
+    balanced: bool = False  # a wish: shares of its preferred domains are as equal as can be
     near: tuple[NearGroup, ...] = ()  # a wish
+    slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
     disruption_mode: Mode = "single"
     priority: int = 0
     priority_class: str = ""
@@ -94,7 +131,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def topology_keys(self) -> tuple[str, ...]:
         """Return the topology keys that it has a constraint or a wish about."""
-        return (*self.domain_keys, *self.preferred, *(near.key for near in self.near))
+        near = (entry.key for entry in self.near)
+        slices = (entry.key for entry in self.slices)
+        return (*self.domain_keys, *self.preferred, *near, *slices)
 
     @property
     def domain_keys(self) -> tuple[str, ...]:

@@ -130,6 +130,8 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exclusive: PlanExclusive | UnsetType = UNSET
     # Wishes: they decide between placements of equally many pods, and never refuse one.
     preferred: tuple[str, ...] | UnsetType = UNSET  # node label keys, narrowest first
+    # A wish beside `preferred`: of the domains of its narrowest key the smallest share of the pods is as large as can be.
+    balanced: bool | UnsetType = UNSET
     near: tuple[PlanNear, ...] | UnsetType = UNSET
 
 
@@ -219,13 +221,14 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     domain: tuple[tuple[str, str], ...]
 
 
-WishKind = Literal["preferred", "near", "rank"]
+WishKind = Literal["preferred", "balanced", "near", "rank"]
 
 
 class WishValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a wish reached by one key, and the best that is possible: proved where both are equal, else a bound.
 
-    Of `preferred` the number of domains that have pods of the group; of `near` the pairs of pods in different domains; of
+    Of `preferred` the number of domains that have pods of the group; of `balanced` how many pods the smallest share is below an
+    equal one; of `near` the pairs of pods in different domains; of
     `rank` the neighbours in different domains.
     """
 

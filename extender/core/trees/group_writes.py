@@ -159,14 +159,14 @@ def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:
     """Return the immutable fields in which a group differs from what its workload asks for now."""
     topology = (spec.topology,) if spec.topology else ()
     # a wish that the API server dropped, or that came with a later release, is no reason to make the workload again
-    preferred = spec.preferred if group.preferred else ()
+    preferred = (spec.preferred, spec.balanced) if group.preferred else ((), False)
     pairs = (
         ("parentCompositePodGroupName", spec.parent, group.parent or ""),
         ("schedulingPolicy", spec.basic, group.basic),
         (
             "schedulingConstraints",
-            (topology, preferred, spec.exclusive),
-            (group.topology, group.preferred, group.exclusive),
+            (topology, preferred, spec.exclusive, spec.slices),
+            (group.topology, (group.preferred, group.balanced), group.exclusive, group.slices),
         ),
         ("disruptionMode", spec.disruption_mode, group.disruption_mode),
         ("priorityClassName", spec.priority_class, group.priority_class),

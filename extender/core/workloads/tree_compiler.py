@@ -19,6 +19,9 @@ from extender.core.model.pod_groups import (
     DEPTH_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,
+    SliceLevel,
+    by_size,
+    slices_problem,
 )
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
 from extender.core.workloads.name_rules import NAME_MAX
@@ -58,6 +61,7 @@ from extender.core.workloads.workload_kind import Notice, WorkloadKind, Workload
 from extender.core.workloads.workload_object import (
     MIN_ANNOTATION,
     PARENT_ANNOTATION,
+    SLICES_ANNOTATION,
     TOPOLOGY_ANNOTATION,
     WorkloadObject,
     pod_templates,
@@ -129,7 +133,7 @@ def _invalid_min(workload: WorkloadObject, text: str) -> InvalidPolicy:
 
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
-TABLE_VERSION = 6
+TABLE_VERSION = 7
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -148,6 +152,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     required: tuple[str, ...] = ()  # of a composite: requiredGroups, in order
     topology: str = ""
     preferred: tuple[str, ...] = ()  # narrowest first
+    balanced: bool = False
+    slices: tuple[SliceLevel, ...] = ()  # the largest first
     exclusive: ExclusiveDomain | None = None
     disruption_mode: Disruption = "single"
     priority_class: str = ""
@@ -342,6 +348,7 @@ def _basic(
         root_preferred=(),
         leaf_topology="",
         leaf_preferred=(),
+        slices=(),
         root_exclusive=None,
         leaf_exclusive=None,
         parent="",
@@ -370,7 +377,9 @@ def _invalid(workload: WorkloadObject, reason: str, field: str, text: str) -> In
 # --- the topology that Kueue reads
 
 _KUEUE = "kueue.x-k8s.io/podset-"
-_PODSET_WORDS = ("required", "preferred", "slice-required")
+_PODSET_WORDS = ("required", "preferred")
+_SLICE_SIZE = f"{_KUEUE}slice-size"
+_SLICE_LEVELS = f"{_KUEUE}slice-required-topology-constraints"
 
 
 def _with_podsets(source: WorkloadObject, part: Part, policy: TreePolicy) -> Part:
@@ -379,36 +388,100 @@ def _with_podsets(source: WorkloadObject, part: Part, policy: TreePolicy) -> Par
     A pod set of Kueue is a part with a role: its pods have one template.
 
     Raises:
-        InvalidPolicy: An annotation cannot be read, or asks for slices.
+        InvalidPolicy: An annotation cannot be read.
     """
     if isinstance(part, Composite) and not part.role:
         children = tuple(_with_podsets(source, child, policy) for child in part.children)
         return msgspec.structs.replace(part, children=children)
-    required, preferred = _podset(source, leaves_of(part), policy)
-    return msgspec.structs.replace(
+    annotations: dict[str, str] = {}
+    for template in (t for leaf in leaves_of(part) for t in (*leaf.leading, leaf.template)):
+        annotations |= (template.get("metadata") or {}).get("annotations") or {}
+    required, preferred = _podset(source, annotations, policy)
+    part = msgspec.structs.replace(
         part, topology=part.topology or required, preferred=part.preferred or preferred
     )
+    if SLICES_ANNOTATION in source.annotations:
+        return part
+    return _with_podset_slices(source, part, annotations, several=len(leaves_of(part)) > 1)
+
+
+def _with_podset_slices(
+    source: WorkloadObject, part: Part, annotations: Mapping[str, str], *, several: bool
+) -> Part:
+    """Return a part whose leaves have the slices that the annotations of a pod set ask for; with several no slice has pods of two."""
+    if isinstance(part, Composite):
+        children = tuple(
+            _with_podset_slices(source, child, annotations, several=several)
+            for child in part.children
+        )
+        return msgspec.structs.replace(part, children=children)
+    levels, problem = _podset_slices(source, part, annotations)
+    if not problem and several:
+        unfit = [level for level in levels if part.most % level.size]
+        if unfit:
+            problem = (
+                f"a slice of {counted(unfit[0].size, 'pod')} would have pods of several groups of {part.most}; "
+                f"write a size of which {part.most} is a multiple, or leave Kueue out of topology.readFrom of the TreeProfile"
+            )
+    if problem:
+        field = "the pod template, metadata.annotations[kueue.x-k8s.io/podset-slice-...]"
+        raise _invalid(source, "InvalidAnnotation", field, problem)
+    return msgspec.structs.replace(part, slices=levels)
+
+
+def _podset_slices(
+    source: WorkloadObject, leaf: Leaf, annotations: Mapping[str, str]
+) -> tuple[tuple[SliceLevel, ...], str]:
+    """Return the slices of a leaf that annotations ask for, and what is wrong with them."""
+    key, size = annotations.get(f"{_KUEUE}slice-required-topology"), annotations.get(_SLICE_SIZE)
+    several = annotations.get(_SLICE_LEVELS)
+    if several is not None:
+        if key or size:
+            return (
+                (),
+                f"{_SLICE_LEVELS} is there beside the annotations for one level; leave out one of the two",
+            )
+        try:
+            entries = msgspec.json.decode(several, type=list[dict[str, str]], strict=False)
+            levels = tuple(SliceLevel(e["topology"], int(e["size"])) for e in entries)
+        except (msgspec.MsgspecError, KeyError, ValueError):
+            example = (
+                '[{"topology": "net/block", "size": "64"}, {"topology": "net/rack", "size": "16"}]'
+            )
+            return (), f"{several!r} of {_SLICE_LEVELS} cannot be read; an example is {example}"
+    elif key:
+        if size is None and source.kind == "JobSet":  # each of its Jobs is one
+            size = str(leaf.most)
+        if size is None or not (size.isascii() and size.isdigit()):
+            return (), f"{size or ''!r} of {_SLICE_SIZE} is not a number of at least 1, such as 4"
+        levels = (SliceLevel(key, int(size)),)
+    elif size is not None:
+        return (
+            (),
+            f"{size!r} of {_SLICE_SIZE} is there without {_KUEUE}slice-required-topology; add the key of a node label",
+        )
+    else:
+        return (), ""
+    for level in levels:
+        if not is_label_key(level.key):
+            return (), f"{level.key!r} is not the key of a node label, such as net/rack"
+    return by_size(levels), slices_problem(levels)
 
 
 def _podset(
-    source: WorkloadObject, leaves: Iterable[Leaf], policy: TreePolicy
+    source: WorkloadObject, annotations: Mapping[str, str], policy: TreePolicy
 ) -> tuple[str, tuple[str, ...]]:
     """Return the required key of a pod set, or an empty string, and the preferred ones."""
-    annotations: dict[str, str] = {}
-    for template in (t for leaf in leaves for t in (*leaf.leading, leaf.template)):
-        annotations |= (template.get("metadata") or {}).get("annotations") or {}
     keys = {word: annotations.get(f"{_KUEUE}{word}-topology", "") for word in _PODSET_WORDS}
     for word, key in keys.items():
-        text = ""
         if key and not is_label_key(key):
             text = f"{key!r} is not the key of a node label, such as topology.kubernetes.io/zone"
-        elif key and word == "slice-required":
-            text = f"{key!r}: slices are not possible; make a workload of each slice, or leave Kueue out of topology.readFrom of the TreeProfile"
-        if text:
             field = f"the pod template, metadata.annotations[{_KUEUE}{word}-topology]"
             raise _invalid(source, "InvalidAnnotation", field, text)
     preferred = keys["preferred"]
-    return keys["required"], from_level(preferred, policy.levels) if preferred else ()
+    if not preferred:
+        return keys["required"], ()
+    return keys["required"], from_level(preferred, policy.levels, balanced=policy.leaf_balanced)
 
 
 # --- groups
@@ -476,6 +549,8 @@ def _groups_of(
         required=_required(part),
         topology=_topology(part, policy, is_root=is_root),
         preferred=_preferred(part, policy, is_root=is_root),
+        balanced=_balanced(part, policy, is_root=is_root),
+        slices=_slices(part, policy),
         exclusive=_exclusive(part, policy, is_root=is_root),
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
@@ -520,6 +595,24 @@ def _preferred(part: Part, policy: TreePolicy, *, is_root: bool) -> tuple[str, .
         keys = keys or policy.leaf_preferred
     of_root = policy.root_preferred if is_root and not part.preferred else ()
     return tuple(dict.fromkeys((*keys, *of_root)))[:PREFERRED_MAX]
+
+
+def _balanced(part: Part, policy: TreePolicy, *, is_root: bool) -> bool:
+    """Return whether the shares of the preferred domains of a part are to be equal."""
+    if part.given is not None:
+        return part.given.balanced
+    of_leaf = isinstance(part, Leaf) and part.most > 1 and policy.leaf_preferred
+    balanced = policy.leaf_balanced if part.preferred or of_leaf else policy.root_balanced
+    return balanced and bool(_preferred(part, policy, is_root=is_root))
+
+
+def _slices(part: Part, policy: TreePolicy) -> tuple[SliceLevel, ...]:
+    """Return the slices of a leaf with more than one pod, the largest first."""
+    if part.given is not None:
+        return part.given.slices
+    if not isinstance(part, Leaf) or part.most <= 1:
+        return ()
+    return part.slices or policy.slices
 
 
 def _exclusive(part: Part, policy: TreePolicy, *, is_root: bool) -> ExclusiveDomain | None:

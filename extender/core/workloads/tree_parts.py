@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from extender.core.model.pod_groups import ExclusiveDomain
+from extender.core.model.pod_groups import ExclusiveDomain, SliceLevel
 from extender.core.workloads.workload_object import WorkloadObject
 
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own
@@ -20,6 +20,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     template: str
     topology: str = ""
     preferred: tuple[str, ...] = ()  # node labels, narrowest first
+    balanced: bool = False  # over the preferred ones
+    slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
     exclusive: ExclusiveDomain | None = None
     disrupted_as_a_whole: bool = False
 
@@ -38,6 +40,7 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()  # the templates of its first pods, where they differ: the leader's
     topology: str = ""  # a node label that the workload itself asks for; empty: the policy decides
     preferred: tuple[str, ...] = ()  # node labels that it prefers, narrowest first; the same
+    slices: tuple[SliceLevel, ...] = ()  # that it asks for, the largest first; the same
     one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is
     given: Given | None = None
     apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
@@ -125,7 +128,7 @@ def first_leaves(part: Part) -> tuple[Leaf, ...]:
 def basic_leaves(parts: tuple[Part, ...]) -> tuple[Leaf, ...]:
     """Return the leaves of the parts, each a Basic root: their pods are placed one by one."""
     return tuple(
-        msgspec.structs.replace(leaf, minimum=BASIC, topology="", preferred=())
+        msgspec.structs.replace(leaf, minimum=BASIC, topology="", preferred=(), slices=())
         for part in parts
         for leaf in leaves_of(part)
     )

@@ -12,12 +12,20 @@ from typing import Literal, get_args
 
 import msgspec
 
-from extender.core.model.pod_groups import PREFERRED_MAX, ExclusiveDomain, ExclusiveScope
+from extender.core.model.pod_groups import (
+    PREFERRED_MAX,
+    ExclusiveDomain,
+    ExclusiveScope,
+    SliceLevel,
+    by_size,
+    slices_problem,
+)
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
     GANG_ANNOTATION,
     MIN_ANNOTATION,
     PARENT_ANNOTATION,
+    SLICES_ANNOTATION,
     TOPOLOGY_ANNOTATION,
     WORKLOAD_ANNOTATION,
     WorkloadObject,
@@ -28,6 +36,7 @@ Disruption = Literal["single", "all"]
 NativeGroups = Literal["Ignore", "Adopt"]
 TopologySource = Literal["Kueue"]  # whose annotations of pod templates are read
 LEVELS_MAX = 16
+BALANCED = "Balanced"  # in annotations, behind preferred keys
 
 _LABEL_KEY = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -65,6 +74,8 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     # node labels, narrowest first: the domain that the tree, or such a leaf, should have
     root_preferred: tuple[str, ...] = ()
     leaf_preferred: tuple[str, ...] = ()
+    balanced: bool = False  # over the preferred ones, whoever names them
+    slices: tuple[SliceLevel, ...] = ()  # of each such leaf, the largest first
     # the domain that the tree, or such a leaf, has alone
     root_exclusive: ExclusiveDomain | None = None
     leaf_exclusive: ExclusiveDomain | None = None
@@ -98,6 +109,9 @@ class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
     leaf_topology: str
     root_preferred: tuple[str, ...]
     leaf_preferred: tuple[str, ...]
+    root_balanced: bool
+    leaf_balanced: bool
+    slices: tuple[SliceLevel, ...]
     root_exclusive: ExclusiveDomain | None
     leaf_exclusive: ExclusiveDomain | None
     levels: tuple[str, ...]
@@ -119,8 +133,8 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
     """
     _only_templates(workload)
     topology = _pairs(workload, TOPOLOGY_ANNOTATION, ("root", "leaf"))
-    root = (kind.root_topology, kind.root_preferred)
-    leaf = (kind.leaf_topology, kind.leaf_preferred)
+    root = (kind.root_topology, kind.root_preferred, kind.balanced)
+    leaf = (kind.leaf_topology, kind.leaf_preferred, kind.balanced)
     if "root" in topology:
         root = _levels(workload, "root", topology["root"])
     if "leaf" in topology:
@@ -139,6 +153,9 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
         leaf_topology=leaf[0],
         root_preferred=root[1],
         leaf_preferred=leaf[1],
+        root_balanced=root[2],
+        leaf_balanced=leaf[2],
+        slices=_slices(workload, kind),
         root_exclusive=exclusive.get("root", kind.root_exclusive),
         leaf_exclusive=exclusive.get("leaf", kind.leaf_exclusive),
         levels=kind.levels,
@@ -149,9 +166,13 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
     )
 
 
-def _levels(workload: WorkloadObject, level: str, text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the required key, or an empty string, and the preferred ones, of `net/zone~net/rack~net/block`."""
-    required, *preferred = (part.strip() for part in text.split("~"))
+def _levels(workload: WorkloadObject, level: str, text: str) -> tuple[str, tuple[str, ...], bool]:
+    """Return the required key, or an empty string, the preferred ones, and whether they are balanced.
+
+    Of `net/zone~net/rack~net/block`, or with `:Balanced` at its end.
+    """
+    keys, colon, word = (part.strip() for part in text.partition(":"))
+    required, *preferred = (part.strip() for part in keys.split("~"))
     problem = ""
     for key in (required, *preferred) if required else preferred:
         if not is_label_key(key):
@@ -160,12 +181,38 @@ def _levels(workload: WorkloadObject, level: str, text: str) -> tuple[str, tuple
         problem = f"{text!r} has {len(preferred)} preferred keys, at most {PREFERRED_MAX} are possible; leave out the widest"
     elif len({*preferred}) < len(preferred):
         problem = f"{text!r} has a preferred key twice; name each once, the narrowest first"
+    elif colon and word != BALANCED:
+        problem = f"{word!r} behind the colon is not {BALANCED}"
+    elif colon and not preferred:
+        problem = f"{text!r} has no preferred keys, whose domains could be balanced"
     if problem:
         hint = f"; an example with preferred keys is {level}=net/zone~net/rack~net/block"
         raise _invalid(
-            workload, TOPOLOGY_ANNOTATION, f"{level}={problem}{hint if preferred else ''}"
+            workload, TOPOLOGY_ANNOTATION, f"{level}={problem}{hint if preferred or colon else ''}"
         )
-    return required, tuple(preferred)
+    return required, tuple(preferred), bool(colon)
+
+
+def _slices(workload: WorkloadObject, kind: KindPolicy) -> tuple[SliceLevel, ...]:
+    """Return the slices of leaves, the largest first, of `64@net/block>16@net/rack`."""
+    text = workload.annotations.get(SLICES_ANNOTATION)
+    if text is None:
+        return kind.slices
+    levels: list[SliceLevel] = []
+    for entry in text.split(">"):
+        number, at, key = (part.strip() for part in entry.partition("@"))
+        if not at or not number.isascii() or not number.isdigit() or int(number) > _COUNT_MAX:
+            problem = f"{entry.strip()!r} is not SIZE@KEY"
+        elif not is_label_key(key):
+            problem = f"{key!r} is not the key of a node label, such as net/rack"
+        else:
+            levels.append(SliceLevel(key, int(number)))
+            continue
+        hint = "; examples are 4@net/rack, and 64@net/block>16@net/rack"
+        raise _invalid(workload, SLICES_ANNOTATION, problem + hint)
+    if problem := slices_problem(levels):
+        raise _invalid(workload, SLICES_ANNOTATION, problem)
+    return by_size(levels)
 
 
 def _exclusive(workload: WorkloadObject, level: str, text: str) -> ExclusiveDomain:
@@ -183,10 +230,15 @@ def _exclusive(workload: WorkloadObject, level: str, text: str) -> ExclusiveDoma
     raise _invalid(workload, EXCLUSIVE_ANNOTATION, problem)
 
 
-def from_level(key: str, levels: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a preferred key of another project as it means it: that level, then the wider ones of `levels`."""
-    wider = levels[levels.index(key) + 1 :] if key in levels else ()
-    return (key, *wider)[:PREFERRED_MAX]
+def from_level(key: str, levels: tuple[str, ...], *, balanced: bool = False) -> tuple[str, ...]:
+    """Return a preferred key of another project as it means it: that level, then the wider ones of `levels`.
+
+    A balanced placement has equal shares of the domains one level below it.
+    """
+    if key not in levels:
+        return (key,)
+    at = levels.index(key)
+    return levels[max(at - balanced, 0) :][:PREFERRED_MAX]
 
 
 def is_label_key(text: str) -> bool:
@@ -199,7 +251,10 @@ def _only_templates(workload: WorkloadObject) -> None:
     """Raise InvalidPolicy if annotations ask for what the templates of a Workload set already."""
     if WORKLOAD_ANNOTATION not in workload.annotations:
         return
-    for other in (GANG_ANNOTATION, TOPOLOGY_ANNOTATION, EXCLUSIVE_ANNOTATION, MIN_ANNOTATION):
+    for other in (
+        *(GANG_ANNOTATION, TOPOLOGY_ANNOTATION, SLICES_ANNOTATION),
+        *(EXCLUSIVE_ANNOTATION, MIN_ANNOTATION),
+    ):
         if other in workload.annotations:
             text = f"cannot be combined with {WORKLOAD_ANNOTATION}, whose templates set it; remove one of the two"
             raise _invalid(workload, other, text)

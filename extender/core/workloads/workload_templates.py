@@ -12,7 +12,13 @@ from typing import Any
 import msgspec
 
 from extender.core.model.message_formatting import counted
-from extender.core.model.pod_groups import DEPTH_MAX, ExclusiveDomain
+from extender.core.model.pod_groups import (
+    DEPTH_MAX,
+    ExclusiveDomain,
+    SliceLevel,
+    by_size,
+    slices_problem,
+)
 from extender.core.workloads.tree_parts import BASIC, Composite, Given, Leaf, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, refusal_of
 from extender.core.workloads.workload_kind_common import number
@@ -226,6 +232,23 @@ def _exclusive(template: str, given: object, reading: _Reading) -> ExclusiveDoma
         raise reading.refusal("WorkloadDiffers", text) from error
 
 
+def _slices(template: str, given: object, reading: _Reading) -> tuple[SliceLevel, ...]:
+    """Return the slices that a template asks for, the largest first.
+
+    Raises:
+        InvalidPolicy: They cannot be read, or their sizes do not fit.
+    """
+    try:
+        levels = msgspec.convert(given or (), tuple[SliceLevel, ...])
+        problem = slices_problem(levels)
+    except msgspec.ValidationError as error:
+        levels, problem = (), f"{error}; write size and key"
+    if problem:
+        text = f"template {template} has schedulingConstraints.slices {given}: {problem}"
+        raise reading.refusal("WorkloadDiffers", text)
+    return by_size(levels)
+
+
 def _given(template: Template, reading: _Reading) -> Given:
     name = str(template.get("name"))
     for field in _NOT_READ:
@@ -239,6 +262,8 @@ def _given(template: Template, reading: _Reading) -> Given:
         template=name,
         topology=str(topology[0].get("key", "")) if topology else "",
         preferred=tuple(dict.fromkeys(map(str, constraints.get("preferred") or ()))),
+        balanced=bool(constraints.get("balanced")),
+        slices=_slices(name, constraints.get("slices"), reading),
         exclusive=_exclusive(name, constraints.get("exclusive"), reading),
         disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,
     )

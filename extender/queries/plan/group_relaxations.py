@@ -1,4 +1,4 @@
-"""Requirements of groups that a plan query drops or lowers: `GROUP:topology`, `GROUP:exclusive`, `GROUP:minCount=N`."""
+"""Requirements of groups that a plan query drops or lowers: `GROUP:topology`, `GROUP:slices`, `GROUP:exclusive`, `GROUP:minCount=N`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from extender.core.model.message_formatting import did_you_mean, spaced
 from extender.core.model.pod_groups import Group
 from extender.queries.plan.workload_summaries import GroupOrigin
 
-FIELDS: Final = ("topology", "exclusive", "minCount", "minGroupCount")
+FIELDS: Final = ("topology", "slices", "exclusive", "minCount", "minGroupCount")
 GROUPS_SHOWN_MAX: Final = 20
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
@@ -23,13 +23,15 @@ class GroupRelaxation(msgspec.Struct, frozen=True, kw_only=True):
     """One requirement of one group that is dropped, or lowered to `minimum`."""
 
     group: GroupKey
-    field: Literal["topology", "exclusive", "minimum"]
+    field: Literal["topology", "slices", "exclusive", "minimum"]
     minimum: int = 0
 
     def of(self, group: Group) -> Group:
         """Return the group with the requirement dropped or lowered."""
         if self.field == "topology":
             return msgspec.structs.replace(group, topology=(), exclusive=None)
+        if self.field == "slices":
+            return msgspec.structs.replace(group, slices=())
         if self.field == "exclusive":
             return msgspec.structs.replace(group, topology=group.domain_keys, exclusive=None)
         return msgspec.structs.replace(group, minimum=self.minimum)
@@ -39,6 +41,9 @@ class GroupRelaxation(msgspec.Struct, frozen=True, kw_only=True):
         name = spaced(group.key)
         if self.field == "topology":
             return f"{name} without its topology constraint ({', '.join(group.domain_keys)})"
+        if self.field == "slices":
+            levels = ", ".join(f"{level.size} by {level.key}" for level in group.slices)
+            return f"{name} without its slices ({levels})"
         if self.field == "exclusive" and group.exclusive is not None:
             return f"{name} sharing its domain of {group.exclusive.key} with others"
         return f"{name} with {_minimum_field(group)} {self.minimum} in place of {group.minimum}"
@@ -52,7 +57,7 @@ def read_relaxations(
     """Return the relaxations that a user wrote.
 
     Args:
-        texts: `GROUP:topology`, `GROUP:exclusive`, `GROUP:minCount=N` or `GROUP:minGroupCount=N`; GROUP is the name of a group, with
+        texts: `GROUP:topology`, `GROUP:slices`, `GROUP:exclusive`, `GROUP:minCount=N` or `GROUP:minGroupCount=N`; GROUP is the name of a group, with
             namespace or kind and namespace where that is needed, or its role in a workload.
         groups: The groups of the trees that are planned.
         origins: What groups were made from.
@@ -71,22 +76,22 @@ def _relaxation(
     field, equals, number = change.partition("=")
     if not colon or not name:
         raise BadInput(
-            f'relax "{text}": write GROUP:topology, GROUP:exclusive, GROUP:minCount=N or GROUP:minGroupCount=N'
+            f'relax "{text}": write GROUP:topology, GROUP:slices, GROUP:exclusive, GROUP:minCount=N or GROUP:minGroupCount=N'
         )
     group = _group_named(text, name, groups, origins)
     if field not in FIELDS:
         hint = did_you_mean(field, FIELDS) or f"; it is one of {', '.join(FIELDS)}"
         raise BadInput(f'relax "{text}": {spaced(group.key)} has no requirement "{field}"{hint}')
-    if field in {"topology", "exclusive"}:
+    if field in {"topology", "slices", "exclusive"}:
         if equals:
             raise BadInput(f'relax "{text}": {field} takes no value; the constraint is dropped')
         if field == "topology" and not group.domain_keys:
             raise BadInput(f'relax "{text}": {spaced(group.key)} has no topology constraint')
+        if field == "slices" and not group.slices:
+            raise BadInput(f'relax "{text}": {spaced(group.key)} has no slices')
         if field == "exclusive" and group.exclusive is None:
             raise BadInput(f'relax "{text}": {spaced(group.key)} has no exclusive domain')
-        return GroupRelaxation(
-            group=group.key, field="topology" if field == "topology" else "exclusive"
-        )
+        return GroupRelaxation(group=group.key, field=field)  # type: ignore[arg-type]
     right = _minimum_field(group)
     if field != right:
         raise BadInput(f'relax "{text}": {spaced(group.key)} has {right}, not {field}')

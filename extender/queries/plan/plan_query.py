@@ -190,7 +190,7 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     without: tuple[str, ...] = ()  # nodes that are away: names, or key=value of a label
     # further empty nodes: 4xNODE, like NODE
     with_: tuple[str, ...] = msgspec.field(default=(), name="with")
-    # requirements that are dropped or lowered: GROUP:topology, GROUP:exclusive, GROUP:minCount=N, GROUP:minGroupCount=N
+    # requirements that are dropped or lowered: GROUP:topology, GROUP:slices, GROUP:exclusive, GROUP:minCount=N, GROUP:minGroupCount=N
     relax: tuple[str, ...] = ()
     # node groups of a cluster autoscaler: whether a refused tree would fit if one of them grew
     node_groups: tuple[NodeGroupSpec, ...] = ()

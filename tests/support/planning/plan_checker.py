@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from extender.core.model.ids import GroupKey
 from extender.core.planner.plan_types import Plan, PlanGroup, PlanNode, PlanRequest
 from tests.support.planning.interpod_checker import broken_rules
 from tests.support.planning.static_filters_checker import passes
 
 
 def _leaves(g: PlanGroup) -> list[PlanGroup]:
-    return [g] if g.key.kind == "PodGroup" else [x for c in g.groups for x in _leaves(c)]
+    return [x for c in g.groups for x in _leaves(c)] if g.groups else [g]
 
 
 def _walk(g: PlanGroup) -> list[PlanGroup]:
@@ -22,7 +23,7 @@ def _walk(g: PlanGroup) -> list[PlanGroup]:
 
 def _holds(g: PlanGroup, new: Counter) -> bool:
     least = 1 if g.basic else g.minimum
-    if g.key.kind == "PodGroup":
+    if g.key.kind == "PodGroup" and not g.groups:
         return new[g.key] + len(g.bound) >= least
     held = {c.key: _holds(c, new) for c in g.groups}
     return sum(held.values()) >= least and all(
@@ -30,6 +31,11 @@ def _holds(g: PlanGroup, new: Counter) -> bool:
         and all(ok for key, ok in held.items() if key.name == name)
         for name in (() if g.basic else g.required or ())
     )
+
+
+def _object(key: GroupKey) -> GroupKey:
+    """Return the object that a leaf stands for: of the slice `train/slice-0` it is train."""
+    return GroupKey(namespace=key.namespace, name=key.name.split("/")[0], kind=key.kind)
 
 
 def clash(a, b) -> bool:
@@ -66,7 +72,7 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
         if (
             leaf is None
             or node is None
-            or (a.group, a.pod, a.shape) != (leaf.key, member.pod, member.shape)
+            or (a.group, a.pod, a.shape) != (_object(leaf.key), member.pod, member.shape)
         ):
             bad.append(f"{a.pod}: not a waiting member, or no such node")
             continue
@@ -89,19 +95,20 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
             free = nodes[name].free.get(resource, 0) if resource in nodes[name].allocatable else 0
             if amount > 0 and amount > free:
                 bad.append(f"{name}: {resource} {amount} of {free}")
-    new = Counter(a.group for a in plan.assignments)
-    must = Counter(a.group for a in plan.assignments if not a.extra)
+    leaf_of = {uid: leaf.key for uid, (leaf, _) in members.items()}
+    new = Counter(leaf_of[a.uid] for a in plan.assignments)
+    must = Counter(leaf_of[a.uid] for a in plan.assignments if not a.extra)
     if not _holds(request.root, new):
         bad.append("the root does not hold")
     if not _holds(request.root, must):
         bad.append("the root does not hold without extras")
-    for a in {a.group for a in plan.assignments if not a.extra}:
+    for a in {leaf_of[a.uid] for a in plan.assignments if not a.extra}:
         if _holds(request.root, must - Counter({a: 1})):
             bad.append(f"{a}: more pods are marked as minimum than needed")
     where = {p.group: p.domain for p in plan.placements}
     for g in _walk(request.root):
         below = [leaf.key for leaf in _leaves(g)]
-        fresh = [a.node for a in plan.assignments if a.group in below]
+        fresh = [a.node for a in plan.assignments if leaf_of[a.uid] in below]
         held = [b.node for leaf in _leaves(g) for b in leaf.bound]
         if fresh and not _holds(g, new):
             bad.append(f"{g.key}: pods placed, minimum not met")
@@ -117,14 +124,11 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
                 bad.append(f"{g.key}: placement has {where.get(g.key)}, pods are in {values}")
         elif g.key in where:
             bad.append(f"{g.key}: has a placement but no pods or no constraint")
-    bad += shared_domains(request, {leaf.key: [] for leaf in _leaves(request.root)} | _nodes(plan))
+    fresh_nodes: dict = {leaf.key: [] for leaf in _leaves(request.root)}
+    for a in plan.assignments:
+        fresh_nodes[leaf_of[a.uid]].append(a.node)
+    bad += shared_domains(request, fresh_nodes)
     return bad
-
-
-def _nodes(plan: Plan) -> dict:
-    return {
-        a.group: [b.node for b in plan.assignments if b.group == a.group] for a in plan.assignments
-    }
 
 
 def _exclusive_keys(g: PlanGroup) -> tuple[str, ...]:

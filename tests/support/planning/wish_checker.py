@@ -21,7 +21,8 @@ Seats = Counter  # (key of a leaf, index of a node) -> new pods
 def wish_faults(request: PlanRequest, plan: Plan) -> list[str]:
     """Return what is wrong about the wishes of a plan that places as many pods as possible."""
     index = {node.name: i for i, node in enumerate(request.nodes)}
-    seats: Seats = Counter((a.group, index[a.node]) for a in plan.assignments)
+    leaf_of = {m.uid: leaf.key for leaf in _leaves(request.root) for m in leaf.members}
+    seats: Seats = Counter((leaf_of[a.uid], index[a.node]) for a in plan.assignments)
     outcomes = {w.group: w for w in plan.wishes if w.kind == "preferred"}
     bad: list[str] = []
     for group in _walk(request.root):
@@ -42,8 +43,36 @@ def wish_faults(request: PlanRequest, plan: Plan) -> list[str]:
             bad.append(f"{group.key}: {outcome.pods} pods")
         if any(v.best > v.value for v in outcome.values):
             bad.append(f"{group.key}: better than the best")
+    bad += _balance_faults(request, plan, seats)
     bad += _near_faults(request, plan, seats)
     return bad or _not_best(request, plan, seats)
+
+
+def shares(request: PlanRequest, group: PlanGroup, seats: Seats, key: str) -> list[int]:
+    """Return how many pods of a group are in each domain of a key that has some, those on nodes outside of the cluster apart."""
+    pods = Counter(d for d in _pods(request, group, seats, key) if d is not None)
+    return sorted(pods.values())
+
+
+def _balance_faults(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
+    """Return what is wrong about the values of balance: one outcome for each balanced group in several domains."""
+    got = [
+        (w.group, v.key, v.value, v.best <= v.value)
+        for w in plan.wishes
+        if w.kind == "balanced"
+        for v in w.values
+    ]
+    real = []
+    on_nodes = {key for node in request.nodes for key in node.labels}
+    for group in _walk(request.root):
+        if not group.balanced or group.preferred[0] not in on_nodes:
+            continue
+        key = group.preferred[0]
+        amounts = shares(request, group, seats, key)
+        if len(amounts) > 1:
+            equal = len(_pods(request, group, seats, key)) // domains(request, group, seats, key)
+            real.append((group.key, key, equal - amounts[0], True))
+    return [] if Counter(got) == Counter(real) else [f"balanced {got}, not {real}"]
 
 
 def _near_faults(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
@@ -57,7 +86,9 @@ def _near_faults(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
     real = [
         (group.key, near.group, near.key, apart(request, group, partner, seats, near.key), True)
         for group, partner, near in nearness(request)
-        if _pods(request, group, seats, near.key) and _pods(request, partner, seats, near.key)
+        if _pods(request, group, seats, near.key)
+        and _pods(request, partner, seats, near.key)
+        and any(near.key in node.labels for node in request.nodes)
     ]
     return [] if Counter(got) == Counter(real) else [f"near {got}, not {real}"]
 
@@ -104,6 +135,29 @@ def _not_best(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
             rivals = [rival for rival in rivals if criterion(rival) == mine]
         if not proved:
             return []
+        if unit[0].balanced:
+            balance = {w.group: w.values[0] for w in plan.wishes if w.kind == "balanced"}
+
+            def smallest(option: Seats, unit=unit, key=keys[0]) -> int:
+                apart_ones = [g for g in unit if domains(request, g, option, key) > 1]
+                return sum(
+                    shares(request, g, option, key)[0]
+                    - sum(len(leaf.members) + len(leaf.bound) for leaf in _leaves(g))
+                    for g in apart_ones
+                    if shares(request, g, option, key)
+                )
+
+            mine, optimum = smallest(seats), max(smallest(rival) for rival in rivals)
+            proved = all(v.best == v.value for g in unit if (v := balance.get(g.key)) is not None)
+            if optimum > mine:
+                return (
+                    [f"balanced {[g.key.name for g in unit]}: {mine}, possible {optimum}"]
+                    if proved
+                    else []
+                )
+            if not proved:
+                return []
+            rivals = [rival for rival in rivals if smallest(rival) == mine]
     near_best = {
         (w.group, w.partner, v.key): v.best
         for w in plan.wishes
@@ -182,11 +236,11 @@ def units(request: PlanRequest) -> list[list[PlanGroup]]:
             if d != depth or group.preferred is UNSET:
                 continue
             alike = (
-                parent and parent.key, group.basic, group.minimum, group.topology, group.preferred,
+                parent and parent.key, group.basic, group.minimum, group.topology, group.preferred, group.balanced,
                 tuple(sorted(Counter(m.shape for m in group.members).items())),
                 parent and group.key.name in (parent.required or ()),
             )  # fmt: skip
-            alone = group.key.kind != "PodGroup" or bool(group.bound) or group.key in near
+            alone = bool(group.groups) or bool(group.bound) or group.key in near
             unit = next((u for key, u in units if key == alike), None)
             if unit is not None and not alone:
                 unit.append(group)

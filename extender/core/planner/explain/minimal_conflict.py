@@ -24,6 +24,12 @@ from extender.core.planner.model.feasibility import (
     required_names,
     threshold,
 )
+from extender.core.planner.model.leaf_slices import (
+    group_name,
+    is_slice,
+    is_sliced,
+    minimum_pods,
+)
 from extender.core.planner.model.node_filters import without_volumes
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanExclusive, PlanGroup, PlanRequest
@@ -81,10 +87,15 @@ def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
     """Yield minima, exclusive domains and topology constraints."""
     for group in groups:
         if is_leaf(group):
-            text = f"at least {counted(threshold(group), 'pod')} together{_incomplete(group)}"
+            of = f" of {group_name(group.key)}" if is_slice(group.key) else ""
+            text = f"at least {counted(threshold(group), 'pod')}{of} together{_incomplete(group)}"
             yield PlacementRequirement("minCount", group.key, text)
     for group in reversed(groups):
-        if not is_leaf(group):
+        if is_sliced(group):
+            pods = counted(minimum_pods(group), "pod")
+            text = f"at least {pods} together, in {counted(threshold(group), 'slice')}"
+            yield PlacementRequirement("minCount", group.key, text + _incomplete(group))
+        elif not is_leaf(group):
             text = f"at least {threshold(group)} of {counted(len(group.groups), 'child group')} together"
             if names := required_names(group):
                 text += f", {join_names(names)} among them"
@@ -103,7 +114,8 @@ def _of_groups(groups: list[PlanGroup]) -> Iterator[PlacementRequirement]:
 
 def topology_text(group: PlanGroup) -> str:
     """Return the topology constraint of a group, `all pods in one zone and rack`."""
-    return f"all pods in one {' and '.join(domain_keys(group))}"
+    of = f" of {group_name(group.key)}" if is_slice(group.key) else ""
+    return f"all pods{of} in one {' and '.join(domain_keys(group))}"
 
 
 def exclusive_text(exclusive: PlanExclusive) -> str:

@@ -7,11 +7,12 @@ from collections import Counter
 from extender.core.model.message_formatting import join_names
 from extender.core.planner.explain.rank_order import (
     is_ranked,
-    rank_outcome,
+    rank_outcomes,
     seats_by_rank,
     with_leaves_in_order,
 )
 from extender.core.planner.model.feasibility import domain_keys, waiting_reasons
+from extender.core.planner.model.leaf_slices import group_name, object_key
 from extender.core.planner.model.node_scores import uncounted_preferences
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import (
@@ -20,7 +21,6 @@ from extender.core.planner.plan_types import (
     Plan,
     PlanRequest,
     SearchEffort,
-    WishOutcome,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved
@@ -33,13 +33,12 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
     needed = _needed(problem, solution)
     assignments: list[Assignment] = []
     unplaced: list[str] = []
-    wishes: list[WishOutcome] = []
+    seats: dict[int, dict[int, int]] = {}  # leaf -> position -> node
     for group in problem.groups:
         if not group.source.members:
             continue
         nodes = _seats(request, problem, group, solution.get(group.index, {}))
-        if is_ranked(group.source) and (outcome := rank_outcome(request, problem, group, nodes)):
-            wishes.append(outcome)
+        seats[group.index] = nodes
         must = needed.get(group.index, 0)
         for position, member in enumerate(group.source.members):
             if position not in nodes:
@@ -50,7 +49,7 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
                 Assignment(
                     pod=member.pod,
                     uid=member.uid,
-                    group=group.source.key,
+                    group=object_key(group.source.key),
                     node=problem.node_table.nodes[nodes[position]].name,
                     shape=member.shape,
                     extra=must < 0,
@@ -66,7 +65,7 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
             *given(request, problem, limited=bool(unplaced)),
             *dict.fromkeys(uncounted_preferences(request)),
         ),
-        wishes=(*solved.wishes, *wishes),
+        wishes=(*solved.wishes, *rank_outcomes(request, problem, seats)),
     )
 
 
@@ -183,7 +182,7 @@ def _left_out(problem: PlacementProblem, solution: Solution, solved: Solved) -> 
     """Return per leaf the reason why members are not placed."""
     lines: list[str] = []
     for group in problem.groups:
-        name = f"{group.source.key.kind} {group.source.key.path}"
+        name = group_name(group.source.key)
         parent_alive = group.parent < 0 or problem.groups[group.parent].alive
         if not group.alive:
             if parent_alive:

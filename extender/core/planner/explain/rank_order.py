@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey
+from extender.core.planner.model.leaf_slices import object_key
 from extender.core.planner.model.node_table import Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import (
@@ -262,11 +263,21 @@ def _likeness(
     amounts = tuple(sorted((kind, sum(nodes.values())) for kind, nodes in placed.items()))
     domains = domains_of(table, leaf.source.preferred or (), _nodes_of(placed))
     spread = tuple(len(np.unique(row)) for row in domains[:-1])
+    if leaf.source.balanced:
+        spread += tuple(sorted(_shares(domains[0], placed)))
     return (leaf.parent, leaf.required, leaf.level.keys, plain, sizes, amounts, spread)
 
 
 def _nodes_of(placed: Mapping[int, Mapping[int, int]]) -> Ints:
     return np.array(sorted({node for kind in placed.values() for node in kind}), dtype=np.int64)
+
+
+def _shares(domains: Ints, placed: Mapping[int, Mapping[int, int]]) -> Iterable[int]:
+    """Return how many pods of a leaf are in each of the domains of its nodes."""
+    pods: dict[int, int] = {}
+    for node, domain in zip(_nodes_of(placed).tolist(), domains.tolist(), strict=True):
+        pods[domain] = pods.get(domain, 0) + sum(nodes.get(node, 0) for nodes in placed.values())
+    return pods.values()
 
 
 def _where(
@@ -285,11 +296,34 @@ def _natural(name: str) -> list[tuple[int, str]]:
 # --- the certificate
 
 
-def rank_outcome(
+def rank_outcomes(
+    request: PlanRequest, problem: PlacementProblem, seats: Mapping[int, Mapping[int, int]]
+) -> Iterator[WishOutcome]:
+    """Yield the outcomes of leaves in their order; slices of a leaf have one order.
+
+    Args:
+        request: The plan request.
+        problem: The same, compiled.
+        seats: Leaf -> position in it -> node, of all leaves with waiting members.
+    """
+    parts: dict[GroupKey, list[CompiledGroup]] = {}
+    for leaf in problem.groups:
+        if leaf.leaf:
+            parts.setdefault(object_key(leaf.source.key), []).append(leaf)
+    for key, leaves in parts.items():
+        waiting = [leaf.source for leaf in leaves if leaf.source.members]
+        if waiting and all(map(is_ranked, waiting)):
+            outcome = _rank_outcome(request, problem, key, leaves, seats)
+            if outcome is not None:
+                yield outcome
+
+
+def _rank_outcome(
     request: PlanRequest,
     problem: PlacementProblem,
-    leaf: CompiledGroup,
-    seats: Mapping[int, int],
+    key: GroupKey,
+    leaves: Sequence[CompiledGroup],
+    seats: Mapping[int, Mapping[int, int]],
 ) -> WishOutcome | None:
     """Return how many neighbours by rank are in different domains, and the fewest that are possible on these nodes.
 
@@ -299,28 +333,34 @@ def rank_outcome(
     Args:
         request: The plan request.
         problem: The same, compiled.
-        leaf: Its members have ranks.
-        seats: Position in the leaf -> node.
+        key: Of the leaf.
+        leaves: Its slices, or itself; the members have ranks.
+        seats: Leaf -> position in it -> node.
     """
     table = problem.node_table
-    bound = sorted(_bound_ranks(leaf.source, table))
-    keys = rank_keys(request, problem, leaf)[::-1]
-    placed = [(_rank(leaf.source.members[p]), 1, p, node) for p, node in seats.items()]
+    bound = sorted(row for leaf in leaves for row in _bound_ranks(leaf.source, table))
+    keys = rank_keys(request, problem, leaves[0])[::-1]
+    placed = [
+        (_rank(leaf.source.members[p]), 1, p, node)
+        for leaf in leaves
+        for p, node in seats.get(leaf.index, {}).items()
+    ]
     ranked = sorted([*((rank, 0, at, n) for at, (rank, n) in enumerate(bound)), *placed])
     if not placed or len(ranked) < 2 or not keys:  # noqa: PLR2004 -- no neighbours
         return None
     nodes = np.array([node for *_, node in ranked], dtype=np.int64)
     fixed = np.array([step == 0 for _, step, _, _ in ranked], dtype=np.bool_)
     values: list[WishValue] = []
-    for key, row in zip(keys, domains_of(table, keys, nodes), strict=False):
+    for level, row in zip(keys, domains_of(table, keys, nodes), strict=False):
         changes = int(np.count_nonzero(np.diff(row)))
-        if changes or key == keys[0]:
-            values.append(WishValue(key=key, value=changes, best=_fewest_changes(row, row[fixed])))
+        if changes or level == keys[0]:
+            best = _fewest_changes(row, row[fixed])
+            values.append(WishValue(key=level, value=changes, best=best))
     if len(values) > 1 and not values[0].value:
         del values[0]
-    if leaf.level.keys and not values[0].value:
+    if not values[0].value and any(leaf.level.keys for leaf in leaves):
         return None
-    return WishOutcome(kind="rank", group=leaf.source.key, values=tuple(values), pods=len(ranked))
+    return WishOutcome(kind="rank", group=key, values=tuple(values), pods=len(ranked))
 
 
 def _fewest_changes(domains: Ints, fixed: Ints) -> int:

@@ -26,6 +26,7 @@ from extender.core.planner.explain.tree_variants import (
 )
 from extender.core.planner.model.feasibility import domain_keys
 from extender.core.planner.model.interpod_constraints import rule_text
+from extender.core.planner.model.leaf_slices import group_name
 from extender.core.planner.model.node_filters import (
     CORDON,
     selected,
@@ -318,7 +319,7 @@ class GroupCauses:
                     below.setdefault((depth, domain_keys(group)), []).append(group)
             groups, depth = tuple(child for group in groups for child in group.groups), depth + 1
         for (_, keys), constrained in below.items():
-            name = f"{constrained[0].key.kind} {constrained[0].key.path}"
+            name = group_name(constrained[0].key)
             if len(constrained) > 1:
                 name = f"each of {len(constrained)} groups such as {name}"
             yield Cause(f"one {' and '.join(keys)} for {name}", _without_topology(constrained))
@@ -328,7 +329,7 @@ class GroupCauses:
             }
             kept = tuple(key for key in root.topology if key in others)
             if kept != root.topology:
-                text = f"one {' and '.join(domain_keys(holder))} for {holder.key.kind} {holder.key.path}"
+                text = f"one {' and '.join(domain_keys(holder))} for {group_name(holder.key)}"
                 yield Cause(text, _with_topology(domain_keys(holder), others), rank=OWN_TOPOLOGY)
 
     def _of_nodes(self, shapes: list[PodShape]) -> Iterator[Cause]:

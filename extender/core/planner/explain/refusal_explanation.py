@@ -19,6 +19,7 @@ from extender.core.planner.explain.relaxation_solver import RequirementSolver
 from extender.core.planner.explain.relaxations import relaxations, without_topology
 from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.explain.tree_variants import walk
+from extender.core.planner.model.leaf_slices import group_name, object_key
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.plan_types import (
@@ -36,9 +37,9 @@ def contradicted_topology(problem: PlacementProblem) -> Conflict:
     """Return the topology constraint of the first group whose bound members contradict it, with these members and their domains."""
     text, key = problem.violations[0], problem.violated[0]
     group = next(g.source for g in problem.groups if g.source.key == key)
-    bound = text.removeprefix(f"{key.kind} {key.path}: ").removesuffix(NOTHING_NEW)
+    bound = text.removeprefix(f"{group_name(key)}: ").removesuffix(NOTHING_NEW)
     return Conflict(
-        kind="topology", object=str(key), message=f"{topology_text(group)}, but {bound}"
+        kind="topology", object=str(object_key(key)), message=f"{topology_text(group)}, but {bound}"
     )
 
 
@@ -78,7 +79,8 @@ def explain(
     solver = RequirementSolver(request, node_table)
     rest = minimal_conflict(solver, requirements_of(request, node_table))
     conflict = tuple(
-        Conflict(kind=r.kind, object=str(r.object), message=r.message, part=r.part) for r in rest
+        Conflict(kind=r.kind, object=str(object_key(r.object)), message=r.message, part=r.part)
+        for r in rest
     )
     changes = relaxations(solver, solved, rest, rejected_nodes)
     return RefusalExplanation(diagnose(request, solved), conflict, changes)

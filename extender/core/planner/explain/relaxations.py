@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import join_names
 from extender.core.planner.explain.additional_nodes import more_nodes, with_added
 from extender.core.planner.explain.minimal_conflict import (
@@ -23,6 +24,7 @@ from extender.core.planner.explain.relaxation_solver import (
 )
 from extender.core.planner.explain.tree_variants import RequirementChange, changed_tree, walk
 from extender.core.planner.model.feasibility import domain_keys, threshold
+from extender.core.planner.model.leaf_slices import is_slice, object_key, slice_pods
 from extender.core.planner.model.node_filters import without_selectors, without_volumes
 from extender.core.planner.model.problem import Options
 from extender.core.planner.plan_types import (
@@ -131,16 +133,19 @@ def _lower_minimum(
         if form in tried:
             continue
         tried.add(form)
-        now = threshold(groups[r.object])
+        now, step = threshold(groups[r.object]), slice_pods(groups[r.object])
+        if is_slice(r.object) or not step:  # the sizes of slices are no minima
+            continue
         if now <= 1 or not solver.fits_with({r.object: RequirementChange(minimum=1)}):
             continue
         best, low, high = 1, 2, now - 1
         while low <= high:
             middle = (low + high) // 2
-            if solver.fits_with({r.object: RequirementChange(minimum=middle)}):
+            if solver.fits_with({r.object: RequirementChange(minimum=middle * step)}):
                 best, low = middle, middle + 1
             else:
                 high = middle - 1
+        best, now = best * step, now * step
         text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
         change = Relaxation(kind=r.kind, text=text, groups=(r.object,), minimum=best)
         lowered.append((now - best, change))
@@ -168,12 +173,9 @@ def _others(
             case "selector", _:
                 yield from _without_selectors(solver)
             case "topology", _:
-                form = solver.form({requirement.object: RequirementChange(topology=())})
-                change = (
-                    without_topology(solver, [groups[requirement.object]])
-                    if form not in tried
-                    else None
-                )
+                dropped = _with_other_slices(groups, [groups[requirement.object]])
+                form = solver.form({g.key: RequirementChange(topology=()) for g in dropped})
+                change = without_topology(solver, dropped) if form not in tried else None
                 tried.add(form)
                 yield from [change] if change is not None else []
             case "taint", _ if requirement == next(r for r in conflict if r.kind == "taint"):
@@ -183,16 +185,33 @@ def _others(
 
 
 def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Relaxation | None:
-    """Return that the topology constraints of some groups are dropped, if the tree fits then."""
+    """Return that the topology constraints of some groups are dropped, if the tree fits then; of slices those of all alike."""
+    groups = _with_other_slices({g.key: g for g in walk(solver.request.root)}, groups)
     changes = {group.key: RequirementChange(topology=()) for group in groups}
     if solver.fits_with(changes) is not True:
         return None
-    names = [f"{' and '.join(domain_keys(g))} at {g.key.kind} {g.key.path}" for g in groups]
+    names = dict.fromkeys(
+        f"{'the slices by ' if is_slice(g.key) else ''}{' and '.join(domain_keys(g))} at "
+        f"{g.key.kind} {object_key(g.key).path}"
+        for g in groups
+    )
     return Relaxation(
         kind="topology",
         text=f"drop {' and '.join(names)}",
         groups=tuple(group.key for group in groups),
     )
+
+
+def _with_other_slices(
+    every: Mapping[GroupKey, PlanGroup], groups: Iterable[PlanGroup]
+) -> list[PlanGroup]:
+    """Return some groups, with all slices of the same PodGroup by the same key."""
+    chosen = {(object_key(g.key), g.topology) if is_slice(g.key) else g.key: None for g in groups}
+    return [
+        g
+        for g in every.values()
+        if g.key in chosen or (is_slice(g.key) and (object_key(g.key), g.topology) in chosen)
+    ]
 
 
 def _sharing(solver: RequirementSolver, groups: list[PlanGroup]) -> Iterator[Relaxation]:

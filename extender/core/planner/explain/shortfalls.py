@@ -23,6 +23,7 @@ from extender.core.planner.explain.refusal_causes import (
     groups_below,
     volume_text,
 )
+from extender.core.planner.model.leaf_slices import group_name, is_slice, parts_word
 from extender.core.planner.model.node_filters import selected, tolerated, without_volumes
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
@@ -61,7 +62,7 @@ def diagnose(request: PlanRequest, solved: Solved) -> tuple[str, ...]:
 
 def name_of(group: CompiledGroup) -> str:
     """Return kind and path of a group."""
-    return f"{group.source.key.kind} {group.source.key.path}"
+    return group_name(group.source.key)
 
 
 def domain_phrase(group: CompiledGroup) -> str:
@@ -147,13 +148,15 @@ class _Reasons:
         for child in self._children(group):
             if not child.holds and not (best[child.index] >= 0).any():
                 yield from self.of(child)
+                if is_slice(child.source.key):
+                    break  # the others have the same reason
 
     def together(self, group: CompiledGroup) -> str:
         """Return how many child groups of a composite fit together, and what keeps the others out."""
         problem = self._solved.problem
         children = self._children(group)
         total = len(group.children)
-        need = f"{name_of(group)} needs {group.minimum} of its {counted(total, 'child group')}"
+        need = f"{name_of(group)} needs {group.minimum} of its {counted(total, parts_word(group.source.key))}"
         if names := [child.source.key.name for child in children if child.required]:
             need += f", {join_names(names)} among them"
         need += domain_phrase(group)

@@ -20,20 +20,24 @@ from extender.core.planner.model.feasibility import (
     required_names,
     threshold,
 )
+from extender.core.planner.model.leaf_slices import slice_pods
 from extender.core.planner.plan_types import PlanGroup
 
 
 class RequirementChange(msgspec.Struct, frozen=True):
     """Other requirements of one group; None leaves one as it is."""
 
-    minimum: int | None = None
+    minimum: int | None = None  # of a group with slices in pods
     topology: tuple[str, ...] | None = None
     shares: bool = False  # it may be in a domain that others have, still one
 
     def of(self, group: PlanGroup) -> PlanGroup:
         """Return the changed group."""
         if self.minimum is not None:
-            group = msgspec.structs.replace(group, basic=False, minimum=self.minimum)
+            parts = -(
+                -self.minimum // max(slice_pods(group), 1)
+            )  # pods, in slices if there are any
+            group = msgspec.structs.replace(group, basic=False, minimum=parts)
             if not self.minimum:  # nothing is required then
                 group = msgspec.structs.replace(group, required=UNSET)
         if self.topology is not None:

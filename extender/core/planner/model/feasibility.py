@@ -77,8 +77,8 @@ def domain_keys(group: PlanGroup) -> tuple[str, ...]:
 
 
 def is_leaf(group: PlanGroup) -> bool:
-    """Return whether a group is a PodGroup, not a composite."""
-    return group.key.kind == "PodGroup"
+    """Return whether a group is a PodGroup that is not cut into slices, not a composite."""
+    return group.key.kind == "PodGroup" and not group.groups
 
 
 def present(group: PlanGroup) -> int:

@@ -24,6 +24,7 @@ from extender.core.planner.model.feasibility import (
     threshold,
 )
 from extender.core.planner.model.interpod_constraints import InterpodConstraints, compile_rules
+from extender.core.planner.model.leaf_slices import group_name
 from extender.core.planner.model.node_filters import (
     free_ports,
     port_axes,
@@ -463,7 +464,7 @@ def _pin(problem: PlacementProblem) -> None:
 
 def _violation(group: CompiledGroup, bound: list[PlanBound], node_table: NodeTable) -> str:
     """Return the reason why the bound members of a group are in no common domain, or an empty string."""
-    name = f"{group.source.key.kind} {group.source.key.path}"
+    name = group_name(group.source.key)
     for key in domain_keys(group.source):
         first: PlanBound | None = None
         for b in bound:

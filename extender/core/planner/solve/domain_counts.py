@@ -1,6 +1,6 @@
-"""In how many domains of a topology key a group is, and how many pairs of pods of two groups are in different ones.
+"""In how many domains of a topology key a group is, its smallest share of these, and pairs of pods in different ones.
 
-Of both: the value of a placement, a lower bound, and the complete search for fewer.
+Of each: the value of a placement, a lower bound, and the complete search for fewer.
 
 A node without the label is a domain of its own, and a group with a pod there is never whole: it counts as in two domains at
 least. A group without pods counts as in one.
@@ -78,6 +78,11 @@ class GroupPods:
         for node, amount in self.placed(solution).items():
             pods[int(level.domain[node])] += amount
         return pods
+
+    def smallest_share(self, solution: Solution, level: CountedLevel) -> int:
+        """Return the pods in the domain with the fewest, of those that have some; all pods of a group that has no place."""
+        shares = self.per_domain(solution, level).values()
+        return min((pods for pods in shares if pods), default=self.bound + self.size)
 
     def domains(self, solution: Solution, level: CountedLevel) -> int:
         """Return in how many domains of a level the group is."""
@@ -192,7 +197,23 @@ class PairCount:
         return sizes[0] * sizes[1] - together
 
 
-TopologyCount: TypeAlias = "DomainCount | PairCount"
+@dataclass(slots=True, frozen=True)
+class ShareCount:
+    """The pods of some groups that are not in the smallest share of a domain of a level, summed; `most` is a limit that placements keep."""
+
+    groups: tuple[GroupPods, ...]
+    level: CountedLevel
+    most: int
+
+    def value(self, solution: Solution) -> int:
+        """Return the sum for a placement."""
+        return sum(
+            group.bound + group.size - group.smallest_share(solution, self.level)
+            for group in self.groups
+        )
+
+
+TopologyCount: TypeAlias = "DomainCount | PairCount | ShareCount"
 
 
 @dataclass(slots=True)
@@ -248,6 +269,8 @@ class DomainCountModel(PlacementModel):
         super().__init__(problem, bounds, cells)
         self.counts = counts
         self.sums: list[cp_model.LinearExprT] = []  # per count
+        # of equal shares those of the tightest domains: what each of these can hold, if it is used
+        self.rooms: list[tuple[int, cp_model.IntVar]] = []
 
     def _leaf_classes(self) -> Iterator[list[CompiledGroup]]:
         """Yield the classes of leaves; one whose own domains are counted is alone."""
@@ -265,6 +288,9 @@ class DomainCountModel(PlacementModel):
         for count in self.counts:
             if isinstance(count, PairCount):
                 total = self._pairs(count)
+            elif isinstance(count, ShareCount):
+                shares = [self._outside_smallest(group, count.level) for group in count.groups]
+                total = self.cp.LinearExpr.sum(shares)
             else:
                 numbers = [self._domains(group, count.level) for group in count.groups]
                 total = self.cp.LinearExpr.sum(numbers)
@@ -300,6 +326,25 @@ class DomainCountModel(PlacementModel):
                 self.model.add_multiplication_equality(pairs, [amount, other])
                 together.append(pairs)
         return every - self.cp.LinearExpr.sum(together)
+
+    def _outside_smallest(self, group: GroupPods, level: CountedLevel) -> cp_model.LinearExprT:
+        """Return the pods of a group that are not in its smallest share of a domain of a level."""
+        every = group.bound + group.size
+        smallest = self.model.new_int_var(0, every, "")
+        pods = self._by_domain(group, level)
+        bound = Counter(level.domain[group.bound_nodes].tolist())
+        per_node = pods_per_node(self.problem, group.kinds, self.problem.counts)
+        room = np.bincount(level.domain, weights=per_node).astype(np.int64)
+        for domain in sorted({*pods, *bound}):
+            placed = self.cp.LinearExpr.sum(pods.get(domain, []))
+            if bound[domain]:
+                self.model.add(smallest <= placed + bound[domain])
+                continue
+            used = self.model.new_bool_var("")
+            self.rooms.append((int(room[domain]), used))
+            self.model.add(placed <= group.size * used)
+            self.model.add(smallest <= placed + every * (1 - used))
+        return every - smallest
 
     def _by_domain(self, group: GroupPods, level: CountedLevel) -> dict[int, list[cp_model.IntVar]]:
         """Return the numbers of new pods of a group by domain of a level."""
@@ -337,7 +382,11 @@ class DomainCountModel(PlacementModel):
         """Solve, and return the placement."""
         pods = [v for leaves in self.leaves for v in leaves.pods.values()]
         self.model.add(self.cp.LinearExpr.sum(pods) >= at_least)
-        if minimise:
+        rooms = sum(room for room, _ in self.rooms)
+        if minimise and self.rooms:
+            tightest = self.cp.LinearExpr.sum([room * used for room, used in self.rooms])
+            self.model.minimize(self.sums[-1] * (rooms + 1) + tightest)
+        elif minimise:
             self.model.minimize(self.sums[-1])
         if hint is not None:
             self._hint(hint)
@@ -346,6 +395,7 @@ class DomainCountModel(PlacementModel):
         steps = steps_of(solver)
         # the bound of an integer is the next integer above what is proved for the relaxation
         bound = int(np.ceil(solver.best_objective_bound - 1e-6)) if minimise else 0
+        bound = -(-(bound - rooms) // (rooms + 1))
         if status == self.cp.INFEASIBLE:
             return CountResult("none", {}, steps)
         if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:

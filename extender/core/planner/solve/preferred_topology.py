@@ -2,7 +2,8 @@
 
 Criteria, the first that differs decides: groups from the root down, those of one depth in stored order, identical leaves of one
 parent together. Of each: as many as possible in a single domain of the narrowest key, then of the next; then the fewest domains
-of the narrowest key, then of the next. What a group reached is kept while later ones are placed.
+of the narrowest key, then of the next; then, of a balanced group, the largest smallest share of a domain of the narrowest key.
+What a group reached is kept while later ones are placed.
 
 Then nearness, in the same order of groups: the fewest pairs of pods, one of each group, in different domains of a key.
 
@@ -12,7 +13,7 @@ CP-SAT decide it as any other request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -28,6 +29,7 @@ from extender.core.planner.solve.domain_counts import (
     DomainCount,
     GroupPods,
     PairCount,
+    ShareCount,
     TopologyCount,
     solve_counts,
 )
@@ -53,6 +55,7 @@ class _Wish:
     levels: list[CountedLevel]  # narrowest first
     whole: int = -1  # position of the narrowest key of which it is in one domain; -1: none
     best: list[int] = field(default_factory=list)  # per level, a lower bound
+    share_best: int = 0  # a lower bound of the pods outside of its smallest share
 
 
 @dataclass(slots=True)
@@ -125,7 +128,12 @@ class _PreferredSearch:
 
     def outcomes(self) -> tuple[WishOutcome, ...]:
         """Return what the wishes reached, by group in stored order; those of groups without pods are left out."""
-        preferred = [(w.group, self._outcome(w)) for w in self.wishes if self._has_pods(w.pods)]
+        preferred = [
+            (w.group, outcome)
+            for w in self.wishes
+            if self._has_pods(w.pods)
+            for outcome in (self._outcome(w), *self._balanced_outcome(w))
+        ]
         near = [
             (w.group, self._near_outcome(w))
             for w in self.near
@@ -226,6 +234,8 @@ class _PreferredSearch:
                 wish.best[position] = BROKEN
         for position in range(len(unit[0].levels)):
             self._fewest(unit, position)
+        if unit[0].group.source.balanced:
+            self._balance(unit)
 
     def _most_whole(self, unit: list[_Wish], level: CountedLevel) -> tuple[int, bool]:
         """Find of how many groups, the first ones of a unit, each can be in one domain; and whether no more is proved."""
@@ -290,9 +300,29 @@ class _PreferredSearch:
         value: int,
     ) -> int:
         """Search for fewer domains with CP-SAT; return how many there are then."""
+        count = DomainCount(tuple(wish.pods for wish in wishes), wishes[0].levels[position], value)
+        value, bound = self._lower(count, problem, bounds, enough=value)
+        if bound >= value:  # proved for all together, so for each
+            for wish in wishes:
+                reached = wish.pods.domains(self.solution, count.level)
+                wish.best[position] = max(wish.best[position], reached)
+        elif len(wishes) == 1:
+            wishes[0].best[position] = max(wishes[0].best[position], bound)
+        return value
+
+    def _lower(
+        self, count: TopologyCount, problem: PlacementProblem, bounds: UpperBounds, *, enough: int
+    ) -> tuple[int, int]:
+        """Search for a smaller count with CP-SAT, within `most`; return what is reached, and a lower bound.
+
+        Args:
+            count: The count.
+            problem: With what earlier groups keep.
+            bounds: Its upper bounds.
+            enough: The largest value for which another placement is taken.
+        """
         if self.at_once:
             raise NotAtOnce
-        count = DomainCount(tuple(wish.pods for wish in wishes), wishes[0].levels[position], value)
         result = solve_counts(
             problem,
             bounds,
@@ -303,16 +333,33 @@ class _PreferredSearch:
             minimise=True,
         )
         self._spend(result.steps)
-        if result.outcome in {"best", "found"} and count.value(result.solution) <= value:
+        if result.outcome in {"best", "found"} and count.value(result.solution) <= enough:
             self._accept(result.solution)
-            value = count.value(result.solution)
-        if result.bound >= value:  # proved for all together, so for each
+        return count.value(self.solution), result.bound
+
+    def _balance(self, unit: list[_Wish]) -> None:
+        """Find a placement whose smallest shares are as large as can be, and keep what is reached."""
+        level = unit[0].levels[0]
+        wishes = [wish for wish in unit if wish.whole != 0]
+        if not wishes:
+            return
+        count = ShareCount(tuple(wish.pods for wish in wishes), level, 0)
+        value = count.value(self.solution)
+        if len(wishes) == 1 and not wishes[0].pods.missing:
+            # no smallest share is above an equal one; a group that is broken may have one node for all of its pods
+            every, fewest = wishes[0].pods.bound + wishes[0].pods.size, wishes[0].best[0]
+            if fewest > BROKEN or bool((level.domain < level.labelled).all()):
+                wishes[0].share_best = every - every // fewest
+        if value > sum(wish.share_best for wish in wishes) and self.left > 0:
+            problem = self._tightened(self.tight)
+            count = replace(count, most=value)
+            value, bound = self._lower(count, problem, bound_all(problem), enough=value - 1)
             for wish in wishes:
-                reached = wish.pods.domains(self.solution, count.level)
-                wish.best[position] = max(wish.best[position], reached)
-        elif len(wishes) == 1:
-            wishes[0].best[position] = max(wishes[0].best[position], result.bound)
-        return value
+                if bound >= value:  # proved for all together, so for each
+                    wish.share_best = replace(count, groups=(wish.pods,)).value(self.solution)
+                elif len(wishes) == 1:
+                    wish.share_best = max(wish.share_best, bound)
+        self.counts.append(replace(count, most=value))
 
     def _settle_near(self, wish: _NearWish) -> None:
         """Find a placement with the fewest pairs of pods in different domains, and keep what is reached."""
@@ -334,20 +381,8 @@ class _PreferredSearch:
         if value > wish.best and self.left > 0:
             count = replace(wish.count, most=value)
             problem = self._tightened(self.tight)
-            result = solve_counts(
-                problem,
-                bound_all(problem),
-                [*self.counts, count],
-                limit=self._complete_limit(),
-                at_least=self.at_least,
-                hint=self.solution,
-                minimise=True,
-            )
-            self._spend(result.steps)
-            if result.outcome in {"best", "found"} and count.value(result.solution) < value:
-                self._accept(result.solution)
-                value = count.value(result.solution)
-            wish.best = max(wish.best, min(result.bound, value))
+            value, bound = self._lower(count, problem, bound_all(problem), enough=value - 1)
+            wish.best = max(wish.best, min(bound, value))
         self.counts.append(replace(wish.count, most=value))
 
     def _others(self, wish: _Wish) -> int:
@@ -454,6 +489,24 @@ class _PreferredSearch:
             ),
             pods=pods,
             largest=largest if largest < pods and self._is_on_nodes(wish.levels[0].key) else 0,
+        )
+
+    def _balanced_outcome(self, wish: _Wish) -> Iterator[WishOutcome]:
+        """Yield how far the smallest share of a balanced group is below an equal one, if it is in several domains."""
+        level = wish.levels[0]
+        shares = {d: n for d, n in wish.pods.per_domain(self.solution, level).items() if n}
+        if not wish.group.source.balanced or len(shares) < 2 or not self._is_on_nodes(level.key):  # noqa: PLR2004 -- one share
+            return
+        pods = wish.pods.bound + sum(wish.pods.placed(self.solution).values())
+        equal = pods // wish.pods.domains(self.solution, level)
+        value = equal - min(shares.values())
+        largest = wish.pods.bound + wish.pods.size - wish.share_best  # that a smallest share can be
+        best = min(max(equal - largest, 0), value)
+        yield WishOutcome(
+            kind="balanced",
+            group=wish.group.source.key,
+            values=(WishValue(key=level.key, value=value, best=best),),
+            pods=pods,
         )
 
     def _near_outcome(self, wish: _NearWish) -> WishOutcome:

@@ -27,6 +27,7 @@ from extender.core.workloads.workload_kind_common import scheduling_block
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
     MIN_ANNOTATION,
+    SLICES_ANNOTATION,
     TOPOLOGY_ANNOTATION,
     TREE_LABEL,
     WORKLOAD_ANNOTATION,
@@ -110,7 +111,7 @@ def native_roots(
         InvalidPolicy: An annotation asks for what only the controller of the workload can do.
     """
     assert kind.native_parts is not None, f"{kind.kind} has no scheduling block"
-    for annotation in (MIN_ANNOTATION, WORKLOAD_ANNOTATION):
+    for annotation in (MIN_ANNOTATION, SLICES_ANNOTATION, WORKLOAD_ANNOTATION):
         if annotation in source.annotations:
             raise _not_ours(source, annotation, source.annotations[annotation])
     roots = kind.native_parts(workload, policy)
@@ -192,6 +193,7 @@ def native_notices(
     dropped = ["topology.leaf"] if policy.leaf_topology or policy.leaf_preferred else []
     of_root = policy.root_topology or policy.root_preferred
     dropped += ["topology.root"] if of_root and not composed else []
+    dropped += ["topology.slices"] if policy.slices else []
     dropped += ["exclusive.leaf"] if policy.leaf_exclusive else []
     dropped += ["exclusive.root"] if policy.root_exclusive and not composed else []
     if dropped:

@@ -447,13 +447,17 @@ def test_a_basic_template_that_is_disrupted_as_a_whole_is_a_warning(thing) -> No
         (a_group("g", gang=1, schedulingConstraints={"near": [{"group": "b", "key": "a"}] * 2}), r"near\[1\]: group b and key a are there twice; name each pair once"),
         (a_builtin_workload(a_template("a", schedulingConstraints={"near": [{"group": "b", "key": "rack"}]})),
          "schedulingConstraints.near: only templates of gang-extender.dev have it; found group b"),
+        (a_workload(podGroupTemplates=[a_template("a", schedulingConstraints={"slices": [{"size": 0, "key": "a"}]})]), "schedulingConstraints.slices: the size of a is 0"),
+        (a_builtin_workload(a_template("a", schedulingConstraints={"slices": [{"size": 2, "key": "rack"}]})),
+         "schedulingConstraints.slices: only templates of gang-extender.dev have it; found key rack"),
+        (a_workload(podGroupTemplates=[a_template("a", schedulingConstraints={"balanced": True})]), "schedulingConstraints.balanced: is true without preferred"),
         (a_group("g", gang=1, schedulingConstraints={"preferred": [*"aba"]}), 'preferred: "a" is there twice; name each key once, the narrowest first'),
         (a_workload(podGroupTemplates=[a_template("a", schedulingConstraints={"preferred": ["not a key"]})]),
          'schedulingConstraints.preferred: "not a key" is not a valid label key'),
         (a_builtin_workload(a_template("a", schedulingConstraints={"preferred": ["rack"]})),
          "schedulingConstraints.preferred: only templates of gang-extender.dev have it; found rack"),
     ],
-    ids=range(25),
+    ids=range(28),
 )  # fmt: skip
 def test_refused(thing, words) -> None:
     with pytest.raises(BadInput, match=words):

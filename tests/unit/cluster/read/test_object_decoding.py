@@ -24,7 +24,7 @@ from extender.cluster.read.object_decoding import (
 from extender.cluster.read.pod_conversion import ended, pod_of, requests_of
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import ExclusiveDomain, NearGroup
+from extender.core.model.pod_groups import ExclusiveDomain, NearGroup, SliceLevel
 from extender.core.model.pods import (
     AboutPods,
     HostPort,
@@ -450,6 +450,9 @@ def test_parents_by_annotation_yield_to_the_field(annotation) -> None:
         ({"schedulingConstraints": {"near": [{"key": "a"}]}}, r"spec.schedulingConstraints.near\[0\].group: is empty; name"),
         ({"schedulingConstraints": {"near": [{"group": "b"}]}}, r"spec.schedulingConstraints.near\[0\].key: is empty; name"),
         ({"schedulingConstraints": {"near": [{"group": "g", "key": "a"}]}}, r"near\[0\].group: g is itself; name"),
+        ({"schedulingConstraints": {"balanced": True}}, "spec.schedulingConstraints.balanced: is true without preferred, so"),
+        ({"schedulingConstraints": {"slices": [{"size": 4}]}}, "spec.schedulingConstraints.slices: an entry has no key; name"),
+        ({"schedulingConstraints": {"slices": [{"size": 3, "key": "a"}, {"size": 2, "key": "b"}]}}, "slices: 3 of a is no larger multiple of 2 of b"),
         ({"schedulingConstraints": {"preferred": ["a", ""]}}, "spec.schedulingConstraints.preferred: an entry is empty; name"),
     ],
 )  # fmt: skip
@@ -493,6 +496,24 @@ def test_groups_to_be_near_to_are_of_our_kinds_alone() -> None:
     builtin = "scheduling.k8s.io/v1beta1"
     with pytest.raises(BadInput, match=r"near: only groups of gang-extender\.dev have it; found b"):
         group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
+
+
+def test_slices_and_balance_are_of_our_kinds_alone() -> None:
+    """Slices of leaves, the largest first whatever the order is."""
+    slices = [{"size": 2, "key": "host"}, {"size": 4, "key": "rack"}]
+    group = group_from(a_group("g", gang=1, schedulingConstraints={"slices": slices}))
+    assert group.slices == (SliceLevel("rack", 4), SliceLevel("host", 2))
+    assert group.topology_keys == ("rack", "host")
+    builtin = "scheduling.k8s.io/v1beta1"
+    words = r"slices: only PodGroups of gang-extender\.dev have them; found 2"
+    with pytest.raises(BadInput, match=words):
+        group_from(a_group("g", gang=1, version=builtin, schedulingConstraints={"slices": slices}))
+    with pytest.raises(BadInput, match=words):
+        group_from(a_group("g", composite=True, schedulingConstraints={"slices": slices}))
+    wish = {"preferred": ["rack"], "balanced": True}
+    assert group_from(a_group("g", gang=1, schedulingConstraints=wish)).balanced
+    with pytest.raises(BadInput, match="preferred: only groups of"):
+        group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=wish))
 
 
 def test_conditions_come_along() -> None:

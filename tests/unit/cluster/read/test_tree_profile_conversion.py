@@ -11,7 +11,7 @@ from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import ExclusiveDomain
+from extender.core.model.pod_groups import ExclusiveDomain, SliceLevel
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 
 PROFILE = """
@@ -23,6 +23,7 @@ spec:
     - kind: JobSet
       gang: per-replicated-job
       topology: {root: net/block, leaf: net/rack, rootPreferred: [net/row], leafPreferred: [a, b],
+                 balanced: true, slices: [{size: 2, key: net/rack}, {size: 4, key: net/block}],
                  levels: [net/rack, net/block], readFrom: [Kueue]}
       exclusive: {leaf: {key: net/rack, scope: Namespace}}
       disruptionMode: single
@@ -47,6 +48,8 @@ def test_each_field_is_read() -> None:
                 leaf_topology="net/rack",
                 root_preferred=("net/row",),
                 leaf_preferred=("a", "b"),
+                balanced=True,
+                slices=(SliceLevel("net/block", 4), SliceLevel("net/rack", 2)),
                 leaf_exclusive=ExclusiveDomain("net/rack", "Namespace"),
                 levels=("net/rack", "net/block"),
                 read_topology=("Kueue",),
@@ -78,6 +81,8 @@ def test_a_profile_without_kinds_is_the_default(spec: Any) -> None:
         ([{"kind": "Job", "topology": {"leafPreferred": ["/"]}}], r"kinds\[0\]\.topology\.leafPreferred: '/' is not the key"),
         ([{"kind": "Job", "topology": {"leafPreferred": [*"abcde"]}}], r"leafPreferred: 5 keys, at most 4"),
         ([{"kind": "Job", "topology": {"rootPreferred": [*"aba"]}}], r"rootPreferred: a, b, a has a key twice"),
+        ([{"kind": "Job", "topology": {"slices": [{"size": 0, "key": "a"}]}}], r"topology\.slices: the size of a is 0"),
+        ([{"kind": "Job", "topology": {"slices": [{"size": 1, "key": "/"}]}}], r"topology\.slices: '/' is not the key"),
         ([{"kind": "PodGang", "topology": {"readFrom": ["Kueue"]}}], r"topology\.readFrom: 'Kueue' is not for PodGang"),
         ([{"kind": "Job", "topology": {"readFrom": ["Volcano"]}}], r"topology\.readFrom.*\"Volcano\""),
         ([{"gang": "all"}], r"training.*spec\.kinds\[0\].*kind"),

@@ -339,6 +339,24 @@ def test_a_request_has_the_groups_that_others_shall_be_near_to():
     assert b.near is msgspec.UNSET
 
 
+def test_a_request_has_the_slices_of_a_leaf_below_it():
+    """By the index of their Jobs' pods, those on nodes and with reservations included."""
+    wish = {"slices": [{"size": 2, "key": "net/rack"}], "preferred": ["net/rack"], "balanced": True}
+    group = a_group("g", gang=4, schedulingConstraints=wish)
+    index = "batch.kubernetes.io/job-completion-index"
+    pods = [a_pod(f"p{n}", "g", metadata={"labels": {index: str(n)}}) for n in range(5)]
+    cluster = FakeCluster(a_node("n", {"net/rack": "r"}), group, *pods)
+    cluster.change_pod("p3", node=NodeName("n"))
+    root = _request(cluster.view(), EMPTY, "g").root
+    assert (root.key.kind, root.balanced, root.minimum) == ("PodGroup", True, 2)
+    assert root.required == ("g/slice-0", "g/slice-1")
+    assert [(len(g.members), len(g.bound), g.minimum, g.topology) for g in root.groups] == [
+        (2, 0, 2, ("net/rack",)),
+        (1, 1, 2, ("net/rack",)),
+        (1, 0, 1, ("net/rack",)),
+    ]
+
+
 def test_a_request_has_the_wishes_of_its_groups_and_the_levels_of_the_nodes():
     """Those whose names show it, those of the settings, and those that a group of the tree has."""
     keys = ("net/rack", "net/block", "example.com/aisle", "example.com/hall-of-fame")

@@ -99,6 +99,21 @@ PREFERS = "prefers one net/rack: in 2 racks, one is impossible: the largest hold
             wish("near", (BLOCK, 0, 0), partner=DECODE),
             ("leaf: near decode by net/block: no pairs of pods are in different blocks (best)",),
         ),
+        (
+            wish("balanced", (RACK, 0, 0), pods=23),
+            ("leaf: balanced by net/rack: the smallest of 2 shares has 11 of 23 pods (best)",),
+        ),
+        (
+            wish("balanced", (RACK, 5, 5)),
+            ("leaf: balanced by net/rack: the smallest of 2 shares has 11 of 32 pods, more is impossible (proved)",),
+        ),
+        (
+            wish("balanced", (RACK, 5, 1)),
+            (
+                "leaf: balanced by net/rack: the smallest of 2 shares has 11 of 32 pods; 15 may be possible "
+                "(not proved within the search budget)",
+            ),
+        ),
     ],
 )  # fmt: skip
 def test_each_sentence(outcome, texts):

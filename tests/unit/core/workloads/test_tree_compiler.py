@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX, ExclusiveDomain
+from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX, ExclusiveDomain, SliceLevel
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree, workload_parts
 from extender.core.workloads.tree_parts import Composite, ExistingGroup, Leaf, leaves_of
@@ -363,6 +363,52 @@ def test_root_and_leaves_have_the_preferred_keys_of_their_level(text, expected):
     assert {g.preferred for n, g in groups.items() if n not in expected} == {()}
 
 
+RACK_OF_2 = SliceLevel("net/rack", 2)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({"slices": "2@net/rack"}, (False, (RACK_OF_2,))),
+        ({"slices": "2@net/rack > 4@net/block"}, (False, (SliceLevel("net/block", 4), RACK_OF_2))),
+        ({"topology": "leaf=~net/rack~net/block:Balanced"}, (True, ())),
+        ({"topology": "root=~net/rack:Balanced,leaf=~net/block"}, (False, ())),
+    ],
+)
+def test_leaves_with_more_than_one_pod_have_slices_and_balance(annotations, expected):
+    workload_object = jobset(
+        replicated("a", parallelism=4),
+        replicated("b"),
+        annotations={f"gang-extender.dev/{key}": text for key, text in annotations.items()},
+    )
+    groups = {name_of(group): group for group in compiled(workload_object).groups}
+    assert (groups["train-a-0"].balanced, groups["train-a-0"].slices) == expected
+    assert not any(group.slices for name, group in groups.items() if name != "train-a-0")
+    assert groups["train"].balanced == ("root=" in annotations.get("topology", ""))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({"slices": "net/rack"}, "'net/rack' is not SIZE@KEY; examples are 4@net/rack"),
+        ({"slices": "x@net/rack"}, "'x@net/rack' is not SIZE@KEY"),
+        ({"slices": "4@a rack"}, "'a rack' is not the key of a node label"),
+        ({"slices": "0@net/rack"}, "the size of net/rack is 0; write a number of at least 1"),
+        ({"slices": "4@net/rack>4@net/block"}, "4 of net/rack is no larger multiple of 4 of net/block"),
+        ({"slices": "4@net/rack>2@net/rack"}, "net/rack, net/rack: a key is there twice"),
+        ({"slices": "8@a>4@b>2@c>1@d"}, "4 levels, at most 3 are possible"),
+        ({"topology": "leaf=~net/rack:Even"}, "'Even' behind the colon is not Balanced; an example"),
+        ({"topology": "leaf=net/rack:Balanced"}, "has no preferred keys, whose domains could be balanced; an example"),
+        ({"workload": "w", "slices": "2@net/rack"}, "cannot be combined with gang-extender.dev/workload"),
+    ],
+)  # fmt: skip
+def test_slices_and_balance_that_cannot_be_are_refused(annotations, words):
+    given = {f"gang-extender.dev/{key}": text for key, text in annotations.items()}
+    result = compiled(job(8, annotations=given))
+    assert (result.outcome, result.refusal.reason) == ("refused", "InvalidAnnotation")
+    assert words in result.refusal.message
+
+
 def test_leaves_with_more_than_one_pod_have_a_domain_alone():
     """The launcher of one pod does not take a rack."""
     workload_object = jobset(
@@ -396,10 +442,19 @@ KUEUE = KindPolicy(read_topology=("Kueue",), levels=("net/rack", "net/block", "n
 
 
 def podset(**keys):
-    """Return a pod template with annotations of Kueue: `required`, `preferred`, `slice_required`."""
+    """Return a pod template with annotations of Kueue: `required`, `preferred`."""
     names = {key.replace("_", "-"): value for key, value in keys.items()}
     annotations = {f"kueue.x-k8s.io/podset-{key}-topology": value for key, value in names.items()}
     return {"metadata": {"annotations": annotations}, "spec": {"containers": []}}
+
+
+def sliced(**annotations):
+    """Return a pod template with annotations of Kueue about slices: `size`, `required_topology`, `required_topology_constraints`."""
+    names = {
+        f"kueue.x-k8s.io/podset-slice-{key.replace('_', '-')}": value
+        for key, value in annotations.items()
+    }
+    return {"metadata": {"annotations": names}, "spec": {"containers": []}}
 
 
 def placed_as_kueue(found, *uses):
@@ -447,11 +502,51 @@ def test_a_pod_set_of_several_groups_is_the_composite_above_them():
     assert [group.preferred for group in trees] == [("net/rack", "net/block", "net/zone")] * 2
 
 
+def test_the_slices_of_a_pod_set_are_those_of_its_leaves():
+    """Of one level or several; a Job of a JobSet is one where no size is given."""
+    rack = sliced(required_topology="net/rack", size="2")
+    levels = '[{"topology": "net/block", "size": "4"}, {"topology": "net/rack", "size": "2"}]'
+    several = sliced(required_topology_constraints=levels)
+    default = {"template": sliced(required_topology="net/rack")}
+    two_jobs = jobset(replicated("a", replicas=2, parallelism=4, spec=default))
+    assert [g.slices for g in placed_as_kueue(job(5, template=rack)).groups] == [(RACK_OF_2,)]
+    assert [g.slices for g in placed_as_kueue(job(8, template=several)).groups] == [
+        (SliceLevel("net/block", 4), RACK_OF_2)
+    ]
+    assert [g.slices for g in placed_as_kueue(two_jobs).groups] == [
+        (),
+        (SliceLevel("net/rack", 4),),
+        (SliceLevel("net/rack", 4),),
+    ]
+    ours = {"gang-extender.dev/slices": "4@net/block"}
+    (group,) = placed_as_kueue(job(8, template=rack, annotations=ours)).groups
+    assert group.slices == (SliceLevel("net/block", 4),)
+
+
+def test_a_balanced_pod_set_has_shares_of_the_level_below_the_one_that_it_prefers():
+    """As Kueue balances; other projects' keys included."""
+    profile = TreeProfile(name="p", kinds={"Job": msgspec.structs.replace(KUEUE, balanced=True)})
+    wish = job(4, template=podset(preferred="net/block"))
+    (group,) = compiled(wish, profile=profile).groups
+    assert (group.preferred, group.balanced) == (("net/rack", "net/block", "net/zone"), True)
+    (group,) = compiled(job(4), profile=profile).groups
+    assert not group.balanced
+
+
 @pytest.mark.parametrize(
     ("found", "words"),
     [
         (job(2, template=podset(required="a rack")), "podset-required-topology]: 'a rack' is not the key of a node label"),
-        (job(2, template=podset(slice_required="net/rack")), "podset-slice-required-topology]: 'net/rack': slices are not possible"),
+        (job(4, template=sliced(required_topology="net/rack")), "'' of kueue.x-k8s.io/podset-slice-size is not a number of at least 1"),
+        (job(4, template=sliced(required_topology="net/rack", size="two")), "'two' of kueue.x-k8s.io/podset-slice-size is not a number"),
+        (job(4, template=sliced(required_topology="a rack", size="2")), "'a rack' is not the key of a node label"),
+        (job(4, template=sliced(size="2")), "'2' of kueue.x-k8s.io/podset-slice-size is there without kueue.x-k8s.io/podset-slice-required-topology"),
+        (job(4, template=sliced(size="2", required_topology_constraints="[]")), "is there beside the annotations for one level"),
+        (job(4, template=sliced(required_topology_constraints="[4]")), "cannot be read; an example is [{"),
+        (job(4, template=sliced(required_topology_constraints='[{"topology": "a", "size": "4"}, {"topology": "b", "size": "3"}]')),
+         "4 of a is no larger multiple of 3 of b; write a multiple, such as 6"),
+        (jobset(replicated("a", replicas=2, parallelism=2, spec={"template": sliced(required_topology="net/rack", size="4")})),
+         "a slice of 4 pods would have pods of several groups of 2; write a size of which 2 is a multiple"),
     ],
 )  # fmt: skip
 def test_a_pod_set_that_cannot_have_its_topology_is_refused(found, words):

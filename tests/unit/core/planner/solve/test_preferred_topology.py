@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pod_groups import SliceLevel
 from extender.core.model.pods import PodShape
+from extender.core.planner.model.leaf_slices import with_slices
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     Plan,
@@ -59,6 +61,11 @@ def request(root: PlanGroup, *nodes: PlanNode, **fields) -> PlanRequest:
     return PlanRequest(root=root, nodes=tuple(sorted(nodes, key=lambda n: n.name)), **fields)
 
 
+def label_of(nodes):
+    labels = {node.name: node.labels for node in nodes}
+    return lambda name, key: labels.get(name, {}).get(key)
+
+
 def placed(asked: PlanRequest) -> Plan:
     answer = plan(asked)
     assert isinstance(answer, Plan)
@@ -93,6 +100,7 @@ def wishing(draw) -> PlanRequest:
     required = st.sampled_from([(), (), (), ("zone",), ("rack",)])
     left = [draw(st.integers(1, 6))]
     same = draw(st.booleans())
+    balances = draw(st.booleans())
     form = (draw(st.integers(1, 3)), draw(wishes), draw(st.integers(0, 1)))
 
     def leaf(number: int) -> PlanGroup:
@@ -108,6 +116,7 @@ def wishing(draw) -> PlanRequest:
             minimum=max(1, min(draw(st.integers(1, 3)), size + bound)),
             topology=draw(required) if not same else (),
             preferred=wish,
+            balanced=True if wish is not UNSET and balances else UNSET,
             bound=tuple(
                 PlanBound(pod=f"ns/b{number}-{i}", uid=PodUid(f"b{number}-{i}"), node=draw(st.sampled_from(names)))
                 for i in range(bound)
@@ -115,6 +124,9 @@ def wishing(draw) -> PlanRequest:
         )  # fmt: skip
 
     leaves = [leaf(i) for i in range(draw(st.integers(1, 3)))]
+    if draw(st.booleans()):
+        levels = draw(st.sampled_from([(2, "host"), (2, "rack"), (3, "rack")]))
+        leaves[0] = with_slices(leaves[0], [SliceLevel(levels[1], levels[0])], label_of(nodes))
     root = leaves[0]
     if len(leaves) > 1 or draw(st.booleans()):
         if len(leaves) == 3 and draw(st.booleans()):
@@ -131,13 +143,10 @@ def wishing_near(draw) -> PlanRequest:
     """Draw a tree of two to four leaves, some of which shall be near others."""
     asked = draw(wishing())
     root = asked.root
-    if not root.groups:
+    if root.key.kind == "PodGroup":
         partner = group("other", draw(st.integers(1, 3)), minimum=1)
         root = group("root", 0, root, partner, minimum=draw(st.integers(1, 2)))
-    leaves = [
-        g for g in [*root.groups, *(c for g in root.groups for c in g.groups)] if not g.groups
-    ]
-    if len(leaves) < 2:
+    if len(root.groups) < 2:
         root = msgspec.structs.replace(root, groups=(*root.groups, group("other", 2, minimum=1)))
     first, last = root.groups[0], root.groups[-1]
     keys = draw(
