@@ -329,6 +329,7 @@ class Service:
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.monitors.capacity_sampler import CapacitySampler
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
+        from extender.control.monitors.state_metrics import DatabaseSize, StateMetrics
         from extender.control.trees.tree_controller import TreeController
         from extender.control.trees.unadopted_groups import AdoptionHold
         from extender.control.verbs.extender_service import ExtenderService
@@ -394,6 +395,11 @@ class Service:
             settings.anchor_key_file,
             children.queries if children else None,
         )
+        self.state_metrics = StateMetrics(
+            cluster_adapter, writer, self.parts.exchange.published, self.capacity_sampler, clock
+        )
+        embedded = "" if settings.database_url else settings.data_dir
+        self.database_size = DatabaseSize(opened.audit.database_bytes, embedded)
         self.worker = PlanQueryWorker()
         self.collections = FullCollections(clock, Yielder.since_last_call_s)
         self.apps = self._applications(opened, clock)
@@ -449,7 +455,7 @@ class Service:
         from extender.queries.state.object_labels import ObjectLabels
 
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
-        probes = Probes(self.extender_service, self.leader)
+        probes = Probes(self.extender_service, self.leader, self.state_metrics.set_gauges)
         path = self.settings.node_groups
         groups = node_groups(read_node_groups(path), f"node groups {path}") if path else ()
         plans = PlanService(
@@ -549,6 +555,7 @@ class Service:
             "query process": self.query_process.run,
             "trees": self.trees.run,
             "garbage collection": self.collections.run,
+            "database size": self.database_size.run,
         }
         if self.features is not None:
             loops["features"] = self.features.run
