@@ -142,7 +142,6 @@ class Metrics:
         self.registry = CollectorRegistry()
         prefix = "gang_extender"
         self._add_others(prefix)
-        self._add_waits(prefix)
         self.extender_requests = Counter(
             f"{prefix}_extender_requests",
             "Requests of kube-scheduler to this replica, by verb and outcome.",
@@ -472,6 +471,7 @@ class Metrics:
                 self.notifications.labels(kind, result)
 
     def _add_others(self, prefix: str) -> None:
+        self._add_waits(prefix)
         self.control_loop_failures_in_a_row = Gauge(
             f"{prefix}_control_loop_failures_in_a_row",
             "How often the pass of the control loop, or a step of it for all gangs, has failed since its last success; the largest number.",

@@ -21,11 +21,12 @@ SECRETS = (
     re.compile(r"(?P<kept>[?&]\w*(password|token|secret)=)[^&]*", re.IGNORECASE),
 )
 MASK = "***"
+SECRET_PATHS = ("notify_url",)  # of these settings the path of the URL may be secret, too
 INDENT = "    "
 
 
 class SettingLine(msgspec.Struct):
-    """One setting as it is shown; passwords in URLs are masked."""
+    """One setting as it is shown; passwords in URLs, and paths that may be secret, are masked."""
 
     name: str
     flag: str
@@ -57,7 +58,7 @@ def setting_lines(environ: dict[str, str], flags: dict[str, object]) -> list[Set
                 name=setting.name,
                 flag=setting.flag,
                 variable=setting.variable,
-                value=masked(getattr(loaded, setting.name)),
+                value=_without_secrets(setting.name, getattr(loaded, setting.name)),
                 default=masked(computed.get(setting.name, setting.default)),
                 source=origin.source,
                 set_by=origin.name,
@@ -65,6 +66,13 @@ def setting_lines(environ: dict[str, str], flags: dict[str, object]) -> list[Set
             )
         )
     return lines
+
+
+def _without_secrets(name: str, value: object) -> object:
+    if name in SECRET_PATHS and value:
+        place = settings_module.place_of_url(str(value))
+        return place if str(value).rstrip("/") == place else f"{place}/{MASK}"
+    return masked(value)
 
 
 def masked(value: object) -> object:

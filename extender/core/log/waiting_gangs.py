@@ -23,7 +23,9 @@ class WaitingGang(NamedTuple):
 
     root: GangState
     state: EffectivePhase
-    since_us: int  # since its last loss, if its minimum was bound before; else since it was observed
+    since_us: (
+        int  # since its last loss, if its minimum was bound before; else since it was observed
+    )
 
 
 class StageReached(NamedTuple):
