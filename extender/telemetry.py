@@ -43,6 +43,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 SEARCHING_MAX = 100  # namespaces with a series of their own
+STAGES = ("complete", "admitted", "scheduled")  # of a gang, see `core/log/waiting_gangs`
+NO_CLASS = "none"  # label of gangs without a priority class
 PRIORITY_CLASSES_MAX: Final = 20  # priority classes with series of their own
 # types of notifications (see `control/monitors/notifier`), and what became of them
 NOTIFIED = ("preempted", "spared", "never-fits", "waiting")
@@ -410,6 +412,11 @@ class Metrics:
             self.object_faults.labels(part)
         for files in ("server", "client"):
             self.tls_reloads.labels(files, "failed")
+        for kind in NOTIFIED:
+            for result in DELIVERIES:
+                self.notifications.labels(kind, result)
+        for stage in STAGES:
+            self.gang_wait_seconds.labels(stage, NO_CLASS)
 
     def _add_waits(self, prefix: str) -> None:
         self.gang_wait_seconds = Histogram(
@@ -466,9 +473,6 @@ class Metrics:
             "Age of the oldest event of which the receiver of notifications has not been notified; 0: there is none.",
             registry=self.registry,
         )
-        for kind in NOTIFIED:
-            for result in DELIVERIES:
-                self.notifications.labels(kind, result)
 
     def _add_others(self, prefix: str) -> None:
         self._add_waits(prefix)
@@ -524,7 +528,7 @@ class Metrics:
 
     def gang_waited(self, stage: str, priority_class: str, seconds: float) -> None:
         """Count how long a gang took from its creation to a stage; `priority_class` may be empty."""
-        name = priority_class or "none"
+        name = priority_class or NO_CLASS
         if len(self._priority_classes) < PRIORITY_CLASSES_MAX:
             self._priority_classes.add(name)
         label = name if name in self._priority_classes else "other"
