@@ -51,7 +51,7 @@ from extender.store.interval_projection import SETTINGS as PROJECTING
 from extender.store.interval_projection import TIMEOUT_S, PostgresIntervalProjection
 from extender.store.log.lease_renewal import PostgresLeaseRenewal
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.log.reference_index import PostgresReferenceIndex
+from extender.store.log.reference_index import PostgresNotificationCursor, PostgresReferenceIndex
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
@@ -84,6 +84,7 @@ class Store(msgspec.Struct):
     inputs: PostgresDecisionInputs
     audit: PostgresEventQueries
     reference_index: PostgresReferenceIndex
+    notified: PostgresNotificationCursor
     projection: PostgresIntervalProjection
     as_of: HistoricalState
     history_log: PostgresEventLog  # for queries of the past; the leader appends with `log`
@@ -170,6 +171,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             inputs=PostgresDecisionInputs(inputs),
             audit=audit,
             reference_index=PostgresReferenceIndex(projecting),
+            notified=PostgresNotificationCursor(projecting),
             projection=PostgresIntervalProjection(projecting),
             as_of=HistoricalState(history_log, PostgresSnapshots(reading, keys), audit),
             history_log=history_log,
@@ -330,6 +332,8 @@ class Service:
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.monitors.capacity_sampler import CapacitySampler
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
+        from extender.control.monitors.notifier import HttpReceiver, Notifier
+        from extender.control.monitors.state_metrics import DatabaseSize, StateMetrics
         from extender.control.trees.tree_controller import TreeController
         from extender.control.trees.unadopted_groups import AdoptionHold
         from extender.control.verbs.extender_service import ExtenderService
@@ -396,6 +400,23 @@ class Service:
             children.queries if children else None,
             log_format=self.settings.log_format,
         )
+        self.state_metrics = StateMetrics(
+            cluster_adapter, writer, self.parts.exchange.published, self.capacity_sampler, clock
+        )
+        embedded = "" if settings.database_url else settings.data_dir
+        self.database_size = DatabaseSize(opened.audit.database_bytes, embedded)
+        self.notifier = (
+            Notifier(
+                opened.audit,
+                opened.notified,
+                HttpReceiver(settings, clock),
+                writer,
+                clock,
+                settings,
+            )
+            if settings.notify_url
+            else None
+        )
         self.worker = PlanQueryWorker()
         self.collections = FullCollections(clock, Yielder.since_last_call_s)
         self.apps = self._applications(opened, clock)
@@ -452,7 +473,7 @@ class Service:
         from extender.queries.state.object_labels import ObjectLabels
 
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
-        probes = Probes(self.extender_service, self.leader)
+        probes = Probes(self.extender_service, self.leader, self.state_metrics.set_gauges)
         path = self.settings.node_groups
         groups = node_groups(read_node_groups(path), f"node groups {path}") if path else ()
         plans = PlanService(
@@ -568,11 +589,14 @@ class Service:
             "query process": self.query_process.run,
             "trees": self.trees.run,
             "garbage collection": self.collections.run,
+            "database size": self.database_size.run,
         }
         if self.features is not None:
             loops["features"] = self.features.run
         if self.tls is not None:
             loops["certificate files"] = self.tls.run
+        if self.notifier is not None:
+            loops["notifications"] = self.notifier.run
         return loops
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:

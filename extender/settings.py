@@ -45,6 +45,7 @@ SECRETS = (
     re.compile(r"(?P<kept>[?&]\w*(password|token|secret)=)[^&]*", re.IGNORECASE),
 )
 MASK = "***"
+SECRET_PATHS = ("notify_url",)  # of these settings the path of the URL may be secret, too
 
 
 class Settings(ListenerSettings, frozen=True, kw_only=True):
@@ -103,6 +104,12 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     scheduler_metrics_url: Annotated[str, Meta(description="URL of the metrics of kube-scheduler, such as https://127.0.0.1:10259/metrics; unset: they are not read.")] = ""
     scheduler_metrics_ca_file: Annotated[str, Meta(description="CA file for the metrics of kube-scheduler; may be unset if their URL is of this machine.")] = ""
     scheduler_metrics_token_file: Annotated[str, Meta(description="Token file for the metrics of kube-scheduler; unset: the token of the ServiceAccount of this pod.")] = ""
+    notify_url: Annotated[str, Meta(description="URL that gets a signed CloudEvent when a workload is preempted, never fits or waits for long (docs/how-to/notifications.md); unset: nothing is sent.")] = ""
+    notify_secret_file: Annotated[str, Meta(description="File with the keys that sign notifications, one a line in base64; needed with a URL for notifications.")] = ""
+    notify_ca_file: Annotated[str, Meta(description="CA file for the URL of notifications; unset: the CAs of the system.")] = ""
+    notify_namespaces: Annotated[tuple[str, ...], Meta(description="Namespaces whose workloads are notified of; names of other namespaces are then left out. Unset: all.")] = ()
+    notify_waiting_after_s: Annotated[int, Meta(description="How long a gang waits before that is notified; 0: it is not.")] = 3600
+    notify_source: Annotated[str, Meta(description="Attribute source of the CloudEvents, such as the name of the cluster.")] = "gang-extender"
     log_level: Annotated[str, Meta(description="DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_format: Annotated[Literal["", "json", "text"], Meta(description="Form of log lines. Unset: text on a terminal, else json.")] = ""
     # fmt: on
@@ -265,6 +272,14 @@ def unknown_variable_text(variable: str, similar: str) -> str:
     return f"environment variable {variable} is not a setting; {hint}"
 
 
+def without_secrets(name: str, value: object) -> object:
+    """Return the value of a setting as it may be shown: without passwords, and of `SECRET_PATHS` without the path."""
+    if name in SECRET_PATHS and value:
+        place = place_of_url(str(value))
+        return place if str(value).rstrip("/") == place else f"{place}/{MASK}"
+    return masked(value)
+
+
 def masked(value: object) -> object:
     """Return a value with the passwords of URLs replaced.
 
@@ -294,6 +309,17 @@ def checked_url(text: str, field: str, example: str) -> str:
         msg = f"{field}: {text!r} is not a URL, for example {example}"
         raise BadInput(msg)
     return text
+
+
+def place_of_url(url: str) -> str:
+    """Return scheme, host and port of a URL, for messages: its path and its parameters may be secret.
+
+    >>> place_of_url("https://me:secret@hooks.example:8443/services/T0/secret?token=x")
+    'https://hooks.example:8443'
+    """
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
 
 
 def _parsed(setting: Setting, text: str, field: str) -> object:
@@ -352,6 +378,7 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         "nomination_delay_ms",
         "replacement_ttl_s",
         "hold_capacity_after_s",
+        "notify_waiting_after_s",
         "max_filter_body_bytes",
         "max_preempt_body_bytes",
         "max_new_gangs_per_minute",
@@ -385,8 +412,30 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         raise BadInput(msg)
     checked_url(settings.server, names["server"], Settings().server)
     _check_metrics_url(settings, names)
+    _check_notifications(settings, names)
     if settings.log_level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         msg = f"{names['log_level']}: {settings.log_level!r} is not one of DEBUG, INFO, WARNING, ERROR"
+        raise BadInput(msg)
+
+
+def _check_notifications(settings: Settings, names: Mapping[str, str]) -> None:
+    """Raise BadInput for a URL of notifications that cannot be used; the message does not have it: it may have a secret."""
+    if not settings.notify_url:
+        return
+    name, example = names["notify_url"], "https://events.example/gangs"
+    try:
+        checked_url(settings.notify_url, name, example)
+    except BadInput:
+        msg = f"{name}: its value is not a URL of http or https, for example {example}"
+        raise BadInput(msg) from None
+    if not settings.notify_secret_file:
+        msg = (
+            f"{name}: is set without {names['notify_secret_file']}; a receiver can trust a notification only by its "
+            "signature (docs/how-to/notifications.md)"
+        )
+        raise BadInput(msg)
+    if not settings.notify_source:
+        msg = f"{names['notify_source']}: is empty; a CloudEvent needs a source, for example {Settings().notify_source}"
         raise BadInput(msg)
 
 

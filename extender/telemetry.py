@@ -44,6 +44,12 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 SEARCHING_MAX = 100  # namespaces with a series of their own
+STAGES = ("complete", "admitted", "scheduled")  # of a gang, see `core/log/waiting_gangs`
+NO_CLASS = "none"  # label of gangs without a priority class
+PRIORITY_CLASSES_MAX: Final = 20  # priority classes with series of their own
+# types of notifications (see `control/monitors/notifier`), and what became of them
+NOTIFIED = ("preempted", "spared", "never-fits", "waiting")
+DELIVERIES = ("delivered", "refused", "failed")
 # kinds of `DriftDetected` beside those of tampering; see `core/reconcile/drift`
 DRIFT_KINDS = (
     "bound-elsewhere", "bound-outside-admission", "bound-by-unknown-plan", "not-bound", "nomination-altered", "memory",
@@ -434,8 +440,70 @@ class Metrics:
             self.object_faults.labels(part)
         for files in ("server", "client"):
             self.tls_reloads.labels(files, "failed")
+        for kind in NOTIFIED:
+            for result in DELIVERIES:
+                self.notifications.labels(kind, result)
+        for stage in STAGES:
+            self.gang_wait_seconds.labels(stage, NO_CLASS)
+
+    def _add_waits(self, prefix: str) -> None:
+        self.gang_wait_seconds = Histogram(
+            f"{prefix}_gang_wait_seconds",
+            "Seconds from the creation of a gang until it was complete, admitted and scheduled for the first time, by stage and priority class; complete is recorded at the admission; beyond 20 classes: other.",
+            ["stage", "priority_class"],
+            buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86_400, 3 * 86_400, 7 * 86_400),
+            registry=self.registry,
+        )  # fmt: skip
+        self._priority_classes: set[str] = set()
+        self.oldest_waiting_gang_seconds = Gauge(
+            f"{prefix}_oldest_waiting_gang_seconds",
+            "Seconds that the gang has waited which waits longest, by its state; 0: none waits. Of the leader only.",
+            ["state"],
+            registry=self.registry,
+        )
+        self.gangs_waiting = Gauge(
+            f"{prefix}_gangs_waiting",
+            "Gangs whose minimum is not bound, by namespace and state; beyond 100 namespaces: other. Of the leader only.",
+            ["namespace", "state"],
+            registry=self.registry,
+        )
+        self.gangs_waiting_requests = Gauge(
+            f"{prefix}_gangs_waiting_requests",
+            "What pods without a node of waiting gangs request, by namespace, state and resource (CPU in cores); beyond 100 namespaces: other. Of the leader only.",
+            ["namespace", "state", "resource"],
+            registry=self.registry,
+        )
+        self.capacity = Gauge(
+            f"{prefix}_capacity",
+            "What the capacity of all nodes is used for, by resource (CPU in cores) and use. bound: members of gangs; others: other pods; reserved: for members that are not bound yet; held: for replacements, preemptors and gangs that wait for long; unusable: free on nodes that take no pods. Of the leader only, measured once a minute.",
+            ["resource", "use"],
+            registry=self.registry,
+        )
+        self.database_size_bytes = Gauge(
+            f"{prefix}_database_size_bytes",
+            "Size of the database with the log.",
+            registry=self.registry,
+        )
+        self.database_disk_free_bytes = Gauge(
+            f"{prefix}_database_disk_free_bytes",
+            "Free bytes of the disk of the embedded database, by its folder.",
+            ["folder"],
+            registry=self.registry,
+        )
+        self.notifications = Counter(
+            f"{prefix}_notifications",
+            "Requests to the receiver of notifications, by type and result. refused: it cannot use this one, which is not sent again; failed: it is sent again.",
+            ["type", "result"],
+            registry=self.registry,
+        )
+        self.notification_delay_seconds = Gauge(
+            f"{prefix}_notification_delay_seconds",
+            "Age of the oldest event of which the receiver of notifications has not been notified; 0: there is none.",
+            registry=self.registry,
+        )
 
     def _add_others(self, prefix: str) -> None:
+        self._add_waits(prefix)
         self.control_loop_failures_in_a_row = Gauge(
             f"{prefix}_control_loop_failures_in_a_row",
             "How often the pass of the control loop, or a step of it for all gangs, has failed since its last success; the largest number.",
@@ -485,6 +553,14 @@ class Metrics:
             self._searching.add(namespace)
         label = namespace if namespace in self._searching else "other"
         self.search_seconds.labels(label).inc(took_ms / 1000)
+
+    def gang_waited(self, stage: str, priority_class: str, seconds: float) -> None:
+        """Count how long a gang took from its creation to a stage; `priority_class` may be empty."""
+        name = priority_class or NO_CLASS
+        if len(self._priority_classes) < PRIORITY_CLASSES_MAX:
+            self._priority_classes.add(name)
+        label = name if name in self._priority_classes else "other"
+        self.gang_wait_seconds.labels(stage, label).observe(max(seconds, 0))
 
     def appended(self, data: EventData) -> None:
         """Count an event that this replica appended to the log."""

@@ -151,6 +151,12 @@ EXTRA_VOLUMES = """\
 PERIOD_S = int(manifests.container()["startupProbe"]["periodSeconds"])
 STARTUP = f"\\1 {{{{ div (add .Values.startupSeconds {PERIOD_S - 1}) {PERIOD_S} }}}}"
 ANCHOR = "{{- if .Values.anchorKey.secretName }}\n%s{{- end }}\n"
+NOTIFY_VARIABLES = (
+    r"\1- {name: GANG_EXTENDER_NOTIFY_URL, valueFrom: {secretKeyRef: "
+    "{name: {{ .Values.notify.secretName }}, key: url}}}\n"
+    r"\1\2"
+)
+NOTIFY = "{{- if .Values.notify.secretName }}\n%s{{- end }}\n"
 FIELD = r"^ +%s: .*\n"
 
 
@@ -218,6 +224,20 @@ def _deployment() -> tuple[Edit, ...]:
             ANCHOR
             % (
                 "        - name: anchor\n          secret: {secretName: {{ .Values.anchorKey.secretName }}, "
+                + r"\1"
+            ),
+        ),
+        Edit(
+            r"^( +)# - \{name: GANG_EXTENDER_NOTIFY_URL, .*\n"
+            r" +# (- \{name: GANG_EXTENDER_NOTIFY_SECRET_FILE, .*\n)",
+            NOTIFY % NOTIFY_VARIABLES,
+        ),
+        Edit(r"^( +)# (- \{name: notify, mountPath: .*\n)", NOTIFY % r"\1\2"),
+        Edit(
+            r"^        # - name: notify\n        #   secret: \{secretName: gang-extender-notify, (.*\n)",
+            NOTIFY
+            % (
+                "        - name: notify\n          secret: {secretName: {{ .Values.notify.secretName }}, "
                 + r"\1"
             ),
         ),

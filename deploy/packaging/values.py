@@ -18,6 +18,7 @@ WIDTH = 118
 FIXED_SETTINGS = frozenset({
     "database_url", "data_dir", "listen", "api_listen", "authentication", "tls_cert_file", "tls_private_key_file",
     "client_ca_file", "tls_server_name", "advertise_url", "anchor_key_file", "scheduler_metrics_url",
+    "notify_url", "notify_secret_file",
 })  # fmt: skip
 # Variables of the Deployment that operators change: defaults of `settings`.
 TUNED = ("barrier_timeout_s", "shutdown_grace_s", "log_level")

@@ -295,6 +295,33 @@ class ReferenceIndex(Protocol):
         ...
 
 
+class NotifiedUpTo(msgspec.Struct, frozen=True, kw_only=True):
+    """Up to where the receiver of notifications has been notified."""
+
+    position: Position  # of events
+    waited_us: int  # of gangs that wait: those whose time was over then
+
+
+class NotificationCursor(Protocol):
+    """Where `NotifiedUpTo` is kept, for the next leader and after a restart."""
+
+    async def read(self) -> NotifiedUpTo | None:
+        """Return what was kept last; None: notifications were never switched on.
+
+        Raises:
+            StoreUnavailable: No answer; try again.
+        """
+        ...
+
+    async def save(self, reached: NotifiedUpTo) -> None:
+        """Keep it; neither of its values goes back.
+
+        Raises:
+            StoreUnavailable: Unknown outcome; save it again.
+        """
+        ...
+
+
 class IntervalProjection(Protocol):
     """The interval tables, made from the log: nodes of members, and states of roots, over time."""
 

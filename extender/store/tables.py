@@ -147,6 +147,19 @@ EVENT_REFERENCE_CURSOR = sa.Table(
     postgresql_with={"fillfactor": "50"},
 )
 
+# Up to where the receiver of notifications has been notified; no row: notifications were never switched on.
+NOTIFICATION_CURSOR = sa.Table(
+    "notification_cursor",
+    METADATA,
+    sa.Column("id", sa.SmallInteger, autoincrement=False, nullable=False),
+    sa.Column("position", sa.BigInteger, nullable=False),
+    # gangs that had waited for too long at this time; microseconds since 1970
+    sa.Column("waited_us", sa.BigInteger, nullable=False),
+    sa.PrimaryKeyConstraint("id", name="notification_cursor_pkey"),
+    sa.CheckConstraint("id = 1", name="notification_cursor_id_check"),
+    postgresql_with={"fillfactor": "50"},
+)
+
 # Interval tables, written by gx.project alone; COMMENT ON in migrations/sql describes the columns.
 _UNTIL = sa.text(  # the end of an interval; must equal the expression of the views
     "coalesce(to_timestamp(to_at_us / 1e6::double precision), 'infinity'::timestamptz)"

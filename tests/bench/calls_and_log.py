@@ -89,7 +89,7 @@ class Log:
             events,
             SystemClock(),
             WAIT_S,
-            on_commit=lambda _events, _chain: None,
+            on_commit=lambda _events, _chain, _before: None,
             on_failure=_end,
             on_mismatch=_end,
         )

@@ -49,6 +49,20 @@ def test_the_source_of_a_value_is_named(environ, flags, expected):
     assert line.default == "127.0.0.1:8888"
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://hooks.example:8443/services/T0/x?token=y", f"https://hooks.example:8443/{MASK}"),
+        ("https://me:pw@hooks.example/x", f"https://hooks.example/{MASK}"),
+        ("http://127.0.0.1:9/", "http://127.0.0.1:9"),
+        ("http://[::1]:9/x", f"http://[::1]:9/{MASK}"),
+    ],
+)
+def test_of_the_url_of_notifications_only_the_place_is_shown(url, shown):
+    """Its path may be the secret of the receiver."""
+    assert lines_of({}, notify_url=url, notify_secret_file="/keys")["notify_url"].value == shown
+
+
 def test_a_default_that_depends_on_the_address_is_shown_as_it_is_used():
     """The URL for other replicas and the identity are made from --listen."""
     found = lines_of({}, listen="[::1]:9", identity="a")

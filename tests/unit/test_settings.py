@@ -53,6 +53,7 @@ def test_every_field_is_a_variable():
     }
     odd["scheduler_metrics_url"] = "https://localhost:10259/metrics"
     odd["server"] = "http://localhost:8888"
+    odd["notify_url"] = "https://events.example/gangs"
     odd |= {"authentication": "kubernetes", "api_server_tokens": "False"}
     odd["keepalive_timeout_s"] = "97"
     numbers = {setting.name for setting in all_settings() if setting.kind in (int, float)}
@@ -126,6 +127,20 @@ def test_metrics_of_kube_scheduler_on_this_machine_or_with_a_ca():
     assert load(far).scheduler_metrics_ca_file == "/ca.crt"
 
 
+def test_the_url_of_notifications_is_in_no_message():
+    """Its path and its parameters may be secret; it needs keys, and a source."""
+    name = PREFIX + "NOTIFY_URL"
+    for text in ("ftp://me:secret@host/x", "secret", "http://[secret"):
+        with pytest.raises(BadInput, match=f"{name}: its value is not a URL") as caught:
+            load({name: text, PREFIX + "NOTIFY_SECRET_FILE": "/keys"})
+        assert "secret" not in str(caught.value)
+    url = {name: "https://host/secret"}
+    with pytest.raises(BadInput, match=r"NOTIFY_SECRET_FILE.*signature") as caught:
+        load(url)
+    assert "https://host" not in str(caught.value)
+    assert load(url | {PREFIX + "NOTIFY_SECRET_FILE": "/keys"}).notify_url == "https://host/secret"
+
+
 # By setting: a value other than the default, and one that does not fit (None: any text fits).
 VALUES = {
     "listen": ("127.0.0.1:8889", "0.0.0.0"),
@@ -187,6 +202,12 @@ VALUES = {
     "scheduler_metrics_url": ("https://127.0.0.1:10259/metrics", "127.0.0.1:10259"),
     "scheduler_metrics_ca_file": ("/ca.crt", None),
     "scheduler_metrics_token_file": ("/token", None),
+    "notify_url": ("https://events.example/gangs", None),
+    "notify_secret_file": ("/keys", None),
+    "notify_ca_file": ("/ca.crt", None),
+    "notify_namespaces": ("team-a", None),
+    "notify_waiting_after_s": (60, "long"),
+    "notify_source": ("east", None),
     "log_level": ("DEBUG", "LOUD"),
     "log_format": ("text", "xml"),
 }
@@ -204,6 +225,7 @@ NEEDS = (
     dict.fromkeys(SERVER_FILES, SERVER_FILES)
     | dict.fromkeys(("tls_client_cert_file", "tls_client_private_key_file"), FORWARDING_FILES)
     | dict.fromkeys(("server_ca_file", "tls_server_name"), SERVER_FILES)
+    | {"notify_url": {"notify_secret_file": "/keys"}}
 )
 REFUSED = [name for name, (_, wrong) in VALUES.items() if wrong is not None]
 # that is a flag of those who ask a service

@@ -18,7 +18,7 @@ INDENT = "    "
 
 
 class SettingLine(msgspec.Struct):
-    """One setting as it is shown; passwords in URLs are masked."""
+    """One setting as it is shown; passwords in URLs, and paths that may be secret, are masked."""
 
     name: str
     flag: str
@@ -50,7 +50,7 @@ def setting_lines(environ: dict[str, str], flags: dict[str, object]) -> list[Set
                 name=setting.name,
                 flag=setting.flag,
                 variable=setting.variable,
-                value=settings_module.masked(getattr(loaded, setting.name)),
+                value=settings_module.without_secrets(setting.name, getattr(loaded, setting.name)),
                 default=settings_module.masked(computed.get(setting.name, setting.default)),
                 source=origin.source,
                 set_by=origin.name,

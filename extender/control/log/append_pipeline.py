@@ -76,7 +76,7 @@ class AppendPipeline:
         clock: Clock,
         answer_within_s: float,
         *,
-        on_commit: Callable[[Sequence[RecordedEvent], bytes], None],
+        on_commit: Callable[[Sequence[RecordedEvent], bytes, ReservationState], None],
         on_failure: Callable[[ExtenderError], None],
         on_mismatch: Callable[[CorruptLog], None],
     ) -> None:
@@ -86,8 +86,8 @@ class AppendPipeline:
             event_log: Where the events are appended.
             clock: Stamps the events.
             answer_within_s: Seconds that a caller waits for its append.
-            on_commit: Called with the events of an append, and the hash of the last one, after they have become part of the
-                committed state. The hash is empty when the answer to the append was lost.
+            on_commit: Called with the events of an append, the hash of the last one and the committed state before them, after
+                they have become part of the committed state. The hash is empty when the answer to the append was lost.
             on_failure: Called when an append failed, written or not; `settle` or `fail` must follow.
             on_mismatch: Called when a durable append does not continue the committed state; `fail` must follow.
         """
@@ -194,14 +194,15 @@ class AppendPipeline:
             return  # settled meanwhile
         # Folded when it was started: that result holds if it was started on this very object. Otherwise the events are
         # folded again, which checks that they continue the committed state.
-        if append.base is self.committed:
+        before = self.committed
+        if append.base is before:
             self.committed = append.folded
         else:
-            self.committed = fold(self.committed, append.events)
+            self.committed = fold(before, append.events)
         del self._in_flight[append]
         if not append.done.done():
             append.done.set_result(None)
-        self._on_commit(append.events, chain)
+        self._on_commit(append.events, chain, before)
 
     def settle(self, recorded: Container[str]) -> None:
         """Commit the appends in flight that are in the log, and fail the others with StoreUnavailable.

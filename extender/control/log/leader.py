@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from extender.control.log.append_pipeline import AppendPipeline
 from extender.control.log.follower import Follower
@@ -33,6 +34,8 @@ from extender.runtime.periodic import ObjectFaults
 from extender.snapshots.snapshot_writer import SnapshotWriter
 
 log = logging.getLogger(__name__)
+
+AppendListener: TypeAlias = Callable[[Sequence[RecordedEvent], ReservationState], None]
 
 
 async def _nothing_before_release() -> None:
@@ -67,6 +70,7 @@ class Leader(LeaderRole):
         self._log = event_log
         self._identity = identity
         self._on_append = on_append
+        self._append_listeners: list[AppendListener] = []
         self._lost_listeners: list[Callable[[], None]] = []
         self._faults: ObjectFaults[str] = ObjectFaults("log", clock.monotonic_ms)
         self._snapshots = SnapshotWriter(
@@ -150,10 +154,15 @@ class Leader(LeaderRole):
             raise NotLeading(self.recovery_reason)
         return self.appends.start(drafts, self.lease.grant, after)
 
-    def _on_commit(self, events: Sequence[RecordedEvent], chain: bytes) -> None:
+    def _on_commit(
+        self, events: Sequence[RecordedEvent], chain: bytes, before: ReservationState
+    ) -> None:
         self.history.observe_appended(events[-1], chain)
         with self._faults.alone("count of appended events"):
             self._on_append(events)
+        for listener in self._append_listeners:
+            with self._faults.alone("listener to appended events"):
+                listener(events, before)
         self.wakeup.wake()
 
     def _on_failure(self, error: ExtenderError) -> None:
@@ -206,6 +215,10 @@ class Leader(LeaderRole):
             CorruptLog: The log cannot be folded; the process must stop.
         """
         await self._lease_loop.run()
+
+    def add_append_listener(self, listener: AppendListener) -> None:
+        """Call `listener` with the events of each append of this process and the committed state before them."""
+        self._append_listeners.append(listener)
 
     def add_lost_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener` each time when the lease is lost, is released, or has expired by the clock of this process."""

@@ -7,11 +7,19 @@ longer than a minute.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 from extender.control.log.leader import Leader
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.capacity.largest_free_domain import levels_of, measure_capacity
-from extender.core.log.events import FreeDomainRecord, NewEvent
+from extender.core.capacity.largest_free_domain import (
+    CapacityUse,
+    capacity_by_use,
+    levels_of,
+    measure_capacity,
+)
+from extender.core.log.events import CapacityMeasured, FreeDomainRecord, NewEvent
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG, Epoch
 from extender.core.model.object_identity import same_objects
@@ -31,6 +39,8 @@ class CapacitySampler:
         self._inputs: tuple[object, ...] = (None,) * 5  # of the last measurement
         self._epoch: Epoch | None = None  # of the last append
         self._largest_free: tuple[FreeDomainRecord, ...] = ()
+        # of the last measurement, see `capacity_by_use`
+        self.capacity: Mapping[tuple[str, CapacityUse], int] = {}
 
     async def run(self) -> None:
         """Measure every `capacity_sample_interval_s`, until cancelled."""
@@ -66,7 +76,7 @@ class CapacitySampler:
         if epoch == self._epoch and same_objects(inputs, self._inputs):
             return False
         keys = levels_of(view, self._settings.topology_keys)
-        measured = await asyncio.to_thread(measure_capacity, self._rows, view, state, keys)
+        measured, self.capacity = await asyncio.to_thread(self._measure, view, state, keys)
         changed = epoch != self._epoch or measured.largest_free != self._largest_free
         if changed:
             draft = NewEvent(
@@ -75,3 +85,9 @@ class CapacitySampler:
             await leader.append([draft])
         self._inputs, self._epoch, self._largest_free = inputs, epoch, measured.largest_free
         return changed
+
+    def _measure(
+        self, view: ClusterView, state: ReservationState, keys: Sequence[str]
+    ) -> tuple[CapacityMeasured, Mapping[tuple[str, CapacityUse], int]]:
+        largest = measure_capacity(self._rows, view, state, keys)
+        return largest, capacity_by_use(self._rows, view, state)

@@ -8,12 +8,14 @@ schedulable are left out: cordoned ones, those being deleted, and those with a t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypeAlias, get_args
 
-from extender.core.capacity.free_capacity import NodeRowCache
+from extender.core.capacity.free_capacity import NodeRowCache, UsedCapacity
 from extender.core.log.events import CapacityMeasured, FreeDomainRecord
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import PlanNode
 
@@ -21,6 +23,9 @@ NO_ROOT = GangUid("")
 LOWEST = -(1 << 31)  # the lowest priority (32 bits), so that every claim counts
 SYSTEM_TAINTS = "node.kubernetes.io/"
 MARKERS = "gang-extender.dev/"  # start of the names of resources that are only markers
+# bound: members of gangs; others: other pods, also nominated ones; reserved: for members that are not bound yet; held: for
+# replacements, preemptors and trees that wait for long; unusable: on nodes that take no pods
+CapacityUse: TypeAlias = Literal["bound", "others", "reserved", "held", "free", "unusable"]
 
 
 def measure_capacity(
@@ -41,6 +46,45 @@ def measure_capacity(
         free = [(row, row.free[resource]) for row in nodes if row.free.get(resource, 0) > 0]
         records += [_largest(free, resource, key) for key in ("", *keys)]
     return CapacityMeasured(as_of=state.position, largest_free=tuple(records))
+
+
+def capacity_by_use(
+    rows: NodeRowCache, view: ClusterView, state: ReservationState
+) -> Mapping[tuple[str, CapacityUse], int]:
+    """Return what the capacity of all nodes is used for, by measured resource and use: CPU in millicores, the rest in units.
+
+    Where no node is overcommitted the uses of a resource add up to what the nodes have. The arguments are those of
+    `measure_capacity`, without the levels.
+    """
+    taken = rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT)
+    nodes = rows.rows(view, taken)
+    measured = devices(filter(_takes_pods, nodes))
+    amounts: Counter[tuple[str, CapacityUse]] = Counter()
+
+    def count(use: CapacityUse, requests: Iterable[tuple[str, int]]) -> None:
+        for resource, amount in requests:
+            if resource in measured:
+                amounts[resource, use] += amount
+
+    for row in nodes:
+        claims = taken.get(row.name) or UsedCapacity()
+        count("others", view.usage.get(row.name, NOTHING).requests.items())
+        for pod in claims.nominated:
+            count("others", pod.shape.requests)
+        for reservation in claims.held:
+            count("reserved", reservation.requests.items())
+        count("held", claims.claimed)
+        free = ((resource, max(amount, 0)) for resource, amount in row.free.items())
+        count("free" if _takes_pods(row) else "unusable", free)
+    for members in view.members.values():
+        for pod in members.values():
+            if pod.node is not None and pod.node in view.nodes:
+                count("bound", pod.shape.requests)
+    for resource in measured:
+        amounts[resource, "others"] -= amounts[resource, "bound"]
+        for use in get_args(CapacityUse):
+            amounts.setdefault((resource, use), 0)
+    return amounts
 
 
 def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:

@@ -170,6 +170,17 @@ class ClusterUnavailable(ExtenderError):
         self.refused = refused
 
 
+class NotificationFailed(ExtenderError):
+    """The receiver did not accept a notification, or did not answer. Send it again later.
+
+    `retry_after_s` is the Retry-After of the answer in seconds, 0 without one.
+    """
+
+    def __init__(self, *args: object, retry_after_s: float = 0.0) -> None:
+        super().__init__(*args)
+        self.retry_after_s = retry_after_s
+
+
 class RequestRejected(ExtenderError):
     """The API server rejected a request for good (404, 409, 422); do not repeat it."""
 

@@ -38,7 +38,7 @@ from extender.queries.state.service_status import (
     problems_of,
 )
 from extender.runtime.cooperative_yield import Yielder
-from extender.settings import Settings, masked
+from extender.settings import Settings, without_secrets
 from extender.store.engine import place_of
 from extender.telemetry import METRICS
 
@@ -270,4 +270,4 @@ def _certificates(clock: Clock) -> list[CertificateLine]:
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
-    return {name: masked(value) for name, value in msgspec.structs.asdict(settings).items()}
+    return {name: without_secrets(name, value) for name, value in msgspec.structs.asdict(settings).items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from aiohttp import web
@@ -43,9 +43,22 @@ OPERATIONS = (
 class Probes:
     """Handlers of the probes."""
 
-    def __init__(self, scheduling: ExtenderService, leader: Leader) -> None:
+    def __init__(
+        self,
+        scheduling: ExtenderService,
+        leader: Leader,
+        set_gauges: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep what the answers are made from.
+
+        Args:
+            scheduling: Has the checks.
+            leader: The leader.
+            set_gauges: Sets metrics that are computed for each scrape; called before it is answered.
+        """
         self._scheduling = scheduling
         self._leader = leader
+        self._set_gauges = set_gauges
         self._logged = ""
 
     def routes(self, *, with_reasons: bool = False) -> list[web.RouteDef]:
@@ -115,6 +128,7 @@ class Probes:
         METRICS.reservations_held.set(sum(1 for _ in claims_of_kind(state, "reservation")))
         waiting = sum(root.last_decision is not None for root in state.gangs.values())
         METRICS.pending_entities.labels("podgroup").set(waiting)
+        self._set_gauges()
         body = await exposition(METRICS.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -187,6 +187,16 @@ class PostgresEventQueries:
             position = (await connection.execute(query)).scalar_one_or_none()
         return Position(position or 0)
 
+    async def database_bytes(self) -> int:
+        """Return the size of the database, in bytes.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        async with transaction(self._engine, "asking for the size of the database") as connection:
+            size = sa.func.pg_database_size(sa.func.current_database())
+            return int((await connection.execute(sa.select(size))).scalar_one())
+
     async def has_namespace(self, namespace: str) -> bool:
         """See `EventQueries.has_namespace`.
 

@@ -29,7 +29,7 @@ class Pipeline(AppendPipeline):
             log,
             FakeClock(),
             answer_within_s,
-            on_commit=lambda events, chain: self.commits.append(events),
+            on_commit=lambda events, chain, _: self.commits.append(events),
             on_failure=self.failures.append,
             on_mismatch=self.mismatches.append,
         )

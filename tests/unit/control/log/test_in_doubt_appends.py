@@ -35,7 +35,7 @@ class Settled(LeaderRole):
             self.log,
             self.clock,
             60.0,
-            on_commit=lambda events, chain: history.observe_appended(events[-1], chain),
+            on_commit=lambda events, chain, _: history.observe_appended(events[-1], chain),
             on_failure=self.on_failure,
             on_mismatch=lambda error: self.lose(str(error)),
         )

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.capacity.largest_free_domain import (
+    capacity_by_use,
     devices,
     levels_of,
     measure_capacity,
@@ -103,3 +104,21 @@ def test_devices_leave_out_markers():
     node = a_node("n", **{"gang-extender.dev/member": 100, "example.com/fpga": 1, "pods": 5})
     view = view_of(node)
     assert devices(NodeRowCache().rows(view, {})) == ("example.com/fpga",)
+
+
+def test_the_uses_of_capacity_add_up():
+    """Members of gangs, other pods, what is free and what no pod may use; a node that is not there counts for nothing."""
+    cordoned = a_node("c", gpu=8)
+    cordoned["spec"] = {"unschedulable": True}
+    group, member = a_gang("g", pods=1, requests={GPU: 3}, nodeName="a")
+    lost = a_gang("lost", pods=1, requests={GPU: 3}, nodeName="away")
+    view = view_of(
+        a_node("a", gpu=8), a_node("b", gpu=8), cordoned, group, member, *lost,
+        a_pod("x", node="a", requests={GPU: 1}), a_pod("y", node="c", requests={GPU: 2}),
+    )  # fmt: skip
+    uses = capacity_by_use(NodeRowCache(), view, EMPTY)
+    of_gpus = {use: amount for (resource, use), amount in uses.items() if resource == GPU}
+    assert of_gpus == {
+        "bound": 3, "others": 3, "reserved": 0, "held": 0, "free": 12, "unusable": 6,
+    }  # fmt: skip
+    assert sum(of_gpus.values()) == 24
