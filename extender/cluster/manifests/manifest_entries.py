@@ -62,7 +62,7 @@ _MAKES_PODS: Final = frozenset(  # kinds that make pods and are not planned, als
         "argoproj.io": "Workflow CronWorkflow Rollout",
         "batch.volcano.sh": "Job",
         "flink.apache.org": "FlinkDeployment FlinkSessionJob",
-        "kubeflow.org": "JAXJob MPIJob PaddleJob PyTorchJob TFJob XGBoostJob Notebook",
+        "kubeflow.org": "Notebook",
         "nvidia.com": "DynamoGraphDeployment DynamoComponentDeployment",
         "apps.nvidia.com": "NIMService NIMPipeline",
         "serving.knative.dev": "Service Configuration Revision",

@@ -8,6 +8,7 @@ from typing import Final
 from extender.core.workloads.kinds.disaggregatedset_kind import DISAGGREGATEDSET
 from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.kinds.jobset_kind import JOBSET
+from extender.core.workloads.kinds.kubeflow_kinds import KUBEFLOW_JOBS, MPIJOB
 from extender.core.workloads.kinds.leaderworkerset_kind import LEADERWORKERSET
 from extender.core.workloads.kinds.podgang_kind import PODGANG
 from extender.core.workloads.kinds.raycluster_kind import RAYCLUSTER
@@ -18,12 +19,14 @@ from extender.core.workloads.workload_object import OFF, TREE_LABEL
 
 KINDS: Final[tuple[WorkloadKind, ...]] = (
     JOBSET,
+    MPIJOB,
     JOB,
     DISAGGREGATEDSET,
     LEADERWORKERSET,
     PODGANG,
     TRAINJOB,
     RAYCLUSTER,
+    *KUBEFLOW_JOBS,
 )
 BY_KIND: Final[Mapping[str, WorkloadKind]] = {one.kind: one for one in KINDS}
 NAME_RULES: Final[tuple[NameRule, ...]] = tuple(rule for one in KINDS for rule in one.name_rules)

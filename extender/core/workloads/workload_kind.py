@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -11,6 +11,9 @@ from extender.core.workloads.name_rules import NameRule
 from extender.core.workloads.tree_parts import Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import GangMode, TreePolicy, TreeRefusal
 from extender.core.workloads.workload_object import WorkloadObject
+
+
+MANAGER_PATH: Final = ("managedBy",)  # below spec: the controller of an object
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -104,7 +107,8 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     part_of: tuple[str, ...] = ()  # kinds of owners that make it part of the owner's tree
     # Kinds of owners whose annotations count instead of its own, and which own its groups.
     policy_from: tuple[str, ...] = ()
-    manager: str = ""  # spec.managedBy of its own controller; empty: it has no such field
+    manager: str = ""  # managedBy of its own controller; empty: it has no such field
+    manager_path: tuple[str, ...] = MANAGER_PATH  # below spec: that field
     gang_modes: tuple[GangMode, ...] = ("all",)  # that profiles and annotations may ask for
     parts: Parts | None  # None: only the annotations of its objects count, for what they own
     # The parts of a workload whose controller makes the groups: a leaf for each, named as its template. Empty: each of
