@@ -225,7 +225,7 @@ def build_controllers(wrapper: str) -> Path:
         if unfinished is not None:
             compile_module(module, [one.package for one in programs], unfinished, "-s -w")
             for one in programs:
-                (unfinished / one.package.rpartition("/")[2]).rename(unfinished / one.name)
+                (unfinished / one.built_name).rename(unfinished / one.name)
                 copy_manifests(module, one, unfinished / "manifests" / one.name)
     return folder
 
