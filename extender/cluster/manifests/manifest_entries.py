@@ -480,7 +480,7 @@ def _other(obj: Mapping[str, Any]) -> api.OtherObject:
 
 def _source_type(kind: str, group: str) -> type[Source] | None:
     """Return the type of a kind that groups and pods are made from, or None."""
-    if kind in BY_KIND and BY_KIND[kind].group == group:
+    if kind in BY_KIND and BY_KIND[kind].group == group and BY_KIND[kind].plural:
         return api.WorkloadManifest
     return _SOURCES.get((group, kind))
 

@@ -23,6 +23,7 @@ from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
 from extender.core.model.quantities import exact, nanos
 from extender.core.workloads.kind_table import kind_of_pod
+from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS, policy_labels
 from extender.core.workloads.name_rules import labels_of_leaf
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import Leaf, LeafUse
@@ -67,6 +68,18 @@ def leaf_uses(pods: Iterable[PodLabels]) -> dict[tuple[str, str, str], tuple[Lea
         )
         for workload, leaves in counts.items()
     }
+
+
+def with_leaf(pod: api.Pod) -> api.Pod:
+    """Return a pod as the leaf policy stores it where it is one of a group of plain pods: it names its leaf."""
+    metadata = pod.metadata
+    if kind_of_pod(metadata.labels) not in (None, PLAIN_PODS):
+        return pod
+    added = policy_labels(metadata.labels, metadata.annotations)
+    if not added:
+        return pod
+    metadata = msgspec.structs.replace(metadata, labels={**metadata.labels, **added})
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def check_number_of_pods(workload: WorkloadObject, leaves: Iterable[Leaf]) -> None:

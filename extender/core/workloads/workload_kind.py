@@ -83,7 +83,7 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     group: str  # API group; empty: core
     versions: tuple[str, ...]  # newest first; the first one that is served is read
-    plural: str  # name of the resource in URLs and RBAC
+    plural: str  # name of the resource in URLs and RBAC; empty: its pods stand for it, there is no object
     # For the pods of this kind, the first one that applies. Empty: its pods have the labels of what it owns.
     name_rules: tuple[NameRule, ...] = ()
     name_label: str = ""  # on pods: the name of the workload object; every pod with a leaf has it
