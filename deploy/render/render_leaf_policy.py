@@ -28,6 +28,7 @@ from extender.core.workloads.kind_table import NAME_RULES
 from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME
 from extender.core.workloads.kinds.plain_pods_kind import (
     KUEUE_NAME,
+    KUEUE_RULE,
     KUEUE_TOTAL,
     NAME_LABEL,
     PLAIN_PODS,
@@ -129,7 +130,7 @@ def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> str:
     variables["leaf"] = (
         f"!variables.unasked && (has(object.spec.schedulingGroup) || {cel.texts(GROUP_LABELS)}.exists(key, key in variables.labels))\n"
         f"? ''\n: !({cel.text(TREE_LABEL)} in variables.labels)\n"
-        f"? {cel_of(PLAIN_PODS.name_rules)}\n: {cel_of(rules)}"
+        f"? {cel_of(PLAIN_PODS.name_rules)}\n: {cel_of((*rules, KUEUE_RULE))}"
     )
     return "".join(variable(name, expression) for name, expression in variables.items())
 

@@ -1,4 +1,4 @@
-"""Run the workload controllers of other projects beside a control plane: JobSet, LeaderWorkerSet, Trainer, KubeRay.
+"""Run the workload controllers of other projects beside a control plane: JobSet, LeaderWorkerSet, Trainer, KubeRay, Kubeflow.
 
 Owns their processes, configuration files, certificate, CRDs and webhook configurations, and the built-in controllers
 that they need (Job, StatefulSet, garbage collection). Everything listens on loopback; webhooks are called by URL with
@@ -41,6 +41,7 @@ PODS_OF = {
     "jobset": "jobset.sigs.k8s.io/jobset-name",
     "lws": "leaderworkerset.sigs.k8s.io/name",
 }
+ASKED_ONLY = ("kueue",)  # runs where it is named: it holds what it covers until it has a queue
 CONFIG_GROUPS = {
     "jobset": "config.jobset.x-k8s.io",
     "lws": "config.lws.x-k8s.io",
@@ -78,6 +79,14 @@ PROBES = {
   spec: {headGroupSpec: {rayStartParams: {}, template: {spec:
     {containers: [{name: main, image: registry.invalid/none}]}}}}}
 """,
+    "training-operator": """
+{apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {name: probe, namespace: default},
+  spec: {pytorchReplicaSpecs: {Worker: {template: {spec: {containers: [{name: pytorch, image: registry.invalid/none}]}}}}}}
+""",
+    "mpi-operator": """
+{apiVersion: kubeflow.org/v2beta1, kind: MPIJob, metadata: {name: probe, namespace: default},
+  spec: {mpiReplicaSpecs: {Launcher: {template: {spec: {containers: [{name: main, image: registry.invalid/none}]}}}}}}
+""",
 }
 
 Object = dict[str, Any]
@@ -102,7 +111,7 @@ class WorkloadControllers:
 
         Args:
             plane: It must run; it outlives the controllers.
-            names: Which of programs.py, such as "jobset"; all by default. "trainer" needs "jobset".
+            names: Which of programs.py, such as "jobset"; all but Kueue by default. "trainer" needs "jobset".
             gates: Feature gates of kube-controller-manager.
             feature_gates: Those of the others, by name: {"jobset": {"RestartJob": True}}.
         """
@@ -114,7 +123,8 @@ class WorkloadControllers:
             for wrapper in WRAPPERS:
                 build_controllers(wrapper)
         built = find_controllers() or {}
-        self._builds = {name: built[name] for name in (built if names is None else names)}
+        by_default = [name for name in built if name not in ASKED_ONLY]
+        self._builds = {name: built[name] for name in (by_default if names is None else names)}
         self._folder = plane.folder / "workload-controllers"
         self._webhooks: list[Object] = []
         self._health: dict[str, str] = {}
@@ -243,6 +253,8 @@ class WorkloadControllers:
                 f"--metrics-addr=127.0.0.1:{metrics}",
                 "--enable-leader-election=false",
             ]
+        elif name in ("training-operator", "mpi-operator"):
+            flags = [f"--health-probe-bind-address=127.0.0.1:{health}"]
         else:
             flags = [f"--config={self._config(name, health, webhook, certificate)}"]
             for file in self.manifests(name, "webhooks"):

@@ -72,6 +72,7 @@ class _Framework(msgspec.Struct, frozen=True, kw_only=True):
     version: str = "v1"
     role_label: str = REPLICA_TYPE_LABEL
     worker_default: int = 1  # replicas of workers that have no number
+    elastic: bool = False  # has elasticPolicy
 
     @property
     def piece(self) -> str:
@@ -96,7 +97,8 @@ def _leaves(framework: _Framework, workload: WorkloadObject) -> Iterator[Leaf]:
             continue
         default = framework.worker_default if role == "Worker" else 1
         count = number(replicas, "replicas", default)
-        low, most = _elastic(workload, role, count)
+        elastic = framework.elastic and role == "Worker"
+        low, most = _elastic(workload, count) if elastic else (count, count)
         if most == 0:
             continue
         # A pod that has succeeded is not made again: those that are left are waited for, and not the whole number.
@@ -113,11 +115,9 @@ def _leaves(framework: _Framework, workload: WorkloadObject) -> Iterator[Leaf]:
         )
 
 
-def _elastic(workload: WorkloadObject, role: str, replicas: int) -> tuple[int, int]:
-    """Return the least and the largest number of pods of a replica type."""
+def _elastic(workload: WorkloadObject, replicas: int) -> tuple[int, int]:
+    """Return the least and the largest number of workers."""
     elastic = workload.spec.get("elasticPolicy") or {}
-    if role != "Worker" or not elastic:
-        return replicas, replicas
     low = min(replicas, number(elastic, "minReplicas", replicas))
     return low, max(replicas, number(elastic, "maxReplicas", replicas))
 
@@ -211,9 +211,12 @@ def _kind(framework: _Framework) -> WorkloadKind:
     fields: list[Any] = [
         (framework.field, dict[str, _ReplicaFields] | None, None),
         ("runPolicy", _RunPolicyFields | None, None),
-        ("elasticPolicy", _ElasticFields | None, None),
-        ("launcherCreationPolicy", Literal["AtStartup", "WaitForWorkersReady"] | None, None),
     ]
+    if framework.elastic:
+        fields.append(("elasticPolicy", _ElasticFields | None, None))
+    if framework.kind == "MPIJob":
+        policy = Literal["AtStartup", "WaitForWorkersReady"] | None
+        fields.append(("launcherCreationPolicy", policy, None))
 
     def parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
         del policy, observed
@@ -260,7 +263,15 @@ MPIJOB: Final = _kind(
     )
 )
 KUBEFLOW_JOBS: Final = tuple(
-    _kind(_Framework(kind=kind, field=field, roles=roles, operator=f"{kind.lower()}-controller"))
+    _kind(
+        _Framework(
+            kind=kind,
+            field=field,
+            roles=roles,
+            operator=f"{kind.lower()}-controller",
+            elastic=kind in ("PyTorchJob", "PaddleJob"),
+        )
+    )
     for kind, field, roles in (
         ("PyTorchJob", "pytorchReplicaSpecs", ("Master", "Worker")),
         ("TFJob", "tfReplicaSpecs", ("Chief", "Master", "PS", "Worker", "Evaluator")),

@@ -38,6 +38,7 @@ NAME_LABEL: Final = "gang-extender.dev/group"
 TOTAL_LABEL: Final = "gang-extender.dev/total"
 KUEUE_NAME: Final = "kueue.x-k8s.io/pod-group-name"
 KUEUE_TOTAL: Final = "kueue.x-k8s.io/pod-group-total-count"
+KUEUE_RULE: Final = NameRule(when=(), head=LabelValue(key=KUEUE_NAME))  # before it has our label
 _UIDS: Final = uuid.UUID("b0a4c9a2-6c1e-5d0e-9a8e-3f2b1d7c5e10")  # any fixed one
 
 Members = Mapping[PodUid, Pod]
@@ -185,9 +186,7 @@ PLAIN_PODS: Final = WorkloadKind(
     group="",
     versions=(),
     plural="",  # there is no such resource
-    name_rules=tuple(
-        NameRule(when=(), head=LabelValue(key=key)) for key in (NAME_LABEL, KUEUE_NAME)
-    ),
+    name_rules=(NameRule(when=(), head=LabelValue(key=NAME_LABEL)),),
     name_label=NAME_LABEL,
     parts=_parts,
     finished=never,
