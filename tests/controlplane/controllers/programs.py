@@ -108,6 +108,8 @@ PROGRAMS = (
         },
     ),
 )
+ASKED_ONLY = ("kueue",)  # runs where it is named: it holds what it covers until it has a queue
+DEFAULT_NAMES = tuple(one.name for one in PROGRAMS if one.name not in ASKED_ONLY)
 WRAPPERS = tuple(dict.fromkeys(one.wrapper for one in PROGRAMS))
 
 

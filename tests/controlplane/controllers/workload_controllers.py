@@ -23,7 +23,7 @@ import yaml
 from deploy.demo.ports import free_port
 from tests.controlplane.build import build_controllers, find_controllers
 from tests.controlplane.controllers.kinds import create_kinds
-from tests.controlplane.controllers.programs import WRAPPERS
+from tests.controlplane.controllers.programs import DEFAULT_NAMES, PROGRAMS
 from tests.controlplane.plane import ControlPlane, answers
 from tests.controlplane.processes import NotReadyError, Process
 from tests.support.waiting import until
@@ -41,7 +41,6 @@ PODS_OF = {
     "jobset": "jobset.sigs.k8s.io/jobset-name",
     "lws": "leaderworkerset.sigs.k8s.io/name",
 }
-ASKED_ONLY = ("kueue",)  # runs where it is named: it holds what it covers until it has a queue
 CONFIG_GROUPS = {
     "jobset": "config.jobset.x-k8s.io",
     "lws": "config.lws.x-k8s.io",
@@ -119,12 +118,11 @@ class WorkloadControllers:
         self.processes: dict[str, Process] = {}
         self._gates = dict(gates or {})
         self._feature_gates = {name: dict(on) for name, on in (feature_gates or {}).items()}
-        if find_controllers() is None:
-            for wrapper in WRAPPERS:
+        chosen = DEFAULT_NAMES if names is None else tuple(names)
+        if find_controllers(chosen) is None:
+            for wrapper in dict.fromkeys(one.wrapper for one in PROGRAMS if one.name in chosen):
                 build_controllers(wrapper)
-        built = find_controllers() or {}
-        by_default = [name for name in built if name not in ASKED_ONLY]
-        self._builds = {name: built[name] for name in (by_default if names is None else names)}
+        self._builds = find_controllers(chosen) or {}
         self._folder = plane.folder / "workload-controllers"
         self._webhooks: list[Object] = []
         self._health: dict[str, str] = {}
