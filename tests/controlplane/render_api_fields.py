@@ -32,6 +32,7 @@ LEFT_OUT: Final = (
 KUBERNETES: Final = "k8s.io/kubernetes@v1.37.2"
 POD: Final = "io.k8s.api.core.v1."
 BATCH: Final = "io.k8s.api.batch.v1."
+APPS: Final = "io.k8s.api.apps.v1."
 CRDS: Final = (  # module or folder, and the CRDs in it
     ("sigs.k8s.io/jobset@v0.12.0", "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),
     ("sigs.k8s.io/lws@v0.9.0", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
@@ -145,6 +146,7 @@ def main(grove: Path) -> None:
         tables.add_definition(POD + name)
     for name in ("Job", "CronJob"):
         tables.add_definition(BATCH + name)
+    tables.add_definition(APPS + "StatefulSet")
     for kind, schema in crds(grove):
         fields = schema["properties"]
         spec = tables.add_schema(f"{kind}.spec", fields["spec"])

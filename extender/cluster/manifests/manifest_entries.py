@@ -57,7 +57,7 @@ _CORE_BESIDE: Final = frozenset(
 _MAKES_PODS: Final = frozenset(  # kinds that make pods and are not planned, also where no container is written in them
     (group, kind)
     for group, kinds in {
-        "apps": "Deployment StatefulSet DaemonSet ReplicaSet",
+        "apps": "Deployment DaemonSet ReplicaSet",
         "extensions": "Deployment DaemonSet ReplicaSet",
         "argoproj.io": "Workflow CronWorkflow Rollout",
         "batch.volcano.sh": "Job",

@@ -56,7 +56,7 @@ def leaf_uses(pods: Iterable[PodLabels]) -> dict[tuple[str, str, str], tuple[Lea
         if kind is None or leaf is None:
             continue
         read = {LEAF_LABEL, *(key for rule in kind.name_rules for key in rule.label_keys)}
-        of_workload = counts.setdefault((kind.kind, namespace, labels[kind.name_label]), {})
+        of_workload = counts.setdefault((kind.kind, namespace, kind.name_in(labels) or ""), {})
         before, first = of_workload.get(
             leaf, (0, {key: labels[key] for key in sorted(read) if key in labels})
         )
@@ -97,7 +97,9 @@ def controller_labels(
 
     Those of its template, of which a leader and its workers may have several, are not among them.
     """
-    certain = {kind.name_label: workload.name} if kind.name_label else {}
+    certain = {}
+    if kind.name_label:
+        certain[kind.name_label] = f"{workload.name}-0" if kind.name_has_ordinal else workload.name
     if kind.uid_label:
         certain[kind.uid_label] = workload.uid
     of_template: Mapping[str, str] = (leaf.template.get("metadata") or {}).get("labels") or {}

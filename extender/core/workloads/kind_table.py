@@ -13,6 +13,7 @@ from extender.core.workloads.kinds.leaderworkerset_kind import LEADERWORKERSET
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS
 from extender.core.workloads.kinds.podgang_kind import PODGANG
 from extender.core.workloads.kinds.raycluster_kind import RAYCLUSTER
+from extender.core.workloads.kinds.statefulset_kind import STATEFULSET
 from extender.core.workloads.kinds.trainjob_kind import TRAINJOB
 from extender.core.workloads.name_rules import NameRule, leaf_name
 from extender.core.workloads.workload_kind import WorkloadKind
@@ -24,6 +25,7 @@ KINDS: Final[tuple[WorkloadKind, ...]] = (
     JOB,
     DISAGGREGATEDSET,
     LEADERWORKERSET,
+    STATEFULSET,
     PODGANG,
     TRAINJOB,
     RAYCLUSTER,

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from extender.core.workloads.name_rules import NameRule
+from extender.core.workloads.name_rules import NameRule, without_ordinal
 from extender.core.workloads.tree_parts import Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import GangMode, TreePolicy, TreeRefusal
 from extender.core.workloads.workload_object import WorkloadObject
@@ -87,6 +87,7 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     # For the pods of this kind, the first one that applies. Empty: its pods have the labels of what it owns.
     name_rules: tuple[NameRule, ...] = ()
     name_label: str = ""  # on pods: the name of the workload object; every pod with a leaf has it
+    name_has_ordinal: bool = False  # the number of the pod is behind the name in that label
     uid_label: str = ""  # on pods: the UID of the workload object; empty: they have none
     # on pods: all labels that its controllers write, by the workload, those that name rules read, the leaf and the number of the pod
     pod_labels: PodLabels | None = None
@@ -125,3 +126,8 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     kept_out: Callable[[WorkloadObject], str]  # why it is not ours; empty: it is ours
     # the fields of `spec` that the entry reads, with their types; objects of files are checked against it
     spec_type: type[msgspec.Struct] | None = None
+
+    def name_in(self, labels: Mapping[str, str]) -> str | None:
+        """Return the name of the workload that the labels of a pod have, or None."""
+        value = labels.get(self.name_label)
+        return without_ordinal(value) if value and self.name_has_ordinal else value

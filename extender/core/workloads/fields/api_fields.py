@@ -109,9 +109,8 @@ JobSet.spec.replicatedJobs.dependsOn = name status
 JobSet.spec.startupPolicy = startupPolicyOrder
 JobSet.spec.successPolicy = operator targetReplicatedJobs
 JobSet.spec.volumeClaimPolicies = retentionPolicy:JobSet.spec.volumeClaimPolicies.retentionPolicy
-  templates:JobSet.spec.volumeClaimPolicies.templates
+  templates:PersistentVolumeClaim
 JobSet.spec.volumeClaimPolicies.retentionPolicy = whenDeleted
-JobSet.spec.volumeClaimPolicies.templates = apiVersion kind metadata:ObjectMeta spec:PersistentVolumeClaimSpec status
 JobSpec = activeDeadlineSeconds backoffLimit backoffLimitPerIndex completionMode completions managedBy manualSelector
   maxFailedIndexes parallelism podFailurePolicy:PodFailurePolicy podReplacementPolicy
   scheduling:JobSchedulingConfiguration selector:LabelSelector successPolicy:SuccessPolicy suspend
@@ -125,10 +124,9 @@ LeaderWorkerSet.spec = leaderWorkerTemplate:LeaderWorkerSet.spec.leaderWorkerTem
   networkConfig:LeaderWorkerSet.spec.networkConfig replicas rolloutStrategy:LeaderWorkerSet.spec.rolloutStrategy
   startupPolicy
 LeaderWorkerSet.spec.leaderWorkerTemplate = leaderTemplate:PodTemplateSpec
-  persistentVolumeClaimRetentionPolicy:LeaderWorkerSet.spec.leaderWorkerTemplate.persistentVolumeClaimRetentionPolicy
-  restartPolicy size subGroupPolicy:LeaderWorkerSet.spec.leaderWorkerTemplate.subGroupPolicy
-  volumeClaimTemplates:JobSet.spec.volumeClaimPolicies.templates workerTemplate:PodTemplateSpec
-LeaderWorkerSet.spec.leaderWorkerTemplate.persistentVolumeClaimRetentionPolicy = whenDeleted whenScaled
+  persistentVolumeClaimRetentionPolicy:StatefulSetPersistentVolumeClaimRetentionPolicy restartPolicy size
+  subGroupPolicy:LeaderWorkerSet.spec.leaderWorkerTemplate.subGroupPolicy volumeClaimTemplates:PersistentVolumeClaim
+  workerTemplate:PodTemplateSpec
 LeaderWorkerSet.spec.leaderWorkerTemplate.subGroupPolicy = subGroupPolicyType subGroupSize
 LeaderWorkerSet.spec.networkConfig = subdomainPolicy
 LeaderWorkerSet.spec.rolloutStrategy =
@@ -162,6 +160,8 @@ PaddleJob.spec = elasticPolicy:PaddleJob.spec.elasticPolicy paddleReplicaSpecs:P
   runPolicy:PyTorchJob.spec.runPolicy
 PaddleJob.spec.elasticPolicy = maxReplicas maxRestarts metrics minReplicas
 PaddleJob.spec.paddleReplicaSpecs = *:PyTorchJob.spec.pytorchReplicaSpecs.*
+PersistentVolumeClaim = apiVersion kind metadata:ObjectMeta spec:PersistentVolumeClaimSpec status
+PersistentVolumeClaimCondition = lastProbeTime lastTransitionTime message reason status type
 PersistentVolumeClaimSpec = accessModes dataSource:TypedLocalObjectReference dataSourceRef:TypedObjectReference
   resources:VolumeResourceRequirements selector:LabelSelector storageClassName volumeAttributesClassName volumeMode
   volumeName
@@ -299,6 +299,7 @@ ResourceClaim = name request
 ResourceFieldSelector = containerName divisor resource
 ResourceHealth = health message resourceID
 ResourceRequirements = claims:ResourceClaim limits requests
+RollingUpdateStatefulSetStrategy = maxUnavailable partition
 SELinuxOptions = level role type user
 ScaleIOVolumeSource = fsType gateway protectionDomain readOnly secretRef:LocalObjectReference sslEnabled storageMode
   storagePool system volumeName
@@ -312,6 +313,15 @@ SecurityContext = allowPrivilegeEscalation appArmorProfile:AppArmorProfile capab
   seccompProfile:SeccompProfile windowsOptions:WindowsSecurityContextOptions
 ServiceAccountTokenProjection = audience expirationSeconds path user
 SleepAction = seconds
+StatefulSet = apiVersion kind metadata:ObjectMeta spec:StatefulSetSpec status
+StatefulSetCondition = lastTransitionTime message reason status type
+StatefulSetOrdinals = start
+StatefulSetPersistentVolumeClaimRetentionPolicy = whenDeleted whenScaled
+StatefulSetSpec = minReadySeconds ordinals:StatefulSetOrdinals
+  persistentVolumeClaimRetentionPolicy:StatefulSetPersistentVolumeClaimRetentionPolicy podManagementPolicy replicas
+  revisionHistoryLimit selector:LabelSelector serviceName template:PodTemplateSpec
+  updateStrategy:StatefulSetUpdateStrategy volumeClaimTemplates:PersistentVolumeClaim
+StatefulSetUpdateStrategy = rollingUpdate:RollingUpdateStatefulSetStrategy type
 StorageOSVolumeSource = fsType readOnly secretRef:LocalObjectReference volumeName volumeNamespace
 SuccessPolicy = rules:SuccessPolicyRule
 SuccessPolicyRule = succeededCount succeededIndexes

@@ -57,6 +57,9 @@ _NOT_USED: Final[Mapping[str, Mapping[str, str]]] = {
     "LeaderWorkerSet.spec.leaderWorkerTemplate": {
         "volumeClaimTemplates": "the nodes that the volumes of its claims can be used on are not known",
     },
+    "StatefulSetSpec": {
+        "volumeClaimTemplates": "the nodes that the volumes of its claims can be used on are not known",
+    },
     "PyTorchJob.spec.runPolicy.schedulingPolicy": {  # also of its siblings, and of an MPIJob
         "minAvailable": "the gang has all pods; for fewer write the annotation gang-extender.dev/min",
     },
