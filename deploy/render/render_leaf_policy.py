@@ -26,7 +26,16 @@ from deploy.render.render_tree_policies import (
 )
 from extender.core.workloads.kind_table import NAME_RULES
 from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME
+from extender.core.workloads.kinds.plain_pods_kind import (
+    KUEUE_NAME,
+    KUEUE_RULE,
+    KUEUE_TOTAL,
+    NAME_LABEL,
+    PLAIN_PODS,
+    TOTAL_LABEL,
+)
 from extender.core.workloads.name_rules import NameRule, cel_of
+from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS, OFF, TREE_LABEL
 
 NAME = "gang-extender-leaf"
@@ -95,8 +104,9 @@ def _is_for_pods(policy: Policy) -> bool:
 def _conditions() -> str:
     key = cel.text(TREE_LABEL)
     conditions = {
-        "has-a-profile": f"has(object.metadata.labels) && {key} in object.metadata.labels\n"
-        f"&& object.metadata.labels[{key}] != {cel.text(OFF)}",
+        "has-a-profile": f"has(object.metadata.labels) && ({key} in object.metadata.labels\n"
+        f"? object.metadata.labels[{key}] != {cel.text(OFF)}\n"
+        f": {cel.texts((NAME_LABEL, TOTAL_LABEL))}.all(key, key in object.metadata.labels))",
         "not-of-another-scheduler": f"!{cel.has_other_scheduler('object')}",
         "not-bound": "!has(object.spec.nodeName) || object.spec.nodeName == ''",
     }
@@ -119,7 +129,8 @@ def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> str:
     variables["unasked"] = _unasked()
     variables["leaf"] = (
         f"!variables.unasked && (has(object.spec.schedulingGroup) || {cel.texts(GROUP_LABELS)}.exists(key, key in variables.labels))\n"
-        f"? ''\n: {cel_of(rules)}"
+        f"? ''\n: !({cel.text(TREE_LABEL)} in variables.labels)\n"
+        f"? {cel_of(PLAIN_PODS.name_rules)}\n: {cel_of((*rules, KUEUE_RULE))}"
     )
     return "".join(variable(name, expression) for name, expression in variables.items())
 
@@ -144,7 +155,29 @@ def _add_leaf() -> str:
     return (
         'variables.leaf == \'\' ? [] : [JSONPatch{op: "add", path: "/metadata/labels/" '
         f'+ jsonpatch.escapeKey("{GROUP_LABEL}"), value: variables.leaf}}]\n'
-        '+ (variables.unasked ? [JSONPatch{op: "remove", path: "/spec/schedulingGroup"}] : [])'
+        '+ (variables.unasked ? [JSONPatch{op: "remove", path: "/spec/schedulingGroup"}] : [])\n'
+        f"+ {_add_labels()}"
+    )
+
+
+def _add_labels() -> str:
+    """Return the patches that complete the labels of plain pods; the twin is `policy_labels` in the table entry."""
+    kueue, annotation = cel.text(KUEUE_NAME), cel.text(KUEUE_TOTAL)
+    is_kueue = f"&& {kueue} in variables.labels "
+    annotations = f"has(object.metadata.annotations) && {annotation} in object.metadata.annotations"
+    added = (
+        (TREE_LABEL, "", cel.text(DEFAULT_PROFILE.name)),
+        (NAME_LABEL, is_kueue, f"variables.labels[{kueue}]"),
+        (
+            TOTAL_LABEL,
+            f"{is_kueue}&& {annotations} ",
+            f"object.metadata.annotations[{annotation}]",
+        ),
+    )
+    return "\n+ ".join(
+        f"(variables.leaf != '' && !({cel.text(label)} in variables.labels) {condition}? [JSONPatch{{op: \"add\", "
+        f'path: "/metadata/labels/" + jsonpatch.escapeKey("{label}"), value: {value}}}] : [])'
+        for label, condition, value in added
     )
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from deploy.render.render_tree_policies import KIND_LABEL
-from extender.core.workloads.kind_table import KINDS
+from extender.core.workloads.kind_table import OBJECT_KINDS
 from extender.core.workloads.workload_kind import WorkloadKind
 
 HEADER = """\
@@ -88,7 +88,7 @@ subjects:
 """
 
 
-def render(kinds: Sequence[WorkloadKind] = KINDS) -> str:
+def render(kinds: Sequence[WorkloadKind] = OBJECT_KINDS) -> str:
     """Return the text of `deploy/kubernetes/workloads/rbac.yaml`."""
     labels = _labels("groups")
     documents = [

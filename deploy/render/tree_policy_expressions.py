@@ -141,9 +141,10 @@ def kept_out(kind: WorkloadKind) -> str:
         "(has(object.spec) && has(object.spec.scheduling) && size(object.spec.scheduling) > 0)"
     ]
     if kind.manager:
+        path = ("spec", *kind.manager_path)
         conditions.append(
-            "(has(object.spec) && has(object.spec.managedBy) "
-            f"&& !(object.spec.managedBy in {texts(('', kind.manager))}))"
+            f"({all_there('object', path)} "
+            f"&& !({'.'.join(('object', *path))} in {texts(('', kind.manager))}))"
         )
     conditions.append(
         f"variables.templates.exists(t, {texts(GROUP_LABELS)}.exists(key, key in t.labels)\n"

@@ -23,19 +23,20 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from tests.controlplane.controllers.programs import (
-    PROGRAMS as CONTROLLERS,
-)
-from tests.controlplane.controllers.programs import (
+    DEFAULT_NAMES,
     WRAPPERS,
     Program,
     programs_of,
     wrapper_folder,
+)
+from tests.controlplane.controllers.programs import (
+    PROGRAMS as CONTROLLERS,
 )
 from tests.controlplane.pin import (
     ETCD_FOLDER,
@@ -215,17 +216,23 @@ def build_ours(module: Path) -> Path:
     return ensure_built(module, ["."], (module.name,), "-s -w", module.name) / module.name
 
 
-def find_controllers() -> dict[str, Path] | None:
-    """Find the workload controllers without building anything.
+def find_controllers(names: Iterable[str] = DEFAULT_NAMES) -> dict[str, Path] | None:
+    """Find workload controllers without building anything.
+
+    Args:
+        names: Which of programs.py.
 
     Returns:
         The folder of each by its name: it has the program under that name, and its manifests below
         `manifests/<name>/`. None if one is not built.
     """
-    folders = {wrapper: _controllers_folder(wrapper) for wrapper in WRAPPERS}
-    if not all(folder.is_dir() for folder in folders.values()):
-        return None
-    return {one.name: folders[one.wrapper] for one in CONTROLLERS}
+    folders = {
+        name: _controllers_folder(one.wrapper)
+        for name in names
+        for one in CONTROLLERS
+        if one.name == name
+    }
+    return folders if all(folder.is_dir() for folder in folders.values()) else None
 
 
 def build_controllers(wrapper: str) -> Path:
@@ -240,7 +247,7 @@ def build_controllers(wrapper: str) -> Path:
         if unfinished is not None:
             compile_module(module, [one.package for one in programs], unfinished, "-s -w")
             for one in programs:
-                (unfinished / one.package.rpartition("/")[2]).rename(unfinished / one.name)
+                (unfinished / one.built_name).rename(unfinished / one.name)
                 copy_manifests(module, one, unfinished / "manifests" / one.name)
     return folder
 

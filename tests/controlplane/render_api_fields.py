@@ -20,6 +20,7 @@ import yaml
 TARGET: Final = Path(__file__).parents[2] / "extender/core/workloads/fields/api_fields.py"
 WIDTH: Final = 118
 ALIKE: Final = 0.75  # so much of a type of Kubernetes 1.37 must a CRD made with an older one have
+ANY_KEY: Final = "*"  # the field of a map: all its values have one type
 SMALL: Final = 3  # a type of so few fields must have the same
 LEFT_OUT: Final = (
     "metrics",
@@ -31,6 +32,7 @@ LEFT_OUT: Final = (
 KUBERNETES: Final = "k8s.io/kubernetes@v1.37.2"
 POD: Final = "io.k8s.api.core.v1."
 BATCH: Final = "io.k8s.api.batch.v1."
+APPS: Final = "io.k8s.api.apps.v1."
 CRDS: Final = (  # module or folder, and the CRDs in it
     ("sigs.k8s.io/jobset@v0.12.0", "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),
     ("sigs.k8s.io/lws@v0.9.0", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
@@ -49,6 +51,14 @@ CRDS: Final = (  # module or folder, and the CRDs in it
         )
         for one in ("rayclusters", "rayjobs", "rayservices", "raycronjobs")
     ),
+    *(
+        (
+            "github.com/kubeflow/training-operator@v1.9.3",
+            f"manifests/base/crds/kubeflow.org_{one}.yaml",
+        )
+        for one in ("pytorchjobs", "tfjobs", "xgboostjobs", "paddlejobs", "jaxjobs")
+    ),
+    ("github.com/kubeflow/mpi-operator@v0.8.0", "manifests/base/kubeflow.org_mpijobs.yaml"),
 )
 GROVE: Final = "github.com/ai-dynamo/grove@v0.1.0-alpha.12-rc1"
 GROVE_CRDS: Final = (
@@ -82,11 +92,15 @@ class Tables:
     def add_schema(self, name: str, schema: Schema) -> str:
         """Add the type of an object of a CRD; return its name, or that of an equal type, or nothing for any object."""
         schema = schema.get("items") or schema
-        properties = schema.get("properties")
+        of_map = schema.get("additionalProperties")
+        values = of_map if isinstance(of_map, dict) and of_map.get("properties") else None
+        properties = {ANY_KEY: values} if values else schema.get("properties")
         if not properties:
             return ""
-        if known := next(
-            (one for one in self.types if one != "ObjectMeta" and self._fits(schema, one)), ""
+        if values is None and (
+            known := next(
+                (one for one in self.types if one != "ObjectMeta" and self._fits(schema, one)), ""
+            )
         ):
             return known
         fields = {
@@ -134,6 +148,7 @@ def main(grove: Path) -> None:
         tables.add_definition(POD + name)
     for name in ("Job", "CronJob"):
         tables.add_definition(BATCH + name)
+    tables.add_definition(APPS + "StatefulSet")
     for kind, schema in crds(grove):
         fields = schema["properties"]
         spec = tables.add_schema(f"{kind}.spec", fields["spec"])

@@ -11,7 +11,7 @@ import yaml
 
 from deploy.render import render_leaf_policy, render_tree_policies, render_tree_roles
 from deploy.render.tree_policy_expressions import templates
-from extender.core.workloads.kind_table import BY_KIND, KINDS
+from extender.core.workloads.kind_table import BY_KIND, OBJECT_KINDS
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import WorkloadObject
 
@@ -45,7 +45,7 @@ def test_each_kind_has_a_role_and_a_policy_with_its_label(subtests: pytest.Subte
     """The label is the switch of the kind: kubectl apply -l gang-extender.dev/kind=..."""
     roles = of_kind((WORKLOADS / "rbac.yaml").read_text(), "ClusterRole")
     policies = of_kind((WORKLOADS / "tree-policies.yaml").read_text(), "MutatingAdmissionPolicy")
-    for kind in KINDS:
+    for kind in OBJECT_KINDS:
         with subtests.test(kind.kind):
             name = f"gang-extender-tree-{kind.kind.lower()}"
             (role,) = [one for one in roles if one["metadata"]["name"] == name]
@@ -67,9 +67,12 @@ def test_the_controller_in_the_table_is_the_one_that_keeps_nothing_out(
     """The policy reads `manager`, the compiler `kept_out`: both keep out the same workloads."""
 
     def kept_out(kind: WorkloadKind, manager: str) -> bool:
-        return bool(kind.kept_out(_workload(kind, {"managedBy": manager})))
+        spec: Object = {kind.manager_path[-1]: manager}
+        for field in reversed(kind.manager_path[:-1]):
+            spec = {field: spec}
+        return bool(kind.kept_out(_workload(kind, spec)))
 
-    for kind in KINDS:
+    for kind in OBJECT_KINDS:
         with subtests.test(kind.kind):
             assert kept_out(kind, "example.com/other") == bool(kind.manager)
             assert not kept_out(kind, kind.manager)
@@ -79,7 +82,7 @@ def test_pods_get_the_label_through_templates_or_through_other_objects(
     subtests: pytest.Subtests,
 ) -> None:
     """A kind whose pods have a name rule has one of both."""
-    for kind in KINDS:
+    for kind in OBJECT_KINDS:
         with subtests.test(kind.kind):
             assert bool(kind.template_paths) + bool(kind.labels_from) == bool(kind.name_rules)
 

@@ -46,7 +46,7 @@ from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pod_groups import CHILDREN_MAX, kind_of
 from extender.core.model.pods import PodEnd, VolumeConstraints
 from extender.core.reconcile.finalizer_rules import FinalizerChange
-from extender.core.workloads.kind_table import KINDS
+from extender.core.workloads.kind_table import OBJECT_KINDS
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import Changes, PeriodicTask, kept_running
@@ -97,7 +97,7 @@ class KubernetesCluster:
         self._recorder = EventRecorder(server, clock, instance=instance or socket.gethostname())
         self._full = DryRunProber(server, self._a_priority)
         self._scheduler = scheduler or SchedulerMetrics()
-        self._workloads = WorkloadInformers(server, KINDS, clock)
+        self._workloads = WorkloadInformers(server, OBJECT_KINDS, clock)
         self.discovery_revision = 0
         self._informers: dict[Resource, Informer] = {}
         self._tasks: dict[Resource, asyncio.Task[None]] = {}

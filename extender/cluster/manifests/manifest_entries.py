@@ -57,12 +57,12 @@ _CORE_BESIDE: Final = frozenset(
 _MAKES_PODS: Final = frozenset(  # kinds that make pods and are not planned, also where no container is written in them
     (group, kind)
     for group, kinds in {
-        "apps": "Deployment StatefulSet DaemonSet ReplicaSet",
+        "apps": "Deployment DaemonSet ReplicaSet",
         "extensions": "Deployment DaemonSet ReplicaSet",
         "argoproj.io": "Workflow CronWorkflow Rollout",
         "batch.volcano.sh": "Job",
         "flink.apache.org": "FlinkDeployment FlinkSessionJob",
-        "kubeflow.org": "JAXJob MPIJob PaddleJob PyTorchJob TFJob XGBoostJob Notebook",
+        "kubeflow.org": "Notebook",
         "nvidia.com": "DynamoGraphDeployment DynamoComponentDeployment",
         "apps.nvidia.com": "NIMService NIMPipeline",
         "serving.knative.dev": "Service Configuration Revision",
@@ -483,7 +483,7 @@ def _other(obj: Mapping[str, Any]) -> api.OtherObject:
 
 def _source_type(kind: str, group: str) -> type[Source] | None:
     """Return the type of a kind that groups and pods are made from, or None."""
-    if kind in BY_KIND and BY_KIND[kind].group == group:
+    if kind in BY_KIND and BY_KIND[kind].group == group and BY_KIND[kind].plural:
         return api.WorkloadManifest
     return _SOURCES.get((group, kind))
 

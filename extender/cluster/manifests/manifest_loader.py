@@ -36,7 +36,11 @@ from extender.cluster.manifests.manifest_entries import (
 )
 from extender.cluster.manifests.manifest_validation import admission_warnings
 from extender.cluster.manifests.workload_expansion import NO_LIVE_SOURCES, Expansion, expand
-from extender.cluster.manifests.workload_objects import with_limit_ranges, with_runtime_class
+from extender.cluster.manifests.workload_objects import (
+    with_leaf,
+    with_limit_ranges,
+    with_runtime_class,
+)
 from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.manifests.yaml_reader import Progress, no_progress
 from extender.cluster.read.disruption_budget_conversion import with_status
@@ -152,7 +156,7 @@ def complete(
     last = _without_made(last)
     warnings += (f"{entry.where}: {text}" for entry in last.values() for text in entry.notes)
     warnings += _left_out(last.values())
-    identified = [_identified(entry, memory) for entry in last.values()]
+    identified = [_identified(_with_leaf(entry), memory) for entry in last.values()]
     _check_uids(identified)
     if serving:
         identified = list(_dated(identified, memory))
@@ -160,7 +164,8 @@ def complete(
     else:
         expansion, served = expand(identified, live=live), ServedWorkloads()
     expanded = {**expansion.made, **served.pods}
-    filled = [_identified(entry, memory) for entry in _with_made(identified, expanded)]
+    made = (*_with_made(identified, expanded), *expansion.plain)
+    filled = [_identified(entry, memory) for entry in made]
     filled = list(_dated(filled, memory))
     filled, of_classes = _admitted(filled, last.values(), expanded)
     warnings += of_classes
@@ -181,6 +186,12 @@ def complete(
         refused=tuple(expansion.refused),
         claims=live.claims,
     )
+
+
+def _with_leaf(entry: AnyEntry) -> AnyEntry:
+    if isinstance(entry, Entry) and isinstance(entry.obj, api.Pod):
+        return msgspec.structs.replace(entry, obj=with_leaf(entry.obj))
+    return entry
 
 
 def _without_made(entries: Mapping[Ident, AnyEntry]) -> dict[Ident, AnyEntry]:

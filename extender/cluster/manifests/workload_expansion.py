@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -39,6 +39,12 @@ from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey
 from extender.core.trees.tree_events import is_requested
 from extender.core.workloads.kind_table import BY_KIND, KINDS
+from extender.core.workloads.kinds.plain_pods_kind import (
+    PLAIN_PODS,
+    TOTAL_LABEL,
+    is_plain,
+    plain_workload,
+)
 from extender.core.workloads.kinds.podcliqueset_podgangs import podgangs_of
 from extender.core.workloads.kinds.trainjob_jobset import jobset_of, runtime_of
 from extender.core.workloads.template_labels import with_template_labels
@@ -54,6 +60,7 @@ from extender.core.workloads.tree_parts import Composite, Leaf, Part, leaves_of
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE, InvalidPolicy, read_policy
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
+    GROUP_LABEL,
     OFF,
     TREE_LABEL,
     WORKLOAD_ANNOTATION,
@@ -74,6 +81,7 @@ class Expansion(msgspec.Struct, kw_only=True):
     """What was made from workloads."""
 
     made: dict[Ident, tuple[Entry, ...]] = {}  # by workload: groups, parents first, then pods
+    plain: list[Entry] = []  # groups of plain pods
     origins: dict[GroupKey, GroupOrigin] = {}
     refused: list[RefusedWorkload] = []  # of -f
     warnings: list[str] = []
@@ -103,7 +111,57 @@ def expand(entries: Sequence[AnyEntry], *, live: LiveSources = NO_LIVE_SOURCES) 
                     faults += texts_of(fault)
         if faults:
             raise several(tuple(faults))
+    _expand_plain_pods(entries, live, expansion)
     return expansion
+
+
+def _expand_plain_pods(
+    entries: Sequence[AnyEntry], live: LiveSources, expansion: Expansion
+) -> None:
+    """Add the groups of the plain pods of -f; one that is in the files stays as it is."""
+    pods: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        if entry.role is Role.WANTED and isinstance(entry.obj, api.Pod):
+            metadata = entry.obj.metadata
+            if is_plain(metadata.labels):
+                key = (metadata.namespace, metadata.labels[GROUP_LABEL])
+                pods.setdefault(key, []).append(cast("Entry", entry))
+    if not pods:
+        return
+    files = WorkloadSources(entries, live)
+    for (namespace, name), members in pods.items():
+        if GroupKey(namespace, name, "PodGroup") in files.groups:
+            continue
+        labels = [entry.obj.metadata.labels for entry in members]
+        workload = plain_workload(
+            namespace,
+            name,
+            labels[0][TREE_LABEL],
+            sorted({own[TOTAL_LABEL] for own in labels}),
+            sorted({cast("api.Pod", entry.obj).spec.priority_class_name for entry in members}),
+        )
+        profile = workload.labels[TREE_LABEL]
+        request = CompileRequest(
+            workload=workload, profile=files.profiles.get(profile), profile_name=profile
+        )
+        tree = compile_tree(PLAIN_PODS, request)
+        if tree.outcome == "refused":
+            assert tree.refusal is not None
+            text = f"{members[0].where}: {tree.refusal.message}"
+            expansion.refused.append(RefusedWorkload(workload.kind, namespace, name, text))
+        for spec in tree.groups:
+            group = group_from(spec)
+            metadata = msgspec.structs.replace(
+                group.metadata,
+                namespace=namespace,
+                creation_timestamp=members[0].obj.metadata.creation_timestamp,
+            )
+            group = msgspec.structs.replace(group, metadata=metadata)
+            where = f"{members[0].where}, {workload}"
+            expansion.plain.append(Entry(obj=group, where=where, role=Role.WANTED))
+            expansion.origins[GroupKey(namespace, name, "PodGroup")] = GroupOrigin(
+                str(workload), "pods", (), ()
+            )
 
 
 def _expansions(

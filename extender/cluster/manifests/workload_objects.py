@@ -24,6 +24,7 @@ from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
 from extender.core.model.quantities import exact, nanos
 from extender.core.workloads.kind_table import kind_of_pod
+from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS, policy_labels
 from extender.core.workloads.name_rules import labels_of_leaf
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import Leaf, LeafUse
@@ -56,7 +57,7 @@ def leaf_uses(pods: Iterable[PodLabels]) -> dict[tuple[str, str, str], tuple[Lea
         if kind is None or leaf is None:
             continue
         read = {LEAF_LABEL, *(key for rule in kind.name_rules for key in rule.label_keys)}
-        of_workload = counts.setdefault((kind.kind, namespace, labels[kind.name_label]), {})
+        of_workload = counts.setdefault((kind.kind, namespace, kind.name_in(labels) or ""), {})
         before, first = of_workload.get(
             leaf, (0, {key: labels[key] for key in sorted(read) if key in labels})
         )
@@ -68,6 +69,18 @@ def leaf_uses(pods: Iterable[PodLabels]) -> dict[tuple[str, str, str], tuple[Lea
         )
         for workload, leaves in counts.items()
     }
+
+
+def with_leaf(pod: api.Pod) -> api.Pod:
+    """Return a pod as the leaf policy stores it where it is one of a group of plain pods: it names its leaf."""
+    metadata = pod.metadata
+    if kind_of_pod(metadata.labels) not in (None, PLAIN_PODS):
+        return pod
+    added = policy_labels(metadata.labels, metadata.annotations)
+    if not added:
+        return pod
+    metadata = msgspec.structs.replace(metadata, labels={**metadata.labels, **added})
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def check_number_of_pods(workload: WorkloadObject, leaves: Iterable[Leaf]) -> None:
@@ -85,7 +98,9 @@ def controller_labels(
 
     Those of its template, of which a leader and its workers may have several, are not among them.
     """
-    certain = {kind.name_label: workload.name} if kind.name_label else {}
+    certain = {}
+    if kind.name_label:
+        certain[kind.name_label] = f"{workload.name}-0" if kind.name_has_ordinal else workload.name
     if kind.uid_label:
         certain[kind.uid_label] = workload.uid
     of_template: Mapping[str, str] = (leaf.template.get("metadata") or {}).get("labels") or {}

@@ -39,6 +39,8 @@ from extender.core.model.pod_groups import (
 )
 from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
 from extender.core.model.quantities import amounts
+from extender.core.workloads.kinds.plain_pods_kind import plain_uid
+from extender.core.workloads.workload_object import MANAGED_BY
 from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
 
 WRITTEN: Final = "gang-extender.dev/written"  # fields of the spec, separated by commas
@@ -411,13 +413,20 @@ def group_of(group: api.Group, priorities: Priorities) -> Group:
         resource_version=group.metadata.resource_version,
         generation=group.metadata.generation,
         api_version=group.api_version,
-        owner_uid=next(
-            (owner.uid for owner in group.metadata.owner_references if owner.controller), ""
-        ),
+        owner_uid=_owner_uid(group),
         managed_by=group.metadata.labels.get(MANAGED_BY_LABEL, ""),
         labels=group.metadata.labels,
         conditions=tuple((c.type, c.status, c.reason, c.message) for c in group.status.conditions),
     )
+
+
+def _owner_uid(group: api.Group) -> str:
+    """Return the UID of the controlling owner; that of plain pods for a group that was made for such, which has none."""
+    metadata = group.metadata
+    owners = [owner.uid for owner in metadata.owner_references if owner.controller]
+    if not owners and metadata.labels.get(MANAGED_BY_LABEL) == MANAGED_BY:
+        return plain_uid(metadata.namespace, metadata.name)
+    return next(iter(owners), "")
 
 
 def guard_of(group: api.Group) -> Guard:

@@ -131,6 +131,7 @@ def pod_of(
         by_field=bool(pod.spec.scheduling_group.pod_group_name),
         labels=metadata.labels,
         priority=priority.value,
+        priority_class=spec.priority_class_name,
         scheduler_name=spec.scheduler_name or "default-scheduler",
         preemption_policy=priority.preemption_policy,
         created_us=micros(metadata.creation_timestamp),

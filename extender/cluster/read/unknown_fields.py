@@ -17,7 +17,7 @@ from extender.core.model.message_formatting import did_you_mean
 PREFIX: Final = "gang-extender.dev/"
 # of users and of the service, by the field of metadata
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "labels": ("pod-group", "tree", "leaf", "kind", "exempt"),
+    "labels": ("pod-group", "group", "total", "tree", "leaf", "kind", "exempt"),
     "annotations": (
         "parent",
         "gang",

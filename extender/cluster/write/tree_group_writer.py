@@ -2,7 +2,7 @@
 
 A group is created with POST, which never changes a group of the same name that another client made; afterwards its
 fields are applied by server-side apply under one field manager. Its controlling owner is the workload, so that the
-garbage collector deletes it with the workload. UIDs are preconditions of changes.
+garbage collector deletes it with the workload; that of plain pods has none, and is deleted here. UIDs are preconditions of changes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from extender.cluster.write.group_status import PLURALS
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
+from extender.core.workloads.kinds.plain_pods_kind import KIND as PLAIN
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import MANAGED_BY, PARENT_ANNOTATION, TREE_LABEL
 from extender.ports.workload_ports import GroupLink, GroupManifest
@@ -144,16 +145,7 @@ def manifest(group: GroupManifest) -> dict[str, object]:
             "name": spec.name,
             "namespace": group.namespace,
             "labels": {TREE_LABEL: group.profile, MANAGED_BY_LABEL: MANAGED_BY},
-            "ownerReferences": [
-                {
-                    "apiVersion": group.owner_api_version,
-                    "kind": group.owner_kind,
-                    "name": group.owner_name,
-                    "uid": group.owner_uid,
-                    "controller": True,
-                    "blockOwnerDeletion": False,
-                }
-            ],
+            **({} if group.owner_kind == PLAIN else {"ownerReferences": [_owner(group)]}),
         },
         "spec": body,
     }
@@ -176,6 +168,17 @@ def _constraints(spec: GroupSpec) -> dict[str, object]:
             exclusive["resource"] = spec.exclusive.resource
         constraints["exclusive"] = exclusive
     return constraints
+
+
+def _owner(group: GroupManifest) -> dict[str, object]:
+    return {
+        "apiVersion": group.owner_api_version,
+        "kind": group.owner_kind,
+        "name": group.owner_name,
+        "uid": group.owner_uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
 
 
 def _fault_of(action: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavailable:

@@ -40,6 +40,7 @@ from extender.core.trees.group_writes import (
     may_delete,
     wanted_links,
 )
+from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS, PlainPodGroups, plain_uid
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster
@@ -57,9 +58,12 @@ POLICY = RetryPolicy(first_s=0.2, max_s=30.0, after_failure="continue")
 class GroupController:
     """Writes the groups of workloads; no other code does."""
 
-    def __init__(self, cluster: Cluster, workloads: Workloads, leader: Leader) -> None:
+    def __init__(
+        self, cluster: Cluster, workloads: Workloads, leader: Leader, plain: PlainPodGroups
+    ) -> None:
         self._cluster = cluster
         self._workloads = workloads
+        self._plain = plain
         self._leader = leader
         self._desired = WantedGroups()
         self._links: Mapping[GroupKey, Link] = {}
@@ -112,13 +116,20 @@ class GroupController:
         """Queue a group if it differs from what the trees have."""
         group = self._groups.get(key)
         is_desired = key in self._links or self._desired.of(key)
-        if is_desired or (group is not None and may_delete(group, self._owners)):
+        if is_desired or (group is not None and self._may_delete(group)):
             if self._write(key) is not None:
                 self._queue.add(key)
         else:
             self._rejections.pop(key, None)
             self._written.pop(key, None)
         self._note_problems(key, group)
+
+    def _may_delete(self, group: Group) -> bool:
+        """Return whether a group that no tree has is deleted; of plain pods no owner is left that a collector looks for."""
+        key = group.key
+        is_plain = group.owner_uid == plain_uid(key.namespace, key.name)
+        gone = is_plain and group.owner_uid not in self._plain.objects
+        return may_delete(group, {group.owner_uid} if gone else self._owners)
 
     def _write(self, key: GroupKey) -> GroupWrite | None:
         """Return the write that a group needs; None while the view does not show the last one yet, or without its owner."""
@@ -191,7 +202,9 @@ class GroupController:
 
     def _owner(self, tree: WorkloadTree) -> WorkloadObject | None:
         """Return the owner of the groups of a tree; None: it is gone, or its kind is switched off or not served."""
-        owner = self._workloads.view().objects.get(tree.owner_uid)
+        plain = tree.kind == PLAIN_PODS.kind
+        objects = self._plain.objects if plain else self._workloads.view().objects
+        owner = objects.get(tree.owner_uid)
         return None if owner is None or owner.deleting else owner
 
     def _manifest(self, namespace: str, tree: WorkloadTree, spec: GroupSpec) -> GroupManifest:

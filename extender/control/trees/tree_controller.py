@@ -36,6 +36,7 @@ from extender.core.trees.tree_events import (
 )
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.kinds.job_kind import JOB
+from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS, PlainPodGroups
 from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_kind import WorkloadKind
@@ -112,7 +113,8 @@ class TreeController:
         self._readings: dict[str, _Reading] = {}  # by the UID of the workload
         self._faults: ObjectFaults[str] = ObjectFaults("trees")
         self._terms = -1  # of the leader, when `_compiled` was filled
-        self.groups = GroupController(cluster, workloads, leader)
+        self._plain = PlainPodGroups()
+        self.groups = GroupController(cluster, workloads, leader, self._plain)
         self.notifier = WorkloadNotifier(cluster, leader)
 
     async def run(self) -> None:
@@ -157,7 +159,7 @@ class TreeController:
         """
         if self._terms != self._leader.terms:
             self._compiled, self._terms = {}, self._leader.terms
-        view = self._workloads.view()
+        view = self._with_plain_pods(self._workloads.view())
         if not view.objects and not self._leader.pending_state.trees:
             return
         uses = self._uses.of(self._cluster.view().members)
@@ -169,6 +171,14 @@ class TreeController:
             await self._record(self._decided(view, due[start : start + SLICE], uses))
         await self._record(self._retired(view))
         self._sync(view, uses)
+
+    def _with_plain_pods(self, view: WorkloadView) -> WorkloadView:
+        """Return the workloads with the groups of plain pods, all of which are known: the cluster is ready."""
+        plain = self._plain.of(self._cluster.view().members)
+        objects = view.objects.update(plain) if plain else view.objects
+        return msgspec.structs.replace(
+            view, objects=objects, synced=view.synced | {PLAIN_PODS.kind}
+        )
 
     def _is_root(self, workload: WorkloadObject) -> bool:
         """Return whether trees are made from a workload itself, not from its owner."""

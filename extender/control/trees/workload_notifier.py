@@ -23,6 +23,7 @@ from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import Pod
 from extender.core.trees.leaves_in_use import WorkloadName
 from extender.core.trees.unused_labels import unused_label
+from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS
 from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_kind import Notice
@@ -74,6 +75,8 @@ class WorkloadNotifier:
             problems: What is wrong with groups, by the UID of the workload.
         """
         for uid, workload in view.objects.items():
+            if workload.kind == PLAIN_PODS.kind:
+                continue  # there is no object to write an Event about; its pods have the text
             shown = (workload, trees.get(uid), view.owned.get(uid), problems.get(uid, ()))
             if uid in self._shown and same_objects(self._shown[uid], shown):
                 continue

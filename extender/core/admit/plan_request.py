@@ -39,6 +39,7 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_INDEX
 from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL
+from extender.core.workloads.kinds.kubeflow_kinds import REPLICA_INDEX_LABEL
 from extender.core.workloads.kinds.leader_worker_replicas import POD_INDEX, WORKER_INDEX
 
 # Labels with the position of a pod in its leaf, the outer one first; the first row that all its pods have counts.
@@ -46,6 +47,7 @@ _RANK_LABELS: Final = (
     (WORKER_INDEX,),  # of a LeaderWorkerSet, whose leader has no other
     (JOB_INDEX_LABEL, COMPLETION_INDEX),  # of a JobSet
     (COMPLETION_INDEX,),
+    (REPLICA_INDEX_LABEL,),  # of a PyTorchJob and its siblings, of an MPIJob
     (POD_INDEX,),  # of a StatefulSet
 )
 _INDEX_DIGITS: Final = 9

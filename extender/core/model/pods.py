@@ -271,6 +271,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by_field: bool = False  # names it in spec.schedulingGroup, which kube-scheduler reads too
     labels: dict[str, str] = {}
     priority: int = 0
+    priority_class: str = ""  # its name; empty: none
     scheduler_name: str = "default-scheduler"
     preemption_policy: str = "PreemptLowerPriority"
     created_us: int = 0

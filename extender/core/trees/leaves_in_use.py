@@ -77,8 +77,8 @@ def _uses(key: GroupKey, pods: list[Pod], before: Mapping[WorkloadName, LeafUse]
         kind = kind_of_pod(pod.labels) if TREE_LABEL in pod.labels else None
         if kind is None:
             return
-        named = pod.labels[kind.name_label]
-        mine = [p for p in pods if p.labels.get(kind.name_label) == named]
+        named = kind.name_in(pod.labels) or ""
+        mine = [p for p in pods if kind.name_in(p.labels) == named]
         read = {LEAF_LABEL}
         for rule in kind.name_rules:
             read.update(rule.label_keys, (condition.key for condition in rule.when))
@@ -91,7 +91,7 @@ def _uses(key: GroupKey, pods: list[Pod], before: Mapping[WorkloadName, LeafUse]
         yield workload, before[workload] if before.get(workload) == use else use
         if len(mine) == len(pods):
             return
-        pods = [p for p in pods if p.labels.get(kind.name_label) != named]
+        pods = [p for p in pods if kind.name_in(p.labels) != named]
 
 
 def with_finished_pods(

@@ -8,9 +8,12 @@ from typing import Final
 from extender.core.workloads.kinds.disaggregatedset_kind import DISAGGREGATEDSET
 from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.kinds.jobset_kind import JOBSET
+from extender.core.workloads.kinds.kubeflow_kinds import KUBEFLOW_JOBS, MPIJOB
 from extender.core.workloads.kinds.leaderworkerset_kind import LEADERWORKERSET
+from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS
 from extender.core.workloads.kinds.podgang_kind import PODGANG
 from extender.core.workloads.kinds.raycluster_kind import RAYCLUSTER
+from extender.core.workloads.kinds.statefulset_kind import STATEFULSET
 from extender.core.workloads.kinds.trainjob_kind import TRAINJOB
 from extender.core.workloads.name_rules import NameRule, leaf_name
 from extender.core.workloads.workload_kind import WorkloadKind
@@ -18,13 +21,19 @@ from extender.core.workloads.workload_object import OFF, TREE_LABEL
 
 KINDS: Final[tuple[WorkloadKind, ...]] = (
     JOBSET,
+    MPIJOB,
     JOB,
     DISAGGREGATEDSET,
     LEADERWORKERSET,
+    STATEFULSET,
     PODGANG,
     TRAINJOB,
     RAYCLUSTER,
+    *KUBEFLOW_JOBS,
+    PLAIN_PODS,
 )
+# Those of which an API server has objects.
+OBJECT_KINDS: Final[tuple[WorkloadKind, ...]] = tuple(kind for kind in KINDS if kind.plural)
 BY_KIND: Final[Mapping[str, WorkloadKind]] = {one.kind: one for one in KINDS}
 NAME_RULES: Final[tuple[NameRule, ...]] = tuple(rule for one in KINDS for rule in one.name_rules)
 

@@ -20,6 +20,7 @@ class LabelValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     key: str
     first: int = 0
+    ordinal: bool = False  # without the last dash and what is behind it: the number of a pod
 
 
 Piece = LabelValue | str
@@ -143,7 +144,18 @@ def _piece(labels: Mapping[str, str], piece: Piece) -> str:
     if isinstance(piece, str):
         return piece
     value = labels[piece.key]
+    if piece.ordinal:
+        return without_ordinal(value)
     return value[: piece.first] if piece.first else value
+
+
+def without_ordinal(name: str) -> str:
+    """Return the name of a pod without its number.
+
+    >>> without_ordinal("web-a-12")
+    'web-a'
+    """
+    return name.rpartition("-")[0]
 
 
 # --- CEL
@@ -152,17 +164,21 @@ def _piece(labels: Mapping[str, str], piece: Piece) -> str:
 def cel_of(rules: Iterable[NameRule], labels: str = "variables.labels") -> str:
     """Return the CEL expression of the leaf's name; an empty string where no rule applies.
 
+    It is a list of what each rule gives and not one condition inside of another: kube-apiserver refuses expressions with more
+    than 32 levels.
+
     Args:
         rules: The first one that applies counts.
         labels: The CEL expression of the labels of the pod, a map.
     """
-    text = "''"
-    for rule in reversed(tuple(rules)):
+    names = []
+    for rule in rules:
         conditions = [_cel_condition(labels, condition) for condition in rule.when]
         conditions += [f"{_cel_text(key)} in {labels}" for key in rule.label_keys]
         name = _cel_name(_cel_piece(labels, rule.head), [_cel_piece(labels, p) for p in rule.rest])
-        text = f"({' && '.join(conditions)})\n? {name}\n: ({text})"
-    return text
+        names.append(f"({' && '.join(conditions)})\n? {name} : ''")
+    joined = ",\n".join(names)
+    return f"([{joined}].filter(leaf, leaf != '') + [''])[0]"
 
 
 def _cel_condition(labels: str, condition: LabelCondition) -> str:
@@ -181,6 +197,8 @@ def _cel_piece(labels: str, piece: Piece) -> str:
     if isinstance(piece, str):
         return _cel_text(piece)
     value = f"{labels}[{_cel_text(piece.key)}]"
+    if piece.ordinal:
+        return f"{value}.substring(0, {value}.lastIndexOf('-') < 0 ? 0 : {value}.lastIndexOf('-'))"
     if piece.first:
         value = f"(size({value}) > {piece.first} ? {value}.substring(0, {piece.first}) : {value})"
     return value

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from extender.core.workloads.name_rules import NameRule
+from extender.core.workloads.name_rules import NameRule, without_ordinal
 from extender.core.workloads.tree_parts import Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import GangMode, TreePolicy, TreeRefusal
 from extender.core.workloads.workload_object import WorkloadObject
+
+MANAGER_PATH: Final = ("managedBy",)  # below spec: the controller of an object
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -80,10 +82,11 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     group: str  # API group; empty: core
     versions: tuple[str, ...]  # newest first; the first one that is served is read
-    plural: str  # name of the resource in URLs and RBAC
+    plural: str  # name of the resource in URLs and RBAC; empty: its pods stand for it, there is no object
     # For the pods of this kind, the first one that applies. Empty: its pods have the labels of what it owns.
     name_rules: tuple[NameRule, ...] = ()
     name_label: str = ""  # on pods: the name of the workload object; every pod with a leaf has it
+    name_has_ordinal: bool = False  # the number of the pod is behind the name in that label
     uid_label: str = ""  # on pods: the UID of the workload object; empty: they have none
     # on pods: all labels that its controllers write, by the workload, those that name rules read, the leaf and the number of the pod
     pod_labels: PodLabels | None = None
@@ -104,7 +107,8 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     part_of: tuple[str, ...] = ()  # kinds of owners that make it part of the owner's tree
     # Kinds of owners whose annotations count instead of its own, and which own its groups.
     policy_from: tuple[str, ...] = ()
-    manager: str = ""  # spec.managedBy of its own controller; empty: it has no such field
+    manager: str = ""  # managedBy of its own controller; empty: it has no such field
+    manager_path: tuple[str, ...] = MANAGER_PATH  # below spec: that field
     gang_modes: tuple[GangMode, ...] = ("all",)  # that profiles and annotations may ask for
     parts: Parts | None  # None: only the annotations of its objects count, for what they own
     # The parts of a workload whose controller makes the groups: a leaf for each, named as its template. Empty: each of
@@ -121,3 +125,8 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     kept_out: Callable[[WorkloadObject], str]  # why it is not ours; empty: it is ours
     # the fields of `spec` that the entry reads, with their types; objects of files are checked against it
     spec_type: type[msgspec.Struct] | None = None
+
+    def name_in(self, labels: Mapping[str, str]) -> str | None:
+        """Return the name of the workload that the labels of a pod have, or None."""
+        value = labels.get(self.name_label)
+        return without_ordinal(value) if value and self.name_has_ordinal else value

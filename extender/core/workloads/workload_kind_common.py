@@ -7,6 +7,7 @@ from typing import Any
 
 from extender.core.model.errors import BadInput
 from extender.core.workloads.tree_policy import TreeRefusal, refusal_of
+from extender.core.workloads.workload_kind import MANAGER_PATH
 from extender.core.workloads.workload_object import (
     GANG_ANNOTATION,
     GROUP_LABELS,
@@ -66,11 +67,15 @@ def scheduling_block(workload: WorkloadObject) -> str:
     return ""
 
 
-def managed_by_other(workload: WorkloadObject, own: str) -> str:
-    """Return why a workload whose `spec.managedBy` is not `own` is left alone, or an empty string."""
-    manager = workload.spec.get("managedBy")
+def managed_by_other(
+    workload: WorkloadObject, own: str, path: tuple[str, ...] = MANAGER_PATH
+) -> str:
+    """Return why a workload whose controller, the field at `path` of `spec`, is not `own` is left alone, or an empty string."""
+    manager: Any = workload.spec
+    for field in path:
+        manager = (manager or {}).get(field)
     if manager and manager != own:
-        return f"spec.managedBy is {manager!r}, so another controller runs it"
+        return f"spec.{'.'.join(path)} is {manager!r}, so another controller runs it"
     return ""
 
 

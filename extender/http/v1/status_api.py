@@ -270,4 +270,7 @@ def _certificates(clock: Clock) -> list[CertificateLine]:
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
-    return {name: without_secrets(name, value) for name, value in msgspec.structs.asdict(settings).items()}
+    return {
+        name: without_secrets(name, value)
+        for name, value in msgspec.structs.asdict(settings).items()
+    }

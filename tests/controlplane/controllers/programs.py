@@ -1,7 +1,7 @@
 """The workload controllers that the tests run: their Go modules and the manifests that belong to them.
 
-Standard library only, as build.py. The versions stand in the go.mod of the wrapper modules beside this file. Two of
-them, because a Go module has one version of each dependency: what asks for the same minor version of k8s.io/* is built
+Standard library only, as build.py. The versions stand in the go.mod of the wrapper modules beside this file. Several,
+because a Go module has one version of each dependency: what asks for the same minor version of k8s.io/* is built
 together, and a program never gets another minor version than the one that its own go.mod asks for.
 """
 
@@ -24,19 +24,26 @@ class Program:
         name: Of the program and of its folder of manifests, in the cache.
         wrapper: Name of the wrapper module that pins it.
         module: Its Go module.
-        main: Its main package, inside the module.
+        main: Its main package, inside the module; None: a main.go of ours in the wrapper, which calls the module.
         manifests: Where its manifests are in the module, by where they are in the cache; patterns of files.
     """
 
     name: str
     wrapper: str
     module: str
-    main: str
+    main: str | None
     manifests: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def built_name(self) -> str:
+        """Return the name that `go build` gives the program."""
+        return self.wrapper if self.main is None else self.package.rpartition("/")[2]
 
     @property
     def package(self) -> str:
         """Return the import path of the main package."""
+        if self.main is None:
+            return "."
         return f"{self.module}/{self.main}".rstrip("/")
 
 
@@ -76,7 +83,33 @@ PROGRAMS = (
         "",
         {"crds": "config/crd/bases/*.yaml"},
     ),
+    Program(
+        "training-operator",
+        "training_operator",
+        "github.com/kubeflow/training-operator",
+        None,
+        {"crds": "manifests/base/crds/kubeflow.org_[!m]*.yaml"},  # its MPIJob is v1
+    ),
+    Program(
+        "mpi-operator",
+        "mpi_operator",
+        "github.com/kubeflow/mpi-operator",
+        None,
+        {"crds": "manifests/base/kubeflow.org_mpijobs.yaml"},
+    ),
+    Program(
+        "kueue",
+        "kueue",
+        "sigs.k8s.io/kueue",
+        "cmd/kueue",
+        {
+            "crds": "config/components/crd/bases/*.yaml",
+            "webhooks": "config/components/webhook/manifests.yaml",
+        },
+    ),
 )
+ASKED_ONLY = ("kueue",)  # runs where it is named: it holds what it covers until it has a queue
+DEFAULT_NAMES = tuple(one.name for one in PROGRAMS if one.name not in ASKED_ONLY)
 WRAPPERS = tuple(dict.fromkeys(one.wrapper for one in PROGRAMS))
 
 

@@ -1,4 +1,4 @@
-"""Run the workload controllers of other projects beside a control plane: JobSet, LeaderWorkerSet, Trainer, KubeRay.
+"""Run the workload controllers of other projects beside a control plane: JobSet, LeaderWorkerSet, Trainer, KubeRay, Kubeflow.
 
 Owns their processes, configuration files, certificate, CRDs and webhook configurations, and the built-in controllers
 that they need (Job, StatefulSet, garbage collection). Everything listens on loopback; webhooks are called by URL with
@@ -23,7 +23,7 @@ import yaml
 from deploy.demo.ports import free_port
 from tests.controlplane.build import build_controllers, find_controllers
 from tests.controlplane.controllers.kinds import create_kinds
-from tests.controlplane.controllers.programs import WRAPPERS
+from tests.controlplane.controllers.programs import DEFAULT_NAMES, PROGRAMS
 from tests.controlplane.plane import ControlPlane, answers
 from tests.controlplane.processes import NotReadyError, Process
 from tests.support.waiting import until
@@ -78,6 +78,14 @@ PROBES = {
   spec: {headGroupSpec: {rayStartParams: {}, template: {spec:
     {containers: [{name: main, image: registry.invalid/none}]}}}}}
 """,
+    "training-operator": """
+{apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {name: probe, namespace: default},
+  spec: {pytorchReplicaSpecs: {Worker: {template: {spec: {containers: [{name: pytorch, image: registry.invalid/none}]}}}}}}
+""",
+    "mpi-operator": """
+{apiVersion: kubeflow.org/v2beta1, kind: MPIJob, metadata: {name: probe, namespace: default},
+  spec: {mpiReplicaSpecs: {Launcher: {template: {spec: {containers: [{name: main, image: registry.invalid/none}]}}}}}}
+""",
 }
 
 Object = dict[str, Any]
@@ -102,7 +110,7 @@ class WorkloadControllers:
 
         Args:
             plane: It must run; it outlives the controllers.
-            names: Which of programs.py, such as "jobset"; all by default. "trainer" needs "jobset".
+            names: Which of programs.py, such as "jobset"; all but Kueue by default. "trainer" needs "jobset".
             gates: Feature gates of kube-controller-manager.
             feature_gates: Those of the others, by name: {"jobset": {"RestartJob": True}}.
         """
@@ -110,11 +118,11 @@ class WorkloadControllers:
         self.processes: dict[str, Process] = {}
         self._gates = dict(gates or {})
         self._feature_gates = {name: dict(on) for name, on in (feature_gates or {}).items()}
-        if find_controllers() is None:
-            for wrapper in WRAPPERS:
+        chosen = DEFAULT_NAMES if names is None else tuple(names)
+        if find_controllers(chosen) is None:
+            for wrapper in dict.fromkeys(one.wrapper for one in PROGRAMS if one.name in chosen):
                 build_controllers(wrapper)
-        built = find_controllers() or {}
-        self._builds = {name: built[name] for name in (built if names is None else names)}
+        self._builds = find_controllers(chosen) or {}
         self._folder = plane.folder / "workload-controllers"
         self._webhooks: list[Object] = []
         self._health: dict[str, str] = {}
@@ -243,6 +251,8 @@ class WorkloadControllers:
                 f"--metrics-addr=127.0.0.1:{metrics}",
                 "--enable-leader-election=false",
             ]
+        elif name in ("training-operator", "mpi-operator"):
+            flags = [f"--health-probe-bind-address=127.0.0.1:{health}"]
         else:
             flags = [f"--config={self._config(name, health, webhook, certificate)}"]
             for file in self.manifests(name, "webhooks"):

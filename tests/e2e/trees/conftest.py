@@ -17,6 +17,7 @@ import pytest
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.build import find_controllers
 from tests.controlplane.controllers.grove_player import install_grove, playing_grove
+from tests.controlplane.controllers.programs import DEFAULT_NAMES
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import GATE, KINDS, a_node, a_pod, path_of
@@ -47,6 +48,9 @@ WORKLOADS = (
     ("disaggregatedset.x-k8s.io/v1", "DisaggregatedSet"),
     ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
     ("ray.io/v1", "RayCluster"),
+    ("kubeflow.org/v2beta1", "MPIJob"),
+    ("kubeflow.org/v1", "PyTorchJob"),
+    ("kubeflow.org/v1", "TFJob"),
     ("grove.io/v1alpha1", "PodCliqueSet"),
     ("grove.io/v1alpha1", "PodCliqueScalingGroup"),
     ("grove.io/v1alpha1", "PodClique"),
@@ -63,14 +67,14 @@ GRACE_FACTOR = 0.05
 @pytest.fixture(scope="session")
 def running_controllers(site: ControlPlane) -> Iterator[WorkloadControllers]:  # noqa: F811
     """All workload controllers on the plane of our manifests, with the kinds of Grove; on an older one Job and JobSet."""
-    if find_controllers() is None:
+    names = DEFAULT_NAMES if site.minor == NEWEST else ("jobset",)
+    if find_controllers(names) is None:
         missing = "the controllers are not built: python -m tests.controlplane.build controllers"
         if os.environ.get("CI") == "true" or os.environ.get("GANG_EXTENDER_E2E") == "required":
             pytest.fail(missing, pytrace=False)
         pytest.skip(missing)
     if site.minor == NEWEST:
         install_grove(site)
-    names = None if site.minor == NEWEST else ("jobset",)
     with WorkloadControllers(site, names) as running:
         yield running
 

@@ -125,6 +125,13 @@ def _pack() -> st.SearchStrategy[dict[str, Any]]:
     return _fields(packConstraint=_fields(required=keys, preferred=keys))
 
 
+def _replica_specs(
+    field: str, roles: tuple[str, ...], **more: st.SearchStrategy[Any]
+) -> st.SearchStrategy[dict[str, Any]]:
+    replicas = _fields(replicas=COUNTS, template=_templates())
+    return _fields(**{field: _fields(**dict.fromkeys((*roles, "worker"), replicas))}, **more)
+
+
 SPECS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "Job": _fields(**_jobs()),
     "JobSet": _job_sets(),
@@ -162,6 +169,31 @@ SPECS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "groupName",
         ),
     ),
+    "MPIJob": _replica_specs(
+        "mpiReplicaSpecs",
+        ("Launcher", "Worker"),
+        launcherCreationPolicy=st.sampled_from(["AtStartup", "WaitForWorkersReady"]),
+    ),
+    "PyTorchJob": _replica_specs(
+        "pytorchReplicaSpecs",
+        ("Master", "Worker"),
+        elasticPolicy=_fields(minReplicas=COUNTS, maxReplicas=COUNTS),
+        runPolicy=_fields(suspend=st.booleans()),
+    ),
+    "TFJob": _replica_specs("tfReplicaSpecs", ("Chief", "PS", "Worker")),
+    "XGBoostJob": _replica_specs("xgbReplicaSpecs", ("Master", "Worker")),
+    "PaddleJob": _replica_specs("paddleReplicaSpecs", ("Master", "Worker")),
+    "JAXJob": _replica_specs("jaxReplicaSpecs", ("Worker",)),
+    "Pods": st.fixed_dictionaries(
+        {
+            "totals": st.lists(
+                st.sampled_from(["1", "3", "0", "x", ""]), min_size=1, max_size=2, unique=True
+            ),
+            "priorityClassNames": st.lists(
+                st.sampled_from(["", "high"]), min_size=1, max_size=2, unique=True
+            ),
+        }
+    ),
 }
 # What follows the name of a workload in the leaves of the kinds that go by them.
 _RESTS = [
@@ -182,6 +214,7 @@ def _status(draw: st.DrawFn) -> dict[str, Any]:
         _fields(
             succeeded=st.integers(0, 7),
             active=st.integers(0, 7),
+            replicaStatuses=_fields(Worker=_fields(succeeded=st.integers(0, 7))),
             failedIndexes=st.sampled_from(["", "0", "1-2,5"]),
             conditions=st.lists(
                 st.fixed_dictionaries(
@@ -201,7 +234,7 @@ def _workload(
 ) -> WorkloadObject:
     found = BY_KIND[kind]
     return WorkloadObject(
-        api_version=f"{found.group}/{found.versions[0]}",
+        api_version=f"{found.group}/{found.versions[0]}" if found.versions else "v1",
         kind=kind,
         namespace="team",
         name=name,

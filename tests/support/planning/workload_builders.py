@@ -24,7 +24,7 @@ def workload(kind: str, name: str, spec: Mapping[str, Any], **more: Any) -> Work
     found = BY_KIND[kind]
     fields = {"uid": UID, "labels": {"gang-extender.dev/tree": "default"}} | more
     return WorkloadObject(
-        api_version=f"{found.group}/{found.versions[0]}",
+        api_version=f"{found.group}/{found.versions[0]}" if found.versions else "v1",
         kind=kind,
         namespace="team",
         name=name,

@@ -320,7 +320,8 @@ class ManifestCluster:
             for manifest in files.manifest.served.manifests
         }
         for group in self._overlay.groups.values():
-            if owner_uid(group) in workloads:
+            owner = owner_uid(group)
+            if owner in workloads or not owner:  # that of plain pods has none
                 objects.setdefault(ident_of(group), group)
         idents = self._left | self._overlay.where | self._by_uid
         by_uid = {**workloads, **files.by_uid}
@@ -429,7 +430,8 @@ class ManifestCluster:
     def _refresh(self, uid: str) -> None:
         """Apply the writes to one object; a group of a workload may be new, or deleted."""
         group = self._overlay.groups.get(uid)
-        if group is not None and owner_uid(group) in self._by_uid:
+        owner = owner_uid(group) if group is not None else None
+        if group is not None and (owner in self._by_uid or not owner):
             current = self._objects.get(ident_of(group), group)
             if current.metadata.uid == uid:
                 self._objects[ident_of(group)], self._by_uid[uid] = group, ident_of(group)

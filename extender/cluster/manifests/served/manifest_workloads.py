@@ -7,6 +7,7 @@ changed. It goes with its owner: that is the garbage collector's part, which `Ma
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import msgspec
@@ -30,6 +31,7 @@ from extender.core.model.errors import BadInput, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.model.object_identity import same_objects
 from extender.core.workloads.kind_table import KINDS
+from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS
 from extender.core.workloads.workload_object import (
     PARENT_ANNOTATION,
     TEMPLATES_KIND,
@@ -109,16 +111,17 @@ class ManifestWorkloads:
         """Create a group; see the port."""
         if group.key not in self._world.view.groups:
             owner = self._manifests.get(group.owner_uid)
-            if owner is None:
+            if owner is None and group.owner_kind != PLAIN_PODS.kind:
                 text = f"{group.owner_kind} {group.owner_name} is not in the files any more"
                 raise RequestRejected(f"{group.key}: {text}")
             stored = _stored(group)
             ident = ident_of(stored)
+            now = datetime.fromtimestamp(self._clock.now_us() / 1_000_000, UTC)
             await self._put(
                 with_metadata(
                     stored,
                     uid=filled_in_uid(ident, self._overlay.gone.get(ident, 0)),
-                    creation_timestamp=owner.metadata.creation_timestamp,
+                    creation_timestamp=owner.metadata.creation_timestamp if owner else now,
                 )
             )
 

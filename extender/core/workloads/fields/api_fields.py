@@ -2,14 +2,16 @@
 
 A line is a type with its fields; `field:Type` has fields itself, and what is in another is not known.
 
-Source: github.com/ai-dynamo/grove@v0.1.0-alpha.12-rc1, github.com/kubeflow/trainer/v2@v2.3.0, github.com/ray-project/kuberay/ray-operator@v1.6.2, k8s.io/kubernetes@v1.37.2, sigs.k8s.io/jobset@v0.12.0, sigs.k8s.io/lws@v0.9.0.
+Source: github.com/ai-dynamo/grove@v0.1.0-alpha.12-rc1, github.com/kubeflow/mpi-operator@v0.8.0, github.com/kubeflow/trainer/v2@v2.3.0, github.com/kubeflow/training-operator@v1.9.3, github.com/ray-project/kuberay/ray-operator@v1.6.2, k8s.io/kubernetes@v1.37.2, sigs.k8s.io/jobset@v0.12.0, sigs.k8s.io/lws@v0.9.0.
 """
 
 from typing import Final
 
 VERSIONS: Final = (
     "github.com/ai-dynamo/grove@v0.1.0-alpha.12-rc1",
+    "github.com/kubeflow/mpi-operator@v0.8.0",
     "github.com/kubeflow/trainer/v2@v2.3.0",
+    "github.com/kubeflow/training-operator@v1.9.3",
     "github.com/ray-project/kuberay/ray-operator@v1.6.2",
     "k8s.io/kubernetes@v1.37.2",
     "sigs.k8s.io/jobset@v0.12.0",
@@ -84,6 +86,9 @@ HostPathVolumeSource = path type
 ISCSIVolumeSource = chapAuthDiscovery chapAuthSession fsType initiatorName iqn iscsiInterface lun portals readOnly
   secretRef:LocalObjectReference targetPortal
 ImageVolumeSource = pullPolicy reference
+JAXJob = apiVersion kind metadata:ObjectMeta spec:JAXJob.spec status
+JAXJob.spec = jaxReplicaSpecs:JAXJob.spec.jaxReplicaSpecs runPolicy:PyTorchJob.spec.runPolicy
+JAXJob.spec.jaxReplicaSpecs = *:PyTorchJob.spec.pytorchReplicaSpecs.*
 Job = apiVersion kind metadata:ObjectMeta spec:JobSpec status
 JobCondition = lastProbeTime lastTransitionTime message reason status type
 JobSchedulingConfiguration = disruptionMode:WorkloadPodGroupDisruptionMode
@@ -104,9 +109,8 @@ JobSet.spec.replicatedJobs.dependsOn = name status
 JobSet.spec.startupPolicy = startupPolicyOrder
 JobSet.spec.successPolicy = operator targetReplicatedJobs
 JobSet.spec.volumeClaimPolicies = retentionPolicy:JobSet.spec.volumeClaimPolicies.retentionPolicy
-  templates:JobSet.spec.volumeClaimPolicies.templates
+  templates:PersistentVolumeClaim
 JobSet.spec.volumeClaimPolicies.retentionPolicy = whenDeleted
-JobSet.spec.volumeClaimPolicies.templates = apiVersion kind metadata:ObjectMeta spec:PersistentVolumeClaimSpec status
 JobSpec = activeDeadlineSeconds backoffLimit backoffLimitPerIndex completionMode completions managedBy manualSelector
   maxFailedIndexes parallelism podFailurePolicy:PodFailurePolicy podReplacementPolicy
   scheduling:JobSchedulingConfiguration selector:LabelSelector successPolicy:SuccessPolicy suspend
@@ -120,10 +124,9 @@ LeaderWorkerSet.spec = leaderWorkerTemplate:LeaderWorkerSet.spec.leaderWorkerTem
   networkConfig:LeaderWorkerSet.spec.networkConfig replicas rolloutStrategy:LeaderWorkerSet.spec.rolloutStrategy
   startupPolicy
 LeaderWorkerSet.spec.leaderWorkerTemplate = leaderTemplate:PodTemplateSpec
-  persistentVolumeClaimRetentionPolicy:LeaderWorkerSet.spec.leaderWorkerTemplate.persistentVolumeClaimRetentionPolicy
-  restartPolicy size subGroupPolicy:LeaderWorkerSet.spec.leaderWorkerTemplate.subGroupPolicy
-  volumeClaimTemplates:JobSet.spec.volumeClaimPolicies.templates workerTemplate:PodTemplateSpec
-LeaderWorkerSet.spec.leaderWorkerTemplate.persistentVolumeClaimRetentionPolicy = whenDeleted whenScaled
+  persistentVolumeClaimRetentionPolicy:StatefulSetPersistentVolumeClaimRetentionPolicy restartPolicy size
+  subGroupPolicy:LeaderWorkerSet.spec.leaderWorkerTemplate.subGroupPolicy volumeClaimTemplates:PersistentVolumeClaim
+  workerTemplate:PodTemplateSpec
 LeaderWorkerSet.spec.leaderWorkerTemplate.subGroupPolicy = subGroupPolicyType subGroupSize
 LeaderWorkerSet.spec.networkConfig = subdomainPolicy
 LeaderWorkerSet.spec.rolloutStrategy =
@@ -133,6 +136,10 @@ Lifecycle = postStart:LifecycleHandler preStop:LifecycleHandler stopSignal
 LifecycleHandler = exec:ExecAction httpGet:HTTPGetAction sleep:SleepAction tcpSocket:TCPSocketAction
 LinuxContainerUser = gid supplementalGroups uid
 LocalObjectReference = name
+MPIJob = apiVersion kind metadata:ObjectMeta spec:MPIJob.spec status
+MPIJob.spec = launcherCreationPolicy mpiImplementation mpiReplicaSpecs:MPIJob.spec.mpiReplicaSpecs runLauncherAsWorker
+  runPolicy:PyTorchJob.spec.runPolicy slotsPerWorker sshAuthMountPath
+MPIJob.spec.mpiReplicaSpecs = *:PyTorchJob.spec.pytorchReplicaSpecs.*
 ManagedFieldsEntry = apiVersion fieldsType fieldsV1 manager operation subresource time
 NFSVolumeSource = path readOnly server
 NodeAffinity = preferredDuringSchedulingIgnoredDuringExecution:PreferredSchedulingTerm
@@ -148,6 +155,13 @@ ObjectMeta = annotations creationTimestamp deletionGracePeriodSeconds deletionTi
   selfLink uid
 ObjectReference = apiVersion fieldPath kind name namespace resourceVersion uid
 OwnerReference = apiVersion blockOwnerDeletion controller kind name uid
+PaddleJob = apiVersion kind metadata:ObjectMeta spec:PaddleJob.spec status
+PaddleJob.spec = elasticPolicy:PaddleJob.spec.elasticPolicy paddleReplicaSpecs:PaddleJob.spec.paddleReplicaSpecs
+  runPolicy:PyTorchJob.spec.runPolicy
+PaddleJob.spec.elasticPolicy = maxReplicas maxRestarts metrics minReplicas
+PaddleJob.spec.paddleReplicaSpecs = *:PyTorchJob.spec.pytorchReplicaSpecs.*
+PersistentVolumeClaim = apiVersion kind metadata:ObjectMeta spec:PersistentVolumeClaimSpec status
+PersistentVolumeClaimCondition = lastProbeTime lastTransitionTime message reason status type
 PersistentVolumeClaimSpec = accessModes dataSource:TypedLocalObjectReference dataSourceRef:TypedObjectReference
   resources:VolumeResourceRequirements selector:LabelSelector storageClassName volumeAttributesClassName volumeMode
   volumeName
@@ -175,16 +189,14 @@ PodCliqueSet.spec.template.cliques = annotations labels name
   resourceSharing:PodCliqueSet.spec.template.cliques.resourceSharing spec:PodCliqueSet.spec.template.cliques.spec
   topologyConstraint:PodCliqueSet.spec.template.cliques.topologyConstraint
 PodCliqueSet.spec.template.cliques.resourceSharing = name namespace scope
-PodCliqueSet.spec.template.cliques.spec = autoScalingConfig:PodCliqueSet.spec.template.cliques.spec.autoScalingConfig
-  minAvailable podSpec:PodSpec replicas roleName startsAfter
-PodCliqueSet.spec.template.cliques.spec.autoScalingConfig = maxReplicas metrics minReplicas
+PodCliqueSet.spec.template.cliques.spec = autoScalingConfig:PaddleJob.spec.elasticPolicy minAvailable podSpec:PodSpec
+  replicas roleName startsAfter
 PodCliqueSet.spec.template.cliques.topologyConstraint =
   pack:PodCliqueSet.spec.template.cliques.topologyConstraint.pack packDomain topologyName
 PodCliqueSet.spec.template.cliques.topologyConstraint.pack = preferred required
 PodCliqueSet.spec.template.headlessServiceConfig = publishNotReadyAddresses
 PodCliqueSet.spec.template.podCliqueScalingGroups = annotations cliqueNames minAvailable name replicas
-  resourceSharing:PodCliqueSet.spec.template.cliques.resourceSharing
-  scaleConfig:PodCliqueSet.spec.template.cliques.spec.autoScalingConfig
+  resourceSharing:PodCliqueSet.spec.template.cliques.resourceSharing scaleConfig:PaddleJob.spec.elasticPolicy
   topologyConstraint:PodCliqueSet.spec.template.cliques.topologyConstraint
 PodCliqueSet.spec.template.resourceClaimTemplates = name templateSpec
 PodCondition = lastProbeTime lastTransitionTime message observedGeneration reason status type
@@ -231,6 +243,17 @@ PreferredSchedulingTerm = preference:NodeSelectorTerm weight
 Probe = exec:ExecAction failureThreshold grpc:GRPCAction httpGet:HTTPGetAction initialDelaySeconds periodSeconds
   successThreshold tcpSocket:TCPSocketAction terminationGracePeriodSeconds timeoutSeconds
 ProjectedVolumeSource = defaultMode defaultUser sources:VolumeProjection
+PyTorchJob = apiVersion kind metadata:ObjectMeta spec:PyTorchJob.spec status
+PyTorchJob.spec = elasticPolicy:PyTorchJob.spec.elasticPolicy nprocPerNode
+  pytorchReplicaSpecs:PyTorchJob.spec.pytorchReplicaSpecs runPolicy:PyTorchJob.spec.runPolicy
+PyTorchJob.spec.elasticPolicy = maxReplicas maxRestarts metrics minReplicas nProcPerNode rdzvBackend
+  rdzvConf:PyTorchJob.spec.elasticPolicy.rdzvConf rdzvHost rdzvId rdzvPort standalone
+PyTorchJob.spec.elasticPolicy.rdzvConf = key value
+PyTorchJob.spec.pytorchReplicaSpecs = *:PyTorchJob.spec.pytorchReplicaSpecs.*
+PyTorchJob.spec.pytorchReplicaSpecs.* = replicas restartPolicy template:PodTemplateSpec
+PyTorchJob.spec.runPolicy = activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy
+  schedulingPolicy:PyTorchJob.spec.runPolicy.schedulingPolicy suspend ttlSecondsAfterFinished
+PyTorchJob.spec.runPolicy.schedulingPolicy = minAvailable minResources priorityClass queue scheduleTimeoutSeconds
 QuobyteVolumeSource = group readOnly registry tenant user volume
 RBDVolumeSource = fsType image keyring monitors pool readOnly secretRef:LocalObjectReference user
 RayCluster = apiVersion kind metadata:ObjectMeta spec:RayCluster.spec status
@@ -276,6 +299,7 @@ ResourceClaim = name request
 ResourceFieldSelector = containerName divisor resource
 ResourceHealth = health message resourceID
 ResourceRequirements = claims:ResourceClaim limits requests
+RollingUpdateStatefulSetStrategy = maxUnavailable partition
 SELinuxOptions = level role type user
 ScaleIOVolumeSource = fsType gateway protectionDomain readOnly secretRef:LocalObjectReference sslEnabled storageMode
   storagePool system volumeName
@@ -289,11 +313,24 @@ SecurityContext = allowPrivilegeEscalation appArmorProfile:AppArmorProfile capab
   seccompProfile:SeccompProfile windowsOptions:WindowsSecurityContextOptions
 ServiceAccountTokenProjection = audience expirationSeconds path user
 SleepAction = seconds
+StatefulSet = apiVersion kind metadata:ObjectMeta spec:StatefulSetSpec status
+StatefulSetCondition = lastTransitionTime message reason status type
+StatefulSetOrdinals = start
+StatefulSetPersistentVolumeClaimRetentionPolicy = whenDeleted whenScaled
+StatefulSetSpec = minReadySeconds ordinals:StatefulSetOrdinals
+  persistentVolumeClaimRetentionPolicy:StatefulSetPersistentVolumeClaimRetentionPolicy podManagementPolicy replicas
+  revisionHistoryLimit selector:LabelSelector serviceName template:PodTemplateSpec
+  updateStrategy:StatefulSetUpdateStrategy volumeClaimTemplates:PersistentVolumeClaim
+StatefulSetUpdateStrategy = rollingUpdate:RollingUpdateStatefulSetStrategy type
 StorageOSVolumeSource = fsType readOnly secretRef:LocalObjectReference volumeName volumeNamespace
 SuccessPolicy = rules:SuccessPolicyRule
 SuccessPolicyRule = succeededCount succeededIndexes
 Sysctl = name value
 TCPSocketAction = host port
+TFJob = apiVersion kind metadata:ObjectMeta spec:TFJob.spec status
+TFJob.spec = enableDynamicWorker runPolicy:PyTorchJob.spec.runPolicy successPolicy
+  tfReplicaSpecs:TFJob.spec.tfReplicaSpecs
+TFJob.spec.tfReplicaSpecs = *:PyTorchJob.spec.pytorchReplicaSpecs.*
 Toleration = effect key operator tolerationSeconds value
 TopologyConstraint = key
 TopologySpreadConstraint = labelSelector:LabelSelector matchLabelKeys maxSkew minDomains nodeAffinityPolicy
@@ -361,4 +398,7 @@ WorkloadPodGroupGangSchedulingPolicy = minCount
 WorkloadPodGroupResourceClaim = name resourceClaimName resourceClaimTemplateName
 WorkloadPodGroupSchedulingConstraints = topology:TopologyConstraint
 WorkloadPodGroupSchedulingPolicy = basic gang:WorkloadPodGroupGangSchedulingPolicy
+XGBoostJob = apiVersion kind metadata:ObjectMeta spec:XGBoostJob.spec status
+XGBoostJob.spec = runPolicy:PyTorchJob.spec.runPolicy xgbReplicaSpecs:XGBoostJob.spec.xgbReplicaSpecs
+XGBoostJob.spec.xgbReplicaSpecs = *:PyTorchJob.spec.pytorchReplicaSpecs.*
 """

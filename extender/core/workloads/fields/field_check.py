@@ -31,6 +31,12 @@ _KINDS: Final = {  # a piece of the module that a kind's fields were read from; 
     "RayCronJob": "kuberay",
     "PodGang": "grove",
     "PodCliqueSet": "grove",
+    "PyTorchJob": "training-operator",
+    "TFJob": "training-operator",
+    "XGBoostJob": "training-operator",
+    "PaddleJob": "training-operator",
+    "JAXJob": "training-operator",
+    "MPIJob": "mpi-operator",
 }
 _PRODUCTS: Final = {
     "kubernetes": "Kubernetes",
@@ -39,7 +45,10 @@ _PRODUCTS: Final = {
     "trainer": "Trainer",
     "kuberay": "KubeRay",
     "grove": "Grove",
+    "training-operator": "training-operator",
+    "mpi-operator": "mpi-operator",
 }
+_ANY_KEY: Final = "*"  # the field of a map: all its values have one type
 # Fields that change where pods may run, and that no plan uses, by type; with what they do.
 _NOT_USED: Final[Mapping[str, Mapping[str, str]]] = {
     "JobSet.spec": {
@@ -47,6 +56,12 @@ _NOT_USED: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "LeaderWorkerSet.spec.leaderWorkerTemplate": {
         "volumeClaimTemplates": "the nodes that the volumes of its claims can be used on are not known",
+    },
+    "StatefulSetSpec": {
+        "volumeClaimTemplates": "the nodes that the volumes of its claims can be used on are not known",
+    },
+    "PyTorchJob.spec.runPolicy.schedulingPolicy": {  # also of its siblings, and of an MPIJob
+        "minAvailable": "the gang has all pods; for fewer write the annotation gang-extender.dev/min",
     },
     "PodGang.spec": {"reuseReservationRef": "the place of another PodGang is not looked for"},
     "PodCliqueSet.spec.template": {
@@ -126,6 +141,8 @@ def _notes(
     if not isinstance(value, Mapping):
         return
     fields, not_used = types()[type_], _NOT_USED.get(type_, {})
+    if _ANY_KEY in fields:
+        fields = dict.fromkeys(map(str, value), fields[_ANY_KEY])
     for field, below in value.items():
         field_path = f"{path}.{field}" if path else str(field)
         if below is None:

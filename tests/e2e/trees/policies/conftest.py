@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.core.workloads.kind_table import KINDS
+from extender.core.workloads.kind_table import OBJECT_KINDS
 from extender.core.workloads.workload_object import TREE_LABEL
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import a_pod
@@ -66,7 +66,7 @@ async def dry_run(api: Api, path: str, thing: Object) -> Object:
 async def works(api: Api) -> bool:
     """Return whether each policy is enforced: the API server loads each in its own time."""
     try:
-        for kind in KINDS:
+        for kind in OBJECT_KINDS:
             for one in kind.labels_from:
                 thing = a_workload(kind, LABELLED) | {"kind": one.kind}
                 thing["apiVersion"] = f"{one.group}/{one.versions[0]}"
@@ -141,7 +141,7 @@ async def cluster(policies: ControlPlane) -> AsyncIterator[Api]:
     async with policies.api() as client:
         yield client
         for namespace in NAMESPACES:
-            for kind in KINDS:
+            for kind in OBJECT_KINDS:
                 await client.delete(path_to(kind, namespace), AT_ONCE)
                 for one in kind.labels_from:
                     await client.delete(path_to(one, namespace), AT_ONCE)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.core.workloads.kind_table import BY_KIND, KINDS
+from extender.core.workloads.kind_table import BY_KIND, OBJECT_KINDS
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
@@ -33,7 +33,7 @@ from tests.e2e.trees.policies.workload_samples import a_workload, labels_in, pat
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
-WITH_TEMPLATES = [one for one in KINDS if one.template_paths]
+WITH_TEMPLATES = [one for one in OBJECT_KINDS if one.template_paths]
 each_kind = pytest.mark.parametrize("kind", WITH_TEMPLATES, ids=lambda one: one.kind)
 JOB = BY_KIND["Job"]
 
@@ -126,7 +126,11 @@ async def test_a_workload_that_another_controller_runs_is_kept_out(
     for manager, profile in (("example.com/other", None), (kind.manager, "gold")):
         if kind.manager:
             thing = a_workload(kind, LABELLED)
-            thing["spec"]["managedBy"] = manager
+            *path, field = kind.manager_path
+            holder = thing["spec"]
+            for name in path:
+                holder = holder.setdefault(name, {})
+            holder[field] = manager
             assert stamped(kind, await created(cluster, kind, LABELLED, thing)) == {profile}
 
 
@@ -251,7 +255,7 @@ async def test_a_long_list_of_templates_is_within_the_cost_of_cel(cluster: Api) 
 
 
 @pytest.mark.parametrize(
-    "kind", [one for one in KINDS if one.labels_from], ids=lambda one: one.kind
+    "kind", [one for one in OBJECT_KINDS if one.labels_from], ids=lambda one: one.kind
 )
 async def test_a_kind_without_templates_has_the_label_itself(
     cluster: Api, kind: WorkloadKind
@@ -279,7 +283,7 @@ async def test_a_kind_without_templates_has_the_label_itself(
 
 
 @pytest.mark.parametrize(
-    "kind", [one for one in KINDS if one.label_patch], ids=lambda one: one.kind
+    "kind", [one for one in OBJECT_KINDS if one.label_patch], ids=lambda one: one.kind
 )
 async def test_a_trainjob_passes_its_label_to_its_jobset(
     cluster: Api, policies: ControlPlane, kind: WorkloadKind
@@ -344,7 +348,7 @@ async def test_the_service_may_do_what_the_roles_of_the_enabled_kinds_allow(
     policies: ControlPlane,
 ) -> None:
     """A kind whose role was not applied is not readable; groups are created, applied and deleted."""
-    everywhere = [f"/apis/{one.group}/{one.versions[0]}/{one.plural}" for one in KINDS]
+    everywhere = [f"/apis/{one.group}/{one.versions[0]}/{one.plural}" for one in OBJECT_KINDS]
     group = {
         "apiVersion": "gang-extender.dev/v1alpha1",
         "kind": "PodGroup",

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from extender.core.workloads.kind_table import KINDS
+from extender.core.workloads.kind_table import OBJECT_KINDS
 from extender.core.workloads.workload_kind import ObjectKind, WorkloadKind
 
 Object = dict[str, Any]
@@ -61,6 +61,17 @@ _SPECS: dict[str, Object] = {
             {"groupName": "small", "replicas": 2, "template": a_template()},
             {"groupName": "slice", "replicas": 2, "numOfHosts": 2, "template": a_template()},
         ],
+    },
+    **{
+        kind: {field: {role: {"replicas": 2, "template": a_template()} for role in roles}}
+        for kind, field, roles in (
+            ("MPIJob", "mpiReplicaSpecs", ("Launcher", "Worker")),
+            ("PyTorchJob", "pytorchReplicaSpecs", ("Master", "Worker")),
+            ("TFJob", "tfReplicaSpecs", ("Chief", "PS", "Worker", "Evaluator")),
+            ("XGBoostJob", "xgbReplicaSpecs", ("Master", "Worker")),
+            ("PaddleJob", "paddleReplicaSpecs", ("Master", "Worker")),
+            ("JAXJob", "jaxReplicaSpecs", ("Worker",)),
+        )
     },
     "PodGang": {"podgroups": []},
     "TrainJob": {"runtimeRef": {"name": "torch-distributed"}},
@@ -115,11 +126,12 @@ def definitions() -> list[Object]:
     """Return a definition of each kind of the table that is not built in, and of those that pods get labels from."""
     kinds = [
         ObjectKind(kind=one.kind, group=one.group, versions=one.versions, plural=one.plural)
-        for one in KINDS
+        for one in OBJECT_KINDS
         if one.group not in BUILT_IN
     ]
     return [
-        _definition(one) for one in (*kinds, *(more for one in KINDS for more in one.labels_from))
+        _definition(one)
+        for one in (*kinds, *(more for one in OBJECT_KINDS for more in one.labels_from))
     ]
 
 

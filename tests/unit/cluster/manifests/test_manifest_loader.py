@@ -207,8 +207,9 @@ def test_a_misspelt_field_is_named_at_the_door_of_the_service() -> None:
 @pytest.mark.parametrize(
     ("thing", "words"),
     [
-        (an_object("MPIJob", "m", "kubeflow.org/v2beta1", spec={"mpiReplicaSpecs": {"Worker": {"template": {"spec": {
-            "containers": [{"name": "c"}]}}}}}), "kind MPIJob of kubeflow.org/v2beta1 is not planned; give its pods and groups; planned are CompositePodGroup, "),
+        (an_object("Notebook", "m", "kubeflow.org/v1", spec={"template": {"spec": {
+            "containers": [{"name": "c"}]}}}), "kind Notebook of kubeflow.org/v1 is not planned; give its pods and groups; planned are CompositePodGroup, "),
+        (an_object("MPIJob", "m", "kubeflow.org/v1", spec={}), '"kubeflow.org/v1" of MPIJob'),
         (an_object("Servise", "s", "v1"), "kind Servise of v1 is not planned; planned are CompositePodGroup, "),
         (an_object("RayClusters", "s", "ray.io/v1"), "is not planned; did you mean RayCluster?"),
         (an_object("Jobset", "s", "jobset.x-k8s.io/v1alpha2"), "is not planned; did you mean JobSet?"),

@@ -171,3 +171,42 @@ async def test_the_required_groups_follow_the_workload_and_hold_back_its_workers
         write(*nodes, a_raycluster(1, 2))
         await eventually(lambda: groups(stage)[root].minimum == 2, "the new minimum")
         assert groups(stage)[root].required == ("c-ray-g", "c-ray-headgroup")
+
+
+def a_plain_pod(number: int, total: str = "2"):
+    """Make a pod of the plain group `sweep`."""
+    labels = {"gang-extender.dev/group": "sweep", "gang-extender.dev/total": total}
+    return an_object(
+        "Pod", f"w-{number}", "v1", metadata={"labels": labels}, spec=a_template()["spec"]
+    )
+
+
+async def test_plain_pods_with_two_labels_become_a_gang_that_goes_with_the_last_of_them(served):
+    """No object owns the group: it is there while a pod is, also after a restart, and is deleted by the service."""
+    async with served(a_plain_pod(0)) as (stage, write):
+        await eventually(lambda: len(groups(stage)) == 1, "group")
+        ((key, group),) = groups(stage).items()
+        assert (key.name, group.minimum, group.basic) == ("sweep", 2, False)
+        assert trees(stage) == {"default/sweep": "compiled"}
+        write(a_plain_pod(0), a_plain_pod(1))
+        await eventually(lambda: len(stage.cluster.view().members.get(key, {})) == 2, "members")
+        before, first = groups(stage), stage
+        await stage.stop_leading()
+    async with served(after=first) as (stage, write):
+        assert groups(stage) == before
+        write(a_plain_pod(1))
+        await eventually(lambda: len(stage.cluster.view().members.get(key, {})) == 1, "one pod")
+        assert groups(stage) == before
+        write()
+        await eventually(lambda: stage.event_data(TreeRetired), "end of the tree")
+        await eventually(lambda: not groups(stage), "end of the group")
+
+
+async def test_plain_pods_with_two_totals_are_refused_until_they_agree(served):
+    async with served(a_plain_pod(0), a_plain_pod(1, "3")) as (stage, write):
+        await eventually(lambda: trees(stage) == {"default/sweep": "refused"}, "refusal")
+        (refused,) = stage.event_data(TreeRefused)
+        assert "its pods have '2' and '3'" in refused.message
+        assert not groups(stage)
+        write(a_plain_pod(0, "3"), a_plain_pod(1, "3"))
+        await eventually(lambda: [one.minimum for one in groups(stage).values()] == [3], "group")

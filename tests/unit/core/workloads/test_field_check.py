@@ -8,7 +8,7 @@ import pytest
 from msgspec import inspect
 
 from extender.core.workloads.fields.field_check import _NOT_USED, field_notes, types, version_of
-from extender.core.workloads.kind_table import BY_KIND, KINDS
+from extender.core.workloads.kind_table import KINDS, OBJECT_KINDS
 from extender.core.workloads.workload_fields import PodCliqueSetFields
 from tests.support.planning.controller_records import record
 
@@ -20,6 +20,8 @@ def fields_read(kind: inspect.Type, of: str, path: str):
     if isinstance(kind, inspect.UnionType):
         for one in kind.types:
             yield from fields_read(one, of, path)
+    elif isinstance(kind, inspect.DictType):
+        yield from fields_read(kind.value_type, types().get(of, {}).get("*", ""), path)
     elif isinstance(kind, inspect.VarTupleType | inspect.ListType):
         yield from fields_read(kind.item_type, of, path)
     elif isinstance(kind, inspect.StructType) and of:
@@ -52,7 +54,14 @@ def test_the_types_of_the_table_exist():
         assert {of for of in fields.values() if of} <= types().keys(), name
     for name, fields in _NOT_USED.items():
         assert fields.keys() <= types()[name].keys()
-    assert types().keys() >= {"Pod", "PodSpec", "CronJob", "RayJob", "RayService", *BY_KIND}
+    assert types().keys() >= {
+        "Pod",
+        "PodSpec",
+        "CronJob",
+        "RayJob",
+        "RayService",
+        *(kind.kind for kind in OBJECT_KINDS),
+    }
     assert version_of("LeaderWorkerSet") == "LWS v0.9.0"
 
 
@@ -80,6 +89,11 @@ def test_objects_of_real_controllers_have_no_unknown_field(name):
         ("PodGang", {"spec": {"podgroups": [{"topologyConstraint": {"spreadConstraint": {}}}]}},
          ["constraint spec.podgroups[0].topologyConstraint.spreadConstraint: there is no such field in Grove v0.1.0-alpha.12-rc1, "
           "so it is not used; did you mean packConstraint?"]),
+        ("PyTorchJob", {"spec": {"pytorchReplicaSpecs": {"Worker": {"replica": 2}}, "runPolicy": {"schedulingPolicy": {"minAvailable": 2}}}},
+         ["unknown spec.pytorchReplicaSpecs.Worker.replica: there is no such field in training-operator v1.9.3, so it is not used; "
+          "did you mean replicas?",
+          "unused spec.runPolicy.schedulingPolicy.minAvailable: is not used: the gang has all pods; for fewer write the annotation "
+          "gang-extender.dev/min"]),
         ("Service", {"spec": {"x": 1}}, []),
     ],
 )  # fmt: skip

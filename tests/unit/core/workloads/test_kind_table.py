@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from extender.core.workloads.kind_table import BY_KIND, KINDS, kind_of_pod, leaf_of_pod
+from extender.core.workloads.kind_table import (
+    BY_KIND,
+    KINDS,
+    OBJECT_KINDS,
+    kind_of_pod,
+    leaf_of_pod,
+)
 from extender.core.workloads.workload_object import pod_templates
 from tests.support.planning.controller_records import NAMES, labels_of, record, uses_of
 from tests.support.planning.workload_builders import compiled
@@ -88,7 +94,7 @@ def test_a_kind_is_in_the_table_once():
 
 
 def test_pods_have_the_profile_from_a_template_or_from_an_object_that_gives_them_labels(subtests):
-    for kind in KINDS:
+    for kind in OBJECT_KINDS:
         with subtests.test(kind.kind):
             assert bool(kind.template_paths) + bool(kind.labels_from) == bool(kind.name_rules)
             assert bool(kind.name_rules) == bool(kind.name_label) == (kind.parts is not None)

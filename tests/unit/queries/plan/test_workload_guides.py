@@ -14,8 +14,19 @@ from tests.support.service.command_line import run_command
 
 EXAMPLES = Path(__file__).parents[4] / "deploy" / "examples"
 GUIDES = {
-    "job": "Job", "jobset": "JobSet", "leaderworkerset": "LeaderWorkerSet", "grove": "PodGang",
-    "trainjob": "TrainJob", "raycluster": "RayCluster", "topology": "Job",
+    "job": "Job",
+    "jobset": "JobSet",
+    "leaderworkerset": "LeaderWorkerSet",
+    "grove": "PodGang",
+    "trainjob": "TrainJob",
+    "raycluster": "RayCluster",
+    "topology": "Job",
+    "kubeflow": "PyTorchJob",
+    "plain-pods": "Pod",
+}
+BESIDE = {  # in the guide of another kind
+    "DisaggregatedSet": "leaderworkerset", "MPIJob": "kubeflow", "TFJob": "kubeflow", "XGBoostJob": "kubeflow",
+    "PaddleJob": "kubeflow", "JAXJob": "kubeflow", "Pods": "plain-pods",
 }  # fmt: skip
 
 
@@ -44,15 +55,28 @@ async def test_the_tree_in_the_guide_is_what_is_printed(name, tmp_path, monkeypa
 
 
 def test_each_kind_has_a_guide():
-    """A guide has a manifest of its kind; DisaggregatedSet stands in the guide of LeaderWorkerSet."""
-    assert {kind.kind for kind in KINDS} - {*GUIDES.values()} == {"DisaggregatedSet"}
+    """A guide has a manifest of its kind; some kinds stand in the guide of another one."""
+    assert {kind.kind for kind in KINDS} - {*GUIDES.values()} == BESIDE.keys()
+    for kind, name in BESIDE.items():
+        assert kind in (DOCS / f"how-to/{name}.md").read_text()
     for name, kind in GUIDES.items():
         assert f"\nkind: {kind}\n" in (DOCS / f"how-to/{name}.md").read_text()
 
 
 @pytest.mark.parametrize(
     "name",
-    ["job", "jobset", "lws", "disaggregatedset", "raycluster", "trainjob", "podcliqueset"],
+    [
+        "job",
+        "jobset",
+        "lws",
+        "disaggregatedset",
+        "raycluster",
+        "trainjob",
+        "podcliqueset",
+        "pytorchjob",
+        "mpijob",
+        "plain-pods",
+    ],
 )
 def test_each_example_is_one_page_for_a_pull_request(name, tmp_path):
     """The file of the user, against a saved cluster."""

@@ -1,0 +1,280 @@
+"""Jobs of Kubeflow v1 and MPIJob: a root gang over their replica types, a leaf for each.
+
+Source: kubeflow.org/v1 of training-operator v1.9.3, kubeflow.org/v2beta1 of mpi-operator v0.8.0. Their pods have the name of
+the job and no UID of it, so the name of the kind is in those of the groups. The launcher of an MPIJob is the pod of a
+Job, which has the labels of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from extender.core.model.message_formatting import did_you_mean
+from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, PartStep
+from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
+from extender.core.workloads.workload_fields import PodCount, ReadFields, TemplateFields
+from extender.core.workloads.workload_kind import Notice, PodLabels, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_kind_common import (
+    has_condition,
+    managed_by_other,
+    number,
+    only_whole,
+    template_kept_out,
+)
+from extender.core.workloads.workload_object import WorkloadObject
+
+PREFIX: Final = "training.kubeflow.org"
+NAME_LABEL: Final = f"{PREFIX}/job-name"
+OPERATOR_LABEL: Final = f"{PREFIX}/operator-name"
+REPLICA_TYPE_LABEL: Final = f"{PREFIX}/replica-type"
+ROLE_LABEL: Final = f"{PREFIX}/job-role"
+REPLICA_INDEX_LABEL: Final = f"{PREFIX}/replica-index"
+MANAGER_PATH: Final = ("runPolicy", "managedBy")
+
+# In workers of a PyTorchJob that has a master (`initContainerTemplate` in pkg/controller.v1/pytorch).
+_WAITS_FOR_MASTER: Final[Mapping[str, Any]] = {
+    "name": "init-pytorch",
+    "resources": {
+        "requests": {"cpu": "50m", "memory": "10Mi"},
+        "limits": {"cpu": "100m", "memory": "20Mi"},
+    },
+}
+
+
+class _ReplicaFields(ReadFields, frozen=True, kw_only=True):
+    replicas: PodCount | None = None
+    restart_policy: Literal["Always", "OnFailure", "Never", "ExitCode"] | None = None
+    template: TemplateFields | None = None
+
+
+class _RunPolicyFields(ReadFields, frozen=True, kw_only=True):
+    suspend: bool | None = None
+    managed_by: str | None = None
+
+
+class _ElasticFields(ReadFields, frozen=True, kw_only=True):
+    min_replicas: PodCount | None = None
+    max_replicas: PodCount | None = None
+
+
+class _Framework(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of these kinds has in its own way."""
+
+    kind: str
+    field: str  # of spec: the replica types
+    roles: tuple[str, ...]  # the replica types, the first pods first
+    operator: str  # value of OPERATOR_LABEL
+    manager: str = "kubeflow.org/training-operator"
+    version: str = "v1"
+    role_label: str = REPLICA_TYPE_LABEL
+    worker_default: int = 1  # replicas of workers that have no number
+    elastic: bool = False  # has elasticPolicy
+
+    @property
+    def piece(self) -> str:
+        """Return what is behind the name of the job in the names of its groups."""
+        return f"-{self.kind.lower()}"
+
+    def replicas(self, workload: WorkloadObject, role: str) -> Mapping[str, Any] | None:
+        """Return what the workload has for a replica type, or None."""
+        of_type: Mapping[str, Any] | None = (workload.spec.get(self.field) or {}).get(role)
+        return of_type
+
+
+def _run_policy(workload: WorkloadObject) -> Mapping[str, Any]:
+    return workload.spec.get("runPolicy") or {}
+
+
+def _leaves(framework: _Framework, workload: WorkloadObject) -> Iterator[Leaf]:
+    statuses = workload.status.get("replicaStatuses") or {}
+    for role in framework.roles:
+        replicas = framework.replicas(workload, role)
+        if replicas is None:
+            continue
+        default = framework.worker_default if role == "Worker" else 1
+        count = number(replicas, "replicas", default)
+        elastic = framework.elastic and role == "Worker"
+        low, most = _elastic(workload, count) if elastic else (count, count)
+        if most == 0:
+            continue
+        # A pod that has succeeded is not made again: those that are left are waited for, and not the whole number.
+        ended = number(statuses.get(role) or {}, "succeeded", 0)
+        pods = max(0, count - ended)
+        yield Leaf(
+            name=joined_name(workload.name, f"{framework.piece}-{role.lower()}"),
+            role=role.lower(),
+            pods=pods,
+            most=most,
+            minimum=max(1, min(low, pods)),
+            template=_template(framework, workload, role),
+            one_by_one=low < most,
+        )
+
+
+def _elastic(workload: WorkloadObject, replicas: int) -> tuple[int, int]:
+    """Return the least and the largest number of workers."""
+    elastic = workload.spec.get("elasticPolicy") or {}
+    low = min(replicas, number(elastic, "minReplicas", replicas))
+    return low, max(replicas, number(elastic, "maxReplicas", replicas))
+
+
+def _template(framework: _Framework, workload: WorkloadObject, role: str) -> Mapping[str, Any]:
+    """Return the pod template of a replica type, with the init container that the operator adds."""
+    template = (framework.replicas(workload, role) or {}).get("template") or {}
+    waits = framework.kind == "PyTorchJob" and role == "Worker"
+    if not waits or framework.replicas(workload, "Master") is None or not template.get("spec"):
+        return template
+    pod = template["spec"]
+    added = [*(pod.get("initContainers") or ()), _WAITS_FOR_MASTER]
+    return {**template, "spec": {**pod, "initContainers": added}}
+
+
+def _parts(framework: _Framework, workload: WorkloadObject) -> WorkloadParts:
+    leaves = tuple(_leaves(framework, workload))
+    if len(leaves) < 2:  # noqa: PLR2004 -- one leaf needs no root
+        return WorkloadParts(roots=leaves)
+    name = joined_name(workload.name, framework.piece)
+    in_steps = workload.spec.get("launcherCreationPolicy") == "WaitForWorkersReady"
+    if framework.kind != "MPIJob" or not in_steps:
+        root = Composite(name=name, role="", children=leaves, minimum=len(leaves))
+        return WorkloadParts(roots=(root,))
+    launcher, workers = leaves
+    steps = (
+        PartStep(child=workers.name, name=workers.role, runs=(workers.name,)),
+        PartStep(
+            child=launcher.name,
+            name=launcher.role,
+            runs=(workers.name, launcher.name),
+            after="the workers are ready",
+        ),
+    )
+    root = Composite(name=name, role="", children=(workers, launcher), minimum=BASIC, steps=steps)
+    text = (
+        f"{workload} makes its launcher when its workers are ready, so each is a gang of its own; "
+        "capacity for the launcher is not reserved"
+    )
+    return WorkloadParts(roots=(root,), notices=(Notice(reason="SequencedStart", message=text),))
+
+
+def _refusals(framework: _Framework, workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
+    types = workload.spec.get(framework.field) or {}
+    unknown = [role for role in types if role not in framework.roles]
+    expected = ", ".join(framework.roles)
+    return (
+        *(
+            refusal_of(
+                workload,
+                "InvalidField",
+                f"spec.{framework.field}[{role}]",
+                f"is no replica type of a {framework.kind}{did_you_mean(role, framework.roles)}; it has {expected}",
+            )
+            for role in unknown
+        ),
+        *only_whole(workload),
+    )
+
+
+def _kept_out(framework: _Framework, workload: WorkloadObject) -> str:
+    for role in framework.roles:
+        template = (framework.replicas(workload, role) or {}).get("template") or {}
+        if reason := template_kept_out(template):
+            return f"{role}: {reason}"
+    return managed_by_other(workload, framework.manager, MANAGER_PATH)
+
+
+def _pod_labels(framework: _Framework) -> PodLabels:
+    """Return the labels of pods, with those that name the operator, the replica type and the number.
+
+    Source:
+        `createNewPod` of training-operator, `newWorker` and `newLauncherPodTemplate` of mpi-operator.
+    """
+
+    def labels_of(
+        workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+    ) -> Mapping[str, str]:
+        del workload
+        own = {**labels, OPERATOR_LABEL: framework.operator, framework.role_label: leaf.role}
+        if leaf.role != "launcher":
+            own[REPLICA_INDEX_LABEL] = str(number_)
+        return own
+
+    return labels_of
+
+
+def _kind(framework: _Framework) -> WorkloadKind:
+    fields: list[Any] = [
+        (framework.field, dict[str, _ReplicaFields] | None, None),
+        ("runPolicy", _RunPolicyFields | None, None),
+    ]
+    if framework.elastic:
+        fields.append(("elasticPolicy", _ElasticFields | None, None))
+    if framework.kind == "MPIJob":
+        policy = Literal["AtStartup", "WaitForWorkersReady"] | None
+        fields.append(("launcherCreationPolicy", policy, None))
+
+    def parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
+        del policy, observed
+        return _parts(framework, workload)
+
+    return WorkloadKind(
+        kind=framework.kind,
+        group="kubeflow.org",
+        versions=(framework.version,),
+        plural=f"{framework.kind.lower()}s",
+        spec_type=msgspec.defstruct(
+            f"{framework.kind}Fields", fields, frozen=True, kw_only=True, module=__name__
+        ),
+        name_rules=(
+            NameRule(
+                when=(LabelCondition(key=OPERATOR_LABEL, value=framework.operator),),
+                head=LabelValue(key=NAME_LABEL),
+                rest=(f"{framework.piece}-", LabelValue(key=framework.role_label)),
+            ),
+        ),
+        name_label=NAME_LABEL,
+        pod_labels=_pod_labels(framework),
+        template_paths=tuple(f"spec.{framework.field}.{role}.template" for role in framework.roles),
+        manager=framework.manager,
+        manager_path=MANAGER_PATH,
+        parts=parts,
+        finished=lambda workload: has_condition(workload, "Succeeded", "Failed"),
+        suspended=lambda workload: bool(_run_policy(workload).get("suspend")),
+        refusals=lambda workload, _: _refusals(framework, workload),
+        kept_out=lambda workload: _kept_out(framework, workload),
+    )
+
+
+MPIJOB: Final = _kind(
+    _Framework(
+        kind="MPIJob",
+        field="mpiReplicaSpecs",
+        roles=("Launcher", "Worker"),
+        operator="mpi-operator",
+        manager="kubeflow.org/mpi-operator",
+        version="v2beta1",
+        role_label=ROLE_LABEL,
+        worker_default=0,
+    )
+)
+KUBEFLOW_JOBS: Final = tuple(
+    _kind(
+        _Framework(
+            kind=kind,
+            field=field,
+            roles=roles,
+            operator=f"{kind.lower()}-controller",
+            elastic=kind in ("PyTorchJob", "PaddleJob"),
+        )
+    )
+    for kind, field, roles in (
+        ("PyTorchJob", "pytorchReplicaSpecs", ("Master", "Worker")),
+        ("TFJob", "tfReplicaSpecs", ("Chief", "Master", "PS", "Worker", "Evaluator")),
+        ("XGBoostJob", "xgbReplicaSpecs", ("Master", "Worker")),
+        ("PaddleJob", "paddleReplicaSpecs", ("Master", "Worker")),
+        ("JAXJob", "jaxReplicaSpecs", ("Worker",)),
+    )
+)

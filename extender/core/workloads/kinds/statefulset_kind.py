@@ -1,0 +1,99 @@
+"""StatefulSet: one leaf, a gang if all its pods start at once (podManagementPolicy Parallel).
+
+Source: apps/v1 of Kubernetes 1.37, pkg/controller/statefulset. Its pods have the name of the set only before the ordinal
+in their own. Those of a LeaderWorkerSet are part of its tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+from extender.core.workloads.kinds.leader_worker_replicas import POD_INDEX
+from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
+from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
+from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
+from extender.core.workloads.workload_fields import PodCount, ReadFields, TemplateFields
+from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_kind_common import (
+    never,
+    number,
+    only_whole,
+    template_kept_out,
+)
+from extender.core.workloads.workload_object import WorkloadObject
+
+POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
+_TAIL: Final = "-sts"
+
+
+class StatefulSetFields(ReadFields, frozen=True, kw_only=True):
+    """The spec of a StatefulSet."""
+
+    replicas: PodCount | None = None
+    pod_management_policy: Literal["OrderedReady", "Parallel"] | None = None
+    template: TemplateFields | None = None
+
+
+def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    del policy, observed
+    spec = workload.spec
+    pods = number(spec, "replicas", 1)
+    at_once = spec.get("podManagementPolicy") == "Parallel" or pods == 1
+    leaf = Leaf(
+        name=joined_name(workload.name, _TAIL),
+        role="pods",
+        pods=pods,
+        most=pods,
+        minimum=pods if at_once else BASIC,
+        template=spec.get("template") or {},
+    )
+    text = (
+        f"{workload} starts its pods one after the other, so they are placed one by one; "
+        "spec.podManagementPolicy: Parallel makes them a gang"
+    )
+    notices = () if at_once else (Notice(reason="NotAllAtOnce", message=text),)
+    return WorkloadParts(roots=(leaf,) if pods else (), notices=notices if pods else ())
+
+
+def _refusals(workload: WorkloadObject) -> Iterator[TreeRefusal]:
+    yield from only_whole(workload)
+    template = workload.spec.get("template") or {}
+    restart = (template.get("spec") or {}).get("restartPolicy")
+    if restart not in (None, "Always"):
+        text = f"is {restart!r}; pods of a StatefulSet have Always: leave it out"
+        yield refusal_of(workload, "InvalidField", "spec.template.spec.restartPolicy", text)
+
+
+def _pod_labels(
+    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+) -> Mapping[str, str]:
+    """Return the labels of a pod with its name and its ordinal."""
+    del leaf
+    return {
+        **labels,
+        POD_NAME_LABEL: f"{workload.name}-{number_}",
+        POD_INDEX: str(number_),
+    }
+
+
+STATEFULSET: Final = WorkloadKind(
+    kind="StatefulSet",
+    group="apps",
+    versions=("v1",),
+    plural="statefulsets",
+    spec_type=StatefulSetFields,
+    name_rules=(
+        NameRule(when=(), head=LabelValue(key=POD_NAME_LABEL, ordinal=True), rest=(_TAIL,)),
+    ),
+    name_label=POD_NAME_LABEL,
+    name_has_ordinal=True,
+    pod_labels=_pod_labels,
+    template_paths=("spec.template",),
+    part_of=("LeaderWorkerSet",),
+    parts=_parts,
+    finished=never,
+    suspended=never,
+    refusals=lambda workload, _: tuple(_refusals(workload)),
+    kept_out=lambda workload: template_kept_out(workload.spec.get("template") or {}),
+)
