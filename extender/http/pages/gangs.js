@@ -5,7 +5,7 @@ import { short } from "./names.js";
 import { age, byName, count } from "./units.js";
 
 const STEP = 200; // rows
-const REASONS = 4; // groups of reasons that are shown at once
+const REASONS = 3; // groups of reasons that are shown at once
 
 export const STATES = {
   observed: "seen; no decision yet",
@@ -39,11 +39,15 @@ function from(gang) {
   return (QUIET.has(gang.state) && gang.admitted) || gang.observed;
 }
 
-/** What a refusal is about, without the name of the group and without what each node lacks: the same for all gangs that wait for the same. */
+/** The first reason without what its row has already, the kind and name of the group, and with the last part of a key. */
+const brief = (gang) => (gang.reasons[0] ?? "")
+  .replace(/^[A-Z][A-Za-z]+ [^\s/]+\/\S+ /, "")
+  .replace(/ of PodGroup [^\s:]+/, "")
+  .replaceAll(/( in one | label )[a-z0-9.-]+\//g, "$1");
+
+/** What a gang waits for, without how much each node lacks: the same for all that wait for the same. */
 export function need(gang) {
-  if (QUIET.has(gang.state)) return "";
-  const [reason = ""] = gang.reasons;
-  return reason.replace(/^[A-Z][A-Za-z]+ [^\s/]+\/\S+ /, "").split(/; |: /)[0].replace(/\.$/, "");
+  return QUIET.has(gang.state) ? "" : brief(gang).split(/; |: /)[0].replace(/^needs /, "").replace(/\.$/, "");
 }
 
 const text = (value) => (gang) => ({ text: value(gang) });
@@ -57,7 +61,7 @@ export const COLUMNS = {
   bound: { title: "bound", about: "members that are bound", value: (gang) => gang.bound, down: true, number: true, cell: text((gang) => String(gang.bound)) },
   reserved: { title: "res.", about: "members with a reservation", value: (gang) => gang.reserved, down: true, number: true, cell: text((gang) => String(gang.reserved)) },
   reason: { title: "reason", about: "why it waits, or what happened to it", value: (gang) => gang.reasons[0] ?? "", wide: true,
-    cell: (gang) => ({ text: gang.reasons[0] ?? "", title: gang.reasons.join("\n") }) },
+    cell: (gang) => ({ text: brief(gang), title: gang.reasons.join("\n") }) },
   kind: { title: "kind", about: "of the root group", value: (gang) => gang.kind, cell: text((gang) => gang.kind) },
   workload: { title: "workload", about: "for which the root group was made", value: (gang) => gang.workload, cell: text((gang) => (gang.workload ? short(gang.workload) : "")) },
   plan: { title: "plan", about: "of the newest admission", value: (gang) => gang.plan, cell: text((gang) => gang.plan) },
@@ -152,6 +156,7 @@ export class Gangs {
       items.push(el("li", {}, el("button", { type: "button", class: "link", text: rest > 0 ? `${count(rest, "more reason")}` : "fewer reasons", onclick: () => { this.allReasons = !this.allReasons; this.draw(); } })));
     }
     refill($("reasons"), ...items);
+    $("reasons").classList.toggle("all", this.allReasons);
     $("reasons").hidden = groups.length === 0;
   }
 

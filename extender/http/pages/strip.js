@@ -75,6 +75,6 @@ export class Strip {
     if (!counted) return;
     const scale = resource === "cpu" ? 1000 : 1;
     const whole = sumOf((this.pictured?.nodes ?? []).map((node) => amountsOf(node, resource))).capacity;
-    this.used.show(`${resource} of members${resource === "cpu" ? ` (${unit(resource)})` : ""}`, points(["bound", "reserved"], resource), whole === null ? null : whole / scale, (value) => amount(resource, value * scale));
+    this.used.show(`Used ${resource}${resource === "cpu" ? ` (${unit(resource)})` : ""}`, points(["bound", "reserved"], resource), whole === null ? null : whole / scale, (value) => amount(resource, value * scale));
   }
 }

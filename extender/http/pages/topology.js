@@ -36,10 +36,13 @@ export class Topology {
 
   /** Show a picture; `chosen`: names of a node and a gang to highlight. */
   show(picture, chosen) {
+    const other = chosen.node !== this.chosen.node || chosen.gang !== this.chosen.gang;
     this.picture = picture;
-    this.chosen = chosen;
+    this.chosen = { node: chosen.node, gang: chosen.gang };
     this.fillResources();
     this.arrange();
+    const place = this.plan.cells.find(({ node }) => node.name === chosen.node || this.marked.has(node.name));
+    if (other && place) this.uncover(place);
   }
 
   fillResources() {
