@@ -93,7 +93,7 @@ async def test_states_and_reasons_are_filters_and_the_table_fills_the_window(
     browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
     browser.open("about:blank")
     browser.open(f"{service.url}/ui/#gang=team-b/eval-0")
-    await seen(browser, lambda: browser.shown("#detail .answer"), "why it waits")
+    await seen(browser, lambda: browser.texts("#detail .answer") != [], "why it waits")
     assert browser.run("return document.documentElement.scrollWidth") == 390
     above = "return document.querySelector('#detail').getBoundingClientRect().bottom <= document.querySelector('#topology').getBoundingClientRect().top"
     assert browser.run(above), "the answer is above the map"

@@ -11,7 +11,7 @@ const FORMS = [
 ];
 export const DENSITY_FROM = 2001; // nodes; from this number on, each is one square of its density by default
 const LEAST = [[800, 24], [DENSITY_FROM, 16], [Infinity, 12]]; // below so many nodes, the least size of one in pixels
-const DENSE = { width: 9, height: 9 };
+const DENSE = [{ width: 9, height: 9, pad: 3 }, { width: 6, height: 6, pad: 3 }];
 const SUMS = [
   { width: 132, height: 46 },
   { width: 104, height: 38 },
@@ -22,7 +22,7 @@ const PAD = 6;
 const GAP = { form: 3, domain: 8, dense: 4 };
 
 /** The space above the nodes of a domain: its name, but in the density of many of them. */
-const topOf = (domain, grain) => (grain === "density" && domain.depth > 0 ? PAD : HEADER);
+const topOf = (domain, grain) => (grain === "density" && domain.depth > 0 ? DENSE[0].pad : HEADER);
 
 /**
  * Lay out a tree of domains.
@@ -32,7 +32,7 @@ const topOf = (domain, grain) => (grain === "density" && domain.depth > 0 ? PAD 
  */
 export function layout(root, { width, height, grain, count }) {
   const [, least] = LEAST.find(([below]) => count < below);
-  const forms = { nodes: FORMS.filter((form) => form.height >= least), density: [DENSE], sums: SUMS }[grain];
+  const forms = { nodes: FORMS.filter((form) => form.height >= least), density: DENSE, sums: SUMS }[grain];
   let found = null;
   for (const form of forms) {
     found = place(root, width, form, grain);
@@ -75,23 +75,26 @@ function measure(domain, available, form, grain) {
 }
 
 function gridSize(count, inner, form, top) {
-  const between = form === DENSE ? 1 : GAP.form;
+  const dense = DENSE.includes(form);
+  const between = dense ? 1 : GAP.form;
+  const pad = form.pad ?? PAD;
   const step = { x: form.width + between, y: form.height + between };
   const most = Math.max(1, Math.floor((inner + between) / step.x));
   const wanted = Math.ceil(Math.sqrt((count * step.y * 1.8) / step.x));
-  const columns = Math.max(1, Math.min(most, Math.max(wanted, Math.ceil((form === DENSE ? 24 : 60) / step.x))));
+  const columns = Math.max(1, Math.min(most, Math.max(wanted, Math.ceil((dense ? 18 : 60) / step.x))));
   const rows = Math.ceil(count / columns);
   return {
     columns,
     step,
     top,
-    width: Math.max(columns * step.x - between, form === DENSE ? 24 : 56) + 2 * PAD,
-    height: top + Math.max(rows * step.y - between, 24) + PAD,
+    width: Math.max(columns * step.x - between, dense ? 18 : 56) + 2 * pad,
+    height: top + Math.max(rows * step.y - between, dense ? 18 : 0) + pad,
+    pad,
   };
 }
 
 function put(domain, x, y, form, grain, made) {
-  const { width, height, columns, step, top } = domain.size;
+  const { width, height, columns, step, top, pad } = domain.size;
   const named = grain !== "density" || Boolean(domain.children) || domain.depth === 0;
   made.boxes.push({ domain: domain.data, x, y, width, height, depth: domain.depth, sum: grain === "sums" && !domain.children, dense: grain === "density" && !domain.children, named });
   for (const child of domain.children ?? []) put(child, x + child.offset.x, y + child.offset.y, form, grain, made);
@@ -99,7 +102,7 @@ function put(domain, x, y, form, grain, made) {
   domain.data.nodes.forEach((node, index) => {
     made.cells.push({
       node,
-      x: x + PAD + (index % columns) * step.x,
+      x: x + pad + (index % columns) * step.x,
       y: y + top + Math.floor(index / columns) * step.y,
       width: form.width,
       height: form.height,
