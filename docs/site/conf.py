@@ -28,7 +28,7 @@ extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence"]
 root_doc = "docs/site/index"
 include_patterns = [
-    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/alerts/*.md", "docs/explanation/*.md", "docs/how-to/*.md", "docs/reference/*.md", "docs/reference/generated/*.md", "docs/site/*.md",
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/alerts/*.md", "docs/explanation/*.md", "docs/how-to/*.md", "docs/reference/*.md", "docs/reference/generated/*.md", "docs/runbook/*.md", "docs/site/*.md",
     "docs/troubleshooting/*.md", "docs/troubleshooting/pending/*.md", "docs/tutorials/*.md", "deploy/README.md", "deploy/QUESTIONS.md",
     "deploy/chart/README.md", "deploy/monitoring/README.md", "deploy/skill/SKILL.md", "extender/README.md", "tests/bench/RESULTS.md",
 ]  # fmt: skip
