@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 import yaml
 from selenium.webdriver.common.keys import Keys
@@ -66,7 +65,10 @@ async def test_states_and_reasons_are_filters_and_the_table_fills_the_window(
         lambda: chips(browser, "states") == ["all gangs 30", "unschedulable 29", "admitted 1"],
         "the states",
     )
-    assert chips(browser, "reasons") == ["26 wait: 4 pods in one rack", "3 wait: 2 pods in one rack"]
+    assert chips(browser, "reasons") == [
+        "26 wait: 4 pods in one rack",
+        "3 wait: 2 pods in one rack",
+    ]
     assert browser.run(ROWS_SHOWN) >= 25
     assert browser.run("return document.documentElement.scrollHeight <= innerHeight")
     browser.picture(tmp_path / "wide.png")
@@ -81,7 +83,9 @@ async def test_states_and_reasons_are_filters_and_the_table_fills_the_window(
     browser.open(f"{service.url}/ui/#sort=-gang&columns=reason,kind")
     await seen(browser, lambda: names(browser)[:1] == ["team-b/eval-2"], "from the last name on")
     assert browser.texts("#gang-head button") == ["gang", "reason", "kind"]
-    assert browser.run("return document.querySelector('[data-column=gang]').ariaSort") == "descending"
+    assert (
+        browser.run("return document.querySelector('[data-column=gang]').ariaSort") == "descending"
+    )
     assert "needs 2 pods in one rack" in gang_row_of(browser, "team-b/eval-2")
     browser.click("#gang-head button", "kind")
     await seen(browser, lambda: names(browser)[0] == "default/tree", "by kind")
@@ -113,13 +117,19 @@ async def the_last_day(service, browser):
         return browser.one(labels[which]).get_attribute("aria-label") or ""
 
     browser.run("location.reload()")
-    await seen(browser, lambda: label(0).startswith("Pending gangs, over 24 hours: 29; most 29"), "29")
+    await seen(
+        browser, lambda: label(0).startswith("Pending gangs, over 24 hours: 29; most 29"), "29"
+    )
     assert label(1).startswith("Used nvidia.com/gpu, over 24 hours: 12 of ")
     assert "0 bound, 12 reserved" in label(1)
     browser.press(labels[0], Keys.ARROW_LEFT)
     assert " at " in label(0)
     rows = service.get("/v1/reports/usage?limit=10000")["rows"]
-    newest = {(row["state"], row["resource"]): row["amount"] for row in rows if row["at"] == rows[-1]["at"]}
+    newest = {
+        (row["state"], row["resource"]): row["amount"]
+        for row in rows
+        if row["at"] == rows[-1]["at"]
+    }
     assert newest["pending", "gangs"] == 29
     assert newest["reserved", GPU] == 12
     assert len({row["at"] for row in rows}) == 97
@@ -182,7 +192,9 @@ async def test_commands_and_yaml_are_taken_along(service, browser):
     tree = service.get("/v1/gangs/default/tree/tree")
     assert shown == gang | {"groups": tree["groups"]}
     browser.one("#detail .copyable .copy").click()
-    await seen(browser, lambda: browser.text("#detail .copyable .copy").startswith("Copied"), "copied")
+    await seen(
+        browser, lambda: browser.text("#detail .copyable .copy").startswith("Copied"), "copied"
+    )
     pasted = browser.driver.execute_async_script(
         "const done = arguments[0]; navigator.clipboard.readText().then(done, (error) => done(String(error)))"
     )
@@ -191,15 +203,19 @@ async def test_commands_and_yaml_are_taken_along(service, browser):
     browser.run(f"location.hash = 'at={position}&gang=default/tree'")
     await seen(
         browser,
-        lambda: browser.texts("#detail .copyable code")[:1]
-        == [f"gang-extender explain CompositePodGroup/default/tree --at {position}"],
+        lambda: (
+            browser.texts("#detail .copyable code")[:1]
+            == [f"gang-extender explain CompositePodGroup/default/tree --at {position}"]
+        ),
         "as of then",
     )
     browser.run("location.hash = 'node=r0-n0'")
     await seen(
         browser,
-        lambda: browser.texts("#detail .copyable code")
-        == ["gang-extender explain Node/r0-n0", "kubectl get node r0-n0 -o yaml"],
+        lambda: (
+            browser.texts("#detail .copyable code")
+            == ["gang-extender explain Node/r0-n0", "kubectl get node r0-n0 -o yaml"]
+        ),
         "of a node",
     )
     assert browser.complaints() == []

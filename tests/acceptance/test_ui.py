@@ -321,7 +321,9 @@ async def strange_names(service, browser, folder):
 
 
 @pytest.mark.long
-async def test_five_thousand_nodes_are_drawn_by_density_and_can_be_looked_into(service, browser, tmp_path):
+async def test_five_thousand_nodes_are_drawn_by_density_and_can_be_looked_into(
+    service, browser, tmp_path
+):
     """Nodes as squares in racks that can be looked into, sums of racks, and every node where it is asked for."""
     fleet = a_fleet("10 blocks x 25 racks x 20 nodes", gpu=8)
     ordinary = [
