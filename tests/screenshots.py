@@ -107,7 +107,7 @@ def take_pictures(service: Service) -> None:
     with chromium() as browser:
         browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SIZE)
         browser.open(f"{service.url}/ui/")
-        until_shown(browser, lambda: len(browser.texts("#gang-list li")) == 5, "five gangs")
+        until_shown(browser, lambda: len(browser.texts("#gang-list tr")) == 5, "five gangs")
         choose(browser, "serve")
         save(browser, IMAGES / "ui-now.png")
         choose(browser, "batch-eval")

@@ -46,7 +46,7 @@ def a_service_tree(name):
 
 
 def gang_row(browser, name):
-    rows = browser.texts("#gang-list li")
+    rows = browser.texts("#gang-list tr")
     return next((row for row in rows if row.startswith(f"default/{name}")), "")
 
 
@@ -321,8 +321,10 @@ async def strange_names(service, browser, folder):
 
 
 @pytest.mark.long
-async def test_five_thousand_nodes_are_sums_that_can_be_looked_into(service, browser, tmp_path):
-    """Racks as sums, all of them or one block of them, and every node where it is asked for."""
+async def test_five_thousand_nodes_are_drawn_by_density_and_can_be_looked_into(
+    service, browser, tmp_path
+):
+    """Nodes as squares in racks that can be looked into, sums of racks, and every node where it is asked for."""
     fleet = a_fleet("10 blocks x 25 racks x 20 nodes", gpu=8)
     ordinary = [
         a_pod(f"o-{n}", node=node["metadata"]["name"], requests={GPU: 2})
@@ -337,14 +339,17 @@ async def test_five_thousand_nodes_are_sums_that_can_be_looked_into(service, bro
     browser.open(f"{service.url}/ui/")
     await seen(browser, lambda: "admitted" in gang_row(browser, "g"), "the gang")
     assert browser.text("#sums").startswith(
-        "5,000 nodes, drawn as sums: nvidia.com/gpu, 40,000 units"
+        "5,000 nodes, drawn by density: nvidia.com/gpu, 40,000 units"
     )
     assert "reserved 800, claimed 0, other pods 2,500" in browser.text("#sums")
-    browser.picture(tmp_path / "sums.png")
+    browser.picture(tmp_path / "density.png")
     browser.press("#map", Keys.ARROW_RIGHT, Keys.ENTER)
     await seen(browser, lambda: browser.text("#sums").startswith("20 nodes:"), "one rack")
     assert browser.shown("#crumbs")
     browser.click("#crumbs button", "cluster")
+    browser.press("#grain", "sums")
+    await seen(browser, lambda: "drawn as sums" in browser.text("#sums"), "sums of racks")
+    browser.picture(tmp_path / "sums.png")
     browser.press("#grain", "every")
     await seen(browser, lambda: browser.text("#sums").startswith("5,000 nodes:"), "every node")
     browser.picture(tmp_path / "nodes.png")

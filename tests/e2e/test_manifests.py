@@ -531,7 +531,7 @@ async def test_groups_are_printed_with_what_people_ask_for(
 async def test_finalizers_are_removed_as_in_the_runbook(
     plane: ControlPlane, installed: Api
 ) -> None:
-    """The commands of deploy/README.md, run by a shell: deleted groups go without the extender."""
+    """The commands of docs/runbook/upgrade-and-remove.md, run by a shell: deleted groups go without the extender."""
     kept = {"finalizers": ["gang-extender.dev/group-protection"]}
     for kind in ("PodGroup", "CompositePodGroup"):
         group = a_group(kind, **({} if kind == "PodGroup" else {"workloadRef": REF}))
@@ -539,7 +539,8 @@ async def test_finalizers_are_removed_as_in_the_runbook(
         await installed.post(path_for(group), group)
         await installed.delete(path_for(group, "/g"))
         assert (await installed.get(path_for(group, "/g")))["metadata"]["deletionTimestamp"]
-    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    page = DEPLOY.parent / "docs/runbook/upgrade-and-remove.md"
+    text = page.read_text(encoding="utf-8")
     _, _, rest = text.partition("<!-- tested: strip-finalizers -->\n")
     block = "\n".join(itertools.takewhile(lambda line: line.startswith("    "), rest.splitlines()))
     assert block

@@ -1,4 +1,4 @@
-"""The commands of README.md, of two how-tos and of deploy/README.md, as written, on a real API server and PostgreSQL.
+"""The commands of README.md, of two how-tos and of the runbook (deploy/README.md, docs/runbook), as written, on a real API server and PostgreSQL.
 
 Every command of an indented block runs in a shell, or is listed here with the reason why not; one
 that is new and does neither fails. What a reader must fill in is in one table.
@@ -33,7 +33,10 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL = "docs/how-to/install.md"
 TOP = (INSTALL, "README.md", "docs/how-to/ask-the-service.md")
-RUNBOOK = ("deploy/README.md",)
+RUNBOOK = (
+    "deploy/README.md",
+    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs/runbook").glob("*.md")),
+)
 BY_CI = "a stage of .ci/run by itself"
 BY_COMPOSE = "make compose runs it"
 NEEDS_PAST = (

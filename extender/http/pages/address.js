@@ -1,6 +1,6 @@
 // The address of what is shown, in the fragment of the URL: every view, moment, selection and filter has one.
 
-const NAMES = ["view", "at", "gang", "node", "about", "event", "q", "report", "span", "namespace", "state"];
+const NAMES = ["view", "at", "gang", "node", "about", "event", "q", "report", "span", "namespace", "state", "reason", "sort", "columns"];
 
 /** What can be selected; one of them at a time. `about` is KIND/NAMESPACE/NAME of a group, pod or workload. */
 export const CHOICES = ["gang", "node", "about", "event"];
@@ -12,7 +12,7 @@ export const NOTHING = Object.fromEntries(CHOICES.map((name) => [name, ""]));
 export function fragment(values) {
   const written = new URLSearchParams();
   for (const name of NAMES) if (values[name]) written.set(name, values[name]);
-  return `#${String(written).replaceAll("%2F", "/")}`;
+  return `#${String(written).replaceAll("%2F", "/").replaceAll("%2C", ",")}`;
 }
 
 function read() {
@@ -44,8 +44,8 @@ export class Address {
 
   /** The properties of a link: a click goes there within this page, and the browser can open it in a new tab. */
   link(changes) {
-    const { view, namespace } = this.now;
-    return { class: "link", href: fragment({ view, namespace, ...changes }), onclick: (event) => this.follow(event, changes) };
+    const kept = Object.fromEntries(["view", "namespace", "state", "reason", "sort", "columns"].map((name) => [name, this.now[name]]));
+    return { class: "link", href: fragment({ ...kept, ...changes }), onclick: (event) => this.follow(event, changes) };
   }
 
   /** Go where a link leads, unless the click is one for the browser: a new tab, a new window, a download. */

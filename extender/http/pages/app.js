@@ -8,6 +8,7 @@ import { Feed } from "./feed.js";
 import { Gangs } from "./gangs.js";
 import { picture } from "./model.js";
 import { Selection } from "./selection.js";
+import { Strip } from "./strip.js";
 import { Timeline } from "./timeline.js";
 import { start as startSignOut } from "./token.js";
 import { Topology } from "./topology.js";
@@ -42,8 +43,9 @@ class App {
     const event = (position) => address.link({ ...NOTHING, event: String(position) });
     this.timeline = new Timeline({ live: () => this.go(null), moment: (at) => this.go(at) });
     this.topology = new Topology({ node: (name) => address.go({ ...NOTHING, node: name }) });
-    this.gangs = new Gangs({ link: gang, filter: (namespace, state) => address.go({ namespace, state }) });
-    this.selection = new Selection(address, { link, event, moment: (at) => this.go(at), answered: () => this.drawSelection() });
+    this.gangs = new Gangs({ link: gang, filter: (changes) => address.go(changes) });
+    this.strip = new Strip({ state: (state) => address.go({ state, view: "" }), moment: (at) => this.visit(at) });
+    this.selection = new Selection(address, { link, event, moment: (at) => this.visit(at), answered: () => this.drawSelection() });
     this.feed = new Feed({ gang, event, moment: (at) => this.go(at), filter: () => this.events.ask(true), earlier: () => this.readEarlier() });
     this.views = new Views(address, { link, event });
     this.follower = new Follower({
@@ -72,8 +74,15 @@ class App {
     this.views.show(this.address.now);
     this.selection.readEvent();
     this.events.ask(true);
-    setInterval(() => { if (this.live && !document.hidden) this.states.ask(); }, POLL_MS);
+    setInterval(() => this.poll(), POLL_MS);
     document.addEventListener("visibilitychange", () => this.seen());
+  }
+
+  /** What changes without an event: nodes and ordinary pods, and with them why something waits. */
+  poll() {
+    if (!this.live || document.hidden) return;
+    this.states.ask();
+    this.selection.askAgain();
   }
 
   /** A page in the background has no connection; in the foreground it continues where it was. */
@@ -83,7 +92,7 @@ class App {
       return;
     }
     this.follower.resume();
-    this.states.ask();
+    this.poll();
   }
 
   /** Run a function that requests /v1; show an error and try again later. */
@@ -115,6 +124,12 @@ class App {
     const next = at === null ? "" : String(at);
     if (next === this.address.now.at) this.states.ask(true); // the same moment: read it again
     else this.address.go({ at: next }, { replace: keepFault || (!this.live && at !== null) });
+  }
+
+  /** Show the cluster at another moment, from any view: the others are not about a moment. */
+  visit(at) {
+    if (this.address.now.view) this.address.go({ at: String(at), view: "" });
+    else this.go(at);
   }
 
   /** The address has changed: by a link, a filter, the slider, or Back. */
@@ -290,6 +305,7 @@ class App {
     this.topology.show(this.pictured, this.chosen);
     this.known = new Set(state?.gangs.map((gang) => gang.gang));
     this.gangs.show(state?.gangs ?? [], this.chosen.gang, this.chosen, this.moment(past));
+    this.strip.show(state?.gangs ?? [], this.chosen, this.pictured, past ? state.as_of.time : "");
     const notCurrent = fleet?.not_current_reason && !past ? [`The view of the cluster may be out of date: ${fleet.not_current_reason}`] : [];
     const limitations = past ? [...(state.limitations ?? []), "Nodes without a domain in the log are placed by their current labels; bars have the current capacity."] : notCurrent;
     $("limitations").replaceChildren(...limitations.map((text) => el("li", { text })));

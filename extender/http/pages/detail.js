@@ -1,9 +1,10 @@
 // The selection: the tree of a gang with the state of each group, or a node with its pods.
 
+import { takeAlong } from "./commands.js";
 import { $, el, refill, textList, wide } from "./dom.js";
 import { eventParts } from "./event.js";
 import { badge, RUNNING, since } from "./gangs.js";
-import { amountsOf, gangTree } from "./model.js";
+import { amountsOf, gangTree, placeOf } from "./model.js";
 import { apart, short, spaced } from "./names.js";
 import { age, amount, count, local, unit, utc } from "./units.js";
 
@@ -18,7 +19,8 @@ const WORDS = {
 export class Detail {
   /**
    * @param on `link(kind, name)`: the properties of a link; `close()`; `moment(position)`; `explain(name, version)`: the
-   *   element with an explanation at the moment that is shown, and `explained(name)`: whether it is there.
+   *   element with an explanation at the moment that is shown, and `explained(name)`: whether it is there; `at()`: the
+   *   position of that moment, empty: now.
    */
   constructor(on) {
     this.on = on;
@@ -26,6 +28,7 @@ export class Detail {
     this.open = new Set(); // levels of a tree that the user opened
     this.most = new Map(); // members that are shown, by level
     this.drawn = ""; // the event that is drawn; it does not change
+    this.taken = false; // whether the commands are open
   }
 
   hide() {
@@ -46,7 +49,7 @@ export class Detail {
   focus() {
     this.box.scrollTop = 0;
     this.box.querySelector("h2")?.focus({ preventScroll: true });
-    this.box.scrollIntoView({ block: "nearest" });
+    this.box.scrollIntoView({ block: matchMedia("(max-width: 800px)").matches ? "start" : "nearest" });
   }
 
   head(kind, name) {
@@ -68,8 +71,10 @@ export class Detail {
    * @param tree TreeNow; null where the past is shown or the cluster has none.
    * @param preemption PreemptionAt of this gang, if any.
    * @param now of the moment that is shown, in milliseconds.
+   * @param pictured the nodes. @param builtin whether the cluster has groups of Kubernetes, too.
    */
-  gang(gang, tree, preemption, now) {
+  gang(gang, tree, preemption, now, pictured, builtin) {
+    this.pictured = pictured;
     const name = `${gang.kind}/${gang.gang}`;
     this.fill(
       this.head("Gang", gang.gang),
@@ -81,7 +86,15 @@ export class Detail {
       preemption ? this.preempting(preemption) : null,
       this.levels(gang, tree),
       el("dl", { class: "quiet" }, ...pair("observed", moment(gang.observed)), ...pair("admitted", moment(gang.admitted)), ...pair("last decision", moment(gang.last_decision_time)), ...pair("UID", gang.uid), ...pair("plan", gang.plan)),
+      this.take(gang.kind, gang.gang, tree ? { ...gang, groups: tree.groups } : gang, builtin),
     );
+  }
+
+  take(kind, name, has, builtin = false) {
+    const box = takeAlong(kind, name, this.on.at(), has, builtin);
+    box.open = this.taken;
+    box.addEventListener("toggle", () => { this.taken = box.open; });
+    return box;
   }
 
   workload(path) {
@@ -97,7 +110,7 @@ export class Detail {
 
   /** Show the explanation of a group, a pod or a workload. @param about KIND/NAMESPACE/NAME. */
   about(about) {
-    this.fill(this.head(...apart(about)), this.on.explain(about, ""));
+    this.fill(this.head(...apart(about)), this.on.explain(about, ""), this.take(...apart(about), null));
   }
 
   /** Show one event. @param found of `readEvent`, or a text while there is none. */
@@ -153,7 +166,8 @@ export class Detail {
     const all = leaf ? level.members.length || group.members || 0 : level.children?.length ?? 0;
     const what = leaf ? "pod" : "group";
     const needs = group.basic ? `any ${what}` : `at least ${count(group.minimum, what)}`;
-    const place = Object.entries(level.domain).map(([key, value]) => (value.startsWith(short(key)) ? value : `${short(key)} ${value}`)).join(", ");
+    const nodes = new Set(level.descendants().flatMap((below) => below.data.kind === "PodGroup" ? below.members.map((member) => member.node).filter(Boolean) : []));
+    const place = (Object.keys(level.domain).length ? placeOf(level.domain, this.pictured, nodes) : []).map(([key, value]) => (value.startsWith(short(key)) ? value : `${short(key)} ${value}`)).join(", ");
     const numbers = `${level.bound} bound, ${level.reserved} reserved${level.waiting ? `, ${level.waiting} waiting` : ""}`;
     const line = el(
       "div",
@@ -213,6 +227,7 @@ export class Detail {
       pods.length ? el("ul", { class: "members" }, ...pods) : el("p", { class: "quiet", text: "none" }),
       el("p", { class: "quiet", text: beside(node) }),
       el("dl", { class: "quiet" }, ...labels),
+      this.take("Node", node.name, node.now ?? node.had),
     );
   }
 }

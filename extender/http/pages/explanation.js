@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { badge } from "./gangs.js";
-import { el, refill, textList } from "./dom.js";
+import { el, refill, setText, textList } from "./dom.js";
 import { utc } from "./units.js";
 
 const MARKS = { yes: "✓", no: "✗", unknown: "?", "not reached": "–", "not recorded": "?" };
@@ -15,7 +15,11 @@ export class Explanations {
     this.at = "";
     this.version = "";
     this.found = null; // the answer about `name` at `at`, once there is one
-    this.box = el("div", { class: "explanation", "aria-live": "polite" });
+    this.reading = false;
+    this.answer = el("div", { "aria-live": "polite" });
+    this.asOf = el("span");
+    this.button = el("button", { type: "button", class: "again", text: "Ask again", onclick: () => this.read(this.name, this.at) });
+    this.box = el("div", { class: "explanation" }, this.answer, el("p", { class: "quiet" }, this.asOf, " ", this.button));
   }
 
   /** Whether there is an answer about a name at a moment. */
@@ -34,7 +38,8 @@ export class Explanations {
     const other = name !== this.name || at !== this.at;
     if (other) {
       this.found = null;
-      this.box.replaceChildren(el("p", { class: "quiet", text: "Asking why …" }));
+      this.answer.replaceChildren(el("p", { class: "quiet", text: "Asking why …" }));
+      setText(this.asOf, "");
     }
     if (other || version !== this.version) {
       [this.name, this.at, this.version] = [name, at, version];
@@ -43,24 +48,34 @@ export class Explanations {
     return this.box;
   }
 
-  async read(name, at) {
-    let parts;
-    let found = null;
-    try {
-      found = (await ask("explain", { name, at })).body;
-      parts = this.parts(found);
-    } catch (problem) {
-      if (problem.status === undefined) throw problem;
-      parts = [el("p", { class: "fault-text", text: problem.message }), this.again("Ask again")];
-    }
-    if (name !== this.name || at !== this.at) return;
-    this.found = found;
-    refill(this.box, ...parts);
-    this.on.answered();
+  /** Ask again about what is shown, now; an answer that is the same changes only its time. */
+  askAgain() {
+    if (this.name && !this.at && !this.reading) this.read(this.name, this.at);
   }
 
-  again(text) {
-    return el("button", { type: "button", class: "again", text, onclick: () => this.read(this.name, this.at) });
+  async read(name, at) {
+    let [found, problem] = [null, ""];
+    this.reading = true;
+    try {
+      found = (await ask("explain", { name, at })).body;
+    } catch (error) {
+      if (error.status === undefined) throw error;
+      problem = error.message;
+    } finally {
+      this.reading = false;
+    }
+    if (name !== this.name || at !== this.at) return;
+    this.button.hidden = Boolean(at && found);
+    const before = this.found;
+    if (found === null && before !== null) { // what was answered stays
+      setText(this.asOf, `As of ${utc(before.as_of)}; not answered again: ${problem}`);
+      return;
+    }
+    setText(this.asOf, found ? `As of ${utc(found.as_of)}. ${found.limitations.join(" ")}` : "");
+    this.found = found;
+    if (found && before && same(found, before)) return;
+    refill(this.answer, ...(found ? this.parts(found) : [el("p", { class: "fault-text", text: problem })]));
+    this.on.answered();
   }
 
   parts(found) {
@@ -72,7 +87,6 @@ export class Explanations {
       this.list("What its wishes reached when it was planned", [...found.wishes, ...found.better.map((better) => `${better.group}: ${better.text}`)]),
       this.checks(found.checks),
       this.related(found.related),
-      el("p", { class: "quiet" }, `As of ${utc(found.as_of)}. ${found.limitations.join(" ")} `, this.at ? null : this.again("Ask again")),
     ];
   }
 
@@ -99,4 +113,9 @@ export class Explanations {
     const lines = related.map((one) => el("li", {}, el("a", { ...this.on.link(one.kind, one.name), text: `${one.kind} ${one.name}` }), ` ${one.relation}`));
     return el("div", {}, el("h3", { text: "Related" }), el("ul", { class: "plain related" }, ...lines));
   }
+}
+
+/** Whether two answers differ in their time alone. */
+function same(answer, other) {
+  return JSON.stringify({ ...answer, as_of: "" }) === JSON.stringify({ ...other, as_of: "" });
 }

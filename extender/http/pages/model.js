@@ -105,6 +105,22 @@ export function domains(nodes, depth, path = []) {
   return { name, path, children };
 }
 
+/**
+ * Return a domain of a group with the domains around it, the outermost first: [[key, value], ...]. A name such as r1 may
+ * be that of a rack in every zone.
+ *
+ * @param domain {key: value} of the group. @param pictured of `picture`. @param names of nodes of its members; none: of any.
+ */
+export function placeOf(domain, pictured, names) {
+  const inside = pictured.nodes.filter((node) => (!names.size || names.has(node.name)) && Object.entries(domain).every(([key, value]) => node.labels[key] === value));
+  const last = Math.max(...Object.keys(domain).map((key) => pictured.keys.indexOf(key)));
+  const around = pictured.keys.slice(0, last + 1).filter((key) => !(key in domain)).flatMap((key) => {
+    const values = new Set(inside.map((node) => node.labels[key] ?? ""));
+    return values.size === 1 && !values.has("") ? [[key, [...values][0]]] : [];
+  });
+  return [...around, ...Object.entries(domain)];
+}
+
 /** Find a part of the tree of domains by its path; the whole where there is no such part (any more). */
 export function within(root, path) {
   let here = root;

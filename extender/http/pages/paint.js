@@ -3,7 +3,7 @@
 const FONT = '12px system-ui, "DejaVu Sans", sans-serif';
 const BOLD = `600 ${FONT}`;
 const UNITS_MAX = 16; // up to this number, units of a resource are separated by lines
-export const PARTS = ["bound", "reserved", "claimed", "other"];
+const SHADES = 5; // as the classes of #ramp in the style sheet
 
 /** Return the colours of the style sheet, which has light and dark ones. */
 export function palette(element) {
@@ -18,6 +18,7 @@ export class Brush {
     this.colours = colours;
     this.unknown = this.stripes(colours.box, colours.unknown, false);
     this.claimed = this.stripes(colours.box, colours.claimed, true);
+    this.shades = d3.quantize(d3.interpolateRgb(colours.free, colours.bound), SHADES);
   }
 
   /** Make a pattern of diagonal stripes. */
@@ -55,6 +56,15 @@ export class Brush {
     context.strokeStyle = colours.line;
     context.lineWidth = 1;
     context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
+  }
+
+  /** Fill a square by the share that is used, in steps; stripes where that is not known. */
+  shade({ x, y, width, height }, amounts) {
+    const { context } = this;
+    const { capacity, free } = amounts;
+    const share = capacity ? (capacity - free) / capacity : 0;
+    context.fillStyle = free === null ? this.unknown : this.shades[Math.ceil(Math.min(1, share) * (SHADES - 1))];
+    context.fillRect(x, y, width, height);
   }
 
   parts({ x, y, width, height }, amounts, whole) {

@@ -23,6 +23,7 @@ export class Selection {
       close: () => this.close(),
       explain: (name, version) => this.explanations.of(name, this.moment, version),
       explained: (name) => this.explanations.has(name, this.moment),
+      at: () => this.moment,
     });
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !event.defaultPrevented && !$("detail").hidden) this.close();
@@ -33,6 +34,11 @@ export class Selection {
   changed() {
     if (!$("detail").contains(document.activeElement)) this.opener = document.activeElement;
     this.readEvent();
+  }
+
+  /** Ask again for the explanation that is shown: what it rests on changes without an event, too. */
+  askAgain() {
+    if (!$("detail").hidden) this.explanations.askAgain();
   }
 
   /** Select nothing; the focus goes back to where it was. */
@@ -67,7 +73,8 @@ export class Selection {
     if (gangName) {
       const gang = state?.gangs.find((one) => one.gang === gangName);
       const preemption = state?.preemptions.find((one) => one.preemptor === gangName);
-      if (gang) this.detail.gang(gang, tree?.gang === gangName ? tree : null, preemption, now);
+      const builtin = Boolean(state?.control_plane?.served.length);
+      if (gang) this.detail.gang(gang, tree?.gang === gangName ? tree : null, preemption, now, pictured, builtin);
       else this.detail.missing("Gang", gangName, past);
     } else if (nodeName) {
       const node = pictured?.nodes.find((one) => one.name === nodeName);

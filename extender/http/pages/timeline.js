@@ -1,7 +1,7 @@
 // The slider: one step is one event of the log, its right end is now.
 
 import { $, setText } from "./dom.js";
-import { local, localTime, utc } from "./units.js";
+import { local, localTime, utc, zone } from "./units.js";
 
 export class Timeline {
   /** @param on `live()`, and `moment(at)` with a position or a time. */
@@ -17,6 +17,7 @@ export class Timeline {
     const zoned = () => ($("jump-zone").value === "utc" ? new Date().toISOString().slice(0, 19) : localNow());
     const fill = () => { $("jump-time").value = zoned(); };
     $("jump-zone").addEventListener("change", fill);
+    $("jump-zone").options[1].text = zone;
     fill();
   }
 
@@ -43,9 +44,8 @@ export class Timeline {
     this.head = Math.max(1, head);
     this.slider.max = String(this.head);
     if (live) this.slider.value = String(this.head);
-    this.slider.disabled = head < 1;
+    $("slide").hidden = head < 2; // there is no other moment
     $("later").disabled = live;
-    $("earlier").disabled = head < 2;
   }
 
   /** Show in a word which state is shown. */
@@ -58,7 +58,7 @@ export class Timeline {
     $("live").setAttribute("aria-pressed", String(live));
     document.body.classList.toggle("past", !live);
     this.grow(this.head, live);
-    const text = moment && `as of event ${moment.position} of ${this.head}, recorded ${utc(moment.time)} = ${localTime(moment.time)} local`;
+    const text = moment && `as of event ${moment.position} of ${this.head}, recorded ${utc(moment.time)} = ${localTime(moment.time)}`;
     setText($("when"), text ?? "");
     $("when").title = moment === null ? "" : local(moment.time);
     setText($("log-begin"), begin ? `log begins ${utc(begin)}` : "");

@@ -1,7 +1,7 @@
 // The map: blocks, racks and nodes on a canvas, with a tip under the pointer, and keys to move over it.
 
 import { $, el, setText } from "./dom.js";
-import { layout, SUMS_FROM } from "./layout.js";
+import { DENSITY_FROM, layout } from "./layout.js";
 import { amountsOf, domains, nodesBelow, sumOf, within } from "./model.js";
 import { short } from "./names.js";
 import { Brush, palette } from "./paint.js";
@@ -36,10 +36,13 @@ export class Topology {
 
   /** Show a picture; `chosen`: names of a node and a gang to highlight. */
   show(picture, chosen) {
+    const other = chosen.node !== this.chosen.node || chosen.gang !== this.chosen.gang;
     this.picture = picture;
-    this.chosen = chosen;
+    this.chosen = { node: chosen.node, gang: chosen.gang };
     this.fillResources();
     this.arrange();
+    const place = this.plan.cells.find(({ node }) => node.name === chosen.node || this.marked.has(node.name));
+    if (other && place) this.uncover(place);
   }
 
   fillResources() {
@@ -62,12 +65,13 @@ export class Topology {
     this.domain = within(root, this.path);
     if (this.domain === root) this.path = [];
     const below = nodesBelow(this.domain);
-    const grain = $("grain").value;
-    const sums = keys.length > this.path.length && (grain === "sums" || (grain === "auto" && below.length > SUMS_FROM));
+    const grain = this.grain(below.length, keys.length > this.path.length);
     this.stageWidth = $("stage").clientWidth;
     const width = Math.max(280, this.stageWidth);
     const height = Math.max(360, innerHeight * 0.55);
-    this.plan = layout(this.domain, { width, height, sums });
+    this.plan = layout(this.domain, { width, height, grain, count: below.length });
+    $("legend").hidden = grain === "density";
+    $("ramp").hidden = grain !== "density";
     this.amounts = new Map(below.map((node) => [node.name, amountsOf(node, this.resource)]));
     this.marked = new Set();
     for (const node of below) {
@@ -76,13 +80,21 @@ export class Topology {
     const places = this.places();
     if (this.at >= places.length) this.at = places.length - 1;
     this.crumbs(root);
-    setText($("sums"), this.totals(below, sums));
+    setText($("sums"), this.totals(below, grain));
     this.draw();
   }
 
-  /** The cells that keys and clicks select: nodes, or sums of domains. */
+  /** How nodes are drawn: as chosen, else by their number. @param parted whether there are domains below. */
+  grain(nodes, parted) {
+    const chosen = $("grain").value;
+    if (chosen === "sums" && !parted) return "nodes";
+    if (chosen !== "auto") return chosen;
+    return nodes < DENSITY_FROM ? "nodes" : "density";
+  }
+
+  /** What keys and clicks select: nodes, or domains. */
   places() {
-    return this.plan.cells.length ? this.plan.cells : this.plan.boxes.filter((box) => box.sum);
+    return this.plan.grain === "nodes" || this.plan.boxes.length === 1 ? this.plan.cells : this.plan.boxes.filter((box) => box.sum || box.dense);
   }
 
   crumbs(root) {
@@ -94,6 +106,11 @@ export class Topology {
     });
     $("crumbs").replaceChildren(...parts);
     $("crumbs").hidden = this.path.length === 0 || root === this.domain;
+  }
+
+  /** All of a path, from the outermost domain on: the same name may be in several of them. */
+  whole(path) {
+    return path.map((value, level) => this.title(path.slice(0, level + 1))).join(" › ");
   }
 
   title(path) {
@@ -109,12 +126,12 @@ export class Topology {
     this.arrange();
   }
 
-  totals(below, sums) {
+  totals(below, grain) {
     if (below.length === 0) return "No nodes are known.";
     const total = sumOf(below.map((node) => this.amounts.get(node.name)));
     const parts = ["bound", "reserved", "claimed", "other", "free"].map((part) => `${WORDS[part] ?? part} ${this.format(total[part])}`);
     const whole = total.capacity === null ? "capacity not known" : `${this.format(total.capacity)} ${unit(this.resource)}`;
-    return `${count(below.length, "node")}${sums ? ", drawn as sums" : ""}: ${this.resource}, ${whole}: ${parts.join(", ")}`;
+    return `${count(below.length, "node")}${{ nodes: "", density: ", drawn by density", sums: ", drawn as sums" }[grain]}: ${this.resource}, ${whole}: ${parts.join(", ")}`;
   }
 
   format(value) {
@@ -141,6 +158,7 @@ export class Topology {
     const { domain } = box;
     if (domain === this.domain && this.path.length === 0 && domain.children) return;
     brush.box(box, box.depth);
+    if (!box.named) return;
     const total = sumOf(nodesBelow(domain).map((node) => this.amounts.get(node.name)));
     const space = box.width - 12;
     const name = domain.path.length ? (space < 90 && domain.name) || this.title(domain.path) : "all nodes";
@@ -159,7 +177,8 @@ export class Topology {
     const context = brush.context;
     context.globalAlpha = this.chosen.gang && this.marked.size && !this.marked.has(node.name) ? 0.4 : 1;
     const bar = cell.name ? { x: cell.x, y: cell.y + 16, width: cell.width, height: cell.height - 16 } : cell;
-    brush.bar(bar, amounts, this.scaleOf([node], amounts));
+    if (this.plan.grain === "density") brush.shade(bar, amounts);
+    else brush.bar(bar, amounts, this.scaleOf([node], amounts));
     if (cell.name) {
       const rest = amounts.free === null ? "" : `${this.format(amounts.free)} free`;
       context.font = '12px system-ui, "DejaVu Sans", sans-serif';
@@ -191,12 +210,13 @@ export class Topology {
     const { left, top } = this.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - left, event.clientY - top];
     const inside = (place) => x >= place.x && x < place.x + place.width && y >= place.y && y < place.y + place.height;
-    return { x, y, cell: this.plan.cells.find(inside), box: this.plan.boxes.findLast(inside) };
+    const cell = this.plan.cells.find(inside);
+    return { x, y, cell: this.places() === this.plan.cells ? cell : undefined, box: this.plan.boxes.findLast(inside) };
   }
 
   point(event) {
     const { x, y, cell, box } = this.hit(event);
-    const words = cell ? this.describe([cell.node], cell.node.name) : box?.domain.path.length ? this.describeBox(box) : [];
+    const words = cell ? this.describeCell(cell) : box?.domain.path.length ? this.describeBox(box) : [];
     this.canvas.classList.toggle("points", words.length > 0);
     this.tip(words, x, y);
   }
@@ -212,9 +232,14 @@ export class Topology {
     tip.style.top = `${above ? y - tip.offsetHeight - 8 : y + 16}px`;
   }
 
+  describeCell({ node }) {
+    const [title, ...lines] = this.describe([node], node.name);
+    return [title, ...(node.path.length ? [this.whole(node.path)] : []), ...lines];
+  }
+
   describeBox(box) {
     const below = nodesBelow(box.domain);
-    return this.describe(below, `${this.title(box.domain.path)}, ${count(below.length, "node")}`);
+    return this.describe(below, `${this.whole(box.domain.path)}, ${count(below.length, "node")}`);
   }
 
   /** The lines of the tip: the amounts of nodes. */
@@ -256,7 +281,7 @@ export class Topology {
     const reached = this.places()[this.at];
     if (!reached) return;
     this.uncover(reached);
-    const words = reached.node ? this.describe([reached.node], reached.node.name) : this.describeBox(reached);
+    const words = reached.node ? this.describeCell(reached) : this.describeBox(reached);
     setText($("map-text"), words.join("; "));
     this.tip(words, reached.x, reached.y + reached.height - 12);
   }

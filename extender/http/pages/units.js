@@ -29,13 +29,17 @@ export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 /** "2026-11-20 03:12:00.123 UTC": cut to milliseconds. */
 export const utc = (time) => `${time.slice(0, 10)} ${time.slice(11, 23).replace(/Z$/, "")} UTC`;
 
+/** "03:12 UTC", for charts. */
+export const clock = (time) => `${time.slice(11, 16)} UTC`;
+
 /** "20 Nov 2026, 04:12:00 (Europe/Berlin)" */
 export const local = (time) => `${localForm.format(new Date(time))} (${zone})`;
 
 /** The same for columns: without the zone, and without the date where it is that of `today`. */
 export const stamp = (time, today) => utc(time).slice(time.slice(0, 10) === today.slice(0, 10) ? 11 : 0, -4);
 
-export const localTime = (time) => localClock.format(new Date(time));
+/** "04:12:00 (Europe/Berlin)" */
+export const localTime = (time) => `${localClock.format(new Date(time))} (${zone})`;
 
 /** Names are compared as people count: node-9 before node-10. */
 export const byName = new Intl.Collator("en", { numeric: true }).compare;

@@ -8,12 +8,14 @@ import { Search } from "./views/search.js";
 import { SPAN } from "./views/spans.js";
 
 const SECTIONS = {
-  "": ["topology", "feed"],
+  "": ["gangs", "topology", "feed"],
   preemptions: ["preemptions"],
   reports: ["reports"],
   fit: ["fit"],
   search: ["results"],
 };
+
+const MOMENTS = new Set(["", "search"]); // views in which the slider shows something
 
 export class Views {
   /** @param address where the user goes. @param on `link(kind, name)` and `event(position)`: the properties of links. */
@@ -32,7 +34,8 @@ export class Views {
       select.addEventListener("change", () => address.go({ span: select.value }));
     }
     for (const tab of document.querySelectorAll("#views a")) {
-      tab.addEventListener("click", (event) => address.follow(event, { view: tab.dataset.view, q: "" }));
+      const at = tab.dataset.view ? { at: "" } : {}; // the other views are not about a moment
+      tab.addEventListener("click", (event) => address.follow(event, { view: tab.dataset.view, q: "", ...at }));
     }
     $("skip").addEventListener("click", () => $("content").focus());
     document.addEventListener("keydown", (event) => {
@@ -58,6 +61,8 @@ export class Views {
     for (const [name, sections] of Object.entries(SECTIONS)) {
       for (const id of sections) $(id).hidden = name !== view;
     }
+    $("time").hidden = !MOMENTS.has(view) && values.at === "";
+    $("strip").hidden = view !== "";
     for (const tab of document.querySelectorAll("#views a")) {
       if (tab.dataset.view === view) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");

@@ -197,6 +197,16 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         limitations="What ordinary pods used is not in the log: it is the difference that no row explains.",
         projected=False,
     ),
+    "usage": ReportKind(
+        description="How many gangs waited, and how much members used and had reserved, at 97 times of the span.",
+        columns={
+            "at": "the time; the first one is the begin of the span, the last one its end, all are equally far apart",
+            "state": "pending (gangs), bound or reserved (members)",
+            "resource": "gangs, an extended resource in units, or cpu in cores",
+            "amount": "how many or how much at that time; a state and resource without a row has 0",
+        },
+        limitations="What pods without a group use is not in the log, nor the capacity of nodes. Members that were bound without a recorded plan have no amounts.",
+    ),
     "reserved": ReportKind(
         description="Device and CPU hours that were reserved for pods that did not run yet.",
         columns=_GANG

@@ -162,6 +162,67 @@ WHERE at >= coalesce((SELECT r.at FROM gx.v_largest_free r WHERE r.at < :since O
   AND at < :until AND used_at >= :since AND used_at < :until {where}
 ORDER BY at, used_at, position, resource, level"""  # ordered by `at` first: the order is the same, and a page needs few rows
     ),
+    # An interval changes the sum at the first time that it covers, and at the first one behind it: `width_bucket` counts
+    # the times before it begins and before it ends. No index has placements by time, so for each node those are read
+    # that ended within the span or later, as for a state of the past.
+    "usage": _Query(
+        text="""
+WITH RECURSIVE node AS (
+    (SELECT p.node FROM gx.placement p ORDER BY p.node LIMIT 1)
+    UNION ALL
+    SELECT (SELECT p.node FROM gx.placement p WHERE p.node > n.node ORDER BY p.node LIMIT 1)
+    FROM node n WHERE n.node IS NOT NULL
+), span AS MATERIALIZED (
+    SELECT array_agg(CAST(:since_us AS bigint) + (CAST(:until_us AS bigint) - CAST(:since_us AS bigint)) * n / 96 ORDER BY n) AS times,
+           coalesce((
+               SELECT e.position FROM gx.event e WHERE e.at_us < :since_us ORDER BY e.at_us DESC, e.position DESC LIMIT 1
+           ), 0) AS before
+    FROM generate_series(0, 96) AS n
+), stretch AS (
+    SELECT 'pending' AS state, 'gangs' AS resource, 1::bigint AS amount, s.from_at_us, s.to_at_us
+    FROM (
+        SELECT p.gang, (extract(epoch FROM p.since) * 1000000)::bigint AS from_at_us,
+               (extract(epoch FROM nullif(p.until, 'infinity')) * 1000000)::bigint AS to_at_us
+        FROM gx.v_pending p
+        WHERE p.until > :since AND p.since <= :until
+    ) s
+    WHERE true {where}
+    UNION ALL
+    SELECT s.kind, r.key, r.value::bigint, s.from_at_us, s.to_at_us
+    FROM span CROSS JOIN node
+    CROSS JOIN LATERAL (
+        SELECT p.kind, p.gang, p.resources, p.from_at_us, p.to_at_us
+        FROM gx.placement p
+        WHERE p.node = node.node AND coalesce(p.to_position, 9223372036854775807) > span.before
+        OFFSET 0
+    ) s
+    CROSS JOIN LATERAL jsonb_each_text(s.resources) AS r (key, value)
+    WHERE s.kind IN ('bound', 'reserved') AND (r.key = 'cpu' OR strpos(r.key, '/') > 0) {where}
+), change AS (
+    SELECT s.state, s.resource, c.n, sum(c.sign * s.amount) AS amount
+    FROM stretch s CROSS JOIN span
+    CROSS JOIN LATERAL (VALUES
+        (width_bucket(s.from_at_us - 1, span.times), 1),
+        (width_bucket(coalesce(s.to_at_us, 9223372036854775807) - 1, span.times), -1)
+    ) AS c (n, sign)
+    GROUP BY s.state, s.resource, c.n
+), line AS (
+    SELECT DISTINCT state, resource FROM change UNION SELECT 'pending', 'gangs'
+)
+SELECT timestamptz 'epoch' + t.at_us * interval '1 microsecond' AS at, t.state, t.resource,
+       (CASE t.resource WHEN 'cpu' THEN t.amount / 1000 ELSE t.amount END)::double precision
+FROM (
+    SELECT u.at_us, u.n, l.state, l.resource,
+           coalesce(sum(c.amount) OVER (PARTITION BY l.state, l.resource ORDER BY u.n), 0) AS amount
+    FROM span CROSS JOIN LATERAL unnest(span.times) WITH ORDINALITY AS u (at_us, n) CROSS JOIN line l
+    LEFT JOIN change c ON c.n = u.n - 1 AND c.state = l.state AND c.resource = l.resource
+) t
+WHERE t.amount <> 0 OR t.state = 'pending'
+ORDER BY t.n, t.state, t.resource""",
+        namespace="split_part(s.gang, '/', 1) = :namespace",
+        namespaces="split_part(s.gang, '/', 1) = ANY(:namespaces)",
+        gang="s.gang = :gang",
+    ),
     "reserved": _Query(
         text="""
 SELECT gang, gang_uid, resource, sum(amount * {clipped}) / 3600 AS hours, count(*),

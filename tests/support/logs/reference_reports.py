@@ -89,10 +89,12 @@ class ReportInputs:
         self.events = list(events)
         self.roots: list[Stretch] = []
         self.reserved: list[Stretch] = []
+        self.bound: list[Stretch] = []
         self.victims: list[VictimRecord] = []
         self.terminations: list[Lost] = []
         self._open_roots: dict[str, tuple[Any, Stretch]] = {}
         self._open_reserved: dict[tuple[str, str], Stretch] = {}
+        self._open_bound: dict[tuple[str, str], Stretch] = {}
         self._bound_since: dict[tuple[str, str], tuple[Any, int]] = {}
         state = EMPTY
         for event in self.events:
@@ -117,22 +119,33 @@ class ReportInputs:
             self._open_roots[event.gang_uid] = key, stretch
 
     def _follow_pods(self, event: RecordedEvent, root: GangState | None) -> None:
-        held = dict(root.reservations) if root is not None else {}
-        for key, stretch in list(self._open_reserved.items()):
-            if key[0] == event.gang_uid and held.get(key[1]) is not stretch.what:
-                stretch.to_us, stretch.to_position = event.at_us, event.position
-                del self._open_reserved[key]
-        for uid, reservation in held.items():
-            if (event.gang_uid, uid) not in self._open_reserved:
-                stretch = Stretch(
-                    reservation, "reserved", root.gang, root.uid, event.at_us, event.position
-                )
-                self.reserved.append(stretch)
-                self._open_reserved[event.gang_uid, uid] = stretch
+        self._follow_members(event, root, "reserved", self.reserved, self._open_reserved)
+        self._follow_members(event, root, "bound", self.bound, self._open_bound)
         for uid, member in (dict(root.bound) if root is not None else {}).items():
             known = self._bound_since.get((event.gang_uid, uid))
             if known is None or known[0] is not member:
                 self._bound_since[event.gang_uid, uid] = member, event.at_us
+
+    def _follow_members(
+        self,
+        event: RecordedEvent,
+        root: GangState | None,
+        state: str,
+        stretches: list[Stretch],
+        open_stretches: dict[tuple[str, str], Stretch],
+    ) -> None:
+        held: dict[str, Any] = {}
+        if root is not None:
+            held = dict(root.reservations if state == "reserved" else root.bound)
+        for key, stretch in list(open_stretches.items()):
+            if key[0] == event.gang_uid and held.get(key[1]) is not stretch.what:
+                stretch.to_us, stretch.to_position = event.at_us, event.position
+                del open_stretches[key]
+        for uid, member in held.items():
+            if (event.gang_uid, uid) not in open_stretches:
+                stretch = Stretch(member, state, root.gang, root.uid, event.at_us, event.position)
+                stretches.append(stretch)
+                open_stretches[event.gang_uid, uid] = stretch
 
     def _follow_termination(self, event: RecordedEvent, before: ReservationState) -> None:
         data = event.data
@@ -310,6 +323,26 @@ def largest_free_used(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]
                     )  # fmt: skip
 
 
+def usage(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
+    for n in range(97):
+        at_us = query.since_us + (query.until_us - query.since_us) * n // 96
+        amounts: dict[Row, float] = defaultdict(float, {("pending", "gangs"): 0})
+        for s in [*inputs.roots, *inputs.reserved, *inputs.bound]:
+            covers = s.from_us <= at_us and (s.to_us is None or at_us < s.to_us)
+            if not covers or not _about(query, s.root):
+                continue
+            if s.state in PENDING:
+                amounts["pending", "gangs"] += 1
+            elif s.state in ("reserved", "bound"):
+                for resource, amount in s.what.requests.items():
+                    if "/" in resource or resource == "cpu":
+                        amounts[s.state, resource] += amount
+        for (state, resource), amount in amounts.items():
+            if amount or state == "pending":
+                units = amount / 1000 if resource == "cpu" else amount
+                yield (moment(at_us), state, resource, float(units))
+
+
 def reserved(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     grouped: dict[Row, list[tuple[float, Stretch]]] = defaultdict(list)
     for s in inputs.reserved:
@@ -364,6 +397,7 @@ PLAIN: dict[str, Callable[[ReportInputs, ReportQuery], Iterator[Row]]] = {
     "preemption-pairs": preemption_pairs,
     "largest-free": largest_free,
     "largest-free-used": largest_free_used,
+    "usage": usage,
     "reserved": reserved,
     "decisions": decisions,
     "terminations": terminations,
