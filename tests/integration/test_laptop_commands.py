@@ -119,6 +119,7 @@ async def verified(replica):
 @pytest.fixture
 def laptop(place, tmp_path, monkeypatch):
     """Run a command in an environment that names the service alone; the follower, as a Service may choose it."""
+    monkeypatch.chdir(tmp_path)  # a bundle is written there
     for name in ("DATABASE_URL", "DATA_DIR"):
         monkeypatch.delenv(f"GANG_EXTENDER_{name}", raising=False)
 

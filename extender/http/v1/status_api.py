@@ -140,7 +140,7 @@ class StatusApi:
                 read=leader.committed.position,
             ),
             database=_database_line(settings, usage, error),
-            verification=_visible(part.verification, readers),
+            verification=part.verification,
             anchor=part.anchor,
             gangs=states,
             oldest_wait=oldest_wait,
@@ -149,8 +149,10 @@ class StatusApi:
             scheduler_called=max(called),
             control_loop_failures=part.control_loop_failures,
             led_since=part.led_since,
-            settings=_settings(settings) if readers.everything else {},
+            settings=_settings(settings),
         )
+        if not readers.everything:
+            status = _without_places(status)
         return msgspec.structs.replace(status, problems=[*problems_of(status)])
 
     async def _part_of_leader(self) -> LeaderPart:
@@ -232,10 +234,21 @@ def _verification_line(verified: VerifiedLog) -> VerificationLine:
     )
 
 
-def _visible(line: VerificationLine | None, readers: Visibility) -> VerificationLine | None:
-    if line is None or readers.everything:
-        return line
-    return msgspec.structs.replace(line, findings=[], privileged_roles=[])
+def _without_places(status: ServiceStatus) -> ServiceStatus:
+    """Return a status for readers of some namespaces: without findings, settings, names of replicas and places."""
+    leader, database, verified = status.leader, status.database, status.verification
+    return msgspec.structs.replace(
+        status,
+        replica="that answers",
+        replicas=[],
+        settings={},
+        leader=leader and msgspec.structs.replace(leader, name="replica", address="its address"),
+        database=msgspec.structs.replace(
+            database, place="of the log", error="no answer" if database.error else ""
+        ),
+        verification=verified
+        and msgspec.structs.replace(verified, findings=[], privileged_roles=[]),
+    )
 
 
 def _samples(metric: Counter | Gauge) -> dict[str, float]:

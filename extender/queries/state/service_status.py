@@ -142,7 +142,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the service."""
 
     version: str
-    replica: str  # that answers
+    replica: str  # that answers; names and places are for readers who may list all namespaces
     role: str
     time: str  # of the answer; all times are RFC 3339, UTC
     started: str
