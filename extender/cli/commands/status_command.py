@@ -11,11 +11,11 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from extender.cli.commands.status_bundle import write_bundle
 from extender.cli.connection.service_client import Server
 from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, complain, console, print_value
-from extender.cli.output.status_bundle import write_bundle
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import bytes_text, counted, duration_text
 from extender.queries.log.event_dto import parse_time

@@ -39,7 +39,6 @@ from extender.queries.state.service_status import (
 )
 from extender.runtime.cooperative_yield import Yielder
 from extender.settings import Settings, masked
-from extender.store.engine import place_of
 from extender.telemetry import METRICS
 
 OPERATIONS = (
@@ -78,6 +77,7 @@ class StatusSources(msgspec.Struct, frozen=True, kw_only=True):
     log: StatusLog
     clock: Clock
     started_us: int
+    database_place: str  # for messages: without a password
     settings: Settings
     checks: Callable[[], Iterable[ReadinessCheck]]
     verified: Callable[[], VerifiedLog | None]  # by this replica
@@ -139,7 +139,7 @@ class StatusApi:
                 time=rfc3339(head.at_us) if head.position else "",
                 read=leader.committed.position,
             ),
-            database=_database_line(settings, usage, error),
+            database=_database_line(sources, usage, error),
             verification=part.verification,
             anchor=part.anchor,
             gangs=states,
@@ -209,12 +209,13 @@ def _leader_line(held: LeaseRecord | None) -> LeaderLine | None:
     )
 
 
-def _database_line(settings: Settings, usage: DatabaseUsage, error: str) -> DatabaseLine:
+def _database_line(sources: StatusSources, usage: DatabaseUsage, error: str) -> DatabaseLine:
+    place, settings = sources.database_place, sources.settings
     if settings.database_url:
-        return DatabaseLine(place=place_of(settings.database_url), bytes=usage.bytes, error=error)
+        return DatabaseLine(place=place, bytes=usage.bytes, error=error)
     disk = shutil.disk_usage(Path(settings.data_dir))
     return DatabaseLine(
-        place=settings.data_dir,
+        place=place,
         bytes=usage.bytes,
         disk_free_bytes=disk.free,
         disk_bytes=disk.total,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from extender.cli.output.status_bundle import NamesRemoved
+from extender.cli.commands.status_bundle import NamesRemoved
 
 STATUS = {
     "version": "1", "replica": "gang-extender-0", "leader": {"name": "gang-extender-0", "address": "https://10.0.0.7:8888"},
