@@ -493,6 +493,9 @@ class Service:
                 log=opened.log,
                 clock=clock,
                 started_us=clock.now_us(),
+                database_place=place_of(url)
+                if (url := self.settings.database_url)
+                else self.settings.data_dir,
                 settings=self.settings,
                 checks=self.extender_service.checks,
                 verified=lambda: self.verifier.last,

@@ -31,6 +31,7 @@ RUN = {
     "db project": ((), "projected up to position "),
     "report": ((), "pending-namespaces"),
     "trees": (("-o", "json", "--server", "{server}"), "[]"),
+    "status": (("--server", "{server}"), "Nothing is wrong."),
     "config": ((), "postgresql://"),
     "certs": (("{folder}/certificates",), "client-kube-scheduler.crt"),
     "keys": (("{folder}/anchor.key",), "signs with key"),

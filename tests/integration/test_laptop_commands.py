@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from extender.cli.main import COMMANDS, imported_command
-from extender.http.v1.status_api import FACTS_PATH
+from extender.http.v1.status_api import LEADER_PATH
 from extender.queries.state.service_status import ServiceStatus
 from tests.support.documented_commands import PAGES, documented_commands
 from tests.support.logs.postgres import fresh_database, run
@@ -22,11 +22,11 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
-NODE = "node-0"
+NODE = "{node}"
 # Words that a reader fills in -> what they are here.
 FILLED_IN = {
     "GANG": "default/train", "NAME": "default/train", "NAMESPACE/NAME": "default/train", "POSITION": "{admitted}", "17": "{admitted}",
-    "NODE": NODE, "n1": NODE, "n7": NODE, "Node/NODE": f"Node/{NODE}", "POD": "default/train-0", "default/a": "default/train",
+    "NODE": NODE, "n1": NODE, "n7": NODE, "Node/NODE": "Node/{node}", "POD": "default/train-0", "default/a": "default/train",
     "team-a": "default", "team-a/train": "default/train", "KIND/NAMESPACE/NAME": "PodGroup/default/train", "TIME": "now",
     "2026-11-20T03:12:00Z": "now", "2026-11-25T03:00:00Z": "now", "KEY=VALUE": "zone=a", "job/train": "default/train",
     "pod/team-a/train-3": "pod/default/train-0",
@@ -119,6 +119,7 @@ async def verified(replica):
 @pytest.fixture
 def laptop(place, tmp_path, monkeypatch):
     """Run a command in an environment that names the service alone; the follower, as a Service may choose it."""
+    monkeypatch.chdir(tmp_path)  # a bundle is written there
     for name in ("DATABASE_URL", "DATA_DIR"):
         monkeypatch.delenv(f"GANG_EXTENDER_{name}", raising=False)
 
@@ -128,13 +129,14 @@ def laptop(place, tmp_path, monkeypatch):
     return call
 
 
-def filled_in(parts, admitted):
+def filled_in(parts, admission):
     """Return the words that are typed: with the names of this place, and without the choice of a cluster."""
     words, before = [], ""
+    node = admission["data"]["assignments"][0]["node"]
     for part in parts:
         if before not in CHOOSING and part not in CHOOSING:
             value = OF_A_NODE.get(before) or FILLED_IN.get(part, part)
-            words.append(value.format(admitted=admitted))
+            words.append(value.format(admitted=admission["position"], node=node))
         before = part
     if {"-f", "--follow", "-w", "--watch"} & set(words) and words[0] == "events":
         words += ["--after", "0", "--limit", "1"]
@@ -146,7 +148,7 @@ def test_every_documented_command_is_answered(place, laptop, subtests):
     (event, *_) = json.loads(laptop("events", "--type", "GangAdmitted", "-o", "json").stdout)
     typed = set()
     for where, words, parts in laptop_commands():
-        words_typed = tuple(filled_in(parts, event["position"]))
+        words_typed = tuple(filled_in(parts, event))
         if words_typed in typed or (words != "events" and set(ENDLESS) & set(words_typed)):
             continue
         typed.add(words_typed)
@@ -238,7 +240,7 @@ def test_the_status_of_a_healthy_service(place, laptop):
         assert status["leader"]["name"] == leader.holder
         assert status["leader_answers"]
         assert status["replicas"] == ["a", "b"]
-        assert status["verification"]["found"] == 0
+        assert status["verification"]["finding_count"] == 0
         assert sum(status["gangs"].values()) == 2
         assert status["oldest_wait"]["gang"].startswith("default/")
         assert status["database"]["bytes"] > 1 << 20
@@ -297,11 +299,13 @@ def test_a_bundle_has_what_a_maintainer_needs(laptop, tmp_path):
 
 def test_a_bundle_without_names_has_none(laptop, tmp_path):
     """Numbers stand for them, the same in all files; states, types and metrics stay."""
+    (event, *_) = json.loads(laptop("events", "--type", "GangAdmitted", "-o", "json").stdout)
+    node = event["data"]["assignments"][0]["node"]
     done = laptop("status", "--bundle", str(tmp_path / "b.tar.gz"), "--no-names")
     assert done.returncode == 0, done
     files = files_of(tmp_path / "b.tar.gz")
     for name, body in files.items():
-        for hidden in (b"train", b"serve-", NODE.encode(), b"postgresql://"):
+        for hidden in (b"train", b"serve-", node.encode(), b"postgresql://"):
             assert hidden not in body, (name, hidden)
     states = {gang["gang"]: gang["state"] for gang in json.loads(files["gangs.json"])}
     assert len(states) == 2
@@ -311,11 +315,11 @@ def test_a_bundle_without_names_has_none(laptop, tmp_path):
     assert b"gang_extender_leader" in files["metrics.txt"]
 
 
-def test_facts_of_the_leader_are_not_under_v1(place):
+def test_what_only_the_leader_has_is_not_under_v1(place):
     """Other replicas ask for them where kube-scheduler calls."""
     leader, follower = place
-    assert run(leader.ask(FACTS_PATH))[1]["leads"]
-    assert not run(follower.ask(FACTS_PATH))[1]["leads"]
+    assert run(leader.ask(LEADER_PATH))[1]["leads"]
+    assert not run(follower.ask(LEADER_PATH))[1]["leads"]
     assert "leads" not in ServiceStatus.__struct_fields__
 
 

@@ -14,8 +14,7 @@ import typer
 from extender import settings as settings_module
 from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, complain, print_value
-from extender.core.model.errors import BadInput
-from extender.core.model.message_formatting import merged_by_object
+from extender.core.model.errors import BadInput, merged_by_object
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

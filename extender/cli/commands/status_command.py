@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import sys
-import tarfile
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 import typer
 
-from extender.cli.connection.service_client import Server, finder, read_body
+from extender.cli.commands.status_bundle import write_bundle
+from extender.cli.connection.service_client import Server
 from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import ValueForm
-from extender.cli.output.names_removed import NamesRemoved
 from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import bytes_text, counted, duration_text
@@ -26,15 +23,6 @@ from extender.queries.state.service_status import ServiceStatus
 
 INTERVAL_S: Final = 2.0
 CLEAR: Final = "\x1b[H\x1b[2J"
-EVENTS: Final = 1000  # of the end of the log, in a bundle
-# Files of a bundle that are answers of the service, by their path there.
-ANSWERS: Final = {
-    "readiness.json": "/v1/readiness",
-    "gangs.json": "/v1/gangs",
-    "trees.json": "/v1/trees",
-    "events.json": f"/v1/events?order=newest&limit={EVENTS}",
-    "metrics.txt": "/metrics",
-}
 
 
 def status(
@@ -73,7 +61,7 @@ def status(
         return
     current = ask("/v1/status", ServiceStatus)
     if bundle:
-        _write_bundle(server, Path(bundle), current, names=names)
+        write_bundle(server, Path(bundle), current, names=names)
     _print(current, output)
     raise typer.Exit(1 if current.problems else 0)
 
@@ -154,10 +142,14 @@ def status_rows(current: ServiceStatus) -> Iterator[tuple[str, str]]:
         f"{database.place}: " + (database.error or f"{bytes_text(database.bytes)}{disk}"),
     )
     if verified is not None:
-        found = counted(verified.found, "finding") if verified.found else "nothing was changed"
+        result = (
+            counted(verified.finding_count, "finding")
+            if verified.finding_count
+            else "nothing was changed"
+        )
         yield (
             "verified",
-            f"up to position {verified.position}, {ago(verified.time)}, with {counted(verified.anchors, 'anchor')}: {found}",
+            f"up to position {verified.position}, {ago(verified.time)}, with {counted(verified.anchors, 'anchor')}: {result}",
         )
     else:
         yield "verified", "not yet by this leader" if current.leader_answers else "not known"
@@ -186,45 +178,3 @@ def status_rows(current: ServiceStatus) -> Iterator[tuple[str, str]]:
     for check in current.checks:
         if check.ok and check.reason:
             yield "remark", f"{check.name}: {check.reason}"
-
-
-def _write_bundle(server: str | None, path: Path, current: ServiceStatus, *, names: bool) -> None:
-    """Write the bundle.
-
-    Raises:
-        BadInput: The file cannot be written.
-    """
-    contents = [
-        f"gang-extender status --bundle, {current.time}. Names are {'as they are' if names else 'numbers'}."
-    ]
-    files = {"status.json": msgspec.json.encode(current)}
-    for name, where in ANSWERS.items():
-        _add(files, contents, name, partial(read_body, server, where))
-    if names:
-        _add(files, contents, "logs.txt", lambda: finder().logs().encode())
-    else:
-        files = NamesRemoved(files).files()
-        contents.append(
-            "logs.txt: left out, because texts of logs may have names that nothing else has"
-        )
-    contents[1:1] = [f"{name}: {len(body)} bytes" for name, body in files.items()]
-    files["contents.txt"] = ("\n".join(contents) + "\n").encode()
-    try:
-        with tarfile.open(path, "w:gz") as archive:
-            for name, body in files.items():
-                entry = tarfile.TarInfo(f"gang-extender-status/{name}")
-                entry.size, entry.mtime = len(body), parse_time(current.time, "time") // 1_000_000
-                archive.addfile(entry, io.BytesIO(body))
-    except OSError as error:
-        raise BadInput(f"--bundle {path}: cannot be written: {error.strerror or error}") from error
-    complain(f"{path}: {', '.join(files)}; look at it before you send it")
-
-
-def _add(
-    files: dict[str, bytes], contents: list[str], name: str, read: Callable[[], bytes]
-) -> None:
-    """Add a file to a bundle, or the reason why it is not there to the contents."""
-    try:
-        files[name] = read()
-    except BadInput as error:
-        contents.append(f"{name}: left out: {error}")

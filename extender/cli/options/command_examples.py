@@ -51,6 +51,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("Members of a namespace that were terminated yesterday",
          "report terminations -n team-a --since yesterday --until today"),
     ),
+    "status": (
+        ("What is wrong, again and again", "status -w"),
+        ("For a maintainer who must not know the names of your gangs", "status --bundle status.tar.gz --no-names"),
+    ),
     "certs": (
         ("For a service that is called by two addresses, valid for 90 days",
          "certs pki --name 10.0.0.7 --name extender.example.com --days 90"),

@@ -87,7 +87,7 @@ def print_rows(
 
 
 def _cut(cells: Sequence[str], size: int) -> list[str]:
-    """Return the cells of a row as far as a line of a terminal has room for them; those behind are empty."""
+    """Return the cells of a row as far as they fit in a line of a terminal; those behind are empty."""
     shown, left = [], size
     for cell in cells:
         text = cell

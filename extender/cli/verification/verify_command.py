@@ -241,7 +241,7 @@ def _verify_served(source: Ask, output: Output) -> None:
         print_value(report, output)
     else:
         out = console(wrap=False)
-        if verified.found:
+        if verified.finding_count:
             out.print(f"the log does not verify, up to position {verified.position}:")
         else:
             out.print(f"{counted(verified.position, 'event')} verified, no gap, chain unbroken")
@@ -251,8 +251,8 @@ def _verify_served(source: Ask, output: Output) -> None:
             more = f". {counted(weaker, 'weaker finding')} with it" if weaker else ""
             out.print(f"{finding.kind} at {place}: {finding.message}{more}")
             out.print(f"    what to do: {finding.advice}")
-        if verified.found and not verified.findings:
-            hidden = counted(verified.found, "finding")
+        if verified.finding_count and not verified.findings:
+            hidden = counted(verified.finding_count, "finding")
             out.print(
                 f"{hidden}; to see them takes the right to list podgroups in all namespaces (gang-extender-auditor)"
             )
@@ -265,7 +265,7 @@ def _verify_served(source: Ask, output: Output) -> None:
             f"verified by the leader itself at {verified.time[:19]}Z, with {counted(verified.anchors, 'anchor')} that it published; "
             f"to verify it without the service, {BY_DATABASE}"
         )
-    if verified.found:
+    if verified.finding_count:
         raise typer.Exit(1)
 
 

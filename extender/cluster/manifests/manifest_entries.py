@@ -158,6 +158,16 @@ _HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in ki
 _ALL_KINDS: Final = sorted(
     {*(kind for _, kind in _HOLDERS), *api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)}
 )
+_PLANNED: Final = sorted(
+    {
+        "Pod",
+        "PodGroup",
+        "CompositePodGroup",
+        "PodCliqueSet",
+        *(kind for _, kind in _HOLDERS),
+        *BY_KIND,
+    }
+)
 _ALL_GROUPS: Final = sorted({*_READ, *(one.group for one in KINDS), *_SOURCE_VERSIONS} - {""})
 
 
@@ -434,10 +444,9 @@ def _check_ignored(obj: Mapping[str, object], kind: str, version: str, role: Rol
         if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
             if makes_pods:
                 hint += "; or give its pods and groups" if hint else "; give its pods and groups"
-            planned = sorted({"PodGroup", "CompositePodGroup", "Pod", *BY_KIND})
-            raise BadInput(
-                f"kind {kind} of {version} is not planned{hint}{'' if hint.endswith('?') else ';'} planned are {', '.join(planned)}"
-            )
+            if "did you mean" not in hint:
+                hint += f"; planned are {', '.join(_PLANNED)}"
+            raise BadInput(f"kind {kind} of {version} is not planned{hint}")
 
 
 def _kinds_of(group: str) -> list[str]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Final
 
-from extender.core.model.message_formatting import merged_by_object
+_ABOUT_OBJECT = re.compile(
+    r"(?P<place>[^:]+: )?(?P<name>[A-Z]\w+/[a-z0-9.-]+/[a-z0-9.-]+)(?P<rest>\W.*)", re.DOTALL
+)
+_NAMED_MAX: Final = 3  # objects with the same mistake, beside the first one
 
 
 class ExtenderError(Exception):
@@ -39,6 +44,34 @@ class BadInputs(BadInput):
     def __reduce__(self) -> tuple[type[BadInput], tuple[str]]:
         """Another process gets the message: there may be millions of texts, and few are shown."""
         return BadInput, (str(self),)
+
+
+def merged_by_object(texts: Sequence[str]) -> list[str]:
+    """Return texts about objects; those that differ in place and name of the object alone are one, with the names.
+
+    >>> merged_by_object(["f, document 1: Pod/a/b: x", "f, document 2: Pod/a/c: x", "f, document 3: Pod/a/d: y"])
+    ['f, document 1: Pod/a/b and 1 more (Pod/a/c): x', 'f, document 3: Pod/a/d: y']
+
+    Args:
+        texts: Sentences that begin with `Kind/namespace/name`, or with a place and a colon before it; others stay as they are.
+    """
+    same: dict[tuple[str, str], list[str]] = {}  # kind and rest -> names
+    first: dict[tuple[str, str], str] = {}  # -> the place of the first one
+    for text in texts:
+        match = _ABOUT_OBJECT.fullmatch(text)
+        place, name, rest = match.group("place", "name", "rest") if match else ("", "", text)
+        key = (name.partition("/")[0], rest)
+        first.setdefault(key, place or "")
+        same.setdefault(key, []).append(name)
+    merged = []
+    for (kind, rest), names in same.items():
+        others = list(dict.fromkeys(names[1:])) if kind else []
+        rest_of = ", ..." if len(others) > _NAMED_MAX else ""
+        more = (
+            f" and {len(others)} more ({', '.join(others[:_NAMED_MAX])}{rest_of})" if others else ""
+        )
+        merged.append(f"{first[kind, rest]}{names[0]}{more}{rest}")
+    return merged
 
 
 def several(texts: tuple[str, ...], *, complete: bool = True) -> BadInput:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 YEAR: Final = 365 * DAY
 # As HumanDuration of kubectl: below a limit in seconds, the unit and the smaller one beside it (0: none).
-_ABOUT_OBJECT = re.compile(
-    r"(?P<place>[^:]+: )?(?P<name>[A-Z]\w+/[a-z0-9.-]+/[a-z0-9.-]+)(?P<rest>\W.*)", re.DOTALL
-)
 _BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB")
 _DURATIONS: Final[tuple[tuple[int | None, int, str, int, str], ...]] = (
     (2 * MINUTE, 1, "s", 0, ""),
@@ -47,31 +43,6 @@ def join_names(names: Sequence[str]) -> str:
     """
     shown = ", ".join(names[:NAMED_MAX])
     return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX} more"
-
-
-def merged_by_object(texts: Sequence[str]) -> list[str]:
-    """Return texts about objects; those that differ in place and name of the object alone are one, with the names.
-
-    >>> merged_by_object(["f, document 1: Pod/a/b: x", "f, document 2: Pod/a/c: x", "f, document 3: Pod/a/d: y"])
-    ['f, document 1: Pod/a/b and 1 more (Pod/a/c): x', 'f, document 3: Pod/a/d: y']
-
-    Args:
-        texts: Sentences that begin with `Kind/namespace/name`, or with a place and a colon before it; others stay as they are.
-    """
-    same: dict[tuple[str, str], list[str]] = {}  # kind and rest -> names
-    first: dict[tuple[str, str], str] = {}  # -> the place of the first one
-    for text in texts:
-        match = _ABOUT_OBJECT.fullmatch(text)
-        place, name, rest = match.group("place", "name", "rest") if match else ("", "", text)
-        key = (name.partition("/")[0], rest)
-        first.setdefault(key, place or "")
-        same.setdefault(key, []).append(name)
-    merged = []
-    for (kind, rest), names in same.items():
-        others = list(dict.fromkeys(names[1:])) if kind else []
-        more = f" and {len(others)} more ({join_names(others)})" if others else ""
-        merged.append(f"{first[kind, rest]}{names[0]}{more}{rest}")
-    return merged
 
 
 def did_you_mean(name: str, candidates: Iterable[str], *, most: int = 1) -> str:

@@ -28,8 +28,8 @@ from extender.queries.state.service_status import (
     CertificateLine,
     CheckLine,
     DatabaseLine,
-    LeaderFacts,
     LeaderLine,
+    LeaderPart,
     LogLine,
     ServiceStatus,
     VerificationLine,
@@ -39,7 +39,6 @@ from extender.queries.state.service_status import (
 )
 from extender.runtime.cooperative_yield import Yielder
 from extender.settings import Settings, without_secrets
-from extender.store.engine import place_of
 from extender.telemetry import METRICS
 
 OPERATIONS = (
@@ -50,7 +49,7 @@ OPERATIONS = (
         problems=(400,),
     ),
 )
-FACTS_PATH = "/scheduler/status"
+LEADER_PATH = "/scheduler/status"
 # Outcomes of calls of kube-scheduler that were not answered, as in the metric `extender_requests`.
 NOT_ANSWERED = ("cannot-answer", "not-forwarded", "undecodable", "hung-up")
 
@@ -78,6 +77,7 @@ class StatusSources(msgspec.Struct, frozen=True, kw_only=True):
     log: StatusLog
     clock: Clock
     started_us: int
+    database_place: str  # for messages: without a password
     settings: Settings
     checks: Callable[[], Iterable[ReadinessCheck]]
     verified: Callable[[], VerifiedLog | None]  # by this replica
@@ -86,7 +86,7 @@ class StatusSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusApi:
-    """Handlers of /v1/status, and of the facts that a leader gives its followers."""
+    """Handlers of /v1/status, and of what a leader gives its followers."""
 
     def __init__(self, sources: StatusSources) -> None:
         self._sources = sources
@@ -97,11 +97,11 @@ class StatusApi:
 
     def replica_routes(self) -> list[web.RouteDef]:
         """Return the routes for other replicas."""
-        return [web.get(FACTS_PATH, self.facts)]
+        return [web.get(LEADER_PATH, self.leader_part)]
 
-    async def facts(self, _: web.Request) -> web.Response:
+    async def leader_part(self, _: web.Request) -> web.Response:
         """Return what only the leader has."""
-        return at_position(msgspec.json.encode(self._own_facts()), None)
+        return at_position(msgspec.json.encode(self._own_part()), None)
 
     async def status(self, request: web.Request) -> web.Response:
         """Return the state of the service."""
@@ -121,9 +121,9 @@ class StatusApi:
             )
         except StoreUnavailable as fault:
             error = str(fault)
-        facts = await self._facts()
+        part = await self._part_of_leader()
         states, oldest_wait = await sources.counts(readers)
-        called = (facts.scheduler_called, self._called())
+        called = (part.scheduler_called, self._called())
         status = ServiceStatus(
             version=__version__,
             replica=settings.identity,
@@ -131,7 +131,7 @@ class StatusApi:
             time=rfc3339(sources.clock.now_us()),
             started=rfc3339(sources.started_us),
             leader=_leader_line(held),
-            leader_answers=facts.leads,
+            leader_answers=part.leads,
             replicas=[*usage.replicas],
             checks=[CheckLine(check.name, check.ok, check.reason) for check in sources.checks()],
             log=LogLine(
@@ -139,41 +139,43 @@ class StatusApi:
                 time=rfc3339(head.at_us) if head.position else "",
                 read=leader.committed.position,
             ),
-            database=_database_line(settings, usage, error),
-            verification=_visible(facts.verification, readers),
-            anchor=facts.anchor,
+            database=_database_line(sources, usage, error),
+            verification=part.verification,
+            anchor=part.anchor,
             gangs=states,
             oldest_wait=oldest_wait,
             refused=_refused(),
             certificates=_certificates(sources.clock),
             scheduler_called=max(called),
-            control_loop_failures=facts.control_loop_failures,
-            led_since=facts.led_since,
-            settings=_settings(settings) if readers.everything else {},
+            control_loop_failures=part.control_loop_failures,
+            led_since=part.led_since,
+            settings=_settings(settings),
         )
+        if not readers.everything:
+            status = _without_places(status)
         return msgspec.structs.replace(status, problems=[*problems_of(status)])
 
-    async def _facts(self) -> LeaderFacts:
+    async def _part_of_leader(self) -> LeaderPart:
         """Return what only the leader has, of this replica or of the one that leads."""
         if self._sources.leader.leads():
-            return self._own_facts()
+            return self._own_part()
         try:
-            body = await self._sources.ask_leader(FACTS_PATH)
-            return msgspec.json.decode(body, type=LeaderFacts)
+            body = await self._sources.ask_leader(LEADER_PATH)
+            return msgspec.json.decode(body, type=LeaderPart)
         except (
             NotReady,
             msgspec.MsgspecError,
         ):  # `leads` is false, which is a problem of the status
-            return LeaderFacts(leads=False)
+            return LeaderPart(leads=False)
 
-    def _own_facts(self) -> LeaderFacts:
+    def _own_part(self) -> LeaderPart:
         sources = self._sources
         leader = sources.leader
         if not leader.leads():
-            return LeaderFacts(leads=False)
+            return LeaderPart(leads=False)
         verified, published = sources.verified(), leader.history.anchors
         led_ms = sources.clock.monotonic_ms() - leader.lease.asked_ms
-        return LeaderFacts(
+        return LeaderPart(
             leads=True,
             verification=None if verified is None else _verification_line(verified),
             anchor=AnchorLine(
@@ -207,12 +209,13 @@ def _leader_line(held: LeaseRecord | None) -> LeaderLine | None:
     )
 
 
-def _database_line(settings: Settings, usage: DatabaseUsage, error: str) -> DatabaseLine:
+def _database_line(sources: StatusSources, usage: DatabaseUsage, error: str) -> DatabaseLine:
+    place, settings = sources.database_place, sources.settings
     if settings.database_url:
-        return DatabaseLine(place=place_of(settings.database_url), bytes=usage.bytes, error=error)
+        return DatabaseLine(place=place, bytes=usage.bytes, error=error)
     disk = shutil.disk_usage(Path(settings.data_dir))
     return DatabaseLine(
-        place=settings.data_dir,
+        place=place,
         bytes=usage.bytes,
         disk_free_bytes=disk.free,
         disk_bytes=disk.total,
@@ -225,17 +228,28 @@ def _verification_line(verified: VerifiedLog) -> VerificationLine:
         position=verified.result.position,
         time=rfc3339(verified.at_us),
         anchors=verified.anchors,
-        found=len(verified.findings),
+        finding_count=len(verified.findings),
         findings=finding_lines(verified.findings),
         definitions=verified.result.definitions,
         privileged_roles=[*verified.result.privileged_roles],
     )
 
 
-def _visible(line: VerificationLine | None, readers: Visibility) -> VerificationLine | None:
-    if line is None or readers.everything:
-        return line
-    return msgspec.structs.replace(line, findings=[], privileged_roles=[])
+def _without_places(status: ServiceStatus) -> ServiceStatus:
+    """Return a status for readers of some namespaces: without findings, settings, names of replicas and places."""
+    leader, database, verified = status.leader, status.database, status.verification
+    return msgspec.structs.replace(
+        status,
+        replica="that answers",
+        replicas=[],
+        settings={},
+        leader=leader and msgspec.structs.replace(leader, name="replica", address="its address"),
+        database=msgspec.structs.replace(
+            database, place="of the log", error="no answer" if database.error else ""
+        ),
+        verification=verified
+        and msgspec.structs.replace(verified, findings=[], privileged_roles=[]),
+    )
 
 
 def _samples(metric: Counter | Gauge) -> dict[str, float]:

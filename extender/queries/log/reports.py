@@ -284,10 +284,10 @@ def catalogue(kinds: Mapping[str, ReportKind] = REPORTS) -> list[ReportLine]:
     ]
 
 
-def unknown_report(name: str, there: Collection[str] = REPORTS) -> str:
+def unknown_report(name: str, names: Collection[str] = REPORTS) -> str:
     """Return that there is no such report, with those that there are and the one that is meant."""
-    meant = did_you_mean(name, there).removeprefix(";")
-    return f"report {name[:80]!r}: not known;{meant} there are {', '.join(there)}"
+    meant = did_you_mean(name, names).removeprefix(";")
+    return f"report {name[:80]!r}: not known;{meant} there are {', '.join(names)}"
 
 
 def check_report_query(

@@ -25,13 +25,12 @@ from extender.core.admit.wish_sentences import WishLine, plan_lines
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import (
     counted,
     did_you_mean,
     join_names,
-    merged_by_object,
 )
 from extender.core.model.pod_groups import (
     Forest,

@@ -98,7 +98,7 @@ class VerificationLine(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     time: str  # when it ended, RFC 3339
     anchors: int  # that were compared
-    found: int  # findings
+    finding_count: int
     findings: list[FindingLine]  # empty for readers who may not list all namespaces
     definitions: int  # of the schema that were compared; 0: it is of another version
     privileged_roles: list[str]  # login roles that can change what was compared; likewise
@@ -127,7 +127,7 @@ class CertificateLine(msgspec.Struct, frozen=True):
     ends: str  # RFC 3339
 
 
-class LeaderFacts(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderPart(msgspec.Struct, frozen=True, kw_only=True):
     """What only the leader has."""
 
     leads: bool
@@ -142,7 +142,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the service."""
 
     version: str
-    replica: str  # that answers
+    replica: str  # that answers; names and places are for readers who may list all namespaces
     role: str
     time: str  # of the answer; all times are RFC 3339, UTC
     started: str
@@ -221,9 +221,9 @@ def problems_of(status: ServiceStatus) -> Iterator[Problem]:
 def _log_problems(status: ServiceStatus) -> Iterator[Problem]:
     """Yield what is wrong with the log and what proves it."""
     verified, anchor = status.verification, status.anchor
-    if verified is not None and verified.found:
+    if verified is not None and verified.finding_count:
         yield Problem(
-            f"the log does not verify: {counted(verified.found, 'finding')} up to position {verified.position}",
+            f"the log does not verify: {counted(verified.finding_count, 'finding')} up to position {verified.position}",
             "gang-extender verify lists each, with what to do; restart and migrate nothing before",
         )
     since = verified.time if verified is not None else status.led_since

@@ -9,6 +9,8 @@ import aiohttp
 import pytest
 
 from deploy.demo.ports import free_port
+from extender.core.model.errors import NotReady
+from extender.http.v1.status_api import LEADER_PATH
 from extender.http.web.server import listen
 from tests.integration.http.test_leader_proxy import Replicas
 from tests.integration.http.test_scheduler_verbs import Served, wire_pod
@@ -82,6 +84,7 @@ async def test_a_follower_forwards_over_tls(made):
         status, answer = await found.second.post("filter", body)
         assert (status, json.loads(answer)["Error"]) == (200, "")
         assert answer == (await found.first.post("filter", body))[1]
+        assert json.loads(await found.second.forwarder.fetch(LEADER_PATH))["leads"]
 
 
 async def test_a_leader_of_another_ca_gets_no_call(made, tmp_path):
@@ -95,6 +98,8 @@ async def test_a_leader_of_another_ca_gets_no_call(made, tmp_path):
         error = (await found.second.ask("filter", found.filter_body()))["Error"]
         assert "which does not answer (ClientConnectorCertificateError: " in error
         assert "certificate verify failed" in error
+        with pytest.raises(NotReady, match="certificate verify failed"):
+            await found.second.forwarder.fetch(LEADER_PATH)
 
 
 @pytest.mark.parametrize(

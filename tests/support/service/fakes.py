@@ -576,6 +576,7 @@ def status_api(stage: Stage, log: StatusLog, gangs: GangApi) -> StatusApi:
             log=log,
             clock=stage.clock,
             started_us=stage.clock.now_us(),
+            database_place="gang@db:5432/gang",
             settings=settings,
             checks=stage.extender_service.checks,
             verified=lambda: None,

@@ -20,7 +20,13 @@ from extender.queries.state.service_status import (
 EARLY, NOW = "2026-11-20T03:00:00Z", "2026-11-20T12:00:00Z"
 JUST_NOW = "2026-11-20T11:59:50Z"
 VERIFIED = VerificationLine(
-    position=40, time=JUST_NOW, anchors=2, found=0, findings=[], definitions=64, privileged_roles=[]
+    position=40,
+    time=JUST_NOW,
+    anchors=2,
+    finding_count=0,
+    findings=[],
+    definitions=64,
+    privileged_roles=[],
 )
 HEALTHY = ServiceStatus(
     version="1",
@@ -59,7 +65,7 @@ def test_a_healthy_service_has_no_problem():
         ({"leader": None}, "no replica leads: no gang is admitted"),
         ({"leader_answers": False}, "the leader a does not answer this replica at https://a"),
         ({"checks": [CheckLine("log", ok=False, reason="9 s behind")]}, "replica b is not ready: log: 9 s behind"),
-        ({"verification": msgspec.structs.replace(VERIFIED, found=2)}, "the log does not verify: 2 findings up to position 40"),
+        ({"verification": msgspec.structs.replace(VERIFIED, finding_count=2)}, "the log does not verify: 2 findings up to position 40"),
         ({"verification": msgspec.structs.replace(VERIFIED, time=EARLY)}, "the whole log was not verified for 9h"),
         ({"verification": None}, "the whole log was not verified for 9h"),
         ({"anchor": AnchorLine(position=41, time=EARLY, signed=True)}, "the end of the log was not published: the log ends at 42, the last anchor is of 41"),

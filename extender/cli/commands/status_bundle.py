@@ -1,20 +1,40 @@
-"""Numbers in place of names: for a bundle that goes to someone who must not know them.
+"""What `status --bundle` writes for a maintainer, with names or with numbers in place of them.
 
-Names are read from the structured fields of all files; then each is replaced wherever it stands, also within sentences. A
-namespace is `ns-1`, a node `node-1`, anything else `object-1`, the same in all files.
+Without names: they are read from the structured fields of all files; then each is replaced wherever it stands, also within
+sentences. A namespace is `ns-1`, a node `node-1`, anything else `object-1`, the same in all files.
 """
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator, Mapping
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from extender.cli.connection.service_client import finder, read_body
+from extender.cli.output.printing import complain
+from extender.core.model.errors import BadInput
+from extender.queries.log.event_dto import parse_time
+from extender.queries.state.service_status import ServiceStatus
+
+EVENTS: Final = 1000  # of the end of the log, in a bundle
+# Files of a bundle that are answers of the service, by their path there.
+ANSWERS: Final = {
+    "readiness.json": "/v1/readiness",
+    "gangs.json": "/v1/gangs",
+    "trees.json": "/v1/trees",
+    "events.json": f"/v1/events?order=newest&limit={EVENTS}",
+    "metrics.txt": "/metrics",
+}
 # Names of objects: NAMESPACE/NAME or KIND/NAMESPACE/NAME.
 _PATH: Final = re.compile(r"(?:[A-Z]\w*/)?([a-z0-9.-]+)/([a-z0-9.-]+)")
 _NODES: Final = frozenset({"node", "nodes", "from_node", "to_node"})
+_DOMAINS: Final = frozenset({"domain", "before", "after"})  # by topology key
 _NAMED: Final = frozenset({"name", "pod", "group", "gang", "preemptor", "workload", "unit"})
 # Values that are no names: replacing a gang that is called `waiting` must not change a state.
 _WORDS: Final = frozenset(
@@ -23,6 +43,8 @@ _WORDS: Final = frozenset(
         "renewed", "ends", "ok", "sub_type",
     }
 )  # fmt: skip
+# Keys that are no names, whatever a group is called.
+_FIELDS: Final = _WORDS | _NAMED | _NODES
 _LEFT_OUT: Final = "(left out)"
 _METRIC_NAMES: Final = re.compile(r'\b(namespace|file)="((?:[^"\\]|\\.)*)"')
 # Fields of the status whose names are words of ours.
@@ -72,11 +94,13 @@ class NamesRemoved:
 
     def _collect(self, value: object, key: str) -> None:
         if isinstance(value, dict):
-            if key == "domain":
-                for text in value.values():
-                    self._number(str(text), "object")
             for name, inner in value.items():
-                if name not in _OURS:
+                if key == "topology":  # by node, and by topology key below it
+                    self._number(name, "node")
+                    self._collect(inner, "domain")
+                elif key in _DOMAINS:
+                    self._number(str(inner), "object")
+                elif name not in _OURS:
                     self._collect(inner, str(name))
         elif isinstance(value, list):
             for inner in value:
@@ -92,7 +116,12 @@ class NamesRemoved:
 
     def _replaced(self, value: object, key: str) -> object:
         if isinstance(value, dict):
-            return {name: self._replaced(inner, str(name)) for name, inner in value.items()}
+            return {
+                name if name in _FIELDS else self._numbers.get(name, name): self._replaced(
+                    inner, str(name)
+                )
+                for name, inner in value.items()
+            }
         if isinstance(value, list):
             return [self._replaced(inner, key) for inner in value]
         if isinstance(value, str) and key not in _WORDS:
@@ -109,6 +138,8 @@ def _names_in(text: str, key: str) -> Iterator[tuple[str, str]]:
         yield text, "ns"
     elif key in _NODES:
         yield text, "node"
+    elif key == "domain":
+        yield text.rpartition("=")[2], "object"
     elif key in _NAMED and re.fullmatch(r"[a-z0-9.-]+", text):
         yield text, "object"
 
@@ -122,3 +153,45 @@ def _without_places(status: dict[str, Any]) -> dict[str, Any]:
     leader = status["leader"] and status["leader"] | {"address": _LEFT_OUT}
     database = status["database"] | {"place": _LEFT_OUT}
     return status | {"settings": settings, "leader": leader, "database": database}
+
+
+def write_bundle(server: str | None, path: Path, current: ServiceStatus, *, names: bool) -> None:
+    """Write the bundle.
+
+    Raises:
+        BadInput: The file cannot be written.
+    """
+    contents = [
+        f"gang-extender status --bundle, {current.time}. Names are {'as they are' if names else 'numbers'}."
+    ]
+    files = {"status.json": msgspec.json.encode(current)}
+    for name, where in ANSWERS.items():
+        _add(files, contents, name, partial(read_body, server, where))
+    if names:
+        _add(files, contents, "logs.txt", lambda: finder().logs().encode())
+    else:
+        files = NamesRemoved(files).files()
+        contents.append(
+            "logs.txt: left out, because texts of logs may have names that nothing else has"
+        )
+    contents[1:1] = [f"{name}: {len(body)} bytes" for name, body in files.items()]
+    files["contents.txt"] = ("\n".join(contents) + "\n").encode()
+    try:
+        with tarfile.open(path, "w:gz") as archive:
+            for name, body in files.items():
+                entry = tarfile.TarInfo(f"gang-extender-status/{name}")
+                entry.size, entry.mtime = len(body), parse_time(current.time, "time") // 1_000_000
+                archive.addfile(entry, io.BytesIO(body))
+    except OSError as error:
+        raise BadInput(f"--bundle {path}: cannot be written: {error.strerror or error}") from error
+    complain(f"{path}: {', '.join(files)}; look at it before you send it")
+
+
+def _add(
+    files: dict[str, bytes], contents: list[str], name: str, read: Callable[[], bytes]
+) -> None:
+    """Add a file to a bundle, or the reason why it is not there to the contents."""
+    try:
+        files[name] = read()
+    except BadInput as error:
+        contents.append(f"{name}: left out: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from extender.cli.output.names_removed import NamesRemoved
+from extender.cli.commands.status_bundle import NamesRemoved
 
 STATUS = {
     "version": "1", "replica": "gang-extender-0", "leader": {"name": "gang-extender-0", "address": "https://10.0.0.7:8888"},
@@ -15,7 +15,7 @@ STATUS = {
 EVENTS = [
     {
         "type": "GangAdmitted", "gang": "team-a/train", "summary": "train in rack=r7, train-long and team-a-b stay",
-        "data": {"assignments": [{"pod": "team-a/train-long-0", "node": "gpu-7"}], "groups": [{"kind": "PodGroup", "name": "train-long",
+        "data": {"assignments": [{"pod": "team-a/train-long-0", "node": "gpu-7"}], "topology": {"gpu-8": {"zone": "z9"}}, "groups": [{"kind": "PodGroup", "name": "train-long",
                  "domain": {"rack": "r7"}}]},
     }
 ]  # fmt: skip
@@ -38,6 +38,8 @@ def test_no_name_is_left():
             b"team-a/",
             b'team-a"',
             b"gpu-7",
+            b"gpu-8",
+            b"z9",
             b"r7",
             b"train-long",
             b"10.0.0.7",
