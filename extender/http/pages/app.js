@@ -18,6 +18,9 @@ import { Views } from "./views.js";
 const POLL_MS = 10000; // nodes and ordinary pods change without an event
 const RETRY_MS = 2000;
 const PAGE = 200; // events
+const FEW = 8; // gangs: below them is space for the map
+const MANY = 12; // gangs: the table needs the whole column; between both nothing moves
+const NARROW = matchMedia("(max-width: 800px)");
 
 class App {
   constructor() {
@@ -76,6 +79,7 @@ class App {
     this.events.ask(true);
     setInterval(() => this.poll(), POLL_MS);
     document.addEventListener("visibilitychange", () => this.seen());
+    NARROW.addEventListener("change", () => this.arrange());
   }
 
   /** What changes without an event: nodes and ordinary pods, and with them why something waits. */
@@ -301,6 +305,7 @@ class App {
     $("empty").hidden = this.address.now.view !== "" || past || Boolean(state?.gangs.length) || this.feed.events.some((event) => event.gang);
     this.timeline.show(state && state.as_of, this.live, this.begin, state?.log.time);
     this.timeline.mode(this.live, this.faults.stale, state !== null);
+    this.arrange();
     this.pictured = picture(state, fleet, past);
     this.topology.show(this.pictured, this.chosen);
     this.known = new Set(state?.gangs.map((gang) => gang.gang));
@@ -310,6 +315,17 @@ class App {
     const limitations = past ? [...(state.limitations ?? []), "Nodes without a domain in the log are placed by their current labels; bars have the current capacity."] : notCurrent;
     $("limitations").replaceChildren(...limitations.map((text) => el("li", { text })));
     this.drawSelection();
+  }
+
+  /** Put map and events below a short table, else beside it; in one column the answer stands above the map. */
+  arrange() {
+    const gangs = this.state?.gangs.length ?? 0;
+    const below = document.body.classList.contains("few");
+    const few = !NARROW.matches && gangs < (below ? MANY : FEW);
+    if (few === below) return;
+    document.body.classList.toggle("few", few);
+    $(few ? "content" : "side").append($("topology"), $("feed"));
+    this.topology.arrange();
   }
 
   drawSelection() {

@@ -53,7 +53,8 @@ export class Strip {
     try {
       const { body } = await ask("reports/usage", { ...span, namespace, limit: ROWS });
       if (asked !== this.asked) return;
-      this.rows = body.rows;
+      const nothing = [body.since, body.until].map((at) => ({ at, state: "pending", resource: "gangs", amount: 0 }));
+      this.rows = body.rows.length ? body.rows : nothing;
     } catch (error) {
       if (error.status === undefined) throw error;
       problem = error.status === 404 ? "" : `No charts: ${error.message}`; // 404: a namespace without gangs in the log

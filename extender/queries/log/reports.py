@@ -203,7 +203,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "at": "the time; the first one is the begin of the span, the last one its end, all are equally far apart",
             "state": "pending (gangs), bound or reserved (members)",
             "resource": "gangs, an extended resource in units, or cpu in cores",
-            "amount": "how many or how much at that time; a state and resource without a row has 0",
+            "amount": "how many or how much at that time; 0 where there is no row",
         },
         limitations="What pods without a group use is not in the log, nor the capacity of nodes. Members that were bound without a recorded plan have no amounts.",
     ),

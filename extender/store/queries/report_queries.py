@@ -208,16 +208,16 @@ WITH RECURSIVE node AS (
     GROUP BY s.state, s.resource, c.n
 ), line AS (
     SELECT DISTINCT state, resource FROM change UNION SELECT 'pending', 'gangs'
-)
-SELECT timestamptz 'epoch' + t.at_us * interval '1 microsecond' AS at, t.state, t.resource,
-       (CASE t.resource WHEN 'cpu' THEN t.amount / 1000 ELSE t.amount END)::double precision
-FROM (
+), total AS (
     SELECT u.at_us, u.n, l.state, l.resource,
            coalesce(sum(c.amount) OVER (PARTITION BY l.state, l.resource ORDER BY u.n), 0) AS amount
     FROM span CROSS JOIN LATERAL unnest(span.times) WITH ORDINALITY AS u (at_us, n) CROSS JOIN line l
     LEFT JOIN change c ON c.n = u.n - 1 AND c.state = l.state AND c.resource = l.resource
-) t
-WHERE t.amount <> 0 OR t.state = 'pending'
+)
+SELECT timestamptz 'epoch' + t.at_us * interval '1 microsecond' AS at, t.state, t.resource,
+       (CASE t.resource WHEN 'cpu' THEN t.amount / 1000 ELSE t.amount END)::double precision
+FROM total t
+WHERE (t.amount <> 0 OR t.state = 'pending') AND EXISTS (SELECT FROM total WHERE amount <> 0)
 ORDER BY t.n, t.state, t.resource""",
         namespace="split_part(s.gang, '/', 1) = :namespace",
         namespaces="split_part(s.gang, '/', 1) = ANY(:namespaces)",

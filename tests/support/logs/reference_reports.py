@@ -324,6 +324,7 @@ def largest_free_used(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]
 
 
 def usage(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
+    rows: list[Row] = []
     for n in range(97):
         at_us = query.since_us + (query.until_us - query.since_us) * n // 96
         amounts: dict[Row, float] = defaultdict(float, {("pending", "gangs"): 0})
@@ -340,7 +341,9 @@ def usage(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
         for (state, resource), amount in amounts.items():
             if amount or state == "pending":
                 units = amount / 1000 if resource == "cpu" else amount
-                yield (moment(at_us), state, resource, float(units))
+                rows.append((moment(at_us), state, resource, float(units)))
+    if any(amount for *_, amount in rows):
+        yield from rows
 
 
 def reserved(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
