@@ -169,6 +169,11 @@ SPECS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "groupName",
         ),
     ),
+    "StatefulSet": _fields(
+        replicas=COUNTS,
+        podManagementPolicy=st.sampled_from(["OrderedReady", "Parallel"]),
+        template=_templates(),
+    ),
     "MPIJob": _replica_specs(
         "mpiReplicaSpecs",
         ("Launcher", "Worker"),

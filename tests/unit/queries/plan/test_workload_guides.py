@@ -15,7 +15,7 @@ from tests.support.service.command_line import run_command
 EXAMPLES = Path(__file__).parents[4] / "deploy" / "examples"
 GUIDES = {
     "job": "Job", "jobset": "JobSet", "leaderworkerset": "LeaderWorkerSet", "grove": "PodGang",
-    "trainjob": "TrainJob", "raycluster": "RayCluster", "topology": "Job", "kubeflow": "PyTorchJob", "plain-pods": "Pod",
+    "trainjob": "TrainJob", "raycluster": "RayCluster", "topology": "Job", "kubeflow": "PyTorchJob", "plain-pods": "Pod", "statefulset": "StatefulSet",
 }
 BESIDE = {  # in the guide of another kind
     "DisaggregatedSet": "leaderworkerset", "MPIJob": "kubeflow", "TFJob": "kubeflow", "XGBoostJob": "kubeflow",
@@ -60,7 +60,7 @@ def test_each_kind_has_a_guide():
     "name",
     [
         "job", "jobset", "lws", "disaggregatedset", "raycluster", "trainjob", "podcliqueset", "pytorchjob", "mpijob",
-        "plain-pods",
+        "plain-pods", "statefulset",
     ],  # fmt: skip
 )
 def test_each_example_is_one_page_for_a_pull_request(name, tmp_path):
