@@ -19,7 +19,7 @@ GUIDES = {
 }
 BESIDE = {  # in the guide of another kind
     "DisaggregatedSet": "leaderworkerset", "MPIJob": "kubeflow", "TFJob": "kubeflow", "XGBoostJob": "kubeflow",
-    "PaddleJob": "kubeflow", "JAXJob": "kubeflow", "Pods": "plain-pods",
+    "PaddleJob": "kubeflow", "JAXJob": "kubeflow", "PlainPods": "plain-pods",
 }  # fmt: skip
 
 
