@@ -29,14 +29,14 @@ from functools import partial
 from pathlib import Path
 
 from tests.controlplane.controllers.programs import (
-    PROGRAMS as CONTROLLERS,
-)
-from tests.controlplane.controllers.programs import (
     DEFAULT_NAMES,
     WRAPPERS,
     Program,
     programs_of,
     wrapper_folder,
+)
+from tests.controlplane.controllers.programs import (
+    PROGRAMS as CONTROLLERS,
 )
 from tests.controlplane.pin import (
     ETCD_FOLDER,

@@ -97,9 +97,11 @@ class Tables:
         properties = {ANY_KEY: values} if values else schema.get("properties")
         if not properties:
             return ""
-        if values is None and (known := next(
-            (one for one in self.types if one != "ObjectMeta" and self._fits(schema, one)), ""
-        )):
+        if values is None and (
+            known := next(
+                (one for one in self.types if one != "ObjectMeta" and self._fits(schema, one)), ""
+            )
+        ):
             return known
         fields = {
             field: self.add_schema(f"{name}.{field}", value) if field not in LEFT_OUT else ""

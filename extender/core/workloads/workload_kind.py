@@ -12,7 +12,6 @@ from extender.core.workloads.tree_parts import Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import GangMode, TreePolicy, TreeRefusal
 from extender.core.workloads.workload_object import WorkloadObject
 
-
 MANAGER_PATH: Final = ("managedBy",)  # below spec: the controller of an object
 
 

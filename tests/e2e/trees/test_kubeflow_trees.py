@@ -28,7 +28,10 @@ JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
 def a_kubeflow_job(kind: str, field: str, replicas: dict[str, int], **spec: Any) -> Object:
     """Make a job of Kubeflow with so many pods of each replica type."""
     template = a_template()
-    template["spec"]["containers"][0]["name"] = {"PyTorchJob": "pytorch", "TFJob": "tensorflow"}.get(kind, "main")
+    template["spec"]["containers"][0]["name"] = {
+        "PyTorchJob": "pytorch",
+        "TFJob": "tensorflow",
+    }.get(kind, "main")
     del template["spec"]["restartPolicy"]  # that of the replica type counts
     return {
         "apiVersion": "kubeflow.org/v2beta1" if kind == "MPIJob" else "kubeflow.org/v1", "kind": kind,

@@ -152,9 +152,7 @@ def _parts(framework: _Framework, workload: WorkloadObject) -> WorkloadParts:
             after="the workers are ready",
         ),
     )
-    root = Composite(
-        name=name, role="", children=(workers, launcher), minimum=BASIC, steps=steps
-    )
+    root = Composite(name=name, role="", children=(workers, launcher), minimum=BASIC, steps=steps)
     text = (
         f"{workload} makes its launcher when its workers are ready, so each is a gang of its own; "
         "capacity for the launcher is not reserved"

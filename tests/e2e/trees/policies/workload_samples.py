@@ -138,7 +138,8 @@ def definitions() -> list[Object]:
         if one.group not in BUILT_IN
     ]
     return [
-        _definition(one) for one in (*kinds, *(more for one in OBJECT_KINDS for more in one.labels_from))
+        _definition(one)
+        for one in (*kinds, *(more for one in OBJECT_KINDS for more in one.labels_from))
     ]
 
 

@@ -54,7 +54,14 @@ def test_the_types_of_the_table_exist():
         assert {of for of in fields.values() if of} <= types().keys(), name
     for name, fields in _NOT_USED.items():
         assert fields.keys() <= types()[name].keys()
-    assert types().keys() >= {"Pod", "PodSpec", "CronJob", "RayJob", "RayService", *(kind.kind for kind in OBJECT_KINDS)}
+    assert types().keys() >= {
+        "Pod",
+        "PodSpec",
+        "CronJob",
+        "RayJob",
+        "RayService",
+        *(kind.kind for kind in OBJECT_KINDS),
+    }
     assert version_of("LeaderWorkerSet") == "LWS v0.9.0"
 
 

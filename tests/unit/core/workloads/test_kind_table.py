@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from extender.core.workloads.kind_table import BY_KIND, KINDS, OBJECT_KINDS, kind_of_pod, leaf_of_pod
+from extender.core.workloads.kind_table import (
+    BY_KIND,
+    KINDS,
+    OBJECT_KINDS,
+    kind_of_pod,
+    leaf_of_pod,
+)
 from extender.core.workloads.workload_object import pod_templates
 from tests.support.planning.controller_records import NAMES, labels_of, record, uses_of
 from tests.support.planning.workload_builders import compiled

@@ -14,8 +14,16 @@ from tests.support.service.command_line import run_command
 
 EXAMPLES = Path(__file__).parents[4] / "deploy" / "examples"
 GUIDES = {
-    "job": "Job", "jobset": "JobSet", "leaderworkerset": "LeaderWorkerSet", "grove": "PodGang",
-    "trainjob": "TrainJob", "raycluster": "RayCluster", "topology": "Job", "kubeflow": "PyTorchJob", "plain-pods": "Pod", "statefulset": "StatefulSet",
+    "job": "Job",
+    "jobset": "JobSet",
+    "leaderworkerset": "LeaderWorkerSet",
+    "grove": "PodGang",
+    "trainjob": "TrainJob",
+    "raycluster": "RayCluster",
+    "topology": "Job",
+    "kubeflow": "PyTorchJob",
+    "plain-pods": "Pod",
+    "statefulset": "StatefulSet",
 }
 BESIDE = {  # in the guide of another kind
     "DisaggregatedSet": "leaderworkerset", "MPIJob": "kubeflow", "TFJob": "kubeflow", "XGBoostJob": "kubeflow",
@@ -59,9 +67,18 @@ def test_each_kind_has_a_guide():
 @pytest.mark.parametrize(
     "name",
     [
-        "job", "jobset", "lws", "disaggregatedset", "raycluster", "trainjob", "podcliqueset", "pytorchjob", "mpijob",
-        "plain-pods", "statefulset",
-    ],  # fmt: skip
+        "job",
+        "jobset",
+        "lws",
+        "disaggregatedset",
+        "raycluster",
+        "trainjob",
+        "podcliqueset",
+        "pytorchjob",
+        "mpijob",
+        "plain-pods",
+        "statefulset",
+    ],
 )
 def test_each_example_is_one_page_for_a_pull_request(name, tmp_path):
     """The file of the user, against a saved cluster."""
