@@ -212,10 +212,13 @@ def _groups() -> Policy:
             Validation(
                 "request.operation != 'CREATE'\n"
                 "|| (!has(object.metadata.finalizers) && !has(object.metadata.annotations)\n"
-                "&& has(object.metadata.ownerReferences) && size(object.metadata.ownerReferences) == 1\n"
+                "&& (has(object.metadata.ownerReferences)\n"
+                "? size(object.metadata.ownerReferences) == 1\n"
                 "&& has(object.metadata.ownerReferences[0].controller)\n"
-                "&& object.metadata.ownerReferences[0].controller)",
-                "a group that the extender creates has its workload as controlling owner, and no annotations or finalizers",
+                "&& object.metadata.ownerReferences[0].controller\n"
+                ": request.resource.resource == 'podgroups'))",  # of plain pods
+                "a group that the extender creates has its workload as controlling owner, or is a PodGroup of plain pods and has none; "
+                "it has no annotations or finalizers",
             ),
             _unchanged("the extender changes nothing of a group but what it owns"),
             Validation(

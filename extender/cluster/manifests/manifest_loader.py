@@ -164,8 +164,8 @@ def complete(
     else:
         expansion, served = expand(identified, live=live), ServedWorkloads()
     expanded = {**expansion.made, **served.pods}
-    made = (*_with_made(identified, expanded), *expansion.plain)
-    filled = [_identified(entry, memory) for entry in made]
+    complete_entries = (*_with_made(identified, expanded), *expansion.plain)
+    filled = [_identified(entry, memory) for entry in complete_entries]
     filled = list(_dated(filled, memory))
     filled, of_classes = _admitted(filled, last.values(), expanded)
     warnings += of_classes

@@ -125,7 +125,7 @@ def _expand_plain_pods(
             metadata = entry.obj.metadata
             if is_plain(metadata.labels):
                 key = (metadata.namespace, metadata.labels[GROUP_LABEL])
-                pods.setdefault(key, []).append(cast("Entry", entry))
+                pods.setdefault(key, []).append(entry)
     if not pods:
         return
     files = WorkloadSources(entries, live)

@@ -128,8 +128,8 @@ class GroupController:
         """Return whether a group that no tree has is deleted; of plain pods no owner is left that a collector looks for."""
         key = group.key
         is_plain = group.owner_uid == plain_uid(key.namespace, key.name)
-        gone = is_plain and group.owner_uid not in self._plain.objects
-        return may_delete(group, {group.owner_uid} if gone else self._owners)
+        without_pods = is_plain and group.owner_uid not in self._plain.objects
+        return may_delete(group, {group.owner_uid} if without_pods else self._owners)
 
     def _write(self, key: GroupKey) -> GroupWrite | None:
         """Return the write that a group needs; None while the view does not show the last one yet, or without its owner."""

@@ -40,7 +40,8 @@ from extender.core.planner.plan_types import (
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_INDEX
 from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL
 from extender.core.workloads.kinds.kubeflow_kinds import REPLICA_INDEX_LABEL
-from extender.core.workloads.kinds.leader_worker_replicas import POD_INDEX, WORKER_INDEX
+from extender.core.workloads.kinds.leader_worker_replicas import WORKER_INDEX
+from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
 
 # Labels with the position of a pod in its leaf, the outer one first; the first row that all its pods have counts.
 _RANK_LABELS: Final = (

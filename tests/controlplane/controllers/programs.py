@@ -97,19 +97,8 @@ PROGRAMS = (
         None,
         {"crds": "manifests/base/kubeflow.org_mpijobs.yaml"},
     ),
-    Program(
-        "kueue",
-        "kueue",
-        "sigs.k8s.io/kueue",
-        "cmd/kueue",
-        {
-            "crds": "config/components/crd/bases/*.yaml",
-            "webhooks": "config/components/webhook/manifests.yaml",
-        },
-    ),
 )
-ASKED_ONLY = ("kueue",)  # runs where it is named: it holds what it covers until it has a queue
-DEFAULT_NAMES = tuple(one.name for one in PROGRAMS if one.name not in ASKED_ONLY)
+DEFAULT_NAMES = tuple(one.name for one in PROGRAMS)
 WRAPPERS = tuple(dict.fromkeys(one.wrapper for one in PROGRAMS))
 
 

@@ -110,7 +110,7 @@ class WorkloadControllers:
 
         Args:
             plane: It must run; it outlives the controllers.
-            names: Which of programs.py, such as "jobset"; all but Kueue by default. "trainer" needs "jobset".
+            names: Which of programs.py, such as "jobset"; all by default. "trainer" needs "jobset".
             gates: Feature gates of kube-controller-manager.
             feature_gates: Those of the others, by name: {"jobset": {"RestartJob": True}}.
         """

@@ -169,6 +169,11 @@ SPECS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "groupName",
         ),
     ),
+    "StatefulSet": _fields(
+        replicas=COUNTS,
+        podManagementPolicy=st.sampled_from(["OrderedReady", "Parallel"]),
+        template=_templates(),
+    ),
     "MPIJob": _replica_specs(
         "mpiReplicaSpecs",
         ("Launcher", "Worker"),
@@ -184,7 +189,7 @@ SPECS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "XGBoostJob": _replica_specs("xgbReplicaSpecs", ("Master", "Worker")),
     "PaddleJob": _replica_specs("paddleReplicaSpecs", ("Master", "Worker")),
     "JAXJob": _replica_specs("jaxReplicaSpecs", ("Worker",)),
-    "Pods": st.fixed_dictionaries(
+    "PlainPods": st.fixed_dictionaries(
         {
             "totals": st.lists(
                 st.sampled_from(["1", "3", "0", "x", ""]), min_size=1, max_size=2, unique=True

@@ -16,6 +16,7 @@ import msgspec
 
 from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import CHILDREN_MAX
+from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
 from extender.core.workloads.name_rules import (
     LabelCondition,
     LabelValue,
@@ -39,7 +40,6 @@ REVISION_LABEL: Final = f"{PREFIX}/template-revision-hash"
 WORKER_INDEX: Final = f"{PREFIX}/worker-index"
 GROUP_INDEX: Final = f"{PREFIX}/group-index"
 SUBGROUP_INDEX: Final = f"{PREFIX}/subgroup-index"
-POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 EXCLUSIVE: Final = f"{PREFIX}/exclusive-topology"
 SUBGROUP_EXCLUSIVE: Final = f"{PREFIX}/subgroup-exclusive-topology"
 SUBGROUP_KEY: Final = f"{PREFIX}/subgroup-key"

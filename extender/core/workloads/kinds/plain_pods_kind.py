@@ -19,6 +19,7 @@ from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import Leaf, Observed
 from extender.core.workloads.tree_policy import (
     DEFAULT_PROFILE,
+    InvalidPolicy,
     TreePolicy,
     TreeRefusal,
     refusal_of,
@@ -151,7 +152,9 @@ def _total(workload: WorkloadObject) -> int:
 
 
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy, observed
+    del observed
+    for refusal in _refusals(workload, policy):
+        raise InvalidPolicy(refusal)
     total = _total(workload)
     classes = workload.spec["priorityClassNames"]
     template: Mapping[str, Any] = {"spec": {"priorityClassName": classes[0]}}
@@ -180,7 +183,7 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> Iterable[TreeRefu
         yield refusal_of(workload, "PrioritiesDiffer", "spec.priorityClassName", text)
 
 
-KIND: Final = "Pods"
+KIND: Final = "PlainPods"
 PLAIN_PODS: Final = WorkloadKind(
     kind=KIND,
     group="",

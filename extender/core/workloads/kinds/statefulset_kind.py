@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
-from extender.core.workloads.kinds.leader_worker_replicas import POD_INDEX
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
@@ -24,6 +23,7 @@ from extender.core.workloads.workload_kind_common import (
 from extender.core.workloads.workload_object import WorkloadObject
 
 POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 _TAIL: Final = "-sts"
 
 

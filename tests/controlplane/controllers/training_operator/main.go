@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeflow "github.com/kubeflow/training-operator/pkg/apis/kubeflow.org/v1"
+	"github.com/kubeflow/training-operator/pkg/config"
 	controllers "github.com/kubeflow/training-operator/pkg/controller.v1"
 	"github.com/kubeflow/training-operator/pkg/controller.v1/common"
 )
@@ -21,6 +22,10 @@ func main() {
 	probe := flag.String("health-probe-bind-address", "127.0.0.1:8081", "where /readyz is answered")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
+	// Defaults of its flags, without which kube-apiserver refuses the workers of a PyTorchJob.
+	config.Config.PyTorchInitContainerImage = config.PyTorchInitContainerImageDefault
+	config.Config.PyTorchInitContainerTemplateFile = config.PyTorchInitContainerTemplateFileDefault
+	config.Config.PyTorchInitContainerMaxTries = config.PyTorchInitContainerMaxTriesDefault
 	scheme := runtime.NewScheme()
 	must(clientgoscheme.AddToScheme(scheme))
 	must(kubeflow.AddToScheme(scheme))

@@ -13,7 +13,7 @@ from extender.core.workloads.kind_table import OBJECT_KINDS
 from extender.core.workloads.workload_kind import ObjectKind, WorkloadKind
 
 Object = dict[str, Any]
-BUILT_IN = ("batch",)
+BUILT_IN = ("apps", "batch")
 
 
 def a_template(**spec: Any) -> Object:
@@ -41,6 +41,14 @@ def _replicas(size: int, **more: Any) -> Object:
 
 _SPECS: dict[str, Object] = {
     "Job": {"parallelism": 2, "completions": 2, "template": a_template()},
+    "StatefulSet": {
+        "replicas": 2,
+        "selector": {"matchLabels": {"app": "web"}},
+        "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": a_template()["spec"] | {"restartPolicy": "Always"},
+        },
+    },
     "JobSet": {
         "replicatedJobs": [
             _a_replicated_job("driver", 1, 1),

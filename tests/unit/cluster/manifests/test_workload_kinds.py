@@ -159,6 +159,7 @@ def test_a_label_that_came_from_the_namespace_is_no_request() -> None:
         ("raycluster", "RayCluster"),
         ("pytorchjob", "PyTorchJob"),
         ("mpijob", "MPIJob"),
+        ("statefulset", "StatefulSet"),
     ],
 )
 def test_an_example_has_the_label_and_no_group(name, kind) -> None:

@@ -57,7 +57,7 @@ def test_the_kind_of_a_recorded_pod_is_that_of_its_workload(subtests):
                 labels = labels_of(one)
                 kind = kind_of_pod(labels)
                 assert kind is not None
-                workload = roots[kind.kind, labels[kind.name_label]]
+                workload = roots[kind.kind, kind.name_in(labels)]
                 if kind.uid_label:
                     assert labels[kind.uid_label] == workload.uid
 

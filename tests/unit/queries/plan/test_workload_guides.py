@@ -23,10 +23,11 @@ GUIDES = {
     "topology": "Job",
     "kubeflow": "PyTorchJob",
     "plain-pods": "Pod",
+    "statefulset": "StatefulSet",
 }
 BESIDE = {  # in the guide of another kind
     "DisaggregatedSet": "leaderworkerset", "MPIJob": "kubeflow", "TFJob": "kubeflow", "XGBoostJob": "kubeflow",
-    "PaddleJob": "kubeflow", "JAXJob": "kubeflow", "Pods": "plain-pods",
+    "PaddleJob": "kubeflow", "JAXJob": "kubeflow", "PlainPods": "plain-pods",
 }  # fmt: skip
 
 
@@ -76,6 +77,7 @@ def test_each_kind_has_a_guide():
         "pytorchjob",
         "mpijob",
         "plain-pods",
+        "statefulset",
     ],
 )
 def test_each_example_is_one_page_for_a_pull_request(name, tmp_path):
