@@ -106,7 +106,9 @@ def blocks(files: tuple[str, ...]) -> list[list[str]]:
 
 
 def lines_of(file: str) -> list[str]:
-    return (ROOT / file).read_text(encoding="utf-8").splitlines()
+    """Return the lines of a page outside of its fenced blocks: those of docs/how-to/install.md are followed by test_first_gang.py."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE).splitlines()
 
 
 def commands(lines: list[str]) -> Iterator[str]:
