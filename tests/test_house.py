@@ -459,6 +459,7 @@ NAMES_IMAGES = (
     "deploy/compose/",
     "deploy/kubernetes/",
     "docker-compose.yml",
+    "tests/golden/chart-values-before.yaml",  # as deploy/chart/values.yaml was
 )
 
 
