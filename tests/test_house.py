@@ -458,6 +458,7 @@ NAMES_IMAGES = (
     "deploy/compose/",
     "deploy/kubernetes/",
     "docker-compose.yml",
+    "tests/golden/chart-values-before.yaml",  # as deploy/chart/values.yaml was
 )
 
 
