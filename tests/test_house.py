@@ -169,7 +169,6 @@ SATELLITES = {
     "control/log/append_batch.py",
     "control/log/in_doubt_appends.py",
     "control/log/log_head_publisher.py",
-    "control/monitors/capacity_sampler.py",
     "control/monitors/clock_monitor.py",
     "control/monitors/feature_gate_monitor.py",
     "control/monitors/reference_indexer.py",

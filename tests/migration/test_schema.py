@@ -10,6 +10,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from alembic import command
 from sqlalchemy.schema import CreateSchema
 
 from extender.core.model.errors import SchemaOutdated
@@ -139,6 +140,29 @@ async def test_a_migration_records_from_which_revision_on_programs_run(database_
     finally:
         await connection.close()
     assert recorded == schema_migration.oldest_compatible() == "0001"
+
+
+async def test_a_log_of_the_revision_before_is_migrated(empty_database_url, monkeypatch):
+    """Each event stays, and what is new is there; the version before goes on with the new schema."""
+    url = empty_database_url
+    with monkeypatch.context() as older:
+        migrate = command.upgrade
+        older.setattr(command, "upgrade", lambda config, _: migrate(config, "0001"))
+        await schema_migration.upgrade(url)
+    assert await schema_migration.current_revision(url) == "0001"
+    await write_tuesday(url)
+    assert await schema_migration.needs_migration(url)
+    async with PostgresEventLog(url) as log:
+        before = await log.head()
+        assert await schema_migration.upgrade(url) == schema_migration.newest_revision() != "0001"
+        assert await log.head() == before
+    await execute(url, "SELECT gx.note_notified(1, 2)", "SELECT gx.note_notified(3, 1)")
+    connection = await asyncpg.connect(url)
+    try:
+        reached = await connection.fetchrow("SELECT * FROM gx.notification_cursor")
+    finally:
+        await connection.close()
+    assert tuple(reached) == (1, 3, 2)
 
 
 async def test_a_database_without_schema_is_named_so(empty_database_url):

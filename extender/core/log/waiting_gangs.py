@@ -14,8 +14,6 @@ from extender.core.model.object_identity import IdentityMemo
 # complete: all members of its minimum have come; recorded with the admission
 Stage: TypeAlias = Literal["complete", "admitted", "scheduled"]
 NOT_WAITING: Final = ("scheduled", "completed")
-# States in which a gang waits for others: for capacity, or for the decision about it.
-FOR_CAPACITY: Final = ("observed", "unschedulable", "preempting", "preempted")
 
 
 class WaitingGang(NamedTuple):

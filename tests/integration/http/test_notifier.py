@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from contextlib import asynccontextmanager
 
+import asyncpg
 import msgspec
 import pytest
 from aiohttp import web
@@ -14,9 +15,19 @@ from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity
 from extender.control.monitors import notifier as notifier_module
 from extender.control.monitors.notifier import HttpReceiver, Notifier, read_keys, signed_headers
-from extender.core.log.events import GangObserved, GangRemoved, GangUnschedulable, NewEvent
+from extender.core.log.events import (
+    AssignmentRecord,
+    GangObserved,
+    GangRemoved,
+    GangUnschedulable,
+    NewEvent,
+    PreemptionCancelled,
+    PreemptionPlanned,
+    VictimPod,
+    VictimUnit,
+)
 from extender.core.model.errors import BadInput, NotificationFailed
-from extender.core.model.ids import GangUid
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.ports.log_ports import NotifiedUpTo
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
@@ -143,6 +154,30 @@ async def test_each_is_sent_once_in_order_and_signed(sender, receiver):
         await one.append(("a", GangRemoved(reason="deleted")))
         await one.notifier.look()
         assert len(receiver.events) == 3
+
+
+async def test_victims_are_notified_of_a_preemption_and_of_its_end(sender, receiver):
+    """Each disruption unit when the preemption is recorded, and when it is spared after all."""
+    pod = VictimPod(pod="a/job-0", uid=PodUid("p"), node=NodeName("n"))
+    unit = VictimUnit(kind="PodGroup", path="a/job", uid="u", priority=1, pods=(pod,))
+    planned = PreemptionPlanned(
+        preemption=PlanId("x"), kind="PodGroup", priority=9, victims=(unit,), cost={}, alternatives=(), shapes=({"cpu": 1},),
+        assignments=(AssignmentRecord(pod="b/job-0", uid=PodUid("q"), group="job", node=NodeName("n")),),
+    )  # fmt: skip
+    cancelled = PreemptionCancelled(
+        preemption=PlanId("x"), reason="no-longer-needed", units_spared=(unit.name,), units_in_progress=(), evicted=0,
+    )  # fmt: skip
+    async with sender() as one:
+        await one.notifier.look()
+        await one.append(("b", GangObserved(kind="PodGroup")), ("b", planned))
+        await one.notifier.look()
+        await one.append(("b", cancelled))
+        await one.notifier.look()
+        kinds = [event["type"].rpartition(".")[2] for event in receiver.accepted]
+        assert kinds == ["preempted", "spared"]
+        assert set(subjects(receiver.accepted)) == {"PodGroup/a/job"}
+        data = receiver.accepted[0]["data"]
+        assert (data["preemptor"], data["pods"]) == ("PodGroup/b/job", [{"pod": "a/job-0", "node": "n"}])  # fmt: skip
 
 
 async def test_nothing_waits_for_a_receiver_that_is_down(sender, receiver):
@@ -329,6 +364,18 @@ async def test_many_events_are_read_in_pages(sender, receiver):
         await one.never(*names)
         await one.notifier.look()
         assert subjects(receiver.accepted) == [f"PodGroup/{name}/job" for name in names]
+
+
+async def test_the_database_has_a_size(sender, database_url):
+    """As PostgreSQL itself gives it for the metric."""
+    async with sender() as one:
+        size = await one.notifier._events.database_bytes()
+    connection = await asyncpg.connect(database_url)
+    try:
+        files = await connection.fetchval("SELECT sum(pg_relation_size(oid)) FROM pg_class")
+    finally:
+        await connection.close()
+    assert size > files / 2 > 0
 
 
 async def test_the_position_never_goes_back(sender):
