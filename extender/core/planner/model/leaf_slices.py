@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import SliceLevel
 from extender.core.planner.model.feasibility import required_names, threshold
 from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
@@ -96,7 +96,7 @@ def with_slices(leaf: PlanGroup, levels: Sequence[SliceLevel], label: NodeLabel)
 
 
 def _cut(
-    leaf: PlanGroup, levels: Sequence[SliceLevel], label: NodeLabel, positions: dict[str, int]
+    leaf: PlanGroup, levels: Sequence[SliceLevel], label: NodeLabel, positions: dict[PodUid, int]
 ) -> PlanGroup:
     level, *inner = levels
     if positions:
@@ -129,7 +129,7 @@ def _cut(
     )
 
 
-def _positions(leaf: PlanGroup) -> dict[str, int]:
+def _positions(leaf: PlanGroup) -> dict[PodUid, int]:
     """Return the positions of the pods by their UIDs, from their ranks; empty: they have none."""
     ranks = {bound.uid: bound.rank for bound in leaf.bound}
     ranks |= {member.uid: member.rank for member in leaf.members}
@@ -139,13 +139,13 @@ def _positions(leaf: PlanGroup) -> dict[str, int]:
     inner = {uid: rank % RANK_STEP for uid, rank in known.items()}
     outer = {uid: rank // RANK_STEP for uid, rank in known.items()}
     if len({*outer.values()}) == 1:
-        return {**inner}
+        return inner
     if len({*inner.values()}) == 1:
-        return {**outer}
+        return outer
     return {uid: at for at, uid in enumerate(sorted(known, key=lambda uid: known[uid]))}
 
 
-def _by_position(leaf: PlanGroup, size: int, positions: dict[str, int]) -> dict[int, _Part]:
+def _by_position(leaf: PlanGroup, size: int, positions: dict[PodUid, int]) -> dict[int, _Part]:
     parts: dict[int, _Part] = {}
     for bound in leaf.bound:
         parts.setdefault(positions[bound.uid] // size, ([], []))[0].append(bound)
