@@ -185,7 +185,6 @@ SATELLITES = {
     "core/workloads/kinds/trainjob_kind.py",
     "http/access/route_permissions.py",
     "http/web/ui.py",
-    "queries/plan/group_relaxations.py",
     "queries/plan/plan_query_worker.py",
     "queries/plan/plan_tree.py",
     "snapshots/snapshot_backfill.py",

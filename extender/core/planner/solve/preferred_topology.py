@@ -378,13 +378,15 @@ class _PreferredSearch:
         pods, equal = sum(nodes.values()), sum(nodes.values()) // len(shares)
         if min(shares.values()) >= equal or not self._is_plain(kind):
             return
-        fit = self._room(leaf, kind)
+        fit = self._capacity(leaf, kind)
         for wider in wish.levels[1:]:  # in the same domains of these as now
             fit[~np.isin(wider.domain, wider.domain[list(nodes)])] = 0
-        room = np.bincount(level.domain, weights=fit).astype(np.int64)
-        chosen = tightest_for_shares(room, len(shares), pods)
+        capacity = np.bincount(level.domain, weights=fit).astype(np.int64)
+        chosen = tightest_for_shares(capacity, len(shares), pods)
         amounts: dict[int, int] = {}
-        for domain, share in zip(chosen.tolist(), equal_shares(room[chosen], pods), strict=True):
+        for domain, share in zip(
+            chosen.tolist(), equal_shares(capacity[chosen], pods), strict=True
+        ):
             inside = np.flatnonzero((level.domain == domain) & (fit > 0))
             none = np.zeros(len(inside), dtype=np.int64)
             left = share
@@ -407,7 +409,7 @@ class _PreferredSearch:
         )
         return not (self.problem.claims[kind] or any(moving))
 
-    def _room(self, leaf: CompiledGroup, kind: int) -> Ints:
+    def _capacity(self, leaf: CompiledGroup, kind: int) -> Ints:
         """Return how many pods of a kind each node could have for a leaf, in its domain, beside those of all others."""
         free = self.problem.free.copy()
         for index, kinds in self.solution.items():
@@ -586,32 +588,32 @@ class _PreferredSearch:
         )
 
 
-def tightest_for_shares(room: Ints, number: int, pods: int) -> Ints:
+def tightest_for_shares(capacity: Ints, number: int, pods: int) -> Ints:
     """Return so many domains with place for the largest smallest share, of these some with little free capacity; empty: none.
 
     >>> tightest_for_shares(np.array([15, 13, 10, 30]), 2, 23)
     array([1, 0])
     """
-    order = np.argsort(room, kind="stable")
-    if len(order) < number or int(room[order[-number:]].sum()) < pods:
+    order = np.argsort(capacity, kind="stable")
+    if len(order) < number or int(capacity[order[-number:]].sum()) < pods:
         return order[:0]
-    share = min(pods // number, int(room[order[-number]]))
-    order = order[room[order] >= share]
-    sums = np.convolve(room[order], np.ones(number, dtype=np.int64), mode="valid")
+    share = min(pods // number, int(capacity[order[-number]]))
+    order = order[capacity[order] >= share]
+    sums = np.convolve(capacity[order], np.ones(number, dtype=np.int64), mode="valid")
     first = int(np.argmax(sums >= pods))
     return order[first : first + number]
 
 
-def equal_shares(room: Ints, pods: int) -> list[int]:
+def equal_shares(capacity: Ints, pods: int) -> list[int]:
     """Return shares of so many pods, as equal as the place in each domain allows.
 
     >>> equal_shares(np.array([10, 2, 10]), 13)
     [6, 2, 5]
     """
-    shares = np.zeros(len(room), dtype=np.int64)
+    shares = np.zeros(len(capacity), dtype=np.int64)
     left = pods
-    while left > 0 and (open_ones := np.flatnonzero(shares < room)).size:
-        more = np.minimum(room[open_ones] - shares[open_ones], max(left // open_ones.size, 1))
+    while left > 0 and (open_ones := np.flatnonzero(shares < capacity)).size:
+        more = np.minimum(capacity[open_ones] - shares[open_ones], max(left // open_ones.size, 1))
         more = np.diff(np.minimum(np.cumsum(more), left), prepend=0)
         shares[open_ones] += more
         left -= int(more.sum())
