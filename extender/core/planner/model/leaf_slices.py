@@ -133,16 +133,16 @@ def _positions(leaf: PlanGroup) -> dict[PodUid, int]:
     """Return the positions of the pods by their UIDs, from their ranks; empty: they have none."""
     ranks = {bound.uid: bound.rank for bound in leaf.bound}
     ranks |= {member.uid: member.rank for member in leaf.members}
-    of_rank = {uid: rank for uid, rank in ranks.items() if rank is not UNSET}
-    if len(of_rank) < len(ranks):
+    ranked = {uid: rank for uid, rank in ranks.items() if rank is not UNSET}
+    if len(ranked) < len(ranks):
         return {}
-    inner = {uid: rank % RANK_STEP for uid, rank in of_rank.items()}
-    outer = {uid: rank // RANK_STEP for uid, rank in of_rank.items()}
+    inner = {uid: rank % RANK_STEP for uid, rank in ranked.items()}
+    outer = {uid: rank // RANK_STEP for uid, rank in ranked.items()}
     if len({*outer.values()}) == 1:
         return inner
     if len({*inner.values()}) == 1:
         return outer
-    return {uid: at for at, uid in enumerate(sorted(of_rank, key=lambda uid: of_rank[uid]))}
+    return {uid: at for at, uid in enumerate(sorted(ranked, key=lambda uid: ranked[uid]))}
 
 
 def _by_position(leaf: PlanGroup, size: int, positions: dict[PodUid, int]) -> dict[int, _Part]:
