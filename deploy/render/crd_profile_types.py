@@ -63,7 +63,7 @@ class ProfileTopology(Struct, rename="camel"):
         Annotated[
             bool,
             Meta(
-                description="Equal shares over preferred domains, whoever names them; unset is false."
+                description="Equal shares over preferred domains, also over those that Grove or Kueue names; unset is false."
             ),
         ]
         | UnsetType

@@ -568,7 +568,7 @@ async def test_the_example_is_accepted(plane: ControlPlane, installed: Api) -> N
     await installed.create(
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "batch"}, "value": 100}
     )  # fmt: skip
-    for name in ("serve", "train", "preferred"):
+    for name in ("serve", "train", "preferred", "slices"):
         file = str(DEPLOY / "examples" / f"{name}.yaml")
         applied = plane.kubectl("apply", "--server-side", "--dry-run=server", "-f", file)
         assert applied.returncode == 0, applied.stderr

@@ -74,7 +74,7 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     # node labels, narrowest first: the domain that the tree, or such a leaf, should have
     root_preferred: tuple[str, ...] = ()
     leaf_preferred: tuple[str, ...] = ()
-    balanced: bool = False  # over the preferred ones, whoever names them
+    balanced: bool = False  # over preferred ones, also those that others name
     slices: tuple[SliceLevel, ...] = ()  # of each such leaf, the largest first
     # the domain that the tree, or such a leaf, has alone
     root_exclusive: ExclusiveDomain | None = None

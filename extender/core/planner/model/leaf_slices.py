@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import SliceLevel
 from extender.core.planner.model.feasibility import required_names, threshold
 from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
@@ -96,7 +96,7 @@ def with_slices(leaf: PlanGroup, levels: Sequence[SliceLevel], label: NodeLabel)
 
 
 def _cut(
-    leaf: PlanGroup, levels: Sequence[SliceLevel], label: NodeLabel, positions: dict[str, int]
+    leaf: PlanGroup, levels: Sequence[SliceLevel], label: NodeLabel, positions: dict[PodUid, int]
 ) -> PlanGroup:
     level, *inner = levels
     if positions:
@@ -129,7 +129,7 @@ def _cut(
     )
 
 
-def _positions(leaf: PlanGroup) -> dict[str, int]:
+def _positions(leaf: PlanGroup) -> dict[PodUid, int]:
     """Return the positions of the pods by their UIDs, from their ranks; empty: they have none."""
     ranks = {bound.uid: bound.rank for bound in leaf.bound}
     ranks |= {member.uid: member.rank for member in leaf.members}
@@ -145,7 +145,7 @@ def _positions(leaf: PlanGroup) -> dict[str, int]:
     return {uid: at for at, uid in enumerate(sorted(ranked, key=lambda uid: ranked[uid]))}
 
 
-def _by_position(leaf: PlanGroup, size: int, positions: dict[str, int]) -> dict[int, _Part]:
+def _by_position(leaf: PlanGroup, size: int, positions: dict[PodUid, int]) -> dict[int, _Part]:
     parts: dict[int, _Part] = {}
     for bound in leaf.bound:
         parts.setdefault(positions[bound.uid] // size, ([], []))[0].append(bound)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from extender.core.planner.model.leaf_slices import is_slice
 from extender.core.planner.model.node_scores import largest_sums
 from extender.core.planner.model.node_table import Bools, Ints, Level
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
@@ -138,6 +139,9 @@ class Compactness:
     ) -> list[Ints]:
         """Return the columns by which domains of a group are sorted, the most important first.
 
+        Slices are alike: one that fits into a used domain never needs another one for that, and a domain counts with the whole slices
+        that it can hold.
+
         Args:
             group: The group that gets one of them.
             inside: The domains.
@@ -155,13 +159,23 @@ class Compactness:
             own = outer[inside]
             total = capacity(group, key, domain)[own]
             opened = self._opened_domains(scope, key, domain)[own]
-            holds = total >= left
+            if not is_slice(group.source.key):
+                holds = total >= left
+                fewest += [
+                    (~holds).astype(np.int64),
+                    (opened == 0).astype(np.int64),
+                    np.where(holds, 0, -total),
+                ]
+                tightest.append(np.where(holds, total, 0))
+                continue
+            whole = total // max(group.size, 1) * group.size if key == group.level.keys else total
+            holds = whole >= left
             fewest += [
-                (~holds).astype(np.int64),
                 (opened == 0).astype(np.int64),
-                np.where(holds, 0, -total),
+                (~holds).astype(np.int64),
+                np.where(holds, 0, -whole),
             ]
-            tightest.append(np.where(holds, total, 0))
+            tightest.append(total)
         return [*fewest, -scores, *tightest]
 
     def _opened_domains(self, scope: int, key: DomainKey, domain: Ints) -> Ints:

@@ -270,7 +270,7 @@ class DomainCountModel(PlacementModel):
         self.counts = counts
         self.sums: list[cp_model.LinearExprT] = []  # per count
         # of equal shares those of the tightest domains: what each of these can hold, if it is used
-        self.rooms: list[tuple[int, cp_model.IntVar]] = []
+        self.capacities: list[tuple[int, cp_model.IntVar]] = []
 
     def _leaf_classes(self) -> Iterator[list[CompiledGroup]]:
         """Yield the classes of leaves; one whose own domains are counted is alone."""
@@ -334,14 +334,14 @@ class DomainCountModel(PlacementModel):
         pods = self._by_domain(group, level)
         bound = Counter(level.domain[group.bound_nodes].tolist())
         per_node = pods_per_node(self.problem, group.kinds, self.problem.counts)
-        room = np.bincount(level.domain, weights=per_node).astype(np.int64)
+        capacity = np.bincount(level.domain, weights=per_node).astype(np.int64)
         for domain in sorted({*pods, *bound}):
             placed = self.cp.LinearExpr.sum(pods.get(domain, []))
             if bound[domain]:
                 self.model.add(smallest <= placed + bound[domain])
                 continue
             used = self.model.new_bool_var("")
-            self.rooms.append((int(room[domain]), used))
+            self.capacities.append((int(capacity[domain]), used))
             self.model.add(placed <= group.size * used)
             self.model.add(smallest <= placed + every * (1 - used))
         return every - smallest
@@ -382,10 +382,12 @@ class DomainCountModel(PlacementModel):
         """Solve, and return the placement."""
         pods = [v for leaves in self.leaves for v in leaves.pods.values()]
         self.model.add(self.cp.LinearExpr.sum(pods) >= at_least)
-        rooms = sum(room for room, _ in self.rooms)
-        if minimise and self.rooms:
-            tightest = self.cp.LinearExpr.sum([room * used for room, used in self.rooms])
-            self.model.minimize(self.sums[-1] * (rooms + 1) + tightest)
+        capacities = sum(capacity for capacity, _ in self.capacities)
+        if minimise and self.capacities:
+            tightest = self.cp.LinearExpr.sum(
+                [capacity * used for capacity, used in self.capacities]
+            )
+            self.model.minimize(self.sums[-1] * (capacities + 1) + tightest)
         elif minimise:
             self.model.minimize(self.sums[-1])
         if hint is not None:
@@ -395,7 +397,7 @@ class DomainCountModel(PlacementModel):
         steps = steps_of(solver)
         # the bound of an integer is the next integer above what is proved for the relaxation
         bound = int(np.ceil(solver.best_objective_bound - 1e-6)) if minimise else 0
-        bound = -(-(bound - rooms) // (rooms + 1))
+        bound = -(-(bound - capacities) // (capacities + 1))
         if status == self.cp.INFEASIBLE:
             return CountResult("none", {}, steps)
         if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:

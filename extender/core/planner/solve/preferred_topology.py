@@ -17,12 +17,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
+import numpy as np
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey
+from extender.core.planner.model.interpod_constraints import AntiAffinityDomains
+from extender.core.planner.model.node_table import Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, with_keys
 from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, WishOutcome, WishValue
+from extender.core.planner.solve.compactness import fewest_first
 from extender.core.planner.solve.domain_counts import (
     BROKEN,
     CountedLevel,
@@ -343,6 +347,8 @@ class _PreferredSearch:
         wishes = [wish for wish in unit if wish.whole != 0]
         if not wishes:
             return
+        for wish in wishes:
+            self._share_equally(wish)
         count = ShareCount(tuple(wish.pods for wish in wishes), level, 0)
         value = count.value(self.solution)
         if len(wishes) == 1 and not wishes[0].pods.missing:
@@ -360,6 +366,65 @@ class _PreferredSearch:
                 elif len(wishes) == 1:
                     wish.share_best = max(wish.share_best, bound)
         self.counts.append(replace(count, most=value))
+
+    def _share_equally(self, wish: _Wish) -> None:
+        """Take equal shares of as many domains for a leaf of one kind without bound pods, where these have place for them."""
+        leaf, level = wish.group, wish.levels[0]
+        placed = self.solution.get(leaf.index, {})
+        if leaf.bound or len(placed) != 1 or len(leaf.members) > 1:
+            return
+        ((kind, nodes),) = placed.items()
+        shares = wish.pods.per_domain(self.solution, level)
+        pods, equal = sum(nodes.values()), sum(nodes.values()) // len(shares)
+        if min(shares.values()) >= equal or not self._is_plain(kind):
+            return
+        fit = self._capacity(leaf, kind)
+        for wider in wish.levels[1:]:  # in the same domains of these as now
+            fit[~np.isin(wider.domain, wider.domain[list(nodes)])] = 0
+        capacity = np.bincount(level.domain, weights=fit).astype(np.int64)
+        chosen = tightest_for_shares(capacity, len(shares), pods)
+        amounts: dict[int, int] = {}
+        for domain, share in zip(
+            chosen.tolist(), equal_shares(capacity[chosen], pods), strict=True
+        ):
+            inside = np.flatnonzero((level.domain == domain) & (fit > 0))
+            none = np.zeros(len(inside), dtype=np.int64)
+            left = share
+            for at in fewest_first(fit[inside], none > 0, none, share).tolist():
+                amounts[int(inside[at])] = min(left, int(fit[inside[at]]))
+                left -= amounts[int(inside[at])]
+        other = {**self.solution, leaf.index: {kind: amounts}}
+        if len(chosen) and wish.pods.smallest_share(other, level) > min(shares.values()):
+            self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
+            if self._keeps(other):
+                self.solution = other
+
+    def _is_plain(self, kind: int) -> bool:
+        """Return whether nothing but capacity and the node decides where a pod of a kind can be."""
+        rules, shape = self.problem.rules, self.problem.kinds[kind]
+        moving = (
+            shape in rule.keepers
+            or (isinstance(rule, AntiAffinityDomains) and shape in rule.others)
+            for rule in rules.dynamic
+        )
+        return not (self.problem.claims[kind] or any(moving))
+
+    def _capacity(self, leaf: CompiledGroup, kind: int) -> Ints:
+        """Return how many pods of a kind each node could have for a leaf, in its domain, beside those of all others."""
+        free = self.problem.free.copy()
+        for index, kinds in self.solution.items():
+            for other, nodes in kinds.items() if index != leaf.index else ():
+                at = np.array(list(nodes), dtype=np.int64)
+                amounts = np.array(list(nodes.values()), dtype=np.int64)
+                free[at] -= amounts[:, None] * self.problem.requests[other]
+        fit = count_fitting(free, self.problem.requests[kind])
+        mine = next(iter(self.solution[leaf.index][kind]))
+        inside = leaf.level.domain == leaf.level.domain[mine]
+        for index in self._path(leaf):
+            if (key := self.tight.get(index)) is not None:
+                domain = self._level(key).domain
+                inside &= domain == domain[mine]
+        return np.where(inside & self.problem.allowed[kind], fit, 0)
 
     def _settle_near(self, wish: _NearWish) -> None:
         """Find a placement with the fewest pairs of pods in different domains, and keep what is reached."""
@@ -521,6 +586,38 @@ class _PreferredSearch:
             pods=pods.bound + sum(pods.placed(self.solution).values()),
             partner=wish.partner.source.key,
         )
+
+
+def tightest_for_shares(capacity: Ints, number: int, pods: int) -> Ints:
+    """Return so many domains with place for the largest smallest share, of these some with little free capacity; empty: none.
+
+    >>> tightest_for_shares(np.array([15, 13, 10, 30]), 2, 23)
+    array([1, 0])
+    """
+    order = np.argsort(capacity, kind="stable")
+    if len(order) < number or int(capacity[order[-number:]].sum()) < pods:
+        return order[:0]
+    share = min(pods // number, int(capacity[order[-number]]))
+    order = order[capacity[order] >= share]
+    sums = np.convolve(capacity[order], np.ones(number, dtype=np.int64), mode="valid")
+    first = int(np.argmax(sums >= pods))
+    return order[first : first + number]
+
+
+def equal_shares(capacity: Ints, pods: int) -> list[int]:
+    """Return shares of so many pods, as equal as the place in each domain allows.
+
+    >>> equal_shares(np.array([10, 2, 10]), 13)
+    [6, 2, 5]
+    """
+    shares = np.zeros(len(capacity), dtype=np.int64)
+    left = pods
+    while left > 0 and (open_ones := np.flatnonzero(shares < capacity)).size:
+        more = np.minimum(capacity[open_ones] - shares[open_ones], max(left // open_ones.size, 1))
+        more = np.diff(np.minimum(np.cumsum(more), left), prepend=0)
+        shares[open_ones] += more
+        left -= int(more.sum())
+    return [int(share) for share in shares]
 
 
 def _unit_key(group: CompiledGroup) -> tuple[object, ...]:

@@ -71,6 +71,29 @@ async def test_a_preferred_rack_that_is_too_small_refuses_nothing(
     await story.check_events()
 
 
+async def test_each_slice_of_a_job_keeps_its_rack(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """By completion index; a lost member comes back to the rack of its slice although another one has more place."""
+    await story.create(*racks("r0", "r1"))
+    await story.api.create(a_job("train", 6, slices=f"3@{RACK}"))
+    bound = await story.until_bound(6, "train-")
+    order = await racks_by_rank(story, bound)
+    assert [len({*order[:3]}), len({*order[3:]}), len({*order})] == [1, 1, 2]
+
+    await story.create(*racks("r2", nodes=4))
+    lost = next(name for name, node in bound.items() if node.startswith(f"{order[4]}-"))
+    await story.until_event("GangScheduled")
+    await story.api.delete(f"/api/v1/namespaces/default/pods/{lost}")
+
+    async def replaced() -> bool:
+        return len(bound_now := await story.bound("train-")) == 6 and lost not in bound_now
+
+    await story.until(replaced, "the lost member has a successor", every_s=0.1)
+    assert await racks_by_rank(story, await story.bound("train-")) == order
+    await story.check_events()
+
+
 async def test_an_exclusive_rack_is_shared_with_no_other_job(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from extender.cluster.manifests.manifest_loader import load
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
-from extender.core.model.pod_groups import build_forest
+from extender.core.model.pod_groups import SliceLevel, build_forest
 from extender.core.workloads.kind_table import OBJECT_KINDS
 from extender.core.workloads.workload_object import GROUP_LABEL, LEAF_LABEL, TREE_LABEL
 from tests.support.service.manifest_builders import RACK, a_manifest, an_object
@@ -177,6 +177,23 @@ def test_an_example_has_the_label_and_no_group(name, kind) -> None:
     assert found.pods
     assert not forest.orphans
     assert not any(tree.problems for tree in forest.trees.values())
+
+
+def test_the_example_of_slices_has_each_form() -> None:
+    """The annotations of slices and of balance, and a group that is written by hand with two levels."""
+    answer = load([str(EXAMPLES / "cluster.yaml")], [str(EXAMPLES / "slices.yaml")])
+    assert (answer.warnings, answer.refused) == ((), ())
+    view = answer.world.view
+    rack = "topology.example.com/rack"
+    forms = {g.key.name: (g.slices, g.balanced) for g in view.groups.values()}
+    assert {name.partition("-")[0]: form for name, form in forms.items()} == {
+        "pipeline": ((SliceLevel(rack, 4),), False),
+        "allreduce": ((), True),
+        "evaluate": ((SliceLevel(rack, 4), SliceLevel("kubernetes.io/hostname", 2)), False),
+    }
+    labels = NodeLabels(view.nodes)
+    forest = build_forest(view.groups, {k: pods.values() for k, pods in view.members.items()})
+    assert not any(collect_warnings(view, tree, labels) for tree in forest.trees.values())
 
 
 def test_the_example_of_preferred_keys_has_each_form() -> None:

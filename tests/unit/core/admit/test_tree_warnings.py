@@ -250,3 +250,22 @@ def test_questionable_groups_to_be_near_to(near, expected):
     texts = [text for several in collect_warnings(view, tree).values() for text in several]
     assert len(texts) == len(expected)
     assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("topology", "key", "expected"),
+    [
+        ("zone", "rack", []),
+        ("zone", "racks", ["racks is on no node"]),
+        ("rack", "zone", ["slices of 2 by zone: the whole group is in one rack, so they ask"]),
+        ("rack", "rack", ["slices of 2 by rack: the whole group is in one rack, so they ask"]),
+    ],
+)
+def test_questionable_slices(topology, key, expected):
+    """A key on no node, and one that the whole group is in."""
+    entry = {"topology": [{"key": topology}], "slices": [{"size": 2, "key": key}]}
+    racks = [a_node(f"n{n}", {"rack": f"r{n}", "zone": f"z{n // 2}"}) for n in range(4)]
+    view, tree = tree_of(*racks, a_group("g", gang=1, schedulingConstraints=entry))
+    texts = [text for several in collect_warnings(view, tree).values() for text in several]
+    assert len(texts) == len(expected)
+    assert all(words in text for words, text in zip(expected, texts, strict=True))

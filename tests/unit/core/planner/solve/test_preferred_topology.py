@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given
@@ -362,6 +364,123 @@ def test_every_claim_about_nearness_holds_against_brute_force(asked):
     at_once = plan_at_once(asked, NodeTable(asked.nodes), effort=20_000)
     if isinstance(at_once, Plan):
         assert at_once == plan(asked)
+
+
+# --- balance and slices
+
+
+def hosts(*racks: list[int]) -> list[PlanNode]:
+    """Return nodes of so many GPUs, rack by rack."""
+    return [
+        node(f"r{r}h{h}", gpus, rack=f"r{r}") for r, rack in enumerate(racks) for h, gpus in enumerate(rack)
+    ]  # fmt: skip
+
+
+def pods_on(answer: Plan) -> dict[str, int]:
+    return {**Counter(str(a.node) for a in answer.assignments)}
+
+
+@pytest.mark.parametrize(
+    ("racks", "pods", "shares", "certificate"),
+    [  # the examples of Kueue's balanced placement
+        ([[15], [15]], 25, {12, 13}, (0, 0)),
+        ([[15, 13, 10]], 23, {11, 12}, (0, 0)),
+        ([[20, 10], [15, 15]], 22, {11}, (0, 0)),
+        ([[20, 10], [15, 15]], 20, {20}, None),  # one host has them all
+        ([[10, 5], [5, 5, 5]], 15, {10, 5}, (2, 2)),  # two hosts come before equal shares
+        ([[9, 1], [3, 3, 3]], 10, {9, 1}, (4, 4)),  # one rack comes before, too
+    ],
+)
+def test_shares_are_as_equal_as_can_be(racks, pods, shares, certificate):
+    wish = group("g", pods, preferred=("host", "rack"), balanced=True)
+    answer = plan(request(wish, *hosts(*racks)))
+    assert {*pods_on(answer).values()} == shares
+    values = [(v.value, v.best) for w in answer.wishes if w.kind == "balanced" for v in w.values]
+    assert values == ([certificate] if certificate else [])
+
+
+def cut(pods: int, nodes: list[PlanNode], *levels: tuple[int, str], **fields) -> PlanGroup:
+    slices = [SliceLevel(key, size) for size, key in levels]
+    return with_slices(group("g", pods, **fields), slices, label_of(nodes))
+
+
+def test_slices_use_few_domains_and_the_tightest_last():
+    """As Kueue's best fit; whole slices count."""
+    nodes = hosts([6, 5, 4, 3, 2])
+    answer = plan(request(cut(12, nodes, (2, "host")), *nodes))
+    assert pods_on(answer) == {"r0h0": 6, "r0h2": 4, "r0h4": 2}
+
+
+def test_slices_of_balanced_groups_stay_whole():
+    nodes = hosts([15], [15], [15, 15])
+    wish = cut(25, nodes, (5, "host"), preferred=("host", "rack"), balanced=True)
+    answer = plan(request(wish, *nodes))
+    assert {*pods_on(answer).values()} == {10, 15}
+    assert {a.group for a in answer.assignments} == {wish.key}
+
+
+def test_each_slice_is_in_one_domain_of_its_level():
+    """Four pods in a rack, each two of them on a host; the last slice has fewer."""
+    nodes = hosts([2, 3, 1], [2, 2], [1])
+    answer = plan(request(cut(9, nodes, (4, "rack"), (2, "host")), *nodes))
+    assert faults(request(cut(9, nodes, (4, "rack"), (2, "host")), *nodes), answer) == []
+    assert len(answer.assignments) == 9
+
+
+def test_slices_beyond_the_minimum_are_placed_whole_or_not():
+    nodes = hosts([4, 2], [5])
+    answer = plan(request(cut(12, nodes, (4, "host"), minimum=4), *nodes))
+    assert pods_on(answer) == {"r0h0": 4, "r1h0": 4}
+    assert answer.reasons == (
+        "slice 2 of PodGroup ns/g: none of 4 placed, 4 needed together: no more fit; the tree holds without it",
+    )
+
+
+def test_a_lost_pod_is_replaced_in_the_domain_of_its_slice():
+    nodes = hosts([4, 4], [4, 4])
+    bound = tuple(
+        PlanBound(pod=f"ns/b{rank}", uid=PodUid(f"b{rank}"), node=NodeName("r0h0" if rank < 4 else "r1h0"), rank=rank)
+        for rank in (0, 1, 3, 4, 5, 6, 7)
+    )  # fmt: skip
+    lost = PlanMember(pod="ns/new", uid=PodUid("new"), shape=0, rank=2)
+    free = [msgspec.structs.replace(n, free={"gpu": 1, "pods": 9}) for n in nodes]
+    leaf = msgspec.structs.replace(group("g", minimum=8), members=(lost,), bound=bound)
+    slices = with_slices(leaf, [SliceLevel("rack", 4)], label_of(nodes))
+    assert pods_on(placed(request(slices, *free))).keys() < {"r0h0", "r0h1"}
+
+
+def test_a_refusal_of_slices_names_what_would_help():
+    nodes = hosts([4, 3, 3])
+    refusal = plan(request(cut(8, nodes, (4, "host")), *nodes))
+    assert refusal.outcome == "impossible"
+    assert refusal.reasons == (
+        "PodGroup ns/g needs 2 of its 2 slices; the cluster holds 1 of them (1 missing: one host for each of 2 groups such as "
+        "slice 0 of PodGroup ns/g, or gpu)",
+    )
+    assert refusal.relaxations == (
+        "minCount 4 instead of 8 at PodGroup ns/g",
+        "1 more empty node like r0h0",
+        "drop the slices by host at PodGroup ns/g",
+    )
+    assert {c.object for c in refusal.conflict} == {"PodGroup/ns/g"}
+    assert "at least 8 pods together, in 2 slices" in {c.message for c in refusal.conflict}
+
+
+def test_bound_pods_of_a_slice_in_two_domains_are_named():
+    nodes = hosts([4, 4])
+    bound = tuple(
+        PlanBound(pod=f"ns/b{n}", uid=PodUid(f"b{n}"), node=NodeName(f"r0h{n}"), rank=n) for n in (0, 1)
+    )  # fmt: skip
+    new = PlanMember(pod="ns/new", uid=PodUid("new"), shape=0, rank=2)
+    leaf = msgspec.structs.replace(group("g", minimum=3), members=(new,), bound=bound)
+    refusal = plan(request(with_slices(leaf, [SliceLevel("host", 4)], label_of(nodes)), *nodes))
+    assert refusal.reasons[0].startswith(
+        'slice 0 of PodGroup ns/g: bound members are in two domains of host: "r0h0" (ns/b0) and "r0h1" (ns/b1)'
+    )
+    assert refusal.conflict[0].message.startswith(
+        "all pods of slice 0 of PodGroup ns/g in one host, but bound members are in two domains"
+    )
+    assert refusal.relaxations == ("drop the slices by host at PodGroup ns/g",)
 
 
 def test_groups_that_shall_be_near_share_a_domain():
