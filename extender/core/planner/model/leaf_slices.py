@@ -133,7 +133,7 @@ def _positions(leaf: PlanGroup) -> dict[PodUid, int]:
     """Return the positions of the pods by their UIDs, from their ranks; empty: they have none."""
     ranks = {bound.uid: bound.rank for bound in leaf.bound}
     ranks |= {member.uid: member.rank for member in leaf.members}
-    ranked = {str(uid): rank for uid, rank in ranks.items() if rank is not UNSET}
+    ranked = {uid: rank for uid, rank in ranks.items() if rank is not UNSET}
     if len(ranked) < len(ranks):
         return {}
     inner = {uid: rank % RANK_STEP for uid, rank in ranked.items()}
