@@ -150,12 +150,12 @@ def _piece(labels: Mapping[str, str], piece: Piece) -> str:
 
 
 def without_ordinal(name: str) -> str:
-    """Return the name of a pod without its number.
+    """Return the name of a pod without its number; one without a number stays as it is.
 
     >>> without_ordinal("web-a-12")
     'web-a'
     """
-    return name.rpartition("-")[0]
+    return name.rpartition("-")[0] or name
 
 
 # --- CEL
@@ -198,7 +198,8 @@ def _cel_piece(labels: str, piece: Piece) -> str:
         return _cel_text(piece)
     value = f"{labels}[{_cel_text(piece.key)}]"
     if piece.ordinal:
-        return f"{value}.substring(0, {value}.lastIndexOf('-') < 0 ? 0 : {value}.lastIndexOf('-'))"
+        dash = f"{value}.lastIndexOf('-')"
+        return f"({dash} > 0 ? {value}.substring(0, {dash}) : {value})"
     if piece.first:
         value = f"(size({value}) > {piece.first} ? {value}.substring(0, {piece.first}) : {value})"
     return value

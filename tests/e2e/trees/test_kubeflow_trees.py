@@ -87,9 +87,11 @@ async def test_the_replica_types_of_a_job_start_together(
 async def test_a_pytorchjob_is_suspended_and_ends(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """Suspended its pods go and its groups stay; when the master has succeeded, the groups go."""
+    """Suspended its pods go and its groups stay; when the master has succeeded and the workers are cleaned up, the groups go."""
     await story.create(*racks("r0", "r1"))
-    job = a_kubeflow_job("PyTorchJob", "pytorchReplicaSpecs", {"Master": 1, "Worker": 3})
+    cleaned = {"cleanPodPolicy": "Running"}
+    replicas = {"Master": 1, "Worker": 3}
+    job = a_kubeflow_job("PyTorchJob", "pytorchReplicaSpecs", replicas, runPolicy=cleaned)
     await story.api.create(job)
     first = await until_running(story, "tune-", 4, gone=frozenset())
     await story.api.patch(f"{JOBS}/tune", {"spec": {"runPolicy": {"suspend": True}}})

@@ -43,9 +43,9 @@ _SPECS: dict[str, Object] = {
     "Job": {"parallelism": 2, "completions": 2, "template": a_template()},
     "StatefulSet": {
         "replicas": 2,
-        "selector": {"matchLabels": {"app": "web"}},
+        "selector": {"matchLabels": {"app": "a"}},
         "template": {
-            "metadata": {"labels": {"app": "web"}},
+            "metadata": {"labels": {"app": "a"}},
             "spec": a_template()["spec"] | {"restartPolicy": "Always"},
         },
     },
