@@ -23,20 +23,20 @@ def gang_columns(now_us: Callable[[], int]) -> Sequence[Column[GangAt]]:
     """
     return (
         Column(title="gang", text=lambda line: line.gang),
-        Column(title="kind", text=lambda line: line.kind),
-        number_column("priority", lambda line: line.priority),
+        Column(title="kind", text=lambda line: line.kind, gives_way=5),
+        number_column("priority", lambda line: line.priority, gives_way=2),
         Column(title="state", text=lambda line: line.state, colored=True),
-        number_column("reserved", lambda line: line.reserved),
-        number_column("bound", lambda line: line.bound),
+        number_column("reserved", lambda line: line.reserved, gives_way=3),
+        number_column("bound", lambda line: line.bound, gives_way=4),
         Column(title="minimum", text=minimum_text, key=_present),
-        age_column("age", lambda line: micros_of(line.observed), now_us),
+        age_column("age", lambda line: micros_of(line.observed), now_us, gives_way=1),
         age_column("waits", lambda line: micros_of(line.waiting_since), now_us),
         Column(title="uid", text=lambda line: line.uid, wide=True),
         Column(title="outcome", text=lambda line: line.outcome, wide=True),
         time_column("observed", lambda line: line.observed, wide=True),
         time_column("admitted", lambda line: line.admitted, wide=True),
         time_column("decided", lambda line: line.last_decision_time, wide=True),
-        Column(title="workload", text=lambda line: spaced(line.workload)),
+        Column(title="workload", text=lambda line: spaced(line.workload), gives_way=6),
         Column(title="reason", text=lambda line: line.reasons[0] if line.reasons else ""),
     )
 

@@ -10,7 +10,14 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from extender.cli.output.table_rows import column_widths, one_line, print_rows
+from extender.cli.output.table_rows import (
+    FOLDED_MIN,
+    GAP,
+    column_widths,
+    one_line,
+    print_rows,
+    terminal_columns,
+)
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import duration_text
 
@@ -49,6 +56,7 @@ class Column(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     key: Callable[[T], int | float | str | None] | None = None  # None: the text
     unit: str = ""  # beside the title: UTC
     wide: bool = False  # only with -o wide
+    gives_way: int = 0  # on a terminal that is too narrow, the largest is left out first; 0: never
     colored: bool = False  # has states
     runs: bool = False  # changes with the time alone, so a change of it is no change of the item
 
@@ -73,10 +81,16 @@ class Column(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 def number_column(
-    title: str, number: Callable[[T], int | float], *, wide: bool = False
+    title: str, number: Callable[[T], int | float], *, wide: bool = False, gives_way: int = 0
 ) -> Column[T]:
     """Return a column of numbers."""
-    return Column(title=title, text=lambda item: str(number(item)), key=number, wide=wide)
+    return Column(
+        title=title,
+        text=lambda item: str(number(item)),
+        key=number,
+        wide=wide,
+        gives_way=gives_way,
+    )
 
 
 def time_column(title: str, time: Callable[[T], str], *, wide: bool = False) -> Column[T]:
@@ -96,7 +110,12 @@ def clock_text(time: str) -> str:
 
 
 def age_column(
-    title: str, since: Callable[[T], int | None], now_us: Callable[[], int], *, wide: bool = False
+    title: str,
+    since: Callable[[T], int | None],
+    now_us: Callable[[], int],
+    *,
+    wide: bool = False,
+    gives_way: int = 0,
 ) -> Column[T]:
     """Return a column of durations until now.
 
@@ -105,6 +124,7 @@ def age_column(
         since: Returns the begin in microseconds since the epoch, or None.
         now_us: Returns the end.
         wide: Whether it is printed only with -o wide.
+        gives_way: When it is left out of a narrow terminal.
     """
 
     def seconds(item: T) -> float | None:
@@ -115,7 +135,7 @@ def age_column(
         age_s = seconds(item)
         return "" if age_s is None else duration_text(age_s)
 
-    return Column(title=title, text=text, key=seconds, wide=wide, runs=True)
+    return Column(title=title, text=text, key=seconds, wide=wide, gives_way=gives_way, runs=True)
 
 
 class ListTable(Generic[T]):
@@ -147,6 +167,7 @@ class ListTable(Generic[T]):
             if not items:
                 sys.stderr.write(f"{empty}\n")
                 return
+            self._give_way(items)
             rows = [self.texts(item) for item in items]
             headers = [column.header for column in self._columns]
             self._widths = column_widths([headers, *rows])
@@ -162,7 +183,10 @@ class ListTable(Generic[T]):
     def print_changed(self, item: T) -> None:
         """Print one more row below the table, or one more name or value for programs."""
         if self.output_format.is_table:
-            texts, first = self.texts(item), not self._widths
+            first = not self._widths
+            if first:
+                self._give_way([item])
+            texts = self.texts(item)
             headers = [column.header for column in self._columns]
             wider = column_widths([texts, headers])
             # a text that is wider than its column widens it for the rows to come
@@ -177,6 +201,18 @@ class ListTable(Generic[T]):
         else:
             sys.stdout.write("---\n" + msgspec.yaml.encode(item).decode())
         sys.stdout.flush()
+
+    def _give_way(self, items: Sequence[T]) -> None:
+        """Leave out columns until the last one has some place on the terminal; -o wide keeps all."""
+        size = terminal_columns() if self._cuts else 0
+        while size:
+            rows = [[c.header for c in self._columns], *map(self.texts, items)]
+            *widths, _ = column_widths(rows)
+            rest = size - sum(widths) - len(GAP) * len(widths)
+            first = max(self._columns[:-1], key=lambda column: column.gives_way)
+            if rest >= FOLDED_MIN or not first.gives_way:
+                return
+            self._columns.remove(first)
 
     def sorted(self, items: Sequence[T]) -> list[T]:
         """Return items in the order that a user wants; what has no value comes last."""

@@ -45,6 +45,11 @@ def one_line(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+def terminal_columns() -> int:
+    """Return the width of the terminal that is printed to; 0: stdout is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
 def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
     """Return the width of each column: that of its longest text."""
     return [max(map(len, texts)) for texts in zip(*rows, strict=True)]
@@ -65,15 +70,14 @@ def print_rows(
         paints: Which columns have states, to be coloured on a terminal.
         cuts: Whether each row is one line there, cut at its end; else the last column is folded.
     """
-    terminal = sys.stdout.isatty()
-    size = shutil.get_terminal_size().columns if terminal else 0
-    colored = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    size = terminal_columns()
+    colored = size > 0 and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     indent = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
     left = size - indent
     for row in rows:
         cells = [text.ljust(width) for text, width in zip(row[:-1], widths, strict=False)]
         last = [row[-1]]
-        if cuts and terminal:
+        if cuts and size:
             *cells, last[0] = _cut([*cells, row[-1]], size)
         elif left >= FOLDED_MIN:
             last = textwrap.wrap(row[-1], left, break_on_hyphens=False) or [""]

@@ -145,11 +145,16 @@ def test_a_change_with_the_time_alone_is_no_change():
 
 def on_a_terminal(columns, *, cuts=False, **environ):
     """Return what a process prints for one row on a terminal of a width."""
-    call = f"{print_rows.__module__} import print_rows; print_rows([['g', 'scheduled', 'x' * 30 + ' ' + 'y' * 30]], [1, 9, 61], [False, True, False], cuts={cuts})"
+    rows = "[['g', 'scheduled', 'x' * 30 + ' ' + 'y' * 30]], [1, 9, 61], [False, True, False]"
+    call = f"from {print_rows.__module__} import print_rows; print_rows({rows}, cuts={cuts})"
+    return output_on_a_terminal(call, columns, **environ)
+
+
+def output_on_a_terminal(code, columns, **environ):
     ours, theirs = pty.openpty()
     rest = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "TERM"}}
     done = subprocess.run(
-        [sys.executable, "-c", f"from {call}"], check=True, stdout=theirs,
+        [sys.executable, "-c", code], check=True, stdout=theirs,
         env=rest | {"COLUMNS": str(columns), "LINES": "24"} | environ,
     )  # fmt: skip
     os.close(theirs)
@@ -180,3 +185,27 @@ def test_a_row_of_a_list_is_one_line_of_a_terminal():
     forms = {ListForm.table: True, ListForm.wide: False}
     for form, cuts in forms.items():
         assert ListTable(COLUMNS, str, ListFormat(form=form))._cuts is cuts
+
+
+NARROW = """
+from extender.cli.output.list_table import Column, ListForm, ListFormat, ListTable
+columns = [Column(title=name, text=lambda row: "x" * 8, gives_way=n) for n, name in enumerate(("gang", "age", "kind"))]
+columns.append(Column(title="reason", text=lambda row: "because of nodes"))
+ListTable(columns, str, ListFormat(form=ListForm.FORM)).print([0], empty="")
+"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "form", "header"),
+    [
+        (80, "table", ["GANG", "AGE", "KIND", "REASON"]),
+        (59, "table", ["GANG", "AGE", "REASON"]),
+        (49, "table", ["GANG", "REASON"]),
+        (20, "table", ["GANG", "REASON"]),
+        (20, "wide", ["GANG", "AGE", "KIND", "REASON"]),
+    ],
+)
+def test_columns_give_way_to_the_reason(columns, form, header):
+    """The largest first, until 30 characters are left for the last column; what never gives way stays."""
+    lines = output_on_a_terminal(NARROW.replace("FORM", form), columns).splitlines()
+    assert lines[0].split() == header
