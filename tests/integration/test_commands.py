@@ -40,7 +40,7 @@ RUN = {
 }
 REFUSED = {
     "decision replay": ("2",)
-}  # exit 2: no decision of the log of that day has a stored input
+}  # exit 1: no decision of the log of that day has a stored input
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_rules_of_kubernetes_1_38_at_every_door(
 def test_a_command_refuses(name, filled_url, tmp_path):
     """What is wrong stands on stderr, and nothing on stdout."""
     done = run_process(name, REFUSED[name], filled_url, tmp_path)
-    assert (done.returncode, done.stdout) == (2, ""), done
+    assert (done.returncode, done.stdout) == (1, ""), done
     assert done.stderr.startswith("gang-extender: position 2: ")
 
 

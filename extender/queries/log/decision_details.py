@@ -18,7 +18,7 @@ from extender.core.log.events import (
     TreeCompiled,
     TreeRefused,
 )
-from extender.core.model.errors import BadInput, CorruptLog
+from extender.core.model.errors import CorruptLog, NotFound
 from extender.core.model.ids import Position
 from extender.core.planner.codec import request_codec
 from extender.core.planner.codec.request_codec import InputSummary
@@ -183,25 +183,25 @@ async def decision_with_input(
     """Return the decision at a position of the log, with its stored input.
 
     Raises:
-        BadInput: The log has no such position, it is no decision, or its input is not stored any more.
+        NotFound: The log has no such position, it is no decision, or its input is not stored any more.
         StoreUnavailable: The database did not answer.
     """
     page = await reader.page(EventFilter(after=Position(position - 1), limit=1))
     if not page.events or page.events[0].position != position:
         msg = f"position {position}: the log has no such event; it ends at position {page.head}"
-        raise BadInput(msg)
+        raise NotFound(msg)
     data = page.events[0].data
     if not isinstance(data, ReplayableEventData) or not data.input_digest:
         msg = (
             f"position {position}: {type(data).__name__} is not a decision; decisions are GangAdmitted, GangExtended, "
             "GangUnschedulable, PreemptionPlanned, CapacityHeld, TreeCompiled and TreeRefused (see `gang-extender events --type`)"
         )
-        raise BadInput(msg)
+        raise NotFound(msg)
     stored = await inputs.load(data.input_digest)
     if stored is None:
         msg = (
             f"position {position}: the input {data.input_digest} is not stored any more; `gang-extender db prune` deletes "
             "inputs of old decisions"
         )
-        raise BadInput(msg)
+        raise NotFound(msg)
     return DecisionWithInput(position, data, stored, page.head)

@@ -23,6 +23,7 @@ from extender.http.web.access_middleware import AccessControl, refusal
 from extender.http.web.server import OPERATIONS
 from extender.ports.access_ports import AccessRight, Caller
 from extender.queries.plan.plan_service import PlanResult
+from extender.store.queries.event_queries import PostgresEventQueries
 from tests.integration.http.test_scheduler_verbs import Served
 from tests.support.service.fake_access import FakeAccessReviews
 from tests.support.service.fakes import Stage
@@ -53,9 +54,8 @@ async def served(reviews):
 async def test_every_route_has_a_right():
     """A route of the application that is not in the table is refused; here it is named."""
     async with Stage() as stage:
-        opened = Store(
-            **dict.fromkeys(Store.__struct_fields__)
-        )  # no request comes, so nothing is read
+        parts = dict.fromkeys(Store.__struct_fields__)  # no request comes, so nothing is read
+        opened = Store(**parts | {"audit": PostgresEventQueries(None)})
         service = Service(
             stage.settings,
             opened,
