@@ -141,6 +141,8 @@ def manifest(group: GroupManifest) -> dict[str, object]:
         if spec.exclusive.resource:
             exclusive["resource"] = spec.exclusive.resource
         constraints["exclusive"] = exclusive
+    if spec.near:
+        constraints["near"] = [{"group": near.group, "key": near.key} for near in spec.near]
     if constraints:
         body["schedulingConstraints"] = constraints
     if spec.priority_class:

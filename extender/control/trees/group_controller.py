@@ -259,6 +259,7 @@ def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:
         topology=group.topology[0] if group.topology else "",
         preferred=group.preferred,
         exclusive=group.exclusive,
+        near=group.near,
         disruption_mode=group.disruption_mode,
         priority_class=group.priority_class,
     )

@@ -160,13 +160,14 @@ def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:
     topology = (spec.topology,) if spec.topology else ()
     # a wish that the API server dropped, or that came with a later release, is no reason to make the workload again
     preferred = spec.preferred if group.preferred else ()
+    near = spec.near if group.near else ()
     pairs = (
         ("parentCompositePodGroupName", spec.parent, group.parent or ""),
         ("schedulingPolicy", spec.basic, group.basic),
         (
             "schedulingConstraints",
-            (topology, preferred, spec.exclusive),
-            (group.topology, group.preferred, group.exclusive),
+            (topology, preferred, spec.exclusive, near),
+            (group.topology, group.preferred, group.exclusive, group.near),
         ),
         ("disruptionMode", spec.disruption_mode, group.disruption_mode),
         ("priorityClassName", spec.priority_class, group.priority_class),

@@ -13,12 +13,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from extender.core.model.message_formatting import counted
+from extender.core.model.message_formatting import counted, did_you_mean
 from extender.core.model.pod_groups import (
     CHILDREN_MAX,
     DEPTH_MAX,
+    NEAR_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,
+    NearGroup,
 )
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
 from extender.core.workloads.name_rules import NAME_MAX
@@ -46,6 +48,7 @@ from extender.core.workloads.tree_policy import (
     Disruption,
     InvalidPolicy,
     KindPolicy,
+    NearRole,
     TreePolicy,
     TreeProfile,
     TreeRefusal,
@@ -57,6 +60,7 @@ from extender.core.workloads.tree_policy import (
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
     MIN_ANNOTATION,
+    NEAR_ANNOTATION,
     PARENT_ANNOTATION,
     TOPOLOGY_ANNOTATION,
     WorkloadObject,
@@ -128,8 +132,80 @@ def _invalid_min(workload: WorkloadObject, text: str) -> InvalidPolicy:
     return InvalidPolicy(refusal_of(workload, "InvalidAnnotation", field, text))
 
 
+# --- nearness
+
+
+def with_near(
+    workload: WorkloadObject, roots: tuple[Part, ...], policy: TreePolicy
+) -> tuple[tuple[Part, ...], tuple[Notice, ...]]:
+    """Return the parts with the groups that they shall be near to, and a notice for each wish that no part has.
+
+    Each part of a role gets the parts of the other one that are beside it below the lowest part that has both.
+    """
+    if not policy.near:
+        return roots, ()
+    near: dict[tuple[type, str], list[NearGroup]] = {}
+    notices = []
+    for wish in policy.near:
+        before = sum(map(len, near.values()))
+        for root in roots:
+            _pair(root, wish, near)
+        if sum(map(len, near.values())) == before:
+            roles = dict.fromkeys(p.role for root in roots for p in _parts_of(root) if p.role)
+            text = f"{wish.to} is not beside {wish.role} in one tree, in at most {counted(NEAR_MAX, 'group')}; name two such roles"
+            for role in (wish.to, wish.role):
+                if role not in roles:
+                    text = f"no role {role!r}; there are {', '.join(roles) or 'none'}{did_you_mean(role, roles)}"
+            entry = f"metadata.annotations[{NEAR_ANNOTATION}]: {wish.role}={wish.to}~{wish.key}"
+            text = f"{workload}: {entry} asks for nothing: {text}"
+            notices.append(Notice(reason="NearNotUsed", message=text))
+    return tuple(_with_near(root, near) for root in roots), tuple(notices)
+
+
+def _pair(
+    part: Part, wish: NearRole, near: dict[tuple[type, str], list[NearGroup]]
+) -> tuple[list[Part], list[Part]]:
+    """Return the parts of the two roles at and below a part, of the first one those that got no partner; add partners to `near`."""
+    alone, partners = [], []
+    children = part.children if isinstance(part, Composite) else ()
+    below = [_pair(child, wish, near) for child in children]
+    every = [other for _, others in below for other in others]
+    for mine, inside in below:
+        beside = len(every) - len(inside)
+        if not beside:
+            alone += mine
+        elif mine and beside <= NEAR_MAX:
+            names = [other.name for other in every if other not in inside]
+            for each in mine:
+                entries = near.setdefault((type(each), each.name), [])
+                entries += [NearGroup(name, wish.key) for name in names]
+    partners += every
+    if part.role == wish.role:
+        alone.append(part)
+    elif part.role == wish.to:
+        partners.append(part)
+    return alone, partners
+
+
+def _with_near(part: Part, near: Mapping[tuple[type, str], list[NearGroup]]) -> Part:
+    if isinstance(part, Composite):
+        children = tuple(_with_near(child, near) for child in part.children)
+        part = msgspec.structs.replace(part, children=children)
+    entries = near.get((type(part), part.name))
+    if entries is None:
+        return part
+    return msgspec.structs.replace(part, near=tuple(dict.fromkeys(entries))[:NEAR_MAX])
+
+
+def _parts_of(part: Part) -> Iterable[Part]:
+    yield part
+    if isinstance(part, Composite):
+        for child in part.children:
+            yield from _parts_of(child)
+
+
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
-TABLE_VERSION = 6
+TABLE_VERSION = 7
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -149,6 +225,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     topology: str = ""
     preferred: tuple[str, ...] = ()  # narrowest first
     exclusive: ExclusiveDomain | None = None
+    near: tuple[NearGroup, ...] = ()
     disruption_mode: Disruption = "single"
     priority_class: str = ""
     workload: str = ""  # the user's Workload that it is made from; empty: none
@@ -222,12 +299,16 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         annotated = TOPOLOGY_ANNOTATION in (request.owner or workload).annotations
         if "Kueue" in _kind_policy(request).read_topology and not annotated:
             roots = tuple(_with_podsets(workload, root, policy) for root in roots)
+        roots, unused = with_near(workload, roots, policy)
         groups = _groups(workload, roots, policy)
     except InvalidPolicy as invalid:
         return _refused(kind, request, policy, invalid.refusal)
+    if NEAR_ANNOTATION not in (request.owner or workload).annotations or _has_tree(request):
+        unused = ()  # a profile is for workloads of other roles too; of a running tree a role may have ended
     groups = _never_raised(groups, request)
     ignored = (Notice(reason="FieldNotUsed", message=f"{of}: {note}") for of, note in notes)
-    return CompiledTree(outcome="compiled", groups=groups, notices=(*plan.notices, *ignored))
+    notices = (*plan.notices, *unused, *ignored)
+    return CompiledTree(outcome="compiled", groups=groups, notices=notices)
 
 
 def _field_notes(request: CompileRequest) -> tuple[tuple[WorkloadObject, FieldNote], ...]:
@@ -344,6 +425,7 @@ def _basic(
         leaf_preferred=(),
         root_exclusive=None,
         leaf_exclusive=None,
+        near=(),
         parent="",
         workload="",
         minima={},
@@ -477,6 +559,7 @@ def _groups_of(
         topology=_topology(part, policy, is_root=is_root),
         preferred=_preferred(part, policy, is_root=is_root),
         exclusive=_exclusive(part, policy, is_root=is_root),
+        near=part.given.near if part.given else part.near,
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
         workload=given.workload if given else "",

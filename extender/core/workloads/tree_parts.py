@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from extender.core.model.pod_groups import ExclusiveDomain
+from extender.core.model.pod_groups import ExclusiveDomain, NearGroup
 from extender.core.workloads.workload_object import WorkloadObject
 
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own
@@ -21,6 +21,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topology: str = ""
     preferred: tuple[str, ...] = ()  # node labels, narrowest first
     exclusive: ExclusiveDomain | None = None
+    near: tuple[NearGroup, ...] = ()
     disrupted_as_a_whole: bool = False
 
 
@@ -38,6 +39,7 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()  # the templates of its first pods, where they differ: the leader's
     topology: str = ""  # a node label that the workload itself asks for; empty: the policy decides
     preferred: tuple[str, ...] = ()  # node labels that it prefers, narrowest first; the same
+    near: tuple[NearGroup, ...] = ()  # groups of the same tree
     one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is
     given: Given | None = None
     apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
@@ -68,6 +70,7 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 0  # how many children the controller makes at most, if some are made later
     topology: str = ""
     preferred: tuple[str, ...] = ()
+    near: tuple[NearGroup, ...] = ()
     one_by_one: bool = False  # its children are disrupted one by one, whatever the policy is
     given: Given | None = None
     # of children that start one after the other: each in the order of the children; empty: all start at once
