@@ -8,7 +8,7 @@ import pytest
 from extender.core.trees.tree_events import decide_tree, replay_tree
 from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_compiler import CompileRequest
-from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
+from extender.core.workloads.tree_policy import KindPolicy, NearRole, TreeProfile
 from tests.support.planning.workload_builders import (
     compiled,
     drawn,
