@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 import msgspec
@@ -69,9 +70,12 @@ from extender.core.workloads.workload_object import (
 
 
 def with_minima(
-    workload: WorkloadObject, roots: tuple[Part, ...], policy: TreePolicy
+    workload: WorkloadObject,
+    roots: tuple[Part, ...],
+    policy: TreePolicy,
+    ended: AbstractSet[str] = frozenset(),
 ) -> tuple[Part, ...]:
-    """Return the parts with the minima of the annotation.
+    """Return the parts with the minima of the annotation; `ended` are roles whose work is done, so that they have no part.
 
     Raises:
         InvalidPolicy: A minimum is for a role that does not exist, or is more than there can be.
@@ -86,7 +90,7 @@ def with_minima(
             raise _invalid_min(workload, text)
         minima = dict.fromkeys(roles, minima[""])
     for role in minima:
-        if role not in roles:
+        if role not in roles and role not in ended:
             text = f"no role {role!r}; there are {', '.join(roles) or 'none'}"
             raise _invalid_min(workload, text)
     return tuple(_with_minimum(workload, root, minima) for root in roots)
@@ -295,7 +299,8 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         return _refused(kind, request, policy, refusal)
     try:
         plan = workload_parts(kind, request, policy)
-        roots = with_minima(workload, plan.roots, policy)
+        ended = _roles_at_first(kind, request, policy) if policy.minima else frozenset()
+        roots = with_minima(workload, plan.roots, policy, ended)
         annotated = TOPOLOGY_ANNOTATION in (request.owner or workload).annotations
         if "Kueue" in _kind_policy(request).read_topology and not annotated:
             roots = tuple(_with_podsets(workload, root, policy) for root in roots)
@@ -309,6 +314,17 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     ignored = (Notice(reason="FieldNotUsed", message=f"{of}: {note}") for of, note in notes)
     notices = (*plan.notices, *unused, *ignored)
     return CompiledTree(outcome="compiled", groups=groups, notices=notices)
+
+
+def _roles_at_first(
+    kind: WorkloadKind, request: CompileRequest, policy: TreePolicy
+) -> frozenset[str]:
+    """Return the roles that a workload has before any of its work is done."""
+    uses = tuple(msgspec.structs.replace(use, finished=0) for use in request.uses)
+    if uses == request.uses:
+        return frozenset()
+    plan = workload_parts(kind, msgspec.structs.replace(request, uses=uses), policy)
+    return frozenset(part.role for root in plan.roots for part in _counted(root))
 
 
 def _field_notes(request: CompileRequest) -> tuple[tuple[WorkloadObject, FieldNote], ...]:
