@@ -5,6 +5,7 @@ parent together. Of each: as many as possible in a single domain of the narrowes
 of the narrowest key, then of the next. What a group reached is kept while later ones are placed.
 
 Then nearness, in the same order of groups: the fewest pairs of pods, one of each group, in different domains of a key.
+What a complete search has found is then put into few domains of the levels of the cluster, the widest first.
 
 "In a single domain of a key" is the same request with that key in the topology of the group. So bounds, greedy search and
 CP-SAT decide it as any other request.
@@ -110,6 +111,8 @@ class _PreferredSearch:
         self.wishes = self._read_wishes()
         self.tight: dict[int, str] = {}  # group -> key of which it is in one domain
         self.counts: list[TopologyCount] = []  # limits that later steps keep
+        self.keys = request.levels or ()
+        self.searched = False  # by CP-SAT, which knows nothing of compactness
         self._impossible: set[frozenset[tuple[int, str]]] = set()
 
     def run(self) -> None:
@@ -122,6 +125,8 @@ class _PreferredSearch:
             self._settle(unit)
         for near in self.near:
             self._settle_near(near)
+        if self.searched:
+            self._gather()
 
     def outcomes(self) -> tuple[WishOutcome, ...]:
         """Return what the wishes reached, by group in stored order; those of groups without pods are left out."""
@@ -293,6 +298,19 @@ class _PreferredSearch:
         if self.at_once:
             raise NotAtOnce
         count = DomainCount(tuple(wish.pods for wish in wishes), wishes[0].levels[position], value)
+        value, bound = self._search(count, problem, bounds)
+        if bound >= value:  # proved for all together, so for each
+            for wish in wishes:
+                reached = wish.pods.domains(self.solution, count.level)
+                wish.best[position] = max(wish.best[position], reached)
+        elif len(wishes) == 1:
+            wishes[0].best[position] = max(wishes[0].best[position], bound)
+        return value
+
+    def _search(
+        self, count: TopologyCount, problem: PlacementProblem, bounds: UpperBounds
+    ) -> tuple[int, int]:
+        """Search completely for less than `count` has; return what there is then, and a lower bound."""
         result = solve_counts(
             problem,
             bounds,
@@ -303,16 +321,23 @@ class _PreferredSearch:
             minimise=True,
         )
         self._spend(result.steps)
-        if result.outcome in {"best", "found"} and count.value(result.solution) <= value:
+        if result.outcome in {"best", "found"} and count.value(result.solution) < count.most:
             self._accept(result.solution)
-            value = count.value(result.solution)
-        if result.bound >= value:  # proved for all together, so for each
-            for wish in wishes:
-                reached = wish.pods.domains(self.solution, count.level)
-                wish.best[position] = max(wish.best[position], reached)
-        elif len(wishes) == 1:
-            wishes[0].best[position] = max(wishes[0].best[position], result.bound)
-        return value
+            self.searched = True
+        return count.value(self.solution), result.bound
+
+    def _gather(self) -> None:
+        """Put all pods into the fewest domains of the levels of the cluster, the widest first, beside what the wishes reached."""
+        pods = GroupPods(self.problem, 0)
+        levels = sorted(map(self._level, self.keys), key=lambda level: (level.labelled, level.key))
+        for level in levels:
+            value = pods.domains(self.solution, level)
+            if level.labelled and value > 1 and self.left > 0:
+                problem = self._tightened(self.tight)
+                bounds = bound_all(problem)
+                if value > pods.fewest(problem, bounds, level, self.at_least):
+                    value, _ = self._search(DomainCount((pods,), level, value), problem, bounds)
+            self.counts.append(DomainCount((pods,), level, value))
 
     def _settle_near(self, wish: _NearWish) -> None:
         """Find a placement with the fewest pairs of pods in different domains, and keep what is reached."""
@@ -332,22 +357,10 @@ class _PreferredSearch:
         if value > wish.best and self.at_once:
             raise NotAtOnce
         if value > wish.best and self.left > 0:
-            count = replace(wish.count, most=value)
             problem = self._tightened(self.tight)
-            result = solve_counts(
-                problem,
-                bound_all(problem),
-                [*self.counts, count],
-                limit=self._complete_limit(),
-                at_least=self.at_least,
-                hint=self.solution,
-                minimise=True,
-            )
-            self._spend(result.steps)
-            if result.outcome in {"best", "found"} and count.value(result.solution) < value:
-                self._accept(result.solution)
-                value = count.value(result.solution)
-            wish.best = max(wish.best, min(result.bound, value))
+            count = replace(wish.count, most=value)
+            value, bound = self._search(count, problem, bound_all(problem))
+            wish.best = max(wish.best, min(bound, value))
         self.counts.append(replace(wish.count, most=value))
 
     def _others(self, wish: _Wish) -> int:
@@ -410,6 +423,7 @@ class _PreferredSearch:
         if result.outcome == "unknown":
             return None
         self._accept(result.solution)
+        self.searched = True
         return True
 
     def _keeps(self, solution: Solution) -> bool:
