@@ -19,7 +19,9 @@ COUNTS = st.one_of(st.integers(0, 6), st.sampled_from([511, 512, 513, 2**31 - 1]
 PRIORITIES = st.sampled_from([""] * 9 + ["high"])
 ANNOTATIONS = {
     "gang": st.sampled_from(["all", "per-job", "per-replicated-job", "some"]),
-    "near": st.sampled_from(["a=b~net/rack", "b=my-role~net/rack~net/block", "worker=leader~k", "a"]),
+    "near": st.sampled_from(
+        ["a=b~net/rack", "b=my-role~net/rack~net/block", "worker=leader~k", "a"]
+    ),
     "topology": st.sampled_from(["leaf=net/rack", "root=net/block,leaf=net/rack", "root", ""]),
     "min": st.sampled_from(["1", "2", "a=1", "a=2,worker=1", "replica=2", "x"]),
     "workload": st.sampled_from(["plan", "Plan"]),

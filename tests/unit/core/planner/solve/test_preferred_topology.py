@@ -380,6 +380,8 @@ def test_what_a_complete_search_found_is_gathered_in_few_domains_of_the_cluster(
     racks = {"a1": 4, "a2": 4, "b1": 1, "b2": 4, "b3": 4, "c1": 1}
     nodes = [node(f"{r}{i}", 1, rack=r, block=r[0]) for r, count in racks.items() for i in range(count)]  # fmt: skip
     root = group("root", 0, group("decode", 2), prefill)
-    answer = plan(request(root, *nodes, levels=("block", "rack")))  # too many placements for brute force
+    answer = plan(
+        request(root, *nodes, levels=("block", "rack"))
+    )  # too many placements for brute force
     assert answer.wishes[0].values == (WishValue(key="rack", value=2, best=2),)
     assert len({assignment.node[0] for assignment in answer.assignments}) == 1
