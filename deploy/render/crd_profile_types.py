@@ -15,12 +15,19 @@ from deploy.render.crd_group_types import (
     PreferredKeys,
     Rule,
     Slices,
+    Subdomain,
     TopologyKey,
     keyed_by,
     no_repetition,
 )
 from extender.core.workloads.kind_table import BY_KIND, KINDS
-from extender.core.workloads.tree_policy import LEVELS_MAX, GangMode, NativeGroups, TopologySource
+from extender.core.workloads.tree_policy import (
+    LEVELS_MAX,
+    NEAR_ENTRIES_MAX,
+    GangMode,
+    NativeGroups,
+    TopologySource,
+)
 from extender.core.workloads.tree_policy import Disruption as DisruptionWord
 
 
@@ -100,6 +107,20 @@ class ProfileExclusive(Struct):
     leaf: Exclusive | UnsetType = UNSET
 
 
+class ProfileNear(Struct):
+    """As few pairs of pods as possible, one of each role, in different values of a node label."""
+
+    RULES: ClassVar = (Rule("self.role != self.to", "to is the role itself; name another one"),)
+    role: Annotated[
+        Subdomain,
+        Meta(
+            description="A role of the workloads, such as a ReplicatedJob; workloads without it have no such wish."
+        ),
+    ]
+    to: Annotated[Subdomain, Meta(description="Another role of the same tree.")]
+    key: TopologyKey
+
+
 class KindProfile(Struct, rename="camel", kw_only=True):
     """How the trees of one kind of workload are made; a field that is not set has its default."""
 
@@ -114,6 +135,19 @@ class KindProfile(Struct, rename="camel", kw_only=True):
     ) = UNSET
     topology: ProfileTopology | UnsetType = UNSET
     exclusive: ProfileExclusive | UnsetType = UNSET
+    near: (
+        Annotated[
+            list[ProfileNear],
+            Meta(
+                max_length=NEAR_ENTRIES_MAX,
+                extra_json_schema={
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["role", "to", "key"],
+                },
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     disruption_mode: (
         Annotated[
             str,

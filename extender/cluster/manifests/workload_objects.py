@@ -15,6 +15,7 @@ from extender.cluster.types.common_types import Named, Present
 from extender.cluster.types.group_types import (
     ExclusiveEntry,
     GangPolicy,
+    NearEntry,
     SliceEntry,
     TopologyEntry,
     WorkloadRef,
@@ -350,6 +351,7 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
                 )
                 if spec.exclusive is not None
                 else None,
+                near=tuple(NearEntry(group=near.group, key=near.key) for near in spec.near),
             ),
             disruption_mode=mode,
             priority_class_name=spec.priority_class,

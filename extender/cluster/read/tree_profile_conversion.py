@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from extender.cluster import types as api
 from extender.cluster.types.group_types import ExclusiveEntry, SliceEntry
+from extender.cluster.types.tree_profile_types import ProfileNear
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import (
     PREFERRED_MAX,
@@ -13,7 +14,15 @@ from extender.core.model.pod_groups import (
     slices_problem,
 )
 from extender.core.workloads.kind_table import BY_KIND
-from extender.core.workloads.tree_policy import LEVELS_MAX, KindPolicy, TreeProfile, is_label_key
+from extender.core.workloads.tree_policy import (
+    LEVELS_MAX,
+    NEAR_ENTRIES_MAX,
+    KindPolicy,
+    NearRole,
+    TreeProfile,
+    is_label_key,
+    near_problem,
+)
 
 _NO_POD_SETS = ("DisaggregatedSet", "PodGang")
 
@@ -59,6 +68,7 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
             read_topology=entry.topology.read_from,
             root_exclusive=_exclusive(f"{field}.exclusive.root.key", entry.exclusive.root),
             leaf_exclusive=_exclusive(f"{field}.exclusive.leaf.key", entry.exclusive.leaf),
+            near=_near(f"{field}.near", entry.near),
             disruption_mode=entry.disruption_mode,
             native_groups=entry.native_groups,
         )
@@ -86,6 +96,27 @@ def _slices(field: str, entries: tuple[SliceEntry, ...]) -> tuple[SliceLevel, ..
     if problem := bad_key or slices_problem(levels):
         raise BadInput(f"{field}: {problem}")
     return by_size(levels)
+
+
+def _near(field: str, entries: tuple[ProfileNear, ...]) -> tuple[NearRole, ...]:
+    if len(entries) > NEAR_ENTRIES_MAX:
+        raise BadInput(
+            f"{field}: {len(entries)} entries, at most {NEAR_ENTRIES_MAX}; leave out the last"
+        )
+    for n, entry in enumerate(entries):
+        for name, role in (("role", entry.role), ("to", entry.to)):
+            if not role:
+                text = "is empty; name a role of the workloads, such as a ReplicatedJob"
+                raise BadInput(f"{field}[{n}].{name}: {text}")
+        if entry.role == entry.to:
+            raise BadInput(f"{field}[{n}].to: {entry.to!r} is the role itself; name another one")
+        if not is_label_key(entry.key):
+            text = f"{entry.key!r} is not the key of a node label, such as net/block"
+            raise BadInput(f"{field}[{n}].key: {text}")
+    wishes = tuple(NearRole(entry.role, entry.to, entry.key) for entry in entries)
+    if problem := near_problem(wishes):
+        raise BadInput(f"{field}: {problem}")
+    return wishes
 
 
 def _keys(field: str, keys: tuple[str, ...], most: int = PREFERRED_MAX) -> tuple[str, ...]:

@@ -27,6 +27,14 @@ class ProfileExclusive(Part, frozen=True, kw_only=True):
     leaf: ExclusiveEntry | None = None
 
 
+class ProfileNear(Part, frozen=True, kw_only=True):
+    """Two roles of a workload, and the node label of which both should have the same domain."""
+
+    role: str = ""
+    to: str = ""
+    key: str = ""
+
+
 class KindProfile(Part, frozen=True, kw_only=True):
     """How the trees of one kind of workload are made."""
 
@@ -35,6 +43,7 @@ class KindProfile(Part, frozen=True, kw_only=True):
     gang: GangMode = "all"
     topology: ProfileTopology = ProfileTopology()
     exclusive: ProfileExclusive = ProfileExclusive()
+    near: tuple[ProfileNear, ...] = ()
     disruption_mode: Disruption = "all"
     native_groups: NativeGroups = "Ignore"
 

@@ -167,6 +167,8 @@ def _constraints(spec: GroupSpec) -> dict[str, object]:
         if spec.exclusive.resource:
             exclusive["resource"] = spec.exclusive.resource
         constraints["exclusive"] = exclusive
+    if spec.near:
+        constraints["near"] = [{"group": near.group, "key": near.key} for near in spec.near]
     return constraints
 
 

@@ -274,6 +274,7 @@ def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:
         balanced=group.balanced,
         slices=group.slices,
         exclusive=group.exclusive,
+        near=group.near,
         disruption_mode=group.disruption_mode,
         priority_class=group.priority_class,
     )

@@ -160,13 +160,17 @@ def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:
     topology = (spec.topology,) if spec.topology else ()
     # a wish that the API server dropped, or that came with a later release, is no reason to make the workload again
     preferred = (spec.preferred, spec.balanced) if group.preferred else ((), False)
+    near = spec.near if group.near else ()
     pairs = (
         ("parentCompositePodGroupName", spec.parent, group.parent or ""),
         ("schedulingPolicy", spec.basic, group.basic),
         (
             "schedulingConstraints",
-            (topology, preferred, spec.exclusive, spec.slices),
-            (group.topology, (group.preferred, group.balanced), group.exclusive, group.slices),
+            (topology, preferred, spec.exclusive, spec.slices, near),
+            (
+                *(group.topology, (group.preferred, group.balanced)),
+                *(group.exclusive, group.slices, group.near),
+            ),
         ),
         ("disruptionMode", spec.disruption_mode, group.disruption_mode),
         ("priorityClassName", spec.priority_class, group.priority_class),

@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 import msgspec
 
-from extender.core.model.message_formatting import counted
+from extender.core.model.message_formatting import counted, did_you_mean
 from extender.core.model.pod_groups import (
     CHILDREN_MAX,
     DEPTH_MAX,
+    NEAR_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,
+    NearGroup,
     SliceLevel,
     by_size,
     slices_problem,
@@ -49,6 +52,7 @@ from extender.core.workloads.tree_policy import (
     Disruption,
     InvalidPolicy,
     KindPolicy,
+    NearRole,
     TreePolicy,
     TreeProfile,
     TreeRefusal,
@@ -60,6 +64,7 @@ from extender.core.workloads.tree_policy import (
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
     MIN_ANNOTATION,
+    NEAR_ANNOTATION,
     PARENT_ANNOTATION,
     SLICES_ANNOTATION,
     TOPOLOGY_ANNOTATION,
@@ -69,9 +74,12 @@ from extender.core.workloads.workload_object import (
 
 
 def with_minima(
-    workload: WorkloadObject, roots: tuple[Part, ...], policy: TreePolicy
+    workload: WorkloadObject,
+    roots: tuple[Part, ...],
+    policy: TreePolicy,
+    ended: AbstractSet[str] = frozenset(),
 ) -> tuple[Part, ...]:
-    """Return the parts with the minima of the annotation.
+    """Return the parts with the minima of the annotation; `ended` are roles whose work is done, so that they have no part.
 
     Raises:
         InvalidPolicy: A minimum is for a role that does not exist, or is more than there can be.
@@ -86,7 +94,7 @@ def with_minima(
             raise _invalid_min(workload, text)
         minima = dict.fromkeys(roles, minima[""])
     for role in minima:
-        if role not in roles:
+        if role not in roles and role not in ended:
             text = f"no role {role!r}; there are {', '.join(roles) or 'none'}"
             raise _invalid_min(workload, text)
     return tuple(_with_minimum(workload, root, minima) for root in roots)
@@ -132,6 +140,78 @@ def _invalid_min(workload: WorkloadObject, text: str) -> InvalidPolicy:
     return InvalidPolicy(refusal_of(workload, "InvalidAnnotation", field, text))
 
 
+# --- nearness
+
+
+def with_near(
+    workload: WorkloadObject, roots: tuple[Part, ...], policy: TreePolicy
+) -> tuple[tuple[Part, ...], tuple[Notice, ...]]:
+    """Return the parts with the groups that they shall be near to, and a notice for each wish that no part has.
+
+    Each part of a role gets the parts of the other one that are beside it below the lowest part that has both.
+    """
+    if not policy.near:
+        return roots, ()
+    near: dict[tuple[type, str], list[NearGroup]] = {}
+    notices = []
+    for wish in policy.near:
+        before = sum(map(len, near.values()))
+        for root in roots:
+            _pair(root, wish, near)
+        if sum(map(len, near.values())) == before:
+            roles = dict.fromkeys(p.role for root in roots for p in _parts_of(root) if p.role)
+            text = f"{wish.to} is not beside {wish.role} in one tree, in at most {counted(NEAR_MAX, 'group')}; name two such roles"
+            for role in (wish.to, wish.role):
+                if role not in roles:
+                    text = f"no role {role!r}; there are {', '.join(roles) or 'none'}{did_you_mean(role, roles)}"
+            entry = f"metadata.annotations[{NEAR_ANNOTATION}]: {wish.role}={wish.to}~{wish.key}"
+            text = f"{workload}: {entry} asks for nothing: {text}"
+            notices.append(Notice(reason="NearNotUsed", message=text))
+    return tuple(_with_near(root, near) for root in roots), tuple(notices)
+
+
+def _pair(
+    part: Part, wish: NearRole, near: dict[tuple[type, str], list[NearGroup]]
+) -> tuple[list[Part], list[Part]]:
+    """Return the parts of the two roles at and below a part, of the first one those that got no partner; add partners to `near`."""
+    alone, partners = [], []
+    children = part.children if isinstance(part, Composite) else ()
+    below = [_pair(child, wish, near) for child in children]
+    every = [other for _, others in below for other in others]
+    for mine, inside in below:
+        beside = len(every) - len(inside)
+        if not beside:
+            alone += mine
+        elif mine and beside <= NEAR_MAX:
+            names = [other.name for other in every if other not in inside]
+            for each in mine:
+                entries = near.setdefault((type(each), each.name), [])
+                entries += [NearGroup(name, wish.key) for name in names]
+    partners += every
+    if part.role == wish.role:
+        alone.append(part)
+    elif part.role == wish.to:
+        partners.append(part)
+    return alone, partners
+
+
+def _with_near(part: Part, near: Mapping[tuple[type, str], list[NearGroup]]) -> Part:
+    if isinstance(part, Composite):
+        children = tuple(_with_near(child, near) for child in part.children)
+        part = msgspec.structs.replace(part, children=children)
+    entries = near.get((type(part), part.name))
+    if entries is None:
+        return part
+    return msgspec.structs.replace(part, near=tuple(dict.fromkeys(entries))[:NEAR_MAX])
+
+
+def _parts_of(part: Part) -> Iterable[Part]:
+    yield part
+    if isinstance(part, Composite):
+        for child in part.children:
+            yield from _parts_of(child)
+
+
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
 TABLE_VERSION = 7
 
@@ -155,6 +235,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     balanced: bool = False
     slices: tuple[SliceLevel, ...] = ()  # the largest first
     exclusive: ExclusiveDomain | None = None
+    near: tuple[NearGroup, ...] = ()
     disruption_mode: Disruption = "single"
     priority_class: str = ""
     workload: str = ""  # the user's Workload that it is made from; empty: none
@@ -224,16 +305,32 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         return _refused(kind, request, policy, refusal)
     try:
         plan = workload_parts(kind, request, policy)
-        roots = with_minima(workload, plan.roots, policy)
+        ended = _roles_at_first(kind, request, policy) if policy.minima else frozenset()
+        roots = with_minima(workload, plan.roots, policy, ended)
         annotated = TOPOLOGY_ANNOTATION in (request.owner or workload).annotations
         if "Kueue" in _kind_policy(request).read_topology and not annotated:
             roots = tuple(_with_podsets(workload, root, policy) for root in roots)
+        roots, unused = with_near(workload, roots, policy)
         groups = _groups(workload, roots, policy)
     except InvalidPolicy as invalid:
         return _refused(kind, request, policy, invalid.refusal)
+    if NEAR_ANNOTATION not in (request.owner or workload).annotations or _has_tree(request):
+        unused = ()  # a profile is for workloads of other roles too; of a running tree a role may have ended
     groups = _never_raised(groups, request)
     ignored = (Notice(reason="FieldNotUsed", message=f"{of}: {note}") for of, note in notes)
-    return CompiledTree(outcome="compiled", groups=groups, notices=(*plan.notices, *ignored))
+    notices = (*plan.notices, *unused, *ignored)
+    return CompiledTree(outcome="compiled", groups=groups, notices=notices)
+
+
+def _roles_at_first(
+    kind: WorkloadKind, request: CompileRequest, policy: TreePolicy
+) -> frozenset[str]:
+    """Return the roles that a workload has before any of its work is done."""
+    uses = tuple(msgspec.structs.replace(use, finished=0) for use in request.uses)
+    if uses == request.uses:
+        return frozenset()
+    plan = workload_parts(kind, msgspec.structs.replace(request, uses=uses), policy)
+    return frozenset(part.role for root in plan.roots for part in _counted(root))
 
 
 def _field_notes(request: CompileRequest) -> tuple[tuple[WorkloadObject, FieldNote], ...]:
@@ -351,6 +448,7 @@ def _basic(
         slices=(),
         root_exclusive=None,
         leaf_exclusive=None,
+        near=(),
         parent="",
         workload="",
         minima={},
@@ -552,6 +650,7 @@ def _groups_of(
         balanced=_balanced(part, policy, is_root=is_root),
         slices=_slices(part, policy),
         exclusive=_exclusive(part, policy, is_root=is_root),
+        near=part.given.near if part.given else part.near,
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
         workload=given.workload if given else "",

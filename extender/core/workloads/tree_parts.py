@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from extender.core.model.pod_groups import ExclusiveDomain, SliceLevel
+from extender.core.model.pod_groups import ExclusiveDomain, NearGroup, SliceLevel
 from extender.core.workloads.workload_object import WorkloadObject
 
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own
@@ -23,6 +23,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     balanced: bool = False  # over the preferred ones
     slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
     exclusive: ExclusiveDomain | None = None
+    near: tuple[NearGroup, ...] = ()
     disrupted_as_a_whole: bool = False
 
 
@@ -41,6 +42,7 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     topology: str = ""  # a node label that the workload itself asks for; empty: the policy decides
     preferred: tuple[str, ...] = ()  # node labels that it prefers, narrowest first; the same
     slices: tuple[SliceLevel, ...] = ()  # that it asks for, the largest first; the same
+    near: tuple[NearGroup, ...] = ()  # groups of the same tree
     one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is
     given: Given | None = None
     apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
@@ -71,6 +73,7 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 0  # how many children the controller makes at most, if some are made later
     topology: str = ""
     preferred: tuple[str, ...] = ()
+    near: tuple[NearGroup, ...] = ()
     one_by_one: bool = False  # its children are disrupted one by one, whatever the policy is
     given: Given | None = None
     # of children that start one after the other: each in the order of the children; empty: all start at once

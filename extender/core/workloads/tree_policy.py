@@ -7,12 +7,14 @@ here, with an error that names the object, the field and the value.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 import msgspec
 
 from extender.core.model.pod_groups import (
+    NEAR_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,
     ExclusiveScope,
@@ -24,6 +26,7 @@ from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
     GANG_ANNOTATION,
     MIN_ANNOTATION,
+    NEAR_ANNOTATION,
     PARENT_ANNOTATION,
     SLICES_ANNOTATION,
     TOPOLOGY_ANNOTATION,
@@ -37,6 +40,7 @@ NativeGroups = Literal["Ignore", "Adopt"]
 TopologySource = Literal["Kueue"]  # whose annotations of pod templates are read
 LEVELS_MAX = 16
 BALANCED = "Balanced"  # in annotations, behind preferred keys
+NEAR_ENTRIES_MAX = 16  # of a kind in a TreeProfile
 
 _LABEL_KEY = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -64,6 +68,14 @@ class InvalidPolicy(Exception):
         self.refusal = refusal
 
 
+class NearRole(msgspec.Struct, frozen=True, gc=False):
+    """A wish: as few pairs of pods as possible, one of each role, in different domains of a key."""
+
+    role: str  # has the wish
+    to: str  # another role beside it in the same tree
+    key: str
+
+
 class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What a profile sets for one kind of workload."""
 
@@ -79,6 +91,7 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     # the domain that the tree, or such a leaf, has alone
     root_exclusive: ExclusiveDomain | None = None
     leaf_exclusive: ExclusiveDomain | None = None
+    near: tuple[NearRole, ...] = ()  # those whose roles a workload has count for it
     # node labels, narrowest first: the key that another project prefers is followed by those after it
     levels: tuple[str, ...] = ()
     read_topology: tuple[TopologySource, ...] = ()
@@ -114,6 +127,7 @@ class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
     slices: tuple[SliceLevel, ...]
     root_exclusive: ExclusiveDomain | None
     leaf_exclusive: ExclusiveDomain | None
+    near: tuple[NearRole, ...]
     levels: tuple[str, ...]
     disruption_mode: Disruption
     minima: Mapping[str, int]  # by role; "" is the only role of the workload
@@ -158,6 +172,7 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
         slices=_slices(workload, kind),
         root_exclusive=exclusive.get("root", kind.root_exclusive),
         leaf_exclusive=exclusive.get("leaf", kind.leaf_exclusive),
+        near=_near(workload) or kind.near,
         levels=kind.levels,
         disruption_mode=kind.disruption_mode,
         minima=_minima(workload),
@@ -230,6 +245,39 @@ def _exclusive(workload: WorkloadObject, level: str, text: str) -> ExclusiveDoma
     raise _invalid(workload, EXCLUSIVE_ANNOTATION, problem)
 
 
+def _near(workload: WorkloadObject) -> tuple[NearRole, ...]:
+    """Return the wishes of `prefill=decode~net/rack~net/block`: keys in the order in which they count."""
+    wishes: list[NearRole] = []
+    for role, text in _entries(workload, NEAR_ANNOTATION):
+        to, *keys = (part.strip() for part in text.split("~"))
+        problem = ""
+        if not keys or not to:
+            problem = f"{text!r} is not ROLE~KEY"
+        elif to == role:
+            problem = f"{role!r} is itself; name another role of the workload"
+        for key in keys:
+            if not problem and not is_label_key(key):
+                problem = f"{key!r} is not the key of a node label, such as net/block"
+        if problem:
+            example = f"an example is {_EXAMPLES[NEAR_ANNOTATION]}"
+            raise _invalid(workload, NEAR_ANNOTATION, f"{role}={problem}; {example}")
+        wishes += [NearRole(role, to, key) for key in keys]
+    if problem := near_problem(wishes):
+        raise _invalid(workload, NEAR_ANNOTATION, problem)
+    return tuple(wishes)
+
+
+def near_problem(wishes: Sequence[NearRole]) -> str:
+    """Return what is wrong with a list of wishes to be near, or an empty string."""
+    for role, count in Counter(wish.role for wish in wishes).items():
+        if count > NEAR_MAX:
+            return f"{role} has {count} wishes to be near, at most {NEAR_MAX} are possible; leave out the last"
+    for wish, count in Counter(wishes).items():
+        if count > 1:
+            return f"{wish.role} is near {wish.to} by {wish.key} twice; name each pair once"
+    return ""
+
+
 def from_level(key: str, levels: tuple[str, ...], *, balanced: bool = False) -> tuple[str, ...]:
     """Return a preferred key of another project as it means it: that level, then the wider ones of `levels`.
 
@@ -253,7 +301,7 @@ def _only_templates(workload: WorkloadObject) -> None:
         return
     for other in (
         *(GANG_ANNOTATION, TOPOLOGY_ANNOTATION, SLICES_ANNOTATION),
-        *(EXCLUSIVE_ANNOTATION, MIN_ANNOTATION),
+        *(EXCLUSIVE_ANNOTATION, NEAR_ANNOTATION, MIN_ANNOTATION),
     ):
         if other in workload.annotations:
             text = f"cannot be combined with {WORKLOAD_ANNOTATION}, whose templates set it; remove one of the two"
@@ -282,22 +330,31 @@ def _minima(workload: WorkloadObject) -> Mapping[str, int]:
 def _pairs(
     workload: WorkloadObject, annotation: str, allowed: tuple[str, ...] | None
 ) -> dict[str, str]:
-    """Return the entries of a list such as `root=net/block,leaf=net/rack`."""
-    text = workload.annotations.get(annotation, "")
+    """Return the entries of a list such as `root=net/block,leaf=net/rack`, each name once."""
     pairs: dict[str, str] = {}
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        key, equals, value = (part.strip() for part in entry.partition("="))
-        if not equals or not key or not value:
-            example = "root=net/block,leaf=net/rack" if allowed else "prefill=2,decode=1"
-            raise _invalid(
-                workload, annotation, f"{entry!r} is not NAME=VALUE; an example is {example}"
-            )
+    for key, value in _entries(workload, annotation):
         if allowed is not None and key not in allowed:
             raise _invalid(workload, annotation, f"{key!r} is none of {', '.join(allowed)}")
         if key in pairs:
             raise _invalid(workload, annotation, f"{key!r} is there twice")
         pairs[key] = value
     return pairs
+
+
+_EXAMPLES = {MIN_ANNOTATION: "prefill=2,decode=1", NEAR_ANNOTATION: "prefill=decode~net/block"}
+
+
+def _entries(workload: WorkloadObject, annotation: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of the entries of an annotation."""
+    text = workload.annotations.get(annotation, "")
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in entry.partition("="))
+        if not equals or not key or not value:
+            example = _EXAMPLES.get(annotation, "root=net/block,leaf=net/rack")
+            raise _invalid(
+                workload, annotation, f"{entry!r} is not NAME=VALUE; an example is {example}"
+            )
+        yield key, value
 
 
 def _object_name(workload: WorkloadObject, annotation: str) -> str:

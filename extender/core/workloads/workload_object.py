@@ -20,6 +20,7 @@ GANG_ANNOTATION = "gang-extender.dev/gang"
 TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
 EXCLUSIVE_ANNOTATION = "gang-extender.dev/exclusive"
 SLICES_ANNOTATION = "gang-extender.dev/slices"
+NEAR_ANNOTATION = "gang-extender.dev/near"
 MIN_ANNOTATION = "gang-extender.dev/min"
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
 PATCH_MANAGER = (

@@ -15,6 +15,7 @@ from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import (
     DEPTH_MAX,
     ExclusiveDomain,
+    NearGroup,
     SliceLevel,
     by_size,
     slices_problem,
@@ -45,6 +46,14 @@ class _Reading(msgspec.Struct, frozen=True, kw_only=True):
     parts: Mapping[str, Part | None]
     step_of: Mapping[str, int]
     name_of: Callable[[str], str]
+
+    def composites(self) -> Iterable[str]:
+        """Return the names of all composite templates."""
+        left = [self.user.templates.spec] if self.user.templates is not None else []
+        while left:
+            inner = left.pop().get("compositePodGroupTemplates") or ()
+            left += inner
+            yield from (str(template.get("name")) for template in inner)
 
     def refusal(self, reason: str, text: str) -> InvalidPolicy:
         """Return the refusal of the workload with this reason."""
@@ -249,6 +258,29 @@ def _slices(template: str, given: object, reading: _Reading) -> tuple[SliceLevel
     return by_size(levels)
 
 
+def _near(
+    template: str, given: Iterable[Mapping[str, Any]], reading: _Reading
+) -> Iterable[NearGroup]:
+    """Yield the groups of the templates that one names; none of a part whose work is done.
+
+    Raises:
+        InvalidPolicy: There is no such template, or a key is missing.
+    """
+    for entry in given:
+        partner, key = str(entry.get("group") or ""), str(entry.get("key") or "")
+        names = {*reading.composites(), *reading.parts}
+        if not key or partner == template or partner not in names:
+            text = (
+                f"template {template} has schedulingConstraints.near with group {partner!r} and key {key!r}; name another "
+                f"template, of {_listed(names - {template})}, and the key of a node label"
+            )
+            raise reading.refusal("WorkloadDiffers", text)
+        if partner not in reading.parts:
+            yield NearGroup(reading.name_of(partner), key)
+        elif (part := reading.parts[partner]) is not None:
+            yield NearGroup(part.name, key)
+
+
 def _given(template: Template, reading: _Reading) -> Given:
     name = str(template.get("name"))
     for field in _NOT_READ:
@@ -265,5 +297,6 @@ def _given(template: Template, reading: _Reading) -> Given:
         balanced=bool(constraints.get("balanced")),
         slices=_slices(name, constraints.get("slices"), reading),
         exclusive=_exclusive(name, constraints.get("exclusive"), reading),
+        near=tuple(_near(name, constraints.get("near") or (), reading)),
         disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,
     )

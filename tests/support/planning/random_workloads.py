@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.tree_compiler import CompileRequest
 from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
-from extender.core.workloads.tree_policy import DEFAULT_PROFILE, KindPolicy, TreeProfile
+from extender.core.workloads.tree_policy import DEFAULT_PROFILE, KindPolicy, NearRole, TreeProfile
 from extender.core.workloads.workload_object import WorkloadObject
 
 COMPILED = [one.kind for one in KINDS if one.parts is not None]
@@ -19,6 +19,9 @@ COUNTS = st.one_of(st.integers(0, 6), st.sampled_from([511, 512, 513, 2**31 - 1]
 PRIORITIES = st.sampled_from([""] * 9 + ["high"])
 ANNOTATIONS = {
     "gang": st.sampled_from(["all", "per-job", "per-replicated-job", "some"]),
+    "near": st.sampled_from(
+        ["a=b~net/rack", "b=my-role~net/rack~net/block", "worker=leader~k", "a"]
+    ),
     "topology": st.sampled_from(["leaf=net/rack", "root=net/block,leaf=net/rack", "root", ""]),
     "min": st.sampled_from(["1", "2", "a=1", "a=2,worker=1", "replica=2", "x"]),
     "workload": st.sampled_from(["plan", "Plan"]),
@@ -38,6 +41,7 @@ _PROFILES: dict[str, st.SearchStrategy[TreeProfile | None]] = {
             gang=st.sampled_from(["all", "per-replicated-job", "per-job"]),
             root_topology=st.sampled_from(["", "net/block"]),
             leaf_topology=st.sampled_from(["", "net/rack"]),
+            near=st.sampled_from([(), (NearRole("leader", "worker", "net/rack"),)]),
             root_preferred=st.sampled_from([(), ("net/block", "net/row")]),
             leaf_preferred=st.sampled_from([(), ("net/rack", "net/block")]),
             read_topology=st.sampled_from([(), ("Kueue",)]),

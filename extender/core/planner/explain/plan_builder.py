@@ -9,7 +9,7 @@ from extender.core.planner.explain.rank_order import (
     is_ranked,
     rank_outcomes,
     seats_by_rank,
-    with_leaves_in_order,
+    with_groups_in_order,
 )
 from extender.core.planner.model.feasibility import domain_keys, waiting_reasons
 from extender.core.planner.model.leaf_slices import group_name, object_key
@@ -29,7 +29,7 @@ from extender.core.planner.solve.solver_pipeline import Solved
 def make_plan(request: PlanRequest, solved: Solved) -> Plan:
     """Return the plan for the solution of a search."""
     problem = solved.problem
-    solution = with_leaves_in_order(request, problem, solved.solution or {})
+    solution = with_groups_in_order(request, problem, solved.solution or {})
     needed = _needed(problem, solution)
     assignments: list[Assignment] = []
     unplaced: list[str] = []

@@ -1,7 +1,7 @@
 """Rank order: which member gets which of the seats that a search has chosen, so that neighbours by rank are near.
 
 A search decides how many pods of each kind each node gets, and this module only who gets which of these seats. So it never
-changes how many pods are placed, nor any domain of a leaf; leaves that are identical may exchange all of their seats. Members
+changes how many pods are placed, nor any domain of a group; groups that are identical may exchange all of their seats. Members
 without ranks are not touched.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.solve.greedy_placement import Solution
 
 _DIGITS = re.compile(r"(\d+)")
+EXACT_STEPS_MAX = 20_000  # of the search for the best order; about 20 ms
 
 
 def is_ranked(leaf: PlanGroup) -> bool:
@@ -72,6 +74,10 @@ class _Gap:
     after: int
 
 
+# of the members up to one: its column, and how many seats of each kind are left per column
+_State = tuple[int, tuple[int, ...]]
+
+
 class _RankWalk:
     """Gives seats to the members of one leaf: always the nearest seat to the side of a gap for which it is nearest.
 
@@ -92,6 +98,53 @@ class _RankWalk:
         self.kinds = kinds
         # a change on one level weighs more than two on every narrower one together
         self.weights = 3 ** np.arange(len(domains) - 1, -1, -1, dtype=np.int64)
+
+    def run_exactly(self, seats: list[int]) -> bool:
+        """Replace each -1 in `seats` by the order with the fewest changes, on the widest level first; False: there are too many."""
+        kinds = {kind: at for at, kind in enumerate(self.free)}
+        table = np.stack([*self.free.values()]).astype(int)
+        columns = np.flatnonzero(table.any(axis=0)).tolist()
+        left = tuple(table[:, columns].ravel().tolist())
+        if math.prod(n + 1 for n in left) * len(columns) ** 2 > EXACT_STEPS_MAX:
+            return False
+        # a change on one level weighs more than all of them on every narrower one together
+        weights = [(len(seats) + 1) ** at for at in reversed(range(len(self.domains)))]
+        rows = self.domains.T.tolist()
+
+        def distance(before: int, column: int) -> int:
+            if before < 0:
+                return 0
+            pairs = zip(weights, rows[before], rows[column], strict=True)
+            return sum(weight for weight, a, b in pairs if a != b)
+
+        steps: list[tuple[int, dict[_State, tuple[int, _State]]]] = []
+        costs: dict[_State, int] = {(-1, left): 0}
+        vacant = [False, *(column < 0 for column in seats), False]
+        for at, fixed in enumerate(seats):
+            if not any(vacant[at : at + 3]):
+                continue  # between two that have their seats
+            step: dict[_State, tuple[int, _State]] = {}
+            first = kinds[self.kinds[at]] * len(columns) if fixed < 0 else 0
+            for state, cost in costs.items():
+                last, free = state
+                options = [(fixed, free)]
+                if fixed < 0:
+                    options = [
+                        (column, (*free[:place], free[place] - 1, *free[place + 1 :]))
+                        for place, column in enumerate(columns, first)
+                        if free[place]
+                    ]
+                for option in options:
+                    total = cost + distance(last, option[0])
+                    if option not in step or total < step[option][0]:
+                        step[option] = total, state
+            steps.append((at, step))
+            costs = {state: cost for state, (cost, _) in step.items()}
+        state = min(costs, key=lambda each: (costs[each], each))
+        for at, step in reversed(steps):
+            seats[at] = state[0]
+            state = step[state][1]
+        return True
 
     def run(self, seats: list[int]) -> None:
         """Replace each -1 in `seats`, the columns of the members in the order of the ranks."""
@@ -188,7 +241,9 @@ def seats_by_rank(
     entries += [(_rank(source.members[p]), 2, p, k, -1) for k, ps in left.items() for p in ps]
     entries.sort()
     seats = [entry[4] for entry in entries]
-    _RankWalk(domains, seats_of, [entry[3] for entry in entries]).run(seats)
+    walk = _RankWalk(domains, seats_of, [entry[3] for entry in entries])
+    if not walk.run_exactly(seats):
+        walk.run(seats)
     return {
         position: int(nodes[at])
         for (_, step, position, _, _), at in zip(entries, seats, strict=True)
@@ -213,78 +268,100 @@ def _bound_ranks(leaf: PlanGroup, table: NodeTable) -> list[tuple[int, int]]:
     ]
 
 
-# --- identical leaves
+# --- identical groups
 
 
-def with_leaves_in_order(
+def with_groups_in_order(
     request: PlanRequest, problem: PlacementProblem, solution: Solution
 ) -> Solution:
-    """Return a solution in which identical ranked leaves of one parent exchanged their seats, so that consecutive ones are near."""
-    alike: dict[tuple[object, ...], list[CompiledGroup]] = {}
-    partners = {near.group for group in problem.groups for near in group.source.near or ()}
-    for group in problem.groups:
-        if group.leaf and group.index in solution and _may_move(group.source, partners):
-            likeness = _likeness(problem.node_table, group, solution[group.index])
-            alike.setdefault(likeness, []).append(group)
-    moved: Solution = {}
-    for leaves in alike.values():
-        if len(leaves) == 1:
-            continue
-        keys = rank_keys(request, problem, leaves[0])
-        taken = sorted(
-            (solution[leaf.index] for leaf in leaves),
-            key=lambda placed: _where(problem.node_table, keys, placed),
-        )
-        leaves.sort(key=lambda leaf: _natural(leaf.source.key.name))
-        moved |= {leaf.index: placed for leaf, placed in zip(leaves, taken, strict=True)}
-    return {**solution, **moved} if moved else solution
+    """Return a solution in which identical groups of one parent exchanged their seats, so that consecutive ones are near.
 
-
-def _may_move(leaf: PlanGroup, partners: set[GroupKey]) -> bool:
-    return (
-        is_ranked(leaf)
-        and not leaf.bound
-        and not leaf.near  # what it reached is of the seats that it has
-        and leaf.key not in partners
-        and all(member.prefer is None for member in leaf.members)
-    )
-
-
-def _likeness(
-    table: NodeTable, leaf: CompiledGroup, placed: Mapping[int, Mapping[int, int]]
-) -> tuple[object, ...]:
-    """Return a key that is equal for leaves of which each may have the seats of the other.
-
-    These are as many for the same kinds, in as many domains of the preferred keys, so that what is stated of these wishes stays
-    true.
+    All members below them have ranks, and none is bound.
     """
-    plain = msgspec.structs.replace(leaf.source, key=GroupKey("", "", "PodGroup"), members=())
-    sizes = tuple(sorted((kind, len(members)) for kind, members in leaf.members.items()))
-    amounts = tuple(sorted((kind, sum(nodes.values())) for kind, nodes in placed.items()))
-    domains = domains_of(table, leaf.source.preferred or (), _nodes_of(placed))
-    spread = tuple(len(np.unique(row)) for row in domains[:-1])
-    if leaf.source.balanced:
-        spread += tuple(sorted(_shares(domains[0], placed)))
-    return (leaf.parent, leaf.required, leaf.level.keys, plain, sizes, amounts, spread)
+    order = _GroupOrder(request, problem, solution)
+    for parent in problem.groups:
+        order.arrange([problem.groups[child] for child in parent.children])
+    return order.solution
 
 
-def _nodes_of(placed: Mapping[int, Mapping[int, int]]) -> Ints:
-    return np.array(sorted({node for kind in placed.values() for node in kind}), dtype=np.int64)
+class _GroupOrder:
+    def __init__(self, request: PlanRequest, problem: PlacementProblem, solution: Solution) -> None:
+        self._request, self._problem, self.solution = request, problem, solution
+        self._partners = {near.group for g in problem.groups for near in g.source.near or ()}
+
+    def arrange(self, groups: Iterable[CompiledGroup]) -> None:
+        """Let the groups that are alike exchange their seats."""
+        alike: dict[tuple[object, ...], list[CompiledGroup]] = {}
+        for group in groups:
+            if (likeness := self._likeness(group)) is not None:
+                alike.setdefault(likeness, []).append(group)
+        table = self._problem.node_table
+        for twins in alike.values():
+            if len(twins) == 1:
+                continue
+            keys = rank_keys(self._request, self._problem, twins[0])
+            taken = sorted(
+                ([self.solution[leaf.index] for leaf in self._leaves(group)] for group in twins),
+                key=lambda placed: sorted(
+                    map(tuple, domains_of(table, keys, _nodes_of(placed)).T.tolist())
+                ),
+            )
+            twins.sort(key=lambda group: _natural(group.source.key.name))
+            moved = {
+                leaf.index: placed
+                for group, seats in zip(twins, taken, strict=True)
+                for leaf, placed in zip(self._leaves(group), seats, strict=True)
+            }
+            self.solution = {**self.solution, **moved}
+
+    def _leaves(self, group: CompiledGroup) -> list[CompiledGroup]:
+        if group.leaf:
+            return [group]
+        groups = self._problem.groups
+        return [leaf for child in group.children for leaf in self._leaves(groups[child])]
+
+    def _likeness(self, group: CompiledGroup) -> tuple[object, ...] | None:
+        """Return a key that is equal for groups of which each may have the seats of the other; None: it may have no other ones.
+
+        These are as many for the same kinds, in as many domains of the preferred keys and with the same shares of them, so that what
+        is stated of these wishes stays true. What is stated of nearness is of the seats that a group has.
+        """
+        source = group.source
+        below = [self._likeness(self._problem.groups[child]) for child in group.children]
+        own = group.index in self.solution and is_ranked(source) and not source.bound
+        if group.leaf and any(member.prefer is not None for member in source.members):
+            own = False
+        if source.near or source.key in self._partners or None in below or own != group.leaf:
+            return None
+        plain = msgspec.structs.replace(
+            source, key=GroupKey("", "", "PodGroup"), members=(), groups=(), required=UNSET
+        )
+        sizes = tuple(sorted((kind, len(members)) for kind, members in group.members.items()))
+        amounts = [self.solution[leaf.index] for leaf in self._leaves(group)]
+        pods = tuple(
+            tuple(sorted((kind, sum(nodes.values())) for kind, nodes in placed.items()))
+            for placed in amounts
+        )
+        domains = domains_of(self._problem.node_table, source.preferred or (), _nodes_of(amounts))
+        spread = tuple(len(np.unique(row)) for row in domains[:-1])
+        if source.balanced:
+            spread += tuple(sorted(_shares(domains[0], amounts)))
+        return (group.required, group.level.keys, plain, sizes, pods, spread, *below)
 
 
-def _shares(domains: Ints, placed: Mapping[int, Mapping[int, int]]) -> Iterable[int]:
-    """Return how many pods of a leaf are in each of the domains of its nodes."""
+def _shares(domains: Ints, seats: Sequence[Mapping[int, Mapping[int, int]]]) -> Iterable[int]:
+    """Return how many pods of some leaves are in each of the domains of their nodes."""
+    kinds = [nodes for placed in seats for nodes in placed.values()]
     pods: dict[int, int] = {}
-    for node, domain in zip(_nodes_of(placed).tolist(), domains.tolist(), strict=True):
-        pods[domain] = pods.get(domain, 0) + sum(nodes.get(node, 0) for nodes in placed.values())
+    for node, domain in zip(_nodes_of(seats).tolist(), domains.tolist(), strict=True):
+        pods[domain] = pods.get(domain, 0) + sum(nodes.get(node, 0) for nodes in kinds)
     return pods.values()
 
 
-def _where(
-    table: NodeTable, keys: Sequence[str], placed: Mapping[int, Mapping[int, int]]
-) -> list[tuple[int, ...]]:
-    """Return the domains of the nodes of a leaf, the widest level first, sorted."""
-    return sorted(map(tuple, domains_of(table, keys, _nodes_of(placed)).T.tolist()))
+def _nodes_of(seats: Iterable[Mapping[int, Mapping[int, int]]]) -> Ints:
+    """Return the nodes of some leaves."""
+    nodes = {node for placed in seats for kind in placed.values() for node in kind}
+    return np.array(sorted(nodes), dtype=np.int64)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -6,6 +6,7 @@ of the narrowest key, then of the next; then, of a balanced group, the largest s
 What a group reached is kept while later ones are placed.
 
 Then nearness, in the same order of groups: the fewest pairs of pods, one of each group, in different domains of a key.
+What a complete search has found is then put into few domains of the levels of the cluster, the widest first.
 
 "In a single domain of a key" is the same request with that key in the topology of the group. So bounds, greedy search and
 CP-SAT decide it as any other request.
@@ -117,6 +118,8 @@ class _PreferredSearch:
         self.wishes = self._read_wishes()
         self.tight: dict[int, str] = {}  # group -> key of which it is in one domain
         self.counts: list[TopologyCount] = []  # limits that later steps keep
+        self.keys = request.levels or ()
+        self.searched = False  # by CP-SAT, which knows nothing of compactness
         self._impossible: set[frozenset[tuple[int, str]]] = set()
 
     def run(self) -> None:
@@ -129,6 +132,8 @@ class _PreferredSearch:
             self._settle(unit)
         for near in self.near:
             self._settle_near(near)
+        if self.searched:
+            self._gather()
 
     def outcomes(self) -> tuple[WishOutcome, ...]:
         """Return what the wishes reached, by group in stored order; those of groups without pods are left out."""
@@ -305,7 +310,7 @@ class _PreferredSearch:
     ) -> int:
         """Search for fewer domains with CP-SAT; return how many there are then."""
         count = DomainCount(tuple(wish.pods for wish in wishes), wishes[0].levels[position], value)
-        value, bound = self._lower(count, problem, bounds, enough=value)
+        value, bound = self._lower(count, problem, bounds)
         if bound >= value:  # proved for all together, so for each
             for wish in wishes:
                 reached = wish.pods.domains(self.solution, count.level)
@@ -315,16 +320,9 @@ class _PreferredSearch:
         return value
 
     def _lower(
-        self, count: TopologyCount, problem: PlacementProblem, bounds: UpperBounds, *, enough: int
+        self, count: TopologyCount, problem: PlacementProblem, bounds: UpperBounds
     ) -> tuple[int, int]:
-        """Search for a smaller count with CP-SAT, within `most`; return what is reached, and a lower bound.
-
-        Args:
-            count: The count.
-            problem: With what earlier groups keep.
-            bounds: Its upper bounds.
-            enough: The largest value for which another placement is taken.
-        """
+        """Search for a count below its `most` with CP-SAT, beside what earlier groups keep; return what is reached, and a lower bound."""
         if self.at_once:
             raise NotAtOnce
         result = solve_counts(
@@ -337,8 +335,9 @@ class _PreferredSearch:
             minimise=True,
         )
         self._spend(result.steps)
-        if result.outcome in {"best", "found"} and count.value(result.solution) <= enough:
+        if result.outcome in {"best", "found"} and count.value(result.solution) < count.most:
             self._accept(result.solution)
+            self.searched = True
         return count.value(self.solution), result.bound
 
     def _balance(self, unit: list[_Wish]) -> None:
@@ -359,7 +358,7 @@ class _PreferredSearch:
         if value > sum(wish.share_best for wish in wishes) and self.left > 0:
             problem = self._tightened(self.tight)
             count = replace(count, most=value)
-            value, bound = self._lower(count, problem, bound_all(problem), enough=value - 1)
+            value, bound = self._lower(count, problem, bound_all(problem))
             for wish in wishes:
                 if bound >= value:  # proved for all together, so for each
                     wish.share_best = replace(count, groups=(wish.pods,)).value(self.solution)
@@ -426,6 +425,19 @@ class _PreferredSearch:
                 inside &= domain == domain[mine]
         return np.where(inside & self.problem.allowed[kind], fit, 0)
 
+    def _gather(self) -> None:
+        """Put all pods into the fewest domains of the levels of the cluster, the widest first, beside what the wishes reached."""
+        pods = GroupPods(self.problem, 0)
+        levels = sorted(map(self._level, self.keys), key=lambda level: (level.labelled, level.key))
+        for level in levels:
+            value = pods.domains(self.solution, level)
+            if level.labelled and value > 1 and self.left > 0:
+                problem = self._tightened(self.tight)
+                bounds = bound_all(problem)
+                if value > pods.fewest(problem, bounds, level, self.at_least):
+                    value, _ = self._lower(DomainCount((pods,), level, value), problem, bounds)
+            self.counts.append(DomainCount((pods,), level, value))
+
     def _settle_near(self, wish: _NearWish) -> None:
         """Find a placement with the fewest pairs of pods in different domains, and keep what is reached."""
         level = wish.count.level
@@ -446,7 +458,7 @@ class _PreferredSearch:
         if value > wish.best and self.left > 0:
             count = replace(wish.count, most=value)
             problem = self._tightened(self.tight)
-            value, bound = self._lower(count, problem, bound_all(problem), enough=value - 1)
+            value, bound = self._lower(count, problem, bound_all(problem))
             wish.best = max(wish.best, min(bound, value))
         self.counts.append(replace(wish.count, most=value))
 
@@ -510,6 +522,7 @@ class _PreferredSearch:
         if result.outcome == "unknown":
             return None
         self._accept(result.solution)
+        self.searched = True
         return True
 
     def _keeps(self, solution: Solution) -> bool:

@@ -27,6 +27,7 @@ from extender.core.workloads.workload_kind_common import scheduling_block
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
     MIN_ANNOTATION,
+    NEAR_ANNOTATION,
     SLICES_ANNOTATION,
     TOPOLOGY_ANNOTATION,
     TREE_LABEL,
@@ -111,7 +112,7 @@ def native_roots(
         InvalidPolicy: An annotation asks for what only the controller of the workload can do.
     """
     assert kind.native_parts is not None, f"{kind.kind} has no scheduling block"
-    for annotation in (MIN_ANNOTATION, SLICES_ANNOTATION, WORKLOAD_ANNOTATION):
+    for annotation in (*(MIN_ANNOTATION, NEAR_ANNOTATION, SLICES_ANNOTATION, WORKLOAD_ANNOTATION),):
         if annotation in source.annotations:
             raise _not_ours(source, annotation, source.annotations[annotation])
     roots = kind.native_parts(workload, policy)
@@ -196,6 +197,7 @@ def native_notices(
     dropped += ["topology.slices"] if policy.slices else []
     dropped += ["exclusive.leaf"] if policy.leaf_exclusive else []
     dropped += ["exclusive.root"] if policy.root_exclusive and not composed else []
+    dropped += ["near"] if policy.near else []
     if dropped:
         levels = " and ".join(dropped)
         text = f"{workload}: {levels} of the TreeProfile is not applied to groups of its controller; set it in {_BLOCK}"

@@ -1,4 +1,4 @@
-"""What a Job wishes of topology, with the real Job controller and kube-scheduler: preferred levels, rank order, lost members."""
+"""What workloads wish of topology, with real controllers and kube-scheduler: preferred levels, near, exclusive, rank order, lost members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
 from tests.e2e.scenarios.conftest import Story
-from tests.e2e.trees.workloads import RACK, a_job, racks
+from tests.e2e.trees.workloads import RACK, a_job, a_jobset, a_replicated_job, groups, racks
 
 pytestmark = [
     pytest.mark.e2e,
@@ -118,4 +118,31 @@ async def test_an_exclusive_rack_is_shared_with_no_other_job(
     )
     third = await story.until_bound(2, "late-")
     assert {node.partition("-")[0] for node in third.values()} == of_first
+    await story.check_events()
+
+
+async def test_roles_of_a_jobset_are_near_each_other(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """Each has a rack for itself that is filled exactly; the wish takes both to the one that holds all."""
+    await story.create(*racks("r0", nodes=1), *racks("r1"), *racks("r2", nodes=1))
+    jobs = [a_replicated_job(name, 1, 2) for name in ("decode", "prefill")]
+    near = f"prefill=decode~{RACK}"
+    await story.api.create(a_jobset("serve", jobs, topology=f"leaf={RACK}", near=near))
+    bound = await story.until_bound(4, "serve-")
+    assert {node.partition("-")[0] for node in bound.values()} == {"r1"}
+    event = await story.until_event("GangAdmitted")
+    wishes = {
+        group["name"]: wish
+        for group in event["data"]["groups"]
+        for wish in group.get("wishes", ())
+        if wish["kind"] == "near"
+    }
+    ((name, wish),) = wishes.items()
+    made = await groups(story)
+    constraints = made[name]["spec"]["schedulingConstraints"]
+    assert constraints["near"] == [{"group": wish["partner"], "key": RACK}]
+    assert wish["partner"] != name
+    assert wish["partner"] in made
+    assert (wish["key"], wish["value"], wish["best"]) == (RACK, 0, 0)
     await story.check_events()

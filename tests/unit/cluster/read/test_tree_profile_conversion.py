@@ -12,7 +12,7 @@ from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import ExclusiveDomain, SliceLevel
-from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
+from extender.core.workloads.tree_policy import KindPolicy, NearRole, TreeProfile
 
 PROFILE = """
 apiVersion: gang-extender.dev/v1alpha1
@@ -26,6 +26,7 @@ spec:
                  balanced: true, slices: [{size: 2, key: net/rack}, {size: 4, key: net/block}],
                  levels: [net/rack, net/block], readFrom: [Kueue]}
       exclusive: {leaf: {key: net/rack, scope: Namespace}}
+      near: [{role: prefill, to: decode, key: net/block}]
       disruptionMode: single
       nativeGroups: Adopt
     - {kind: Job, enabled: false}
@@ -51,6 +52,7 @@ def test_each_field_is_read() -> None:
                 balanced=True,
                 slices=(SliceLevel("net/block", 4), SliceLevel("net/rack", 2)),
                 leaf_exclusive=ExclusiveDomain("net/rack", "Namespace"),
+                near=(NearRole("prefill", "decode", "net/block"),),
                 levels=("net/rack", "net/block"),
                 read_topology=("Kueue",),
                 disruption_mode="single",
@@ -85,6 +87,12 @@ def test_a_profile_without_kinds_is_the_default(spec: Any) -> None:
         ([{"kind": "Job", "topology": {"slices": [{"size": 1, "key": "/"}]}}], r"topology\.slices: '/' is not the key"),
         ([{"kind": "PodGang", "topology": {"readFrom": ["Kueue"]}}], r"topology\.readFrom: 'Kueue' is not for PodGang"),
         ([{"kind": "Job", "topology": {"readFrom": ["Volcano"]}}], r"topology\.readFrom.*\"Volcano\""),
+        ([{"kind": "Job", "near": [{"to": "b", "key": "k"}]}], r"kinds\[0\]\.near\[0\]\.role: is empty; name a role"),
+        ([{"kind": "Job", "near": [{"role": "a", "key": "k"}]}], r"kinds\[0\]\.near\[0\]\.to: is empty; name a role"),
+        ([{"kind": "Job", "near": [{"role": "a", "to": "a", "key": "k"}]}], r"near\[0\]\.to: 'a' is the role itself"),
+        ([{"kind": "Job", "near": [{"role": "a", "to": "b"}]}], r"near\[0\]\.key: '' is not the key of a node label"),
+        ([{"kind": "Job", "near": [{"role": "a", "to": "b", "key": "k"}] * 2}], r"near: a is near b by k twice; name each"),
+        ([{"kind": "Job", "near": [{"role": f"a{n}", "to": "b", "key": "k"} for n in range(17)]}], r"near: 17 entries, at most 16"),
         ([{"gang": "all"}], r"training.*spec\.kinds\[0\].*kind"),
     ],
 )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 from extender.control.trees.tree_controller import TreeController
 from extender.core.log.events import TreeCompiled, TreeRefused, TreeRetired
 from extender.core.model.errors import ClusterUnavailable, CorruptLog
+from extender.core.model.pod_groups import NearGroup
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fake_workloads import FakeWorkloads
@@ -238,6 +239,24 @@ async def test_an_unknown_profile_holds_until_it_exists():
         await eventually(lambda: groups(stage).keys() == NAMES, "groups")
         assert groups(stage)["train-worker-0-01234567"].topology == ("net/rack",)
         assert groups(stage)["train-driver-01234567"].topology == ()
+
+
+async def test_a_wish_to_be_near_is_written_and_stays_when_a_minimum_changes():
+    """A field that cannot change is none of those that the service applies, so that kube-apiserver takes the minimum."""
+    near = {"gang-extender.dev/near": "worker=driver~net/rack"}
+    stage, workloads = await started(a_jobset(annotations=near))
+    async with stage:
+        await eventually(lambda: groups(stage).keys() == NAMES, "groups")
+        expected = (NearGroup("train-driver-01234567", "net/rack"),)
+        assert groups(stage)["train-worker-01234567"].near == expected
+        other = {
+            "gang-extender.dev/near": "driver=worker~net/block",
+            "gang-extender.dev/min": "worker=1,driver=1",
+        }
+        workloads.put(a_jobset(annotations=other))
+        await eventually(lambda: groups(stage)["train-worker-01234567"].minimum == 1, "minimum")
+        assert groups(stage)["train-worker-01234567"].near == expected
+        assert groups(stage)["train-driver-01234567"].near == ()
 
 
 async def test_a_kind_that_a_profile_switches_off_runs_pod_by_pod():

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from extender.core.model.pod_groups import NEAR_MAX, NearGroup
 from extender.core.workloads.kind_table import BY_KIND, kind_of_pod, leaf_of_pod
 from extender.core.workloads.kinds.disaggregatedset_kind import REVISION_LABEL, ROLE_LABEL
 from extender.core.workloads.name_rules import joined_name
@@ -98,6 +99,32 @@ def test_minima_of_roles_count_replicas_that_will_be_there():
     more = disaggregated(annotations={"gang-extender.dev/min": "prefill=3"})
     result = compiled(more, use("pd-r1-prefill-0-a"))
     assert "prefill=3 is more than the 2 groups that prefill has" in result.refusal.message
+
+
+def test_a_role_is_near_another_role_of_its_revision():
+    text = {"gang-extender.dev/near": "prefill=decode~net/block"}
+    uses = [use(f"pd-{revision}-prefill-0-a") for revision in ("r1", "r2")]
+    result = compiled(disaggregated(annotations=text), *uses)
+    assert {group.name: group.near for group in result.groups if group.near} == {
+        f"pd-{revision}-prefill": (NearGroup(f"pd-{revision}-decode", "net/block"),)
+        for revision in ("r1", "r2")
+    }
+
+
+def test_a_role_is_not_near_many_groups_nor_what_is_below_it():
+    """Leaders of more replicas than a group can name; the workers of the role itself."""
+    text = {"gang-extender.dev/near": "prefill=leader~net/block"}
+    roles = {"prefill": 1, "decode": leader_worker(NEAR_MAX + 1, 2, leaf="role")}
+    uses = [use(f"pd-r1-decode-{n}-a-leader") for n in range(NEAR_MAX + 1)]
+    few = compiled(disaggregated(annotations=text, **roles), *uses[1:])
+    assert [len(group.near) for group in few.groups if group.near] == [NEAR_MAX]
+    many = compiled(disaggregated(annotations=text, **roles), *uses)
+    assert not any(group.near for group in many.groups)
+    (notice,) = many.notices
+    assert "leader is not beside prefill in one tree, in at most 4 groups" in notice.message
+    below = {"gang-extender.dev/near": "decode=leader~net/block"}
+    (notice,) = compiled(disaggregated(annotations=below, **roles), *uses).notices
+    assert "leader is not beside decode in one tree" in notice.message
 
 
 def test_two_revisions_are_two_trees():

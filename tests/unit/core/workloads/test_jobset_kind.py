@@ -291,6 +291,22 @@ def test_no_mode_makes_several_trees_of_one_jobset(gang):
     assert (result.outcome, result.refusal.reason) == ("refused", "PrioritiesDiffer")
 
 
+def test_a_minimum_of_a_replicated_job_that_has_ended_is_no_mistake():
+    """It was one when the JobSet was made; one that never was is refused."""
+    jobs = [replicated("driver"), replicated("worker", 2, 4)]
+    text = {"gang-extender.dev/min": "driver=1,worker=1"}
+    ended = LeafUse(name="train-driver-6f2f0f4a", finished=1)
+    result = compiled(jobset(*jobs, annotations=text), ended)
+    assert result.outcome == "compiled"
+    assert not any("driver" in group.name for group in result.groups)
+    assert [group.minimum for group in result.groups if group.name == "train-worker-6f2f0f4a"] == [
+        1
+    ]
+    wrong = {"gang-extender.dev/min": "drivre=1,worker=1"}
+    refusal = compiled(jobset(*jobs, annotations=wrong), ended).refusal
+    assert "no role 'drivre'; there are worker" in refusal.message
+
+
 def test_exclusive_topology_is_refused_with_the_annotation_to_use_instead():
     """Edge case 5."""
     result = compiled(record("jobset/exclusive-topology-no-leader-bound.json").of("JobSet"))

@@ -14,7 +14,13 @@ from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX, ExclusiveDom
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree, workload_parts
 from extender.core.workloads.tree_parts import Composite, ExistingGroup, Leaf, leaves_of
-from extender.core.workloads.tree_policy import InvalidPolicy, KindPolicy, TreeProfile, read_policy
+from extender.core.workloads.tree_policy import (
+    InvalidPolicy,
+    KindPolicy,
+    NearRole,
+    TreeProfile,
+    read_policy,
+)
 from tests.support.hypothesis_profile import examples
 from tests.support.planning.random_workloads import COMPILED, requests
 from tests.support.planning.workload_builders import (
@@ -419,6 +425,60 @@ def test_leaves_with_more_than_one_pod_have_a_domain_alone():
     groups = {name_of(group): group.exclusive for group in compiled(workload_object).groups}
     domain = ExclusiveDomain("net/rack", "Namespace")
     assert groups == {"train": None, "train-a-0": domain, "train-b": None}
+
+
+PREFILL = replicated("prefill", 2, parallelism=2)
+DECODE = replicated("decode", parallelism=2)
+
+
+def near(result):
+    """Return the groups that each group shall be near to, without the piece of a UID at the ends of names."""
+    return {
+        name_of(group): [(wish.group.rpartition("-")[0], wish.key) for wish in group.near]
+        for group in result.groups
+        if group.near
+    }
+
+
+def test_a_role_is_near_the_groups_of_another_role():
+    """Two Jobs of one ReplicatedJob are one composite, and that has the wish."""
+    text = "prefill=decode~net/rack~net/block"
+    result = compiled(jobset(PREFILL, DECODE, annotations={"gang-extender.dev/near": text}))
+    keys = [("train-decode-0", "net/rack"), ("train-decode-0", "net/block")]
+    assert near(result) == {"train-prefill": keys}
+    assert result.notices == ()
+
+
+def test_each_replica_has_its_roles_near_each_other():
+    """The partner is the one of the same replica, and not one of each."""
+    uses = [use(f"serve-{n}-a-{part}") for n in range(2) for part in ("leader", "worker")]
+    text = {"gang-extender.dev/near": "worker=leader~net/rack", "gang-extender.dev/gang": "all"}
+    result = compiled(lws(startup="LeaderReady", annotations=text), *uses)
+    wishes = {group.name: [wish.group for wish in group.near] for group in result.groups}
+    assert {name: partners for name, partners in wishes.items() if partners} == {
+        f"serve-{n}-a-worker": [f"serve-{n}-a-leader"] for n in range(2)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("prefil=decode~k", "no role 'prefil'; there are prefill, decode; did you mean prefill?"),
+        ("prefill=router~k", "no role 'router'; there are prefill, decode"),
+    ],
+)
+def test_a_wish_to_be_near_a_role_that_is_not_there_is_a_notice(text, expected):
+    """It refuses nothing; once the tree exists a role may have ended."""
+    jobs = jobset(PREFILL, DECODE, annotations={"gang-extender.dev/near": text})
+    result = compiled(jobs)
+    assert (result.outcome, near(result)) == ("compiled", {})
+    ((reason, message),) = [(notice.reason, notice.message) for notice in result.notices]
+    assert reason == "NearNotUsed"
+    field = "metadata.annotations[gang-extender.dev/near]"
+    assert message == f"JobSet/team/train: {field}: {text} asks for nothing: {expected}"
+    assert compiled(jobs, existing=existing(result)).notices == ()
+    profile = TreeProfile(name="p", kinds={"JobSet": KindPolicy(near=(NearRole("a", "b", "k"),))})
+    assert compiled(jobset(PREFILL, DECODE), profile=profile).notices == ()
 
 
 def name_of(group):

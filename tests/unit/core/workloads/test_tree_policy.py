@@ -9,6 +9,7 @@ from extender.core.workloads.tree_policy import (
     DEFAULT_PROFILE,
     InvalidPolicy,
     KindPolicy,
+    NearRole,
     TreeProfile,
     is_label_key,
     read_policy,
@@ -77,6 +78,19 @@ def test_exclusive_domains_refine_the_profile_level_by_level(text, root, leaf):
     assert (policy.root_exclusive, policy.leaf_exclusive) == (root, leaf)
 
 
+@pytest.mark.parametrize(
+    ("text", "wishes"),
+    [
+        ("", [("router", "decode", "net/zone")]),
+        ("prefill=decode~net/rack ~ net/block", [("prefill", "decode", "net/rack"), ("prefill", "decode", "net/block")]),
+        ("a=b~k, a=c~k,b=c~k", [("a", "b", "k"), ("a", "c", "k"), ("b", "c", "k")]),
+    ],
+)  # fmt: skip
+def test_roles_to_be_near_to_take_the_place_of_those_of_the_profile(text, wishes):
+    kind = KindPolicy(near=(NearRole("router", "decode", "net/zone"),))
+    assert read(kind, near=text).near == tuple(NearRole(*wish) for wish in wishes)
+
+
 def test_a_profile_has_defaults_for_kinds_that_it_does_not_name():
     profile = TreeProfile(name="p", kinds={"JobSet": KindPolicy(gang="per-job")})
     assert profile.of("JobSet").gang == "per-job"
@@ -128,6 +142,17 @@ def test_names_of_objects():
             "leaf=a:all",
             "leaf='a:all': the scope 'all' is none of Profile, Namespace, Cluster; an example is leaf=a:Cluster",
         ),
+        ("near", "prefill", "'prefill' is not NAME=VALUE; an example is prefill=decode~net/block"),
+        (
+            "near",
+            "prefill=decode@net/block",
+            "prefill='decode@net/block' is not ROLE~KEY; an example is prefill=decode~net/block",
+        ),
+        ("near", "a=~k", "a='~k' is not ROLE~KEY; an example is prefill=decode~net/block"),
+        ("near", "a=b~", "a='' is not the key of a node label, such as net/block; an example is"),
+        ("near", "a=a~k", "a='a' is itself; name another role of the workload"),
+        ("near", "a=b~k,a=b~k", "a is near b by k twice; name each pair once"),
+        ("near", "a=b~k~l~m~n~o", "a has 5 wishes to be near, at most 4 are possible"),
         ("topology", "leaf=~a~b~a", "leaf='~a~b~a' has a preferred key twice; name each once"),
         ("topology", "leaf=~a~b~c~d~e", "leaf='~a~b~c~d~e' has 5 preferred keys, at most 4"),
         ("min", "0", "'0' is not a number of at least 1, such as 4"),

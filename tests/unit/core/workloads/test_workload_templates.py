@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from extender.core.model.pod_groups import NearGroup
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_object import WorkloadObject
 from tests.support.planning.workload_builders import (
@@ -103,6 +104,25 @@ def test_the_tree_is_that_of_the_templates():
     assert named[-1] == ("train-driver-6f2f0f4a", "plan", "driver")
 
 
+def test_templates_are_near_the_groups_of_other_templates():
+    """Names are those of templates; the groups have other ones."""
+    near = [{"group": "driver", "key": "net/rack"}, {"group": "slices", "key": "net/block"}]
+    templates = tree(
+        inner(
+            "root",
+            leaf("driver", 1, schedulingConstraints={"near": near[1:]}),
+            inner("slices", leaf("worker", 6), count=1, schedulingConstraints={"near": near[:1]}),
+            count=2,
+        )
+    )
+    jobs = jobset(*JOBS, annotations=ANNOTATION)
+    groups = {group.template: group for group in compiled(jobs, templates=templates).groups}
+    assert groups["slices"].near == (NearGroup("train-driver-6f2f0f4a", "net/rack"),)
+    assert groups["driver"].near == (NearGroup("train-slices-6f2f0f4a", "net/block"),)
+    left = LeafUse(name="train-driver-6f2f0f4a", finished=1)
+    assert not any(group.near for group in compiled(jobs, left, templates=templates).groups)
+
+
 def test_flat_templates_are_roots_and_the_profile_adds_nothing():
     result = compiled(
         jobset(*JOBS, annotations=ANNOTATION), templates=flat(leaf("worker", 8), leaf("driver"))
@@ -146,6 +166,13 @@ def test_a_jobset_that_only_its_namespace_covers_runs_pod_by_pod_without_the_wor
     ("templates", "expected"),
     [
         (flat(leaf("driver", 1)), "are driver, but the parts are driver, worker"),
+        (
+            flat(
+                leaf("driver", 1),
+                leaf("worker", 8, schedulingConstraints={"near": [{"group": "eval", "key": "k"}]}),
+            ),
+            "template worker has schedulingConstraints.near with group 'eval' and key 'k'; name another template, of driver, and",
+        ),
         (
             flat(leaf("driver", 1), leaf("worker", 8), leaf("eval", 1)),
             "are driver, eval, worker, but the parts are driver, worker",

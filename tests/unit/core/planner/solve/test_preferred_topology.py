@@ -137,7 +137,7 @@ def wishing(draw) -> PlanRequest:
             "root", 0, *leaves,
             minimum=draw(st.integers(1, len(leaves))), preferred=draw(wishes), topology=draw(required),
         )  # fmt: skip
-    return request(root, *nodes)
+    return request(root, *nodes, levels=draw(st.sampled_from([UNSET, ("rack", "zone")])))
 
 
 @st.composite
@@ -500,3 +500,16 @@ def test_the_fewest_pairs_apart_are_proved_where_no_domain_holds_both():
     nodes = [node(f"{b}{i}", 1, block=b) for b, count in (("a", 4), ("b", 2)) for i in range(count)]
     answer = placed(request(group("root", 0, left, group("right", 3)), *nodes))
     assert answer.wishes[0].values == (WishValue(key="block", value=4, best=4),)
+
+
+def test_what_a_complete_search_found_is_gathered_in_few_domains_of_the_cluster():
+    """Two pods of five are outside of any one rack: they are in the block of the others, and not in another one with a free node."""
+    prefill = group("prefill", 3, near=(PlanNear(group=GroupKey(namespace="ns", name="decode", kind="PodGroup"), key="rack"),))  # fmt: skip
+    racks = {"a1": 4, "a2": 4, "b1": 1, "b2": 4, "b3": 4, "c1": 1}
+    nodes = [node(f"{r}{i}", 1, rack=r, block=r[0]) for r, count in racks.items() for i in range(count)]  # fmt: skip
+    root = group("root", 0, group("decode", 2), prefill)
+    answer = plan(
+        request(root, *nodes, levels=("block", "rack"))
+    )  # too many placements for brute force
+    assert answer.wishes[0].values == (WishValue(key="rack", value=2, best=2),)
+    assert len({assignment.node[0] for assignment in answer.assignments}) == 1

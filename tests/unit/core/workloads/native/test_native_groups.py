@@ -8,7 +8,7 @@ import pytest
 from extender.core.trees.tree_events import decide_tree, replay_tree
 from extender.core.workloads.native.native_groups import NativeGroup
 from extender.core.workloads.tree_compiler import CompileRequest
-from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
+from extender.core.workloads.tree_policy import KindPolicy, NearRole, TreeProfile
 from tests.support.planning.workload_builders import (
     compiled,
     drawn,
@@ -184,6 +184,7 @@ def test_priority_and_topology_of_the_root_are_those_of_pods_and_policy():
     [
         (annotated(min="2"), "'2'"),
         (annotated(workload="mine"), "'mine'"),
+        (annotated(near="worker=driver~net/rack"), "'worker=driver~net/rack'"),
         (annotated(topology="root=net/block,leaf=net/rack"), "'leaf=net/rack'"),
     ],
 )
@@ -198,9 +199,10 @@ def test_what_only_the_controller_can_do_is_refused(annotations, value):
 def test_topology_of_one_group_is_refused_and_that_of_a_profile_is_named():
     asked = job(4, scheduling=GANG, annotations=annotated(topology="root=net/block"))
     assert result_of(asked, "fit").refusal.reason == "InvalidAnnotation"
-    profile = adopting("Job", root_topology="net/block", leaf_topology="net/rack")
+    near = (NearRole("a", "b", "net/rack"),)
+    profile = adopting("Job", root_topology="net/block", leaf_topology="net/rack", near=near)
     (notice,) = result_of(job(4, scheduling=GANG), "fit", profile=profile).notices
-    assert "topology.leaf and topology.root of the TreeProfile" in notice.message
+    assert "topology.leaf and topology.root and near of the TreeProfile" in notice.message
 
 
 def test_a_group_of_an_unknown_template_is_refused():
