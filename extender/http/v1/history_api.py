@@ -116,6 +116,7 @@ OPERATIONS = (
         parameters=(
             Parameter(name="id", where="path", about="Position of a decision", schema={"type": "integer", "minimum": 1, "maximum": POSITION_MAX}),
         ),
+        problems=(400, 404, 503),
         tagged=True,
     ),
     Operation(
