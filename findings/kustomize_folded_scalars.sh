@@ -3,7 +3,7 @@
 #
 # YAML keeps the line breaks around lines that are indented more than the first one. In what kustomize builds, one line break before
 # such lines is two: an empty line more. A PromQL rule still means the same; a script, a certificate or whatever is compared or
-# signed does not. Helm and kubectl apply -f keep the value, so the same manifest gives two objects. A literal scalar (|-) is kept.
+# signed does not. A literal scalar (|-) keeps its value.
 #
 # Installs kustomize with Go and pyyaml in a temporary folder, and compares the value before and after. Exit code 0: as described.
 #
@@ -29,12 +29,18 @@ data:
       c
       or d
     )
+  literal: |-
+    a > b * (
+      c
+    )
 YAML
 echo 'resources: [rule.yaml]' > kustomization.yaml
 bin/kustomize build . > built.yaml
 venv/bin/python - "$VERSION" <<'PY'
 import sys, yaml
-before, after = (yaml.safe_load(open(name))["data"]["expr"] for name in ("rule.yaml", "built.yaml"))
+source, built = (yaml.safe_load(open(name))["data"] for name in ("rule.yaml", "built.yaml"))
+before, after = source["expr"], built["expr"]
+assert source["literal"] == built["literal"]
 print("kustomize", sys.argv[1], "prints")
 print(open("built.yaml").read())
 print("value before:", repr(before))
