@@ -313,12 +313,15 @@ def _at_groups() -> Iterator[Attempt]:
         yield Attempt(f"group of ours: {what}", policy, "merge", made, body)
     for what, more in {
         "without labels": {"ownerReferences": [OWNER]},
-        "without an owner": {**made_by_us(), "ownerReferences": []},
+        "without a controller": made_by_us(ownerReferences=[OWNER | {"controller": False}]),
         "with a finalizer": made_by_us(finalizers=["example.com/a"]),
         "with an annotation": made_by_us(annotations={PARENT: "composite"}),
     }.items():
         body = a_group(name="new", **more)
         yield Attempt(f"group created {what}", policy, "POST", f"{OURS}/podgroups", body)
+    body = a_group("CompositePodGroup", "new", **made_by_us(ownerReferences=[]))
+    path = f"{OURS}/compositepodgroups"  # a PodGroup of plain pods has no owner
+    yield Attempt("composite created without an owner", policy, "POST", path, body)
 
 
 def _at_builtin_groups(minor: str) -> Iterator[Attempt]:
