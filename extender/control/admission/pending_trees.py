@@ -131,18 +131,24 @@ class PendingTrees:
     async def _try_each(self, pending: Sequence[Tree], progress: AdmissionProgress) -> None:
         """Try trees in their order; a namespace that took long comes after the others of the same priority."""
         pace = SlicePace(self._clock)
-        for _, equals in groupby(pending, key=lambda tree: tree.root.priority):
+        for _, group in groupby(pending, key=lambda tree: tree.root.priority):
+            equals = [tree for tree in group if self._may_begin(progress.now, tree)]
+            without_minimum = {t.root.uid for t in equals if _lacks_minimum(progress.now, t)}
             used_ms: Counter[str] = Counter()
             late = []
             for tree in equals:
                 namespace = tree.root.key.namespace
-                if not self._may_begin(progress.now, tree):
-                    continue
                 if used_ms[namespace] >= NAMESPACE_MS:
                     late.append(tree)
-                else:
-                    used_ms[namespace] += await self._try(tree, progress, pace)
+                    continue
+                without_minimum.discard(tree.root.uid)
+                progress.minima_wait = bool(without_minimum)
+                used_ms[namespace] += await self._try(tree, progress, pace)
             await self._try_late(late, progress, pace)
+            progress.minima_wait = False
+            extras_later, progress.extras_later = progress.extras_later, []
+            for tree in extras_later:
+                await self._try(tree, progress, pace)
 
     async def _try_late(
         self, late: Sequence[Tree], progress: AdmissionProgress, pace: SlicePace
@@ -245,3 +251,9 @@ class PendingTrees:
         self._preemption_policy.retain(roots)
         self._tried_late &= roots
         self._builder.retain(roots)
+
+
+def _lacks_minimum(now: Moment, tree: Tree) -> bool:
+    """Return whether a tree has never been admitted, or its reservations were all released."""
+    root = now.pending.gangs.get(tree.root.uid)
+    return root is None or (root.phase != "scheduled" and not root.reservations)

@@ -48,6 +48,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
+from extender.core.planner.explain.plan_builder import without_extras
 from extender.core.planner.plan_types import (
     COMPLETE,
     TERMINATES,
@@ -91,6 +92,7 @@ class AdmissionOutcome(enum.Enum):
     TO_SEARCH = "its search in the planner process runs, or waits for its turn"
     TO_EXPLAIN = "refused, and its reasons or victims are searched in the planner process"
     HELD_UP = "it fits now, but a tree that comes first is searched"
+    EXTRAS_LATER = "planned; its members beyond the minimum come after the minima of other trees"
     STILL_ARRIVES = "planned; it is new and incomplete, and its other members may be on their way"
 
     @property
@@ -111,6 +113,8 @@ class AdmissionProgress(msgspec.Struct):
 
     now: Moment  # of the pass, with the state that its appends have led to
     postponed: list[Tree] = []
+    minima_wait: bool = False  # trees of the same priority wait for their minimum, and come later
+    extras_later: list[Tree] = []  # their members beyond the minimum are planned after these
     all_stay_refused: bool = True
     # Trees of lower priority are held up, and of the same priority if the search is of a tree that comes first.
     searched_priority: int | None = None
@@ -470,6 +474,13 @@ class TreeAdmission:
             return AdmissionOutcome.TO_EXPLAIN
         if isinstance(answer, Plan) and answer.assignments and held_up:
             return AdmissionOutcome.HELD_UP
+        if progress.minima_wait and isinstance(answer, Plan) and _has_extras(answer):
+            progress.extras_later.append(tree_request.tree)
+            request = msgspec.structs.replace(request, extras_later=True)
+            answer = without_extras(request, answer)
+            if not answer.assignments:
+                return AdmissionOutcome.EXTRAS_LATER
+            tree_request = msgspec.structs.replace(tree_request, request=request)
         METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
         if self._still_arrives(tree_request, answer):
             return AdmissionOutcome.STILL_ARRIVES
@@ -698,6 +709,10 @@ class TreeAdmission:
         else:
             self._keep_refusal(tree_request)
             self._preemption_policy.start_pause(after, uid, verdict)
+
+
+def _has_extras(planned: Plan) -> bool:
+    return any(assignment.extra for assignment in planned.assignments)
 
 
 def _is_held_up(tree: Tree, progress: AdmissionProgress) -> bool:
