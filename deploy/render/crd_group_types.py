@@ -15,7 +15,13 @@ from typing import Annotated, ClassVar, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from extender.core.model.pod_groups import CHILDREN_MAX, NEAR_MAX, PREFERRED_MAX, ExclusiveScope
+from extender.core.model.pod_groups import (
+    CHILDREN_MAX,
+    NEAR_MAX,
+    PREFERRED_MAX,
+    ExclusiveScope,
+    LostMembers,
+)
 
 LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -185,7 +191,13 @@ class Near(Struct):
     key: TopologyKey
 
 
-class Constraints(Struct):
+LOST_MEMBERS = (
+    "What becomes of a running gang when no node of the required domain can take its lost members: they wait, "
+    "the key becomes a preferred one, or the gang is evicted to be placed anew; unset is Wait"
+)
+
+
+class Constraints(Struct, rename="camel"):
     """Constraints on the nodes of the whole group; `preferred` and `near` are wishes, which refuse no placement."""
 
     RULES: ClassVar = (no_repetition("preferred"),)
@@ -208,6 +220,17 @@ class Constraints(Struct):
                     "x-kubernetes-list-type": "map",
                     "x-kubernetes-list-map-keys": ["group", "key"],
                 },
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    lost_members: (
+        Annotated[
+            str,
+            Meta(
+                max_length=max(map(len, get_args(LostMembers))),
+                description=f"{LOST_MEMBERS}.",
+                extra_json_schema={"enum": list(get_args(LostMembers))},
             ),
         ]
         | UnsetType

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, get_args
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from deploy.render.crd_group_types import (
+    LOST_MEMBERS,
     Exclusive,
     PreferredKeys,
     Rule,
@@ -18,6 +19,7 @@ from deploy.render.crd_group_types import (
     keyed_by,
     no_repetition,
 )
+from extender.core.model.pod_groups import LostMembers
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.tree_policy import LEVELS_MAX, GangMode, NativeGroups, TopologySource
 from extender.core.workloads.tree_policy import Disruption as DisruptionWord
@@ -103,6 +105,13 @@ class KindProfile(Struct, rename="camel", kw_only=True):
     ) = UNSET
     topology: ProfileTopology | UnsetType = UNSET
     exclusive: ProfileExclusive | UnsetType = UNSET
+    lost_members: (
+        Annotated[
+            str,
+            _one_of(f"{LOST_MEMBERS}.", *get_args(LostMembers)),
+        ]
+        | UnsetType
+    ) = UNSET
     disruption_mode: (
         Annotated[
             str,

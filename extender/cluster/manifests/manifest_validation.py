@@ -371,6 +371,10 @@ def _workload(workload: api.Workload) -> Iterator[str]:
         if near and workload.api_version.startswith(f"{BUILTIN}/"):
             text = f"only templates of gang-extender.dev have it; found group {near[0].group}"
             yield f"{path}.schedulingConstraints.near: {text}"
+        lost = template.scheduling_constraints.lost_members
+        if lost != "Wait" and workload.api_version.startswith(f"{BUILTIN}/"):
+            text = f"only templates of gang-extender.dev have it; found {lost}"
+            yield f"{path}.schedulingConstraints.lostMembers: {text}"
         for key in _keys(template):
             if not _LABEL_KEY.fullmatch(key):
                 field = _field_of(template, key)

@@ -325,6 +325,7 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
             scheduling_constraints=api.SchedulingConstraints(
                 topology=topology,
                 preferred=spec.preferred,
+                lost_members=spec.lost_members,
                 exclusive=ExclusiveEntry(
                     key=spec.exclusive.key,
                     scope=spec.exclusive.scope,

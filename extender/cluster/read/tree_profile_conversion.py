@@ -51,6 +51,7 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
             read_topology=entry.topology.read_from,
             root_exclusive=_exclusive(f"{field}.exclusive.root.key", entry.exclusive.root),
             leaf_exclusive=_exclusive(f"{field}.exclusive.leaf.key", entry.exclusive.leaf),
+            lost_members=entry.lost_members,
             disruption_mode=entry.disruption_mode,
             native_groups=entry.native_groups,
         )

@@ -23,6 +23,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "gang",
         "topology",
         "exclusive",
+        "lost-members",
         "min",
         "workload",
         "tree-from",

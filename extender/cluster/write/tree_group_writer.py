@@ -141,6 +141,8 @@ def manifest(group: GroupManifest) -> dict[str, object]:
         if spec.exclusive.resource:
             exclusive["resource"] = spec.exclusive.resource
         constraints["exclusive"] = exclusive
+    if spec.lost_members != "Wait":
+        constraints["lostMembers"] = spec.lost_members
     if constraints:
         body["schedulingConstraints"] = constraints
     if spec.priority_class:

@@ -18,6 +18,7 @@ from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.current_requests import CurrentRequests, TreeRequest
 from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.lost_member_search import LostMemberSearch
 from extender.control.admission.preemption_policy import (
     awaited_preemption,
     events_before_verdict,
@@ -167,6 +168,7 @@ class TreeAdmission:
         self._requests = requests
         self._preemptions = preemptions
         self.explanations = RefusalExplanations(parts)
+        self._lost = LostMemberSearch(parts, requests, searches)
         self._trees: defaultdict[GangUid, _PendingTree] = defaultdict(_PendingTree)
         self._compared = ComparedNodes()
         self._victims: IdentityMemo[Mapping[GroupKey, int]] = IdentityMemo()
@@ -307,7 +309,10 @@ class TreeAdmission:
         current = self._requests.about(now, search.tree)
         if current is None:
             return
-        if search.work == "search" or not self._preemptions.may_follow(current, "explain"):
+        if search.work == "lost":
+            if self._would_be_refused(current) and self._lost_members_may_be_placed(current):
+                await self._lost.perform(search, current)
+        elif search.work == "search" or not self._preemptions.may_follow(current, "explain"):
             await self.search(current)
         else:
             later = self._planner.explains_later(current.request)
@@ -363,6 +368,7 @@ class TreeAdmission:
     def retain(self, roots: set[GangUid]) -> None:
         """Forget all other trees."""
         self.explanations.retain(roots)
+        self._lost.retain(roots)
         self._compared.clear()
         for uid in self._trees.keys() - roots:
             del self._trees[uid]
@@ -418,19 +424,35 @@ class TreeAdmission:
 
     def _refusal_holds(self, tree_request: TreeRequest) -> AdmissionOutcome | None:
         """Return `REFUSAL_HOLDS` if the planner would refuse the tree again, and nothing else can help it now."""
+        if not self._would_be_refused(tree_request):
+            return None
+        if not self._lost_members_may_be_placed(tree_request):
+            return AdmissionOutcome.REFUSAL_HOLDS
+        self._want(tree_request, "lost", holds_up=False)
+        return AdmissionOutcome.TO_SEARCH
+
+    def _would_be_refused(self, tree_request: TreeRequest) -> bool:
+        """Return whether the planner would refuse a tree again, and no preemption can help it now."""
         view, state = tree_request.now.view, tree_request.now.pending
         uid = tree_request.tree.root.uid
         refused = self._trees[uid].refused
         if refused is None or not would_be_refused(refused, tree_request.request, self._compared):
-            return None
+            return False
         if self._trees[uid].held_note != self._held_note(tree_request):
-            return None  # the same answer, but another reason
+            return False  # the same answer, but another reason
         preemption = awaited_preemption(state, uid)
         if preemption is None:
             may_change = self._preemption_policy.may_search(view, state, tree_request.tree)
         else:
             may_change = victims_are_gone(view, preemption)
-        return None if may_change else AdmissionOutcome.REFUSAL_HOLDS
+        return not may_change
+
+    def _lost_members_may_be_placed(self, tree_request: TreeRequest) -> bool:
+        """Return whether lost members of a tree that would be refused again may be placed in another way (D24)."""
+        return (
+            self._lost.may_help(tree_request, self._compared)
+            and self._being_evicted(tree_request) is None
+        )
 
     def _being_evicted(self, tree_request: TreeRequest) -> AdmissionOutcome | None:
         """Return `BEING_EVICTED` if the tree is a victim itself."""

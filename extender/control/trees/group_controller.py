@@ -259,6 +259,7 @@ def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:
         topology=group.topology[0] if group.topology else "",
         preferred=group.preferred,
         exclusive=group.exclusive,
+        lost_members=group.lost_members,
         disruption_mode=group.disruption_mode,
         priority_class=group.priority_class,
     )

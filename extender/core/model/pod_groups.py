@@ -38,6 +38,8 @@ Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a l
 Mode = Literal["single", "all"]
 # Which other trees: those of the same TreeProfile (all without one, if it has none), of the same namespace, or all.
 ExclusiveScope = Literal["Profile", "Namespace", "Cluster"]
+# What becomes of a running gang when no node of the domain of a group can take its lost members (D24)
+LostMembers = Literal["Wait", "Widen", "GiveUp"]
 
 
 class ExclusiveDomain(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -72,6 +74,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     preferred: tuple[str, ...] = ()  # topology keys, narrowest first: a wish
     exclusive: ExclusiveDomain | None = None
     near: tuple[NearGroup, ...] = ()  # a wish
+    lost_members: LostMembers = "Wait"
     disruption_mode: Mode = "single"
     priority: int = 0
     priority_class: str = ""

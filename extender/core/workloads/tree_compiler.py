@@ -19,6 +19,7 @@ from extender.core.model.pod_groups import (
     DEPTH_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,
+    LostMembers,
 )
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
 from extender.core.workloads.name_rules import NAME_MAX
@@ -149,6 +150,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     topology: str = ""
     preferred: tuple[str, ...] = ()  # narrowest first
     exclusive: ExclusiveDomain | None = None
+    lost_members: LostMembers = "Wait"
     disruption_mode: Disruption = "single"
     priority_class: str = ""
     workload: str = ""  # the user's Workload that it is made from; empty: none
@@ -467,6 +469,8 @@ def _groups_of(
     is_root: bool,
 ) -> Iterable[GroupSpec]:
     given = part.given
+    topology = _topology(part, policy, is_root=is_root)
+    lost_members = given.lost_members if given else policy.lost_members
     group = GroupSpec(
         kind="PodGroup" if isinstance(part, Leaf) else "CompositePodGroup",
         name=part.name,
@@ -474,9 +478,10 @@ def _groups_of(
         basic=part.minimum == BASIC,
         minimum=max(1, part.minimum),
         required=_required(part),
-        topology=_topology(part, policy, is_root=is_root),
+        topology=topology,
         preferred=_preferred(part, policy, is_root=is_root),
         exclusive=_exclusive(part, policy, is_root=is_root),
+        lost_members=lost_members if topology or given else "Wait",
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
         workload=given.workload if given else "",

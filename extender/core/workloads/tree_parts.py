@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from extender.core.model.pod_groups import ExclusiveDomain
+from extender.core.model.pod_groups import ExclusiveDomain, LostMembers
 from extender.core.workloads.workload_object import WorkloadObject
 
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own
@@ -21,6 +21,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topology: str = ""
     preferred: tuple[str, ...] = ()  # node labels, narrowest first
     exclusive: ExclusiveDomain | None = None
+    lost_members: LostMembers = "Wait"
     disrupted_as_a_whole: bool = False
 
 

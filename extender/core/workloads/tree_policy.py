@@ -12,10 +12,16 @@ from typing import Literal, get_args
 
 import msgspec
 
-from extender.core.model.pod_groups import PREFERRED_MAX, ExclusiveDomain, ExclusiveScope
+from extender.core.model.pod_groups import (
+    PREFERRED_MAX,
+    ExclusiveDomain,
+    ExclusiveScope,
+    LostMembers,
+)
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
     GANG_ANNOTATION,
+    LOST_MEMBERS_ANNOTATION,
     MIN_ANNOTATION,
     PARENT_ANNOTATION,
     TOPOLOGY_ANNOTATION,
@@ -68,6 +74,7 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     # the domain that the tree, or such a leaf, has alone
     root_exclusive: ExclusiveDomain | None = None
     leaf_exclusive: ExclusiveDomain | None = None
+    lost_members: LostMembers = "Wait"  # of groups with a required topology
     # node labels, narrowest first: the key that another project prefers is followed by those after it
     levels: tuple[str, ...] = ()
     read_topology: tuple[TopologySource, ...] = ()
@@ -100,6 +107,7 @@ class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
     leaf_preferred: tuple[str, ...]
     root_exclusive: ExclusiveDomain | None
     leaf_exclusive: ExclusiveDomain | None
+    lost_members: LostMembers
     levels: tuple[str, ...]
     disruption_mode: Disruption
     minima: Mapping[str, int]  # by role; "" is the only role of the workload
@@ -133,6 +141,10 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
     if gang not in get_args(GangMode):
         text = f"{gang!r} is none of {', '.join(get_args(GangMode))}"
         raise _invalid(workload, GANG_ANNOTATION, text)
+    lost_members = workload.annotations.get(LOST_MEMBERS_ANNOTATION, kind.lost_members)
+    if lost_members not in get_args(LostMembers):
+        text = f"{lost_members!r} is none of {', '.join(get_args(LostMembers))}"
+        raise _invalid(workload, LOST_MEMBERS_ANNOTATION, text)
     return TreePolicy(
         gang=gang,  # type: ignore[arg-type]
         root_topology=root[0],
@@ -141,6 +153,7 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
         leaf_preferred=leaf[1],
         root_exclusive=exclusive.get("root", kind.root_exclusive),
         leaf_exclusive=exclusive.get("leaf", kind.leaf_exclusive),
+        lost_members=lost_members,  # type: ignore[arg-type]
         levels=kind.levels,
         disruption_mode=kind.disruption_mode,
         minima=_minima(workload),
@@ -199,7 +212,14 @@ def _only_templates(workload: WorkloadObject) -> None:
     """Raise InvalidPolicy if annotations ask for what the templates of a Workload set already."""
     if WORKLOAD_ANNOTATION not in workload.annotations:
         return
-    for other in (GANG_ANNOTATION, TOPOLOGY_ANNOTATION, EXCLUSIVE_ANNOTATION, MIN_ANNOTATION):
+    set_by_templates = (
+        GANG_ANNOTATION,
+        TOPOLOGY_ANNOTATION,
+        EXCLUSIVE_ANNOTATION,
+        LOST_MEMBERS_ANNOTATION,
+        MIN_ANNOTATION,
+    )
+    for other in set_by_templates:
         if other in workload.annotations:
             text = f"cannot be combined with {WORKLOAD_ANNOTATION}, whose templates set it; remove one of the two"
             raise _invalid(workload, other, text)

@@ -19,6 +19,7 @@ GROUP_LABELS = (
 GANG_ANNOTATION = "gang-extender.dev/gang"
 TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
 EXCLUSIVE_ANNOTATION = "gang-extender.dev/exclusive"
+LOST_MEMBERS_ANNOTATION = "gang-extender.dev/lost-members"
 MIN_ANNOTATION = "gang-extender.dev/min"
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
 PATCH_MANAGER = (

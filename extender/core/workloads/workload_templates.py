@@ -7,12 +7,12 @@ part has. The templates count as they are, and not the policy of the profile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from extender.core.model.message_formatting import counted
-from extender.core.model.pod_groups import DEPTH_MAX, ExclusiveDomain
+from extender.core.model.pod_groups import DEPTH_MAX, ExclusiveDomain, LostMembers
 from extender.core.workloads.tree_parts import BASIC, Composite, Given, Leaf, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, refusal_of
 from extender.core.workloads.workload_kind_common import number
@@ -226,6 +226,19 @@ def _exclusive(template: str, given: object, reading: _Reading) -> ExclusiveDoma
         raise reading.refusal("WorkloadDiffers", text) from error
 
 
+def _lost_members(template: str, given: object, reading: _Reading) -> LostMembers:
+    """Return what a template asks for where lost members have no node.
+
+    Raises:
+        InvalidPolicy: There is no such choice.
+    """
+    if given not in get_args(LostMembers):
+        choices = ", ".join(get_args(LostMembers))
+        text = f"template {template} has schedulingConstraints.lostMembers {given!r}, which is none of {choices}"
+        raise reading.refusal("WorkloadDiffers", text)
+    return given  # type: ignore[return-value]
+
+
 def _given(template: Template, reading: _Reading) -> Given:
     name = str(template.get("name"))
     for field in _NOT_READ:
@@ -240,5 +253,6 @@ def _given(template: Template, reading: _Reading) -> Given:
         topology=str(topology[0].get("key", "")) if topology else "",
         preferred=tuple(dict.fromkeys(map(str, constraints.get("preferred") or ()))),
         exclusive=_exclusive(name, constraints.get("exclusive"), reading),
+        lost_members=_lost_members(name, constraints.get("lostMembers", "Wait"), reading),
         disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,
     )

@@ -280,15 +280,20 @@ def plan_in_order(
         else:
             planned = _planned(before, unit.tree, unit.kind, rows, question)
             verdict, after = planned.verdict, planned.view
-            if planned.extras and not apart and not verdict.victims and number < last[unit.order[0]]:
+            if (
+                planned.extras
+                and not apart
+                and not verdict.victims
+                and number < last[unit.order[0]]
+            ):
                 partly[number] = unit.tree
-                after = _unplaced(after, planned.extras)
+                verdict, after = _minimum_only(planned, unit.tree)
         view = _beside(view, after, unit.tree, apart, question) if apart else after
         verdicts.append(_with_tree(verdict, unit.tree, question))
         if number == last[unit.order[0]]:
             for place, tree in partly.items():
                 # the minimum is placed again, so that its extra members are near it
-                before = _unplaced(view, [pod.uid for pod in tree.pods if pod.node is None])
+                before = _unplaced(view, tree.pods)
                 planned = _planned(before, tree, units[place].kind, rows, question)
                 if planned.verdict.verdict == "placed":
                     view = planned.view
@@ -298,10 +303,24 @@ def plan_in_order(
     return tuple(verdicts), view
 
 
-def _unplaced(view: ClusterView, uids: Iterable[PodUid]) -> ClusterView:
-    """Return the cluster in which some pods have no node."""
-    for uid in uids:
-        view = with_pod(view, msgspec.structs.replace(view.pods[uid], node=None))
+def _minimum_only(planned: _Planned, tree: Tree) -> tuple[GangVerdict, ClusterView]:
+    """Return the answer for a tree without its extra members, and the cluster without them."""
+    extras = [pod for pod in tree.pods if pod.uid in planned.extras]
+    paths = {pod.path for pod in extras}
+    verdict = planned.verdict
+    verdict = msgspec.structs.replace(
+        verdict,
+        assignments=tuple(line for line in verdict.assignments if line.pod not in paths),
+        unplaced=tuple(sorted((*verdict.unplaced, *paths))),
+        wishes=(),  # they are those of all members
+    )
+    return verdict, _unplaced(planned.view, extras)
+
+
+def _unplaced(view: ClusterView, pods: Iterable[Pod]) -> ClusterView:
+    """Return the cluster with some pods as they were before they were placed; those that had a node keep it."""
+    for pod in pods:
+        view = with_pod(view, pod)
     return view
 
 
