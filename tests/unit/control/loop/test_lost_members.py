@@ -1,0 +1,236 @@
+"""Lost members of a running gang: in their domain where it has a node, and else as `lostMembers` of their group asks for (D24)."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.core.log.events import (
+    GangExtended,
+    GangUnschedulable,
+    MemberTerminated,
+    PreemptionCancelled,
+    PreemptionCompleted,
+    PreemptionPlanned,
+)
+from extender.core.model.ids import NodeName
+from extender.queries.log.decision_replay import replay_decision
+from tests.support.service.fakes import Stage
+from tests.support.service.manifest_builders import BLOCK, GPU, RACK, a_fleet, a_group, a_pod
+from tests.support.waiting import eventually
+
+LEASE_MS = 3_600_000
+PODS = 4
+
+
+def gang(choice: str = "", minimum: int = PODS):
+    """A gang of one rack."""
+    constraints = {"topology": [{"key": RACK}], **({"lostMembers": choice} if choice else {})}
+    return [
+        a_group("g", gang=minimum, schedulingConstraints=constraints),
+        *(a_pod(f"g-{n}", "g", requests={GPU: 1}) for n in range(PODS)),
+    ]
+
+
+async def running(*objects, fleet="2 blocks x 2 racks x 4 nodes"):
+    """A bound gang, one member on each node of a rack."""
+    stage = Stage(*a_fleet(fleet, gpu=1), *objects, ttl_ms=LEASE_MS)
+    await stage.lead()
+    await stage.settled()
+    await run(stage)
+    return stage
+
+
+async def run(stage):
+    """Let members with reservations run where these are."""
+    for name, node in stage.where("g").items():
+        stage.cluster.change_pod(name, node=NodeName(node), phase="Running")
+    await stage.settled()
+
+
+async def lose(stage, *names):
+    """Lose nodes with their pods; the controller makes others."""
+    for name in names:
+        node = stage.cluster.pod(name).node
+        stage.cluster.delete_node(node)
+        stage.cluster.delete_pod(name)
+    await stage.settled()
+    stage.cluster.add(*(a_pod(f"{name}-new", "g", requests={GPU: 1}) for name in names))
+    await stage.settled()
+
+
+def racks(stage):
+    """Return by member the rack of its node, bound or reserved."""
+    nodes = stage.cluster.view().nodes
+    held = stage.where("g") | {
+        pod.name: pod.node for pod in stage.cluster.view().pods.values() if pod.group and pod.node
+    }
+    return {name: nodes[node].labels[RACK] for name, node in held.items()}
+
+
+async def proofs(stage):
+    """Make all decisions about the gang again from their inputs."""
+    for event in stage.events():
+        if isinstance(event.data, GangExtended | GangUnschedulable | PreemptionPlanned):
+            stored = await stage.inputs.load(event.data.input_digest)
+            replay = replay_decision(event, event.data, stored)
+            assert replay.same, replay.differences
+
+
+@pytest.mark.parametrize("choice", ["", "Widen", "GiveUp"])
+@pytest.mark.parametrize("lost", [1, 2, 3])
+async def test_several_lost_nodes_at_once_are_replaced_in_the_rack(choice, lost):
+    """Whatever is chosen: the rack has nodes left."""
+    async with await running(*gang(choice), fleet="2 blocks x 2 racks x 7 nodes") as stage:
+        (before,) = set(racks(stage).values())
+        await lose(stage, *(f"g-{n}" for n in range(lost)))
+        assert set(racks(stage).values()) == {before}
+        assert len(racks(stage)) == PODS
+        assert not stage.event_data(PreemptionPlanned)
+        await proofs(stage)
+
+
+async def test_by_default_they_wait():
+    async with await running(*gang()) as stage:
+        await lose(stage, "g-0", "g-1")
+        assert stage.where("g") == {}
+        assert stage.root("g").last_decision.outcome == "impossible"
+        assert not stage.event_data(GangExtended, PreemptionPlanned)
+
+
+async def test_widen_places_them_as_near_as_possible_after_the_proof():
+    """In the other rack of the block; the refusal is recorded first, and the plan has what its wish reached."""
+    async with await running(*gang("Widen")) as stage:
+        (before,) = set(racks(stage).values())
+        await lose(stage, "g-0", "g-1")
+        (refused,) = stage.event_data(GangUnschedulable)
+        (extended,) = stage.event_data(GangExtended)
+        assert refused.outcome == "impossible"
+        names = stage.names()
+        assert names.index("GangUnschedulable") < names.index("GangExtended")
+        block = before.rpartition("-")[0]
+        new = [racks(stage)[f"g-{n}-new"] for n in (0, 1)]
+        assert len(set(new)) == 1
+        assert new[0] != before
+        assert new[0].startswith(block)
+        wishes = {
+            (w.key, w.value, w.best) for w in extended.groups[0].wishes if w.kind == "preferred"
+        }
+        assert wishes == {(RACK, 2, 2), (BLOCK, 1, 1)}
+        (event,) = (e for e in stage.events() if e.data == extended)
+        assert "lostMembers Widen: no node of the domain" in event.cause
+        await proofs(stage)
+
+
+async def test_a_widened_gang_stays_in_its_domains_and_returns_to_one():
+    """Bound in two racks it is no contradiction; when its rack has room again, the next loss is replaced there."""
+    async with await running(*gang("Widen")) as stage:
+        (before,) = set(racks(stage).values())
+        await lose(stage, "g-0")
+        await run(stage)
+        (other,) = set(racks(stage).values()) - {before}
+        larger = a_fleet("2 blocks x 2 racks x 6 nodes", gpu=1)
+        stage.cluster.add(*[n for n in larger if n["metadata"]["labels"][RACK] == before][4:])
+        await lose(stage, "g-0-new")
+        assert set(racks(stage).values()) == {before}
+        assert other not in racks(stage).values()
+        await proofs(stage)
+
+
+async def test_widen_does_not_leave_the_domain_of_the_group_above():
+    """The block of the root is required and full."""
+    root = a_group(
+        "t", composite=True, gang=1, schedulingConstraints={"topology": [{"key": BLOCK}]}
+    )
+    leaf = a_group(
+        "g",
+        gang=PODS,
+        parent="t",
+        schedulingConstraints={"topology": [{"key": RACK}], "lostMembers": "Widen"},
+    )
+    pods = [a_pod(f"g-{n}", "g", requests={GPU: 1}) for n in range(PODS)]
+    async with Stage(
+        *a_fleet("2 blocks x 1 rack x 4 nodes", gpu=1), root, leaf, *pods, ttl_ms=LEASE_MS
+    ) as stage:
+        await stage.lead()
+        await stage.settled()
+        for name, node in stage.where("t").items():
+            stage.cluster.change_pod(name, node=NodeName(node), phase="Running")
+        await stage.settled()
+        await lose(stage, "g-0")
+        assert stage.where("t") == {}
+        assert not stage.event_data(GangExtended)
+
+
+@pytest.mark.parametrize("choice", ["Widen", "GiveUp"])
+async def test_members_beyond_the_minimum_wait(choice):
+    async with await running(*gang(choice, minimum=2)) as stage:
+        await lose(stage, "g-0")
+        assert stage.where("g") == {}
+        assert not stage.event_data(GangExtended, PreemptionPlanned)
+
+
+async def taken_over(stage):
+    """End the process, and let another begin on the same database and cluster."""
+    await stage.killed()
+    again = Stage(
+        database=stage.database, cluster=stage.cluster, clock=stage.clock, ttl_ms=LEASE_MS
+    )
+    await again.lead()
+    again.start(again.parts.evictor.run())
+    await again.settled()
+    return again
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_give_up_evicts_all_and_the_gang_is_placed_anew_as_one(crashes):
+    """With a kill -9 between any two steps: the plan is recorded before the first eviction, and each pod is evicted."""
+    stage = await running(*gang("GiveUp"))
+    if not crashes:  # else it ends before the first eviction
+        stage.start(stage.parts.evictor.run())
+
+    async def step():
+        nonlocal stage
+        await stage.settled()
+        if crashes:
+            stage = await taken_over(stage)
+
+    (before,) = set(racks(stage).values())
+    await lose(stage, "g-0")
+    (planned,) = stage.event_data(PreemptionPlanned)
+    assert [p.pod for p in planned.victims[0].pods] == [f"default/g-{n}" for n in (1, 2, 3)]
+    assert planned.assignments == ()
+    assert not (crashes and stage.cluster.did("evict"))
+    await step()
+    expected = {f"default/g-{n}" for n in (1, 2, 3)}
+    await eventually(
+        lambda: {name for name, _ in stage.cluster.did("evict")} == expected, "evictions"
+    )
+    assert not stage.event_data(PreemptionCompleted)
+    for n in (1, 2, 3):
+        stage.cluster.delete_pod(f"g-{n}")
+        await step()
+    assert len(stage.event_data(PreemptionCompleted)) == 1
+    assert stage.where("g") == {}
+    stage.cluster.add(*(a_pod(f"g-{n}-new", "g", requests={GPU: 1}) for n in (1, 2, 3)))
+    await step()
+    await run(stage)
+    await step()
+    assert len(racks(stage)) == PODS
+    (anew,) = set(racks(stage).values())
+    assert anew != before
+    assert not stage.event_data(PreemptionCancelled)
+    assert len(stage.event_data(PreemptionPlanned)) == 1
+    assert len(stage.event_data(MemberTerminated)) == PODS
+    await proofs(stage)
+    await stage.killed()
+
+
+async def test_a_gang_that_fits_nowhere_else_is_not_given_up():
+    async with await running(*gang("GiveUp"), fleet="1 block x 1 rack x 4 nodes") as stage:
+        await lose(stage, "g-0")
+        assert not stage.event_data(PreemptionPlanned)
+        assert stage.root("g").last_decision.outcome == "impossible"
+        # a rack comes: it is given up then
+        stage.cluster.add(*a_fleet("1 block x 2 racks x 4 nodes", gpu=1)[4:])
+        await stage.settled()
+        assert len(stage.event_data(PreemptionPlanned)) == 1
