@@ -142,7 +142,8 @@ class PendingTrees:
                     late.append(tree)
                     continue
                 without_minimum.discard(tree.root.uid)
-                progress.minima_wait = bool(without_minimum)
+                # extra members of later trees come after those of earlier ones
+                progress.minima_wait = bool(without_minimum or progress.extras_later)
                 used_ms[namespace] += await self._try(tree, progress, pace)
             await self._try_late(late, progress, pace)
             progress.minima_wait = False

@@ -284,7 +284,7 @@ def plan_in_order(
                 planned.extras
                 and not apart
                 and not verdict.victims
-                and number < last[unit.order[0]]
+                and (partly or number < last[unit.order[0]])
             ):
                 partly[number] = unit.tree
                 verdict, after = _minimum_only(planned, unit.tree)

@@ -22,8 +22,11 @@ from extender.core.planner.plan_types import (
     WishValue,
 )
 from extender.core.planner.planning import plan, plan_at_once
+from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
+from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 from extender.core.planner.solve import preferred_topology
 from tests.support.hypothesis_profile import examples
+from tests.support.planning import preemption_checker
 from tests.support.planning.plan_checker import faults
 from tests.support.planning.wish_checker import wish_faults
 
@@ -184,6 +187,35 @@ def test_whatever_the_budget_no_wish_refuses_and_each_bound_holds(asked, budget)
     few = plan(msgspec.structs.replace(asked, budget=budget))
     if isinstance(few, Plan) and few.search.exhausted:
         assert wish_faults(asked, few) == []
+
+
+@examples(200, quick=30, suppress_health_check=list(HealthCheck))
+@given(wishing())
+def test_wishes_are_certified_after_evictions_and_add_no_victim(asked):
+    """Each node is full with one pod of lower priority: no set is cheaper, and the wishes are followed best after it."""
+    full = [n for n in asked.nodes if n.free["gpu"]]
+    units = tuple(
+        PlanUnit(
+            name=f"Pod/ns/low-{n.name}", uid=f"low-{n.name}", kind="pod", priority=0,
+            pods=(PlanVictim(pod=f"ns/low-{n.name}", uid=PodUid(f"low-{n.name}"), node=n.name, shape=number),),
+        )
+        for number, n in enumerate(full)
+    )  # fmt: skip
+    shapes = tuple(PodShape(requests=(("gpu", n.free["gpu"]),)) for n in full)
+    taken = tuple(msgspec.structs.replace(n, free={**n.free, "gpu": 0}) for n in asked.nodes)
+    crowded = msgspec.structs.replace(
+        asked, nodes=taken, evictable=Evictable(priority=1, units=units, shapes=shapes)
+    )
+    made = preempt(crowded)
+    if not isinstance(made, PreemptionPlan):
+        return
+    evicted = {pod.node for unit in made.victims for pod in unit.pods}
+    assert preemption_checker.faults(crowded, made) == []
+    assert not made.search.exhausted or len(evicted) == preemption_checker.cheapest(crowded)[5]
+    rows = [n if n.name in evicted else t for n, t in zip(asked.nodes, taken, strict=True)]
+    after = msgspec.structs.replace(asked, nodes=tuple(rows))
+    if made.plan.search.exhausted:
+        assert wish_faults(after, made.plan) == []
 
 
 @examples(300, suppress_health_check=list(HealthCheck))
