@@ -11,6 +11,7 @@ from extender.control.admission.capacity_hold_search import CapacityHoldSearch
 from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.current_requests import CurrentRequests
 from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.lost_member_search import LostMemberSearch
 from extender.control.admission.preemption_search import PreemptionSearch
 from extender.control.admission.refusal_explanations import RefusalExplanations
 from extender.control.admission.tree_admission import (
@@ -50,7 +51,10 @@ class PendingTrees:
         self._requests = CurrentRequests(parts)
         self.searches = TreeSearches(parts)
         self._preemptions = PreemptionSearch(parts, self._requests, self.searches)
-        self._admission = TreeAdmission(parts, self._requests, self._preemptions, self.searches)
+        lost = LostMemberSearch(parts, self._requests, self.searches)
+        self._admission = TreeAdmission(
+            parts, self._requests, self._preemptions, self.searches, lost
+        )
         self._faults: ObjectFaults[str] = ObjectFaults("admission", parts.clock.monotonic_ms)
         self._holds = CapacityHoldSearch(parts, self._requests, self.searches)
         self.searches.set_up(self._perform)

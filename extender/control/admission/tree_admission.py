@@ -154,6 +154,7 @@ class TreeAdmission:
         requests: CurrentRequests,
         preemptions: PreemptionSearch,
         searches: TreeSearches,
+        lost: LostMemberSearch,
     ) -> None:
         self._searches = searches
         self._backoff = parts.requests.backoff
@@ -168,7 +169,7 @@ class TreeAdmission:
         self._requests = requests
         self._preemptions = preemptions
         self.explanations = RefusalExplanations(parts)
-        self._lost = LostMemberSearch(parts, requests, searches)
+        self._lost = lost
         self._trees: defaultdict[GangUid, _PendingTree] = defaultdict(_PendingTree)
         self._compared = ComparedNodes()
         self._victims: IdentityMemo[Mapping[GroupKey, int]] = IdentityMemo()

@@ -122,7 +122,7 @@ async def test_widen_places_them_as_near_as_possible_after_the_proof():
 
 
 async def test_a_widened_gang_stays_in_its_domains_and_returns_to_one():
-    """Bound in two racks it is no contradiction; when its rack has room again, the next loss is replaced there."""
+    """Bound in two racks it is no contradiction; when its rack has nodes again, the next loss is replaced there."""
     async with await running(*gang("Widen")) as stage:
         (before,) = set(racks(stage).values())
         await lose(stage, "g-0")
