@@ -25,6 +25,7 @@ spec:
       topology: {root: net/block, leaf: net/rack, rootPreferred: [net/row], leafPreferred: [a, b],
                  levels: [net/rack, net/block], readFrom: [Kueue]}
       exclusive: {leaf: {key: net/rack, scope: Namespace}}
+      lostMembers: GiveUp
       disruptionMode: single
       nativeGroups: Adopt
     - {kind: Job, enabled: false}
@@ -48,6 +49,7 @@ def test_each_field_is_read() -> None:
                 root_preferred=("net/row",),
                 leaf_preferred=("a", "b"),
                 leaf_exclusive=ExclusiveDomain("net/rack", "Namespace"),
+                lost_members="GiveUp",
                 levels=("net/rack", "net/block"),
                 read_topology=("Kueue",),
                 disruption_mode="single",
