@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pytest
 
 from extender.core.log.events import (
@@ -12,9 +15,10 @@ from extender.core.log.events import (
     PreemptionCompleted,
     PreemptionPlanned,
 )
+from extender.core.log.reservation_state import claims_of_kind
 from extender.core.model.ids import NodeName
 from extender.queries.log.decision_replay import replay_decision
-from tests.support.service.fakes import Stage
+from tests.support.service.fakes import Stage, check_state
 from tests.support.service.manifest_builders import BLOCK, GPU, RACK, a_fleet, a_group, a_pod
 from tests.support.waiting import eventually
 
@@ -234,3 +238,121 @@ async def test_a_gang_that_fits_nowhere_else_is_not_given_up():
         stage.cluster.add(*a_fleet("1 block x 2 racks x 4 nodes", gpu=1)[4:])
         await stage.settled()
         assert len(stage.event_data(PreemptionPlanned)) == 1
+
+
+async def test_what_has_a_lower_priority_in_the_rack_goes_before_it_is_left():
+    """Another rack has free nodes: the rack is left only when no eviction in it helps."""
+    low = [
+        a_pod(f"low-{n}", node=f"b{b}-r{r}-n4", requests={GPU: 1}, priority=0)
+        for n, (b, r) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1)))
+    ]
+    constraints = {"topology": [{"key": RACK}], "lostMembers": "Widen"}
+    group = a_group("g", gang=PODS, priority=5, schedulingConstraints=constraints)
+    pods = [a_pod(f"g-{n}", "g", requests={GPU: 1}, priority=5) for n in range(PODS)]
+    stage = await running(*low, group, *pods, fleet="2 blocks x 2 racks x 5 nodes")
+    async with stage:
+        (rack,) = set(racks(stage).values())
+        node = stage.cluster.pod("g-0").node
+        stage.cluster.delete_node(node)
+        stage.cluster.delete_pod("g-0")
+        await stage.settled()
+        stage.cluster.add(a_pod("g-0-new", "g", requests={GPU: 1}, priority=5))
+        await stage.settled()
+        (planned,) = stage.event_data(PreemptionPlanned)
+        assert [a.node for a in planned.assignments] == [f"{rack}-n4"]
+        assert stage.where("g") == {}
+
+
+async def test_no_order_of_losses_breaks_a_promise():
+    """Nodes die and come back, pods are made again, the process is killed: at the end each gang has all of its pods."""
+    counts = [await life(seed) for seed in range(6)]
+    assert all(map(sum, zip(*counts, strict=True)))  # both choices were made somewhere
+
+
+async def life(seed):
+    """Live through losses at random; return how often gangs were widened and given up."""
+    chance = random.Random(seed)
+    fleet = a_fleet("1 block x 5 racks x 2 nodes", gpu=1)
+    choices = {"wide": "Widen", "up": "GiveUp", "wait": "Wait"}
+    groups = [
+        a_group(
+            name,
+            gang=2,
+            schedulingConstraints={"topology": [{"key": RACK}], "lostMembers": choice},
+        )
+        for name, choice in choices.items()
+    ]
+    stage = Stage(*fleet, *groups, ttl_ms=LEASE_MS)
+    stage.cluster.obeys = True
+    made = 0
+
+    async def begin():
+        await stage.lead()
+        stage.start(stage.parts.evictor.run())
+
+    def step_of_others():
+        """Let the controllers make what is missing, and kube-scheduler bring what has a reservation to its node."""
+        nonlocal made
+        pods = stage.cluster.view().pods.values()
+        for name in choices:
+            for _ in range(
+                2 - sum(pod.group is not None and pod.group.name == name for pod in pods)
+            ):
+                made += 1
+                stage.cluster.add(a_pod(f"{name}-{made}", name, requests={GPU: 1}))
+        for claim in claims_of_kind(stage.leader.committed, "reservation"):
+            pod = stage.cluster.view().pods.get(claim.uid)
+            if pod is not None and pod.node is None and claim.node in stage.cluster.view().nodes:
+                stage.cluster.change_pod(pod.path, node=claim.node, phase="Running")
+
+    await begin()
+    for _ in range(25):
+        step = chance.choice(("die", "die", "come", "kill", "pass", "pass"))
+        nodes = stage.cluster.view().nodes
+        if step == "die":
+            name = chance.choice(sorted(nodes))
+            stage.cluster.delete_node(name)
+            for pod in [p for p in stage.cluster.view().pods.values() if p.node == name]:
+                stage.cluster.delete_pod(pod.path)
+        elif step == "come" or len(nodes) < 6:
+            stage.cluster.add(*(n for n in fleet if n["metadata"]["name"] not in nodes))
+        elif step == "kill":
+            await stage.killed()
+            stage = Stage(
+                database=stage.database, cluster=stage.cluster, clock=stage.clock, ttl_ms=LEASE_MS
+            )
+            await begin()
+        await stage.one_pass()
+        step_of_others()
+        check_state(stage.leader.committed)
+    nodes = stage.cluster.view().nodes
+    stage.cluster.add(*(n for n in fleet if n["metadata"]["name"] not in nodes))
+
+    async def complete():
+        await stage.one_pass()
+        step_of_others()
+        stage.later(1)
+        held = [root.bound for root in stage.leader.committed.gangs.values()]
+        return [len(bound) for bound in held] == [2, 2, 2]
+
+    for _ in range(100):
+        if await complete():
+            break
+    used = Counter(pod.node for pod in stage.cluster.view().pods.values())
+    assert set(used.values()) == {1}
+    assert len(used) == 6
+    planned = {
+        pod.pod: unit.path
+        for plan in stage.event_data(PreemptionPlanned)
+        for unit in plan.victims
+        for pod in unit.pods
+    }
+    assert {name for name, _ in stage.cluster.did("evict")} <= planned.keys()
+    assert set(planned.values()) <= {"default/up"}
+    labels = stage.cluster.view().nodes
+    for name in ("up", "wait"):
+        own = [p for p in stage.cluster.view().pods.values() if p.group and p.group.name == name]
+        assert len({labels[pod.node].labels[RACK] for pod in own}) == 1
+    await stage.killed()
+    widened = sum("Widen" in event.cause for event in stage.events())
+    return widened, len(stage.event_data(PreemptionPlanned))
