@@ -18,7 +18,7 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import claims_of_kind
 from extender.core.model.ids import NodeName
 from extender.queries.log.decision_replay import replay_decision
-from tests.support.service.fakes import Stage, check_state
+from tests.support.service.fakes import Stage, check_state, idle
 from tests.support.service.manifest_builders import BLOCK, GPU, RACK, a_fleet, a_group, a_pod
 from tests.support.waiting import eventually
 
@@ -330,6 +330,7 @@ async def life(seed):
 
     async def complete():
         await stage.one_pass()
+        await idle(20)  # turns of the evictor
         step_of_others()
         stage.later(1)
         held = [root.bound for root in stage.leader.committed.gangs.values()]
@@ -338,6 +339,10 @@ async def life(seed):
     for _ in range(100):
         if await complete():
             break
+    else:
+        raise AssertionError(
+            f"seed {seed}: {stage.root('up')}, {stage.root('wide')}, {stage.root('wait')}"
+        )
     used = Counter(pod.node for pod in stage.cluster.view().pods.values())
     assert set(used.values()) == {1}
     assert len(used) == 6
