@@ -12,23 +12,18 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from extender.core.admit.verdict_events import EventContext, draft_for
 from extender.core.log.capacity_claim import claims_by_node
-from extender.core.log.events import NewEvent, PreemptionPlanned, VictimPod, VictimUnit
 from extender.core.log.reservation_state import ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import NodeName
-from extender.core.model.pod_groups import Forest, LostMembers, Tree
+from extender.core.model.pod_groups import LostMembers, Tree
 from extender.core.planner.explain.tree_variants import map_groups, walk
 from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.plan_types import (
-    PLANNER_VERSION,
-    Plan,
     PlanGroup,
     PlanNode,
     PlanRequest,
 )
-from extender.core.preempt.unbound_gang_members import release_reservations, unbound_reservations
 
 _PROVED: Final = "impossible"  # outcome of the last decision
 
@@ -113,64 +108,6 @@ class _Nodes:
 
 def _has_waiting(group: PlanGroup) -> bool:
     return any(below.members for below in walk(group))
-
-
-def decide_give_up(
-    view: ClusterView,
-    state: ReservationState,
-    forest: Forest,
-    tree: Tree,
-    answer: Plan,
-    context: EventContext,
-) -> list[NewEvent]:
-    """Return the events by which a gang evicts itself: its reservations are released, and its running pods are victims.
-
-    Args:
-        view: The cluster.
-        state: The reservation state.
-        forest: The trees of `view`.
-        tree: The tree.
-        answer: The plan of the whole tree without its pods, which shows that it can be placed anew.
-        context: `plan` is the id of the preemption, the digest that of the request of `answer`.
-    """
-    root = tree.root
-    unit = str(root.key)
-    pods = tuple(
-        VictimPod(pod=p.path, uid=p.uid, node=p.node, group=p.group.name if p.group else "")
-        for p in sorted(tree.pods, key=lambda pod: pod.path)
-        if p.node is not None and not p.deleting
-    )
-    released = release_reservations(
-        state,
-        unbound_reservations(view, state, forest, [unit]),
-        but=(),
-        actor=context.actor,
-        cause=context.cause,
-    )
-    cost = {"weight": root.priority + 2**31, "pods": len(pods)}
-    victims = VictimUnit(
-        kind=root.key.kind,
-        path=root.key.path,
-        uid=root.uid,
-        priority=root.priority,
-        pods=pods,
-        cost=cost,
-    )
-    planned = PreemptionPlanned(
-        preemption=context.plan,
-        kind=root.key.kind,
-        priority=root.priority,
-        victims=(victims,),
-        cost={"units": 1, "pods": len(pods)},
-        alternatives=(),
-        shapes=(),
-        assignments=(),
-        planner=PLANNER_VERSION,
-        input_digest=context.digest,
-        search_nodes=answer.search.nodes,
-        exhausted=True,  # the gang is the only set
-    )
-    return [*released, draft_for(tree, planned, context)]
 
 
 def vacated(
