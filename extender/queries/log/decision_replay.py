@@ -79,6 +79,12 @@ def replay_decision(
         return _replayed(event, data, _compare_choice(data, choice), _evicts(data), _chosen(choice))
     request = decode(stored.head, stored.parts)
     if isinstance(data, PreemptionPlanned):
+        if not data.assignments:  # of the tree without its pods
+            whole = plan(request)
+            differences = (
+                [] if isinstance(whole, Plan) else [f"it does not fit anew: {_word(whole)}"]
+            )
+            return _replayed(event, data, differences, _evicts(data), _word(whole))
         answer = preempt(request)
         return _replayed(event, data, _compare_victims(data, answer), _evicts(data), _found(answer))
     if isinstance(data, GangUnschedulable):
