@@ -21,6 +21,7 @@ from extender.core.model.pod_groups import (
     PREFERRED_MAX,
     SLICES_MAX,
     ExclusiveScope,
+    LostMembers,
 )
 
 LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -211,7 +212,13 @@ Slices = Annotated[
 ]
 
 
-class Constraints(Struct):
+LOST_MEMBERS = (
+    "What becomes of a running gang when no node of the required domain can take its lost members: they wait, "
+    "the key becomes a preferred one, or the gang is evicted to be placed anew; unset is Wait"
+)
+
+
+class Constraints(Struct, rename="camel"):
     """Constraints on the nodes of the whole group; `preferred`, `balanced` and `near` are wishes, which refuse no placement."""
 
     RULES: ClassVar = (
@@ -249,6 +256,17 @@ class Constraints(Struct):
                     "x-kubernetes-list-type": "map",
                     "x-kubernetes-list-map-keys": ["group", "key"],
                 },
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    lost_members: (
+        Annotated[
+            str,
+            Meta(
+                max_length=max(map(len, get_args(LostMembers))),
+                description=f"{LOST_MEMBERS}.",
+                extra_json_schema={"enum": list(get_args(LostMembers))},
             ),
         ]
         | UnsetType

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, get_args
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from deploy.render.crd_group_types import (
+    LOST_MEMBERS,
     Exclusive,
     PreferredKeys,
     Rule,
@@ -20,6 +21,7 @@ from deploy.render.crd_group_types import (
     keyed_by,
     no_repetition,
 )
+from extender.core.model.pod_groups import LostMembers
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.tree_policy import (
     LEVELS_MAX,
@@ -145,6 +147,13 @@ class KindProfile(Struct, rename="camel", kw_only=True):
                     "x-kubernetes-list-map-keys": ["role", "to", "key"],
                 },
             ),
+        ]
+        | UnsetType
+    ) = UNSET
+    lost_members: (
+        Annotated[
+            str,
+            _one_of(f"{LOST_MEMBERS}.", *get_args(LostMembers)),
         ]
         | UnsetType
     ) = UNSET

@@ -371,22 +371,8 @@ def _workload(workload: api.Workload) -> Iterator[str]:
         yield from _template(path, template, path_of, composite=composite)
         if _since_1_38(workload):
             yield from _refused_since_1_38(path, template, first or template)
-        preferred = template.scheduling_constraints.preferred
-        if preferred and workload.api_version.startswith(f"{BUILTIN}/"):
-            text = f"only templates of gang-extender.dev have it; found {', '.join(preferred)}"
-            yield f"{path}.schedulingConstraints.preferred: {text}"
-        exclusive = template.scheduling_constraints.exclusive
-        if exclusive is not None and workload.api_version.startswith(f"{BUILTIN}/"):
-            text = f"only templates of gang-extender.dev have it; found key {exclusive.key}"
-            yield f"{path}.schedulingConstraints.exclusive: {text}"
-        slices = template.scheduling_constraints.slices
-        if slices and workload.api_version.startswith(f"{BUILTIN}/"):
-            text = f"only templates of gang-extender.dev have it; found key {slices[0].key}"
-            yield f"{path}.schedulingConstraints.slices: {text}"
-        near = template.scheduling_constraints.near
-        if near and workload.api_version.startswith(f"{BUILTIN}/"):
-            text = f"only templates of gang-extender.dev have it; found group {near[0].group}"
-            yield f"{path}.schedulingConstraints.near: {text}"
+        if workload.api_version.startswith(f"{BUILTIN}/"):
+            yield from _not_built_in(f"{path}.schedulingConstraints", template)
         for key in _keys(template):
             if not _LABEL_KEY.fullmatch(key):
                 field = _field_of(template, key)
@@ -402,6 +388,22 @@ def _workload(workload: api.Workload) -> Iterator[str]:
     path, level = deepest
     if level > LEVELS_MAX:
         yield f"{path}: the template tree has {level} levels, at most {LEVELS_MAX} are allowed"
+
+
+def _not_built_in(path: str, template: api.Template) -> Iterator[str]:
+    """Yield constraints that only templates of gang-extender.dev have."""
+    constraints = template.scheduling_constraints
+    text = "only templates of gang-extender.dev have it; found"
+    if constraints.preferred:
+        yield f"{path}.preferred: {text} {', '.join(constraints.preferred)}"
+    if constraints.exclusive is not None:
+        yield f"{path}.exclusive: {text} key {constraints.exclusive.key}"
+    if constraints.slices:
+        yield f"{path}.slices: {text} key {constraints.slices[0].key}"
+    if constraints.near:
+        yield f"{path}.near: {text} group {constraints.near[0].group}"
+    if constraints.lost_members != "Wait":
+        yield f"{path}.lostMembers: {text} {constraints.lost_members}"
 
 
 def _refused_since_1_38(path: str, template: api.Template, first: api.Template) -> Iterator[str]:

@@ -344,6 +344,7 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
                 preferred=spec.preferred,
                 balanced=spec.balanced,
                 slices=tuple(SliceEntry(size=each.size, key=each.key) for each in spec.slices),
+                lost_members=spec.lost_members,
                 exclusive=ExclusiveEntry(
                     key=spec.exclusive.key,
                     scope=spec.exclusive.scope,

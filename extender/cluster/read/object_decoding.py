@@ -28,6 +28,7 @@ from extender.core.model.pod_groups import (
     Blueprint,
     ExclusiveDomain,
     Group,
+    LostMembers,
     Mode,
     NearGroup,
     SliceLevel,
@@ -102,7 +103,8 @@ def _has(group: api.Group, parent: str, name: str) -> bool:
         or constraints.exclusive
         or constraints.balanced
         or constraints.near
-        or constraints.slices,
+        or constraints.slices
+        or constraints.lost_members != "Wait",
     }
     return bool(values[name])
 
@@ -401,6 +403,7 @@ def group_of(group: api.Group, priorities: Priorities) -> Group:
         balanced=_balanced(group),
         near=_near(group),
         slices=_slices(group),
+        lost_members=_lost_members(group),
         disruption_mode=_mode(group),
         priority=priority.value,
         priority_class=priority.class_name,
@@ -602,6 +605,15 @@ def _near(group: api.Group) -> tuple[NearGroup, ...]:
                 f"{entry.group} is itself; name another group of the tree",
             )
     return tuple(dict.fromkeys(NearGroup(entry.group, entry.key) for entry in entries))
+
+
+def _lost_members(group: api.Group) -> LostMembers:
+    """Return what becomes of lost members of a group; only our kinds have another choice than Wait."""
+    choice = group.spec.scheduling_constraints.lost_members
+    if choice != "Wait" and source_of(group) == "builtin":
+        field = "spec.schedulingConstraints.lostMembers"
+        raise bad(group, field, f"only groups of {OUR_GROUP} have it; found {choice}")
+    return choice
 
 
 def _mode(group: api.Group) -> Mode:

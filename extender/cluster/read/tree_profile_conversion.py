@@ -69,6 +69,7 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
             root_exclusive=_exclusive(f"{field}.exclusive.root.key", entry.exclusive.root),
             leaf_exclusive=_exclusive(f"{field}.exclusive.leaf.key", entry.exclusive.leaf),
             near=_near(f"{field}.near", entry.near),
+            lost_members=entry.lost_members,
             disruption_mode=entry.disruption_mode,
             native_groups=entry.native_groups,
         )

@@ -25,6 +25,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "slices",
         "exclusive",
         "near",
+        "lost-members",
         "min",
         "workload",
         "tree-from",

@@ -14,7 +14,7 @@ from extender.cluster.types.common_types import (
     Priority,
     StoredCondition,
 )
-from extender.core.model.pod_groups import ExclusiveScope
+from extender.core.model.pod_groups import ExclusiveScope, LostMembers
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]  # minCount and minGroupCount: int32, at least 1
 
@@ -74,6 +74,7 @@ class SchedulingConstraints(Part, frozen=True, kw_only=True):
     balanced: bool = False  # of our kinds alone
     near: tuple[NearEntry, ...] = ()  # of our kinds alone
     slices: tuple[SliceEntry, ...] = ()  # of our PodGroup alone
+    lost_members: LostMembers = "Wait"  # the same
 
 
 class DisruptionMode(Part, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from extender.cluster.types.common_types import KubernetesObject, Part
 from extender.cluster.types.group_types import ExclusiveEntry, SliceEntry
+from extender.core.model.pod_groups import LostMembers
 from extender.core.workloads.tree_policy import Disruption, GangMode, NativeGroups, TopologySource
 
 
@@ -44,6 +45,7 @@ class KindProfile(Part, frozen=True, kw_only=True):
     topology: ProfileTopology = ProfileTopology()
     exclusive: ProfileExclusive = ProfileExclusive()
     near: tuple[ProfileNear, ...] = ()
+    lost_members: LostMembers = "Wait"
     disruption_mode: Disruption = "all"
     native_groups: NativeGroups = "Ignore"
 

@@ -169,6 +169,8 @@ def _constraints(spec: GroupSpec) -> dict[str, object]:
         constraints["exclusive"] = exclusive
     if spec.near:
         constraints["near"] = [{"group": near.group, "key": near.key} for near in spec.near]
+    if spec.lost_members != "Wait":
+        constraints["lostMembers"] = spec.lost_members
     return constraints
 
 

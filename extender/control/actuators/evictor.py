@@ -300,6 +300,8 @@ def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
 
 
 def _message(preemption: PendingPreemption, victim: Victim, readers: Visibility) -> str:
+    if preemption.gives_up:
+        return f"{preemption.kind} {preemption.gang} is evicted to be placed anew: no node of its domain can take its lost members"
     unit = preemption.units.index(victim.unit)
     by = name_for(
         readers,

@@ -38,6 +38,11 @@ class CurrentRequests:
         request = self._requests.about(now.view, now.state, current, hints, now_ms)
         return TreeRequest(current, request, now) if request is not None else None
 
+    def anew(self, tree_request: TreeRequest) -> PlanRequest:
+        """Return the request of the whole tree as if none of its pods had a node."""
+        now = tree_request.now
+        return self._requests.anew(now.view, now.state, tree_request.tree)
+
     def for_hold(self, tree_request: TreeRequest) -> HoldRequests:
         """Return the requests that show where capacity could be held for a tree."""
         now = tree_request.now

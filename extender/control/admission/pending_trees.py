@@ -11,6 +11,7 @@ from extender.control.admission.capacity_hold_search import CapacityHoldSearch
 from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.current_requests import CurrentRequests
 from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.lost_member_search import LostMemberSearch
 from extender.control.admission.preemption_search import PreemptionSearch
 from extender.control.admission.refusal_explanations import RefusalExplanations
 from extender.control.admission.tree_admission import (
@@ -50,7 +51,10 @@ class PendingTrees:
         self._requests = CurrentRequests(parts)
         self.searches = TreeSearches(parts)
         self._preemptions = PreemptionSearch(parts, self._requests, self.searches)
-        self._admission = TreeAdmission(parts, self._requests, self._preemptions, self.searches)
+        lost = LostMemberSearch(parts, self._requests, self.searches)
+        self._admission = TreeAdmission(
+            parts, self._requests, self._preemptions, self.searches, lost
+        )
         self._faults: ObjectFaults[str] = ObjectFaults("admission", parts.clock.monotonic_ms)
         self._holds = CapacityHoldSearch(parts, self._requests, self.searches)
         self.searches.set_up(self._perform)
@@ -131,18 +135,25 @@ class PendingTrees:
     async def _try_each(self, pending: Sequence[Tree], progress: AdmissionProgress) -> None:
         """Try trees in their order; a namespace that took long comes after the others of the same priority."""
         pace = SlicePace(self._clock)
-        for _, equals in groupby(pending, key=lambda tree: tree.root.priority):
+        for _, group in groupby(pending, key=lambda tree: tree.root.priority):
+            equals = [tree for tree in group if self._may_begin(progress.now, tree)]
+            without_minimum = {t.root.uid for t in equals if _lacks_minimum(progress.now, t)}
             used_ms: Counter[str] = Counter()
             late = []
             for tree in equals:
                 namespace = tree.root.key.namespace
-                if not self._may_begin(progress.now, tree):
-                    continue
                 if used_ms[namespace] >= NAMESPACE_MS:
                     late.append(tree)
-                else:
-                    used_ms[namespace] += await self._try(tree, progress, pace)
+                    continue
+                without_minimum.discard(tree.root.uid)
+                # extra members of later trees come after those of earlier ones
+                progress.minima_wait = bool(without_minimum or progress.extras_later)
+                used_ms[namespace] += await self._try(tree, progress, pace)
             await self._try_late(late, progress, pace)
+            progress.minima_wait = False
+            extras_later, progress.extras_later = progress.extras_later, []
+            for tree in extras_later:
+                await self._try(tree, progress, pace)
 
     async def _try_late(
         self, late: Sequence[Tree], progress: AdmissionProgress, pace: SlicePace
@@ -245,3 +256,9 @@ class PendingTrees:
         self._preemption_policy.retain(roots)
         self._tried_late &= roots
         self._builder.retain(roots)
+
+
+def _lacks_minimum(now: Moment, tree: Tree) -> bool:
+    """Return whether a tree has never been admitted, or its reservations were all released."""
+    root = now.pending.gangs.get(tree.root.uid)
+    return root is None or (root.phase != "scheduled" and not root.reservations)

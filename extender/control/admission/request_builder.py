@@ -9,6 +9,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.admit.interpod_rules import InterpodRules
+from extender.core.admit.lost_members import vacated
 from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
     TreePart,
@@ -48,6 +49,7 @@ class RequestBuilder:
             topology_keys: As for `NodeRowCache`.
         """
         self._hold_max_percent = hold_max_percent
+        self._topology_keys = topology_keys
         # returns whether a tree with this root is not to be planned yet; set before the loop runs
         self.is_held: Callable[[Group], bool] = lambda _: False
         self.holds_back = False  # whether a tree was left out, which a later pass may have to plan
@@ -129,6 +131,17 @@ class RequestBuilder:
         return (
             msgspec.structs.replace(request, budget=budget) if budget != self._budget else request
         )
+
+    def anew(self, view: ClusterView, state: ReservationState, tree: Tree) -> PlanRequest:
+        """Return the plan request of a tree as if none of its pods had a node, or had been refused one."""
+        view, state = vacated(view, state, [tree])
+        members = {
+            key: tuple(view.pods[pod.uid] for pod in pods if not pod.deleting)
+            for key, pods in tree.members.items()
+        }
+        part = TreeParts().of(msgspec.structs.replace(tree, members=members), None)
+        rows = NodeRowCache(self._topology_keys)  # those of `rows` stay as they are
+        return plan_request(view, state, part, rows=rows, budget=self._budget)
 
     def with_evictable(
         self,

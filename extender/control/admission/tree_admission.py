@@ -18,6 +18,7 @@ from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.current_requests import CurrentRequests, TreeRequest
 from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.lost_member_search import LostMemberSearch
 from extender.control.admission.preemption_policy import (
     awaited_preemption,
     events_before_verdict,
@@ -48,6 +49,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
+from extender.core.planner.explain.plan_builder import without_extras
 from extender.core.planner.plan_types import (
     COMPLETE,
     TERMINATES,
@@ -91,6 +93,7 @@ class AdmissionOutcome(enum.Enum):
     TO_SEARCH = "its search in the planner process runs, or waits for its turn"
     TO_EXPLAIN = "refused, and its reasons or victims are searched in the planner process"
     HELD_UP = "it fits now, but a tree that comes first is searched"
+    EXTRAS_LATER = "planned; its members beyond the minimum come after the minima of other trees"
     STILL_ARRIVES = "planned; it is new and incomplete, and its other members may be on their way"
 
     @property
@@ -111,6 +114,8 @@ class AdmissionProgress(msgspec.Struct):
 
     now: Moment  # of the pass, with the state that its appends have led to
     postponed: list[Tree] = []
+    minima_wait: bool = False  # trees of the same priority wait for their minimum, and come later
+    extras_later: list[Tree] = []  # their members beyond the minimum are planned after these
     all_stay_refused: bool = True
     # Trees of lower priority are held up, and of the same priority if the search is of a tree that comes first.
     searched_priority: int | None = None
@@ -149,6 +154,7 @@ class TreeAdmission:
         requests: CurrentRequests,
         preemptions: PreemptionSearch,
         searches: TreeSearches,
+        lost: LostMemberSearch,
     ) -> None:
         self._searches = searches
         self._backoff = parts.requests.backoff
@@ -163,6 +169,7 @@ class TreeAdmission:
         self._requests = requests
         self._preemptions = preemptions
         self.explanations = RefusalExplanations(parts)
+        self._lost = lost
         self._trees: defaultdict[GangUid, _PendingTree] = defaultdict(_PendingTree)
         self._compared = ComparedNodes()
         self._victims: IdentityMemo[Mapping[GroupKey, int]] = IdentityMemo()
@@ -303,7 +310,10 @@ class TreeAdmission:
         current = self._requests.about(now, search.tree)
         if current is None:
             return
-        if search.work == "search" or not self._preemptions.may_follow(current, "explain"):
+        if search.work == "lost":
+            if self._would_be_refused(current) and self._lost_members_may_be_placed(current):
+                await self._lost.perform(search, current)
+        elif search.work == "search" or not self._preemptions.may_follow(current, "explain"):
             await self.search(current)
         else:
             later = self._planner.explains_later(current.request)
@@ -359,6 +369,7 @@ class TreeAdmission:
     def retain(self, roots: set[GangUid]) -> None:
         """Forget all other trees."""
         self.explanations.retain(roots)
+        self._lost.retain(roots)
         self._compared.clear()
         for uid in self._trees.keys() - roots:
             del self._trees[uid]
@@ -414,19 +425,35 @@ class TreeAdmission:
 
     def _refusal_holds(self, tree_request: TreeRequest) -> AdmissionOutcome | None:
         """Return `REFUSAL_HOLDS` if the planner would refuse the tree again, and nothing else can help it now."""
+        if not self._would_be_refused(tree_request):
+            return None
+        if not self._lost_members_may_be_placed(tree_request):
+            return AdmissionOutcome.REFUSAL_HOLDS
+        self._want(tree_request, "lost", holds_up=False)
+        return AdmissionOutcome.TO_SEARCH
+
+    def _would_be_refused(self, tree_request: TreeRequest) -> bool:
+        """Return whether the planner would refuse a tree again, and no preemption can help it now."""
         view, state = tree_request.now.view, tree_request.now.pending
         uid = tree_request.tree.root.uid
         refused = self._trees[uid].refused
         if refused is None or not would_be_refused(refused, tree_request.request, self._compared):
-            return None
+            return False
         if self._trees[uid].held_note != self._held_note(tree_request):
-            return None  # the same answer, but another reason
+            return False  # the same answer, but another reason
         preemption = awaited_preemption(state, uid)
         if preemption is None:
             may_change = self._preemption_policy.may_search(view, state, tree_request.tree)
         else:
             may_change = victims_are_gone(view, preemption)
-        return None if may_change else AdmissionOutcome.REFUSAL_HOLDS
+        return not may_change
+
+    def _lost_members_may_be_placed(self, tree_request: TreeRequest) -> bool:
+        """Return whether lost members of a tree that would be refused again may be placed in another way (D26)."""
+        return (
+            self._lost.may_help(tree_request, self._compared)
+            and self._being_evicted(tree_request) is None
+        )
 
     def _being_evicted(self, tree_request: TreeRequest) -> AdmissionOutcome | None:
         """Return `BEING_EVICTED` if the tree is a victim itself."""
@@ -470,6 +497,13 @@ class TreeAdmission:
             return AdmissionOutcome.TO_EXPLAIN
         if isinstance(answer, Plan) and answer.assignments and held_up:
             return AdmissionOutcome.HELD_UP
+        if progress.minima_wait and isinstance(answer, Plan) and _has_extras(answer):
+            progress.extras_later.append(tree_request.tree)
+            request = msgspec.structs.replace(request, extras_later=True)
+            answer = without_extras(request, answer)
+            if not answer.assignments:
+                return AdmissionOutcome.EXTRAS_LATER
+            tree_request = msgspec.structs.replace(tree_request, request=request)
         METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
         if self._still_arrives(tree_request, answer):
             return AdmissionOutcome.STILL_ARRIVES
@@ -698,6 +732,10 @@ class TreeAdmission:
         else:
             self._keep_refusal(tree_request)
             self._preemption_policy.start_pause(after, uid, verdict)
+
+
+def _has_extras(planned: Plan) -> bool:
+    return any(assignment.extra for assignment in planned.assignments)
 
 
 def _is_held_up(tree: Tree, progress: AdmissionProgress) -> bool:

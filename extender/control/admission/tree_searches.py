@@ -34,8 +34,8 @@ HOLD_UP_MS: Final = 5_000  # of a minute, for which searches of one namespace ho
 HOLD_UP_ALL_MS: Final = 20_000  # the same for searches of all namespaces
 MINUTE_MS: Final = 60_000
 T = TypeVar("T")
-# hold: for which capacity could be held
-SearchWork: TypeAlias = Literal["search", "explain", "hold"]
+# hold: for which capacity could be held; lost: where lost members are placed, or their gang anew
+SearchWork: TypeAlias = Literal["search", "explain", "hold", "lost"]
 
 
 class WantedSearch(msgspec.Struct, frozen=True, eq=False):

@@ -275,6 +275,7 @@ def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:
         slices=group.slices,
         exclusive=group.exclusive,
         near=group.near,
+        lost_members=group.lost_members,
         disruption_mode=group.disruption_mode,
         priority_class=group.priority_class,
     )

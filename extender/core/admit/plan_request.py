@@ -14,6 +14,7 @@ from extender.core.admit.exclusive_domains import (
     with_taken,
 )
 from extender.core.admit.interpod_rules import InterpodRulePart, InterpodRules
+from extender.core.admit.lost_members import with_wider_domains
 from extender.core.capacity.free_capacity import NO_HOLDS, NodeRowCache
 from extender.core.capacity.replacement_holds import lost_members, nodes_of_replacements
 from extender.core.log.reservation_state import (
@@ -233,7 +234,7 @@ def plan_request(
     tree_root = with_taken(ruled.root, holders)
     if part.slices:
         tree_root = _with_slices(view, tree_root, part.slices)
-    return PlanRequest(
+    request = PlanRequest(
         root=tree_root,
         closed=closed_domains(holders),
         nodes=rows.rows(view, taken),
@@ -245,6 +246,7 @@ def plan_request(
         budget=budget,
         levels=rows.levels(view, part.topology_keys) or UNSET,
     )
+    return with_wider_domains(request, part.tree, proved=False)
 
 
 def _with_slices(

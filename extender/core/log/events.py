@@ -345,6 +345,8 @@ class PreemptionPlanned(EventData, frozen=True, kw_only=True):
 
     The claims of pending preemptions are superseded in the same way as reservations. Units that are evicted for another
     preemption as well are among the victims; pods of them may terminate, or be gone, already.
+
+    Without assignments a running gang evicts itself, to be placed anew: its lost members have no node in their domain (D26).
     """
 
     preemption: PlanId

@@ -84,6 +84,11 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pods: int = 0  # of the preemptor that the plan places; 0: not known
 
     @property
+    def gives_up(self) -> bool:
+        """Return whether a gang evicts itself, to be placed anew (D26)."""
+        return self.units == (f"{self.kind}/{self.gang}",)
+
+    @property
     def preemptor(self) -> str:
         """Return `Kind/namespace/name` of the preemptor, or what stands for it where its name is hidden."""
         return self.gang if is_hidden(self.gang) else f"{self.kind}/{self.gang}"
@@ -199,6 +204,8 @@ def preemption_summary(data: PreemptionPlanned) -> str:
     """Return whose capacity a preemption uses, as text; the SQL function `gx.preempting_message` returns the same."""
     units = len(data.victims)
     pods = sum(len(unit.pods) for unit in data.victims)
+    if units and not data.assignments:
+        return f"evicts its own {counted(pods, 'pod')}, to be placed anew"
     parts = []
     if units:
         parts.append(

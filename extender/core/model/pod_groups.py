@@ -39,6 +39,8 @@ Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a l
 Mode = Literal["single", "all"]
 # Which other trees: those of the same TreeProfile (all without one, if it has none), of the same namespace, or all.
 ExclusiveScope = Literal["Profile", "Namespace", "Cluster"]
+# What becomes of a running gang when no node of the domain of a group can take its lost members (D26)
+LostMembers = Literal["Wait", "Widen", "GiveUp"]
 
 
 class ExclusiveDomain(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -109,6 +111,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     balanced: bool = False  # a wish: shares of its preferred domains are as equal as can be
     near: tuple[NearGroup, ...] = ()  # a wish
     slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
+    lost_members: LostMembers = "Wait"
     disruption_mode: Mode = "single"
     priority: int = 0
     priority_class: str = ""

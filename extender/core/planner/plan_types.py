@@ -195,6 +195,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     closed: tuple[PlanExclusive, ...] | UnsetType = UNSET
     # Topology keys of the cluster, narrowest first: what has no wish is placed in as few of their domains as possible.
     levels: tuple[str, ...] | UnsetType = UNSET
+    # Other trees wait for their minimum: members beyond that of this one are planned after them (C.4).
+    extras_later: bool | UnsetType = UNSET
     explain: bool = (
         True  # find the conflict and relaxations when no plan exists (costs more solves)
     )

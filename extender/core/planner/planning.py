@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import counted
-from extender.core.planner.explain.plan_builder import given, make_plan
+from extender.core.planner.explain.plan_builder import given, make_plan, without_extras
 from extender.core.planner.explain.refusal_explanation import (
     RefusalExplanation,
     explain,
@@ -90,7 +90,8 @@ def plan(request: PlanRequest, *, node_table: NodeTable | None = None) -> Verdic
     if solved.solution is not None:
         if has_wishes(request.root):
             solved = grant_preferred(request, solved)
-        return make_plan(request, solved)
+        planned = make_plan(request, solved)
+        return without_extras(request, planned) if request.extras_later else planned
     return _refuse(request, node_table, solved)
 
 

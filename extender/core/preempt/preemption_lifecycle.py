@@ -7,6 +7,7 @@ The rules (E-11, P15):
 - A unit is *begun* when the deletion of one of its pods was requested, by the extender or (for an unmanaged
   preemptor) by kube-scheduler. A begun unit is evicted completely, even if the preemption ends: a gang below its
   minimum cannot work. A unit that was not begun is spared as soon as the preemption ends.
+- A gang that evicts itself to be placed anew: completed when its pods are gone; nothing spares them.
 - Preemptor deleted (its group, its pod, or all members with claims), or its tree invalid: cancelled.
 - A better offer: the tree fits while there are units that were not begun. It is admitted, they are spared.
 - Victims that are not deleted are reported. No other victims are chosen, and the claims stay while one of them
@@ -175,8 +176,11 @@ def _end(
     context: EvictionContext,
 ) -> AnyEventData | None:
     """Return the event by which a preemption ends now, or None."""
-    bound = _bound(view, state, preemption)
-    if bound:
+    if preemption.gives_up and len(ended) < len(preemption.victims):
+        reason, text = _cancel_reason(view, forest, preemption)
+        return cancellation(view, preemption, context, reason=reason, text=text) if reason else None
+    bound = 0 if preemption.gives_up else _bound(view, state, preemption)
+    if bound or preemption.gives_up:
         return PreemptionCompleted(
             preemption=preemption.id,
             bound=bound,

@@ -32,7 +32,7 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.visibility import Visibility, is_hidden, name_for, namespace_of
-from extender.core.planner.plan_types import PLANNER_VERSION, PlanNode, PlanRequest
+from extender.core.planner.plan_types import PLANNER_VERSION, Plan, PlanNode, PlanRequest
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preempt.victim_cost import NO_PRIORITY, VictimCost
 from extender.core.planner.preempt.victim_search import PreemptionPlan
@@ -276,6 +276,64 @@ def decide_preemption(
         exhausted=answer.search.exhausted,
     )
     return [*drafts, draft_for(tree, planned, context)]
+
+
+def decide_give_up(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    tree: Tree,
+    answer: Plan,
+    context: EventContext,
+) -> list[NewEvent]:
+    """Return the events by which a gang evicts itself: its reservations are released, and its running pods are victims.
+
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        forest: The trees of `view`.
+        tree: The tree.
+        answer: The plan of the whole tree without its pods, which shows that it can be placed anew.
+        context: `plan` is the id of the preemption, the digest that of the request of `answer`.
+    """
+    root = tree.root
+    unit = str(root.key)
+    pods = tuple(
+        VictimPod(pod=p.path, uid=p.uid, node=p.node, group=p.group.name if p.group else "")
+        for p in sorted(tree.pods, key=lambda pod: pod.path)
+        if p.node is not None and not p.deleting
+    )
+    released = release_reservations(
+        state,
+        unbound_reservations(view, state, forest, [unit]),
+        but=(),
+        actor=context.actor,
+        cause=context.cause,
+    )
+    cost = {"weight": root.priority + 2**31, "pods": len(pods)}
+    victims = VictimUnit(
+        kind=root.key.kind,
+        path=root.key.path,
+        uid=root.uid,
+        priority=root.priority,
+        pods=pods,
+        cost=cost,
+    )
+    planned = PreemptionPlanned(
+        preemption=context.plan,
+        kind=root.key.kind,
+        priority=root.priority,
+        victims=(victims,),
+        cost={"units": 1, "pods": len(pods)},
+        alternatives=(),
+        shapes=(),
+        assignments=(),
+        planner=PLANNER_VERSION,
+        input_digest=context.digest,
+        search_nodes=answer.search.nodes,
+        exhausted=True,  # the gang is the only set
+    )
+    return [*released, draft_for(tree, planned, context)]
 
 
 def _superseded(

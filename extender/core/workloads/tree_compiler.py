@@ -21,6 +21,7 @@ from extender.core.model.pod_groups import (
     NEAR_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,
+    LostMembers,
     NearGroup,
     SliceLevel,
     by_size,
@@ -236,6 +237,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     slices: tuple[SliceLevel, ...] = ()  # the largest first
     exclusive: ExclusiveDomain | None = None
     near: tuple[NearGroup, ...] = ()
+    lost_members: LostMembers = "Wait"
     disruption_mode: Disruption = "single"
     priority_class: str = ""
     workload: str = ""  # the user's Workload that it is made from; empty: none
@@ -638,6 +640,8 @@ def _groups_of(
     is_root: bool,
 ) -> Iterable[GroupSpec]:
     given = part.given
+    topology = _topology(part, policy, is_root=is_root)
+    lost_members = given.lost_members if given else policy.lost_members
     group = GroupSpec(
         kind="PodGroup" if isinstance(part, Leaf) else "CompositePodGroup",
         name=part.name,
@@ -645,12 +649,13 @@ def _groups_of(
         basic=part.minimum == BASIC,
         minimum=max(1, part.minimum),
         required=_required(part),
-        topology=_topology(part, policy, is_root=is_root),
+        topology=topology,
         preferred=_preferred(part, policy, is_root=is_root),
         balanced=_balanced(part, policy, is_root=is_root),
         slices=_slices(part, policy),
         exclusive=_exclusive(part, policy, is_root=is_root),
         near=part.given.near if part.given else part.near,
+        lost_members=lost_members if topology or given else "Wait",
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
         workload=given.workload if given else "",

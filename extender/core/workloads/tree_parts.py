@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from extender.core.model.pod_groups import ExclusiveDomain, NearGroup, SliceLevel
+from extender.core.model.pod_groups import ExclusiveDomain, LostMembers, NearGroup, SliceLevel
 from extender.core.workloads.workload_object import WorkloadObject
 
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own
@@ -24,6 +24,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
     exclusive: ExclusiveDomain | None = None
     near: tuple[NearGroup, ...] = ()
+    lost_members: LostMembers = "Wait"
     disrupted_as_a_whole: bool = False
 
 

@@ -18,6 +18,7 @@ from extender.core.model.pod_groups import (
     PREFERRED_MAX,
     ExclusiveDomain,
     ExclusiveScope,
+    LostMembers,
     SliceLevel,
     by_size,
     slices_problem,
@@ -25,6 +26,7 @@ from extender.core.model.pod_groups import (
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
     GANG_ANNOTATION,
+    LOST_MEMBERS_ANNOTATION,
     MIN_ANNOTATION,
     NEAR_ANNOTATION,
     PARENT_ANNOTATION,
@@ -92,6 +94,7 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     root_exclusive: ExclusiveDomain | None = None
     leaf_exclusive: ExclusiveDomain | None = None
     near: tuple[NearRole, ...] = ()  # those whose roles a workload has count for it
+    lost_members: LostMembers = "Wait"  # of groups with a required topology
     # node labels, narrowest first: the key that another project prefers is followed by those after it
     levels: tuple[str, ...] = ()
     read_topology: tuple[TopologySource, ...] = ()
@@ -128,6 +131,7 @@ class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
     root_exclusive: ExclusiveDomain | None
     leaf_exclusive: ExclusiveDomain | None
     near: tuple[NearRole, ...]
+    lost_members: LostMembers
     levels: tuple[str, ...]
     disruption_mode: Disruption
     minima: Mapping[str, int]  # by role; "" is the only role of the workload
@@ -161,6 +165,10 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
     if gang not in get_args(GangMode):
         text = f"{gang!r} is none of {', '.join(get_args(GangMode))}"
         raise _invalid(workload, GANG_ANNOTATION, text)
+    lost_members = workload.annotations.get(LOST_MEMBERS_ANNOTATION, kind.lost_members)
+    if lost_members not in get_args(LostMembers):
+        text = f"{lost_members!r} is none of {', '.join(get_args(LostMembers))}"
+        raise _invalid(workload, LOST_MEMBERS_ANNOTATION, text)
     return TreePolicy(
         gang=gang,  # type: ignore[arg-type]
         root_topology=root[0],
@@ -173,6 +181,7 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
         root_exclusive=exclusive.get("root", kind.root_exclusive),
         leaf_exclusive=exclusive.get("leaf", kind.leaf_exclusive),
         near=_near(workload) or kind.near,
+        lost_members=lost_members,  # type: ignore[arg-type]
         levels=kind.levels,
         disruption_mode=kind.disruption_mode,
         minima=_minima(workload),
@@ -301,7 +310,8 @@ def _only_templates(workload: WorkloadObject) -> None:
         return
     for other in (
         *(GANG_ANNOTATION, TOPOLOGY_ANNOTATION, SLICES_ANNOTATION),
-        *(EXCLUSIVE_ANNOTATION, NEAR_ANNOTATION, MIN_ANNOTATION),
+        *(EXCLUSIVE_ANNOTATION, NEAR_ANNOTATION),
+        *(LOST_MEMBERS_ANNOTATION, MIN_ANNOTATION),
     ):
         if other in workload.annotations:
             text = f"cannot be combined with {WORKLOAD_ANNOTATION}, whose templates set it; remove one of the two"

@@ -21,6 +21,7 @@ TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
 EXCLUSIVE_ANNOTATION = "gang-extender.dev/exclusive"
 SLICES_ANNOTATION = "gang-extender.dev/slices"
 NEAR_ANNOTATION = "gang-extender.dev/near"
+LOST_MEMBERS_ANNOTATION = "gang-extender.dev/lost-members"
 MIN_ANNOTATION = "gang-extender.dev/min"
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
 PATCH_MANAGER = (

@@ -7,7 +7,7 @@ part has. The templates count as they are, and not the policy of the profile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -15,6 +15,7 @@ from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import (
     DEPTH_MAX,
     ExclusiveDomain,
+    LostMembers,
     NearGroup,
     SliceLevel,
     by_size,
@@ -281,6 +282,19 @@ def _near(
             yield NearGroup(part.name, key)
 
 
+def _lost_members(template: str, given: object, reading: _Reading) -> LostMembers:
+    """Return what a template asks for where lost members have no node.
+
+    Raises:
+        InvalidPolicy: There is no such choice.
+    """
+    if given not in get_args(LostMembers):
+        choices = ", ".join(get_args(LostMembers))
+        text = f"template {template} has schedulingConstraints.lostMembers {given!r}, which is none of {choices}"
+        raise reading.refusal("WorkloadDiffers", text)
+    return given  # type: ignore[return-value]
+
+
 def _given(template: Template, reading: _Reading) -> Given:
     name = str(template.get("name"))
     for field in _NOT_READ:
@@ -298,5 +312,6 @@ def _given(template: Template, reading: _Reading) -> Given:
         slices=_slices(name, constraints.get("slices"), reading),
         exclusive=_exclusive(name, constraints.get("exclusive"), reading),
         near=tuple(_near(name, constraints.get("near") or (), reading)),
+        lost_members=_lost_members(name, constraints.get("lostMembers", "Wait"), reading),
         disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,
     )

@@ -70,6 +70,12 @@ def replay_decision(
         )
     request = decode(stored.head, stored.parts)
     if isinstance(data, PreemptionPlanned):
+        if not data.assignments:  # of the tree without its pods
+            whole = plan(request)
+            differences = (
+                [] if isinstance(whole, Plan) else [f"it does not fit anew: {_word(whole)}"]
+            )
+            return _replayed(position, data, differences, _evicts(data), _word(whole))
         answer = preempt(request)
         return _replayed(
             position, data, _compare_victims(data, answer), _evicts(data), _found(answer)

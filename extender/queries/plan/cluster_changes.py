@@ -6,8 +6,6 @@ would make them again; all others are left out. Reservations, claims and replace
 A further node has the labels, the taints and the capacity of its model and no pods, so it is in the same topology
 domains. The name of the model, wherever a label or the hostname has it as its value, becomes the name of the new node.
 What describes the state of the model (cordoned, deleting, taints `node.kubernetes.io/...`) is left out.
-
-A tree that is planned anew is in the cluster as if none of its pods had a node yet.
 """
 
 from __future__ import annotations
@@ -18,19 +16,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
-from immutables import Map
 
-from extender.core.log.capacity_claim import claims_by_node
-from extender.core.log.reservation_state import GangState, ReservationState, claims_of
+from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import (
     ClusterView,
-    forest_of,
     with_pod,
     without_node,
     without_pod,
 )
 from extender.core.model.errors import BadInput
-from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.message_formatting import counted, did_you_mean
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod
@@ -86,31 +81,6 @@ def without_nodes(
             if planned(pod) and not pod.deleting:
                 view = with_pod(view, msgspec.structs.replace(pod, node=None, nominated=None))
     return ChangedCluster(view=view, state=_state_without(state, away), given=tuple(given))
-
-
-def vacated(
-    view: ClusterView, state: ReservationState, groups: Iterable[GroupKey]
-) -> tuple[ClusterView, ReservationState]:
-    """Return the cluster and the state as if no pod of the trees of some groups had a node, and the log did not have them."""
-    forest = forest_of(view)
-    roots = {forest.root_of.get(key) for key in groups}
-    uids = set()
-    for tree in (tree for key, tree in forest.trees.items() if key in roots):
-        uids.add(tree.root.uid)
-        for pod in tree.pods:
-            if pod.node is not None and not pod.deleting:
-                view = with_pod(view, msgspec.structs.replace(pod, node=None, nominated=None))
-    left = {uid: gang for uid, gang in state.gangs.items() if uid not in uids}
-    preemptions = {uid: each for uid, each in state.preemptions.items() if uid not in uids}
-    holds = {uid: hold for uid, hold in state.capacity_holds.items() if uid not in uids}
-    return view, msgspec.structs.replace(
-        state,
-        gangs=Map(left),
-        gang_of=Map({pod: uid for pod, uid in state.gang_of.items() if uid not in uids}),
-        preemptions=Map(preemptions),
-        capacity_holds=Map(holds),
-        claims_on=claims_by_node(claims_of(left.values(), preemptions.values(), holds.values())),
-    )
 
 
 def _named(view: ClusterView, text: str) -> list[NodeName]:

@@ -1,6 +1,7 @@
 """Answer plan queries: whether trees fit, and on which nodes (`plan`, `/v1/plan`).
 
-Trees are planned in queue order on one view; each plan uses capacity before the next tree is planned.
+Trees are planned in queue order on one view; each plan uses capacity before the next tree is planned. Members beyond a
+minimum come after the minima of all trees of the same priority, as in the control loop.
 """
 
 from __future__ import annotations
@@ -256,12 +257,14 @@ def plan_in_order(
         BadInput: There are more trees than `roots_max`.
     """
     verdicts: list[GangVerdict] = []
+    partly: dict[int, Tree] = {}  # place in `verdicts` -> tree whose extra members come later
     units = sorted(_units(view, forest_of(view), question), key=lambda u: u.order)
     if question.roots_max and len(units) > question.roots_max:
         raise BadInput(
             f"wanted: {len(units)} root groups to plan, {question.roots_max} at most; name fewer"
         )
-    for unit in units:
+    last = {unit.order[0]: number for number, unit in enumerate(units) if unit.tree is not None}
+    for number, unit in enumerate(units):
         if unit.tree is None:
             verdicts.append(
                 GangVerdict(
@@ -279,11 +282,50 @@ def plan_in_order(
         if steps and not unit.tree.problems:
             verdict, after = _planned_in_steps(before, unit.tree, unit.kind, rows, question, steps)
         else:
-            verdict, after = _planned(before, unit.tree, unit.kind, rows, question)
+            planned = _planned(before, unit.tree, unit.kind, rows, question)
+            verdict, after = planned.verdict, planned.view
+            if (
+                planned.extras
+                and not apart
+                and not verdict.victims
+                and (partly or number < last[unit.order[0]])
+            ):
+                partly[number] = unit.tree
+                verdict, after = _minimum_only(planned, unit.tree)
         view = _beside(view, after, unit.tree, apart, question) if apart else after
         verdicts.append(_with_tree(verdict, unit.tree, question))
+        if number == last[unit.order[0]]:
+            for place, tree in partly.items():
+                # the minimum is placed again, so that its extra members are near it
+                before = _unplaced(view, tree.pods)
+                planned = _planned(before, tree, units[place].kind, rows, question)
+                if planned.verdict.verdict == "placed":
+                    view = planned.view
+                    verdicts[place] = _with_tree(planned.verdict, tree, question)
+            partly.clear()
     verdicts += map(_refused_workload, question.refused)
     return tuple(verdicts), view
+
+
+def _minimum_only(planned: _Planned, tree: Tree) -> tuple[GangVerdict, ClusterView]:
+    """Return the answer for a tree without its extra members, and the cluster without them."""
+    extras = [pod for pod in tree.pods if pod.uid in planned.extras]
+    paths = {pod.path for pod in extras}
+    verdict = planned.verdict
+    verdict = msgspec.structs.replace(
+        verdict,
+        assignments=tuple(line for line in verdict.assignments if line.pod not in paths),
+        unplaced=tuple(sorted((*verdict.unplaced, *paths))),
+        wishes=(),  # they are those of all members
+    )
+    return verdict, _unplaced(planned.view, extras)
+
+
+def _unplaced(view: ClusterView, pods: Iterable[Pod]) -> ClusterView:
+    """Return the cluster with some pods as they were before they were placed; those that had a node keep it."""
+    for pod in pods:
+        view = with_pod(view, pod)
+    return view
 
 
 def _pods_apart(units: Sequence[_Unit], tree: Tree, question: PlanInput) -> frozenset[PodUid]:
@@ -527,18 +569,25 @@ def _too_deep(view: ClusterView, root: GroupKey) -> str:
     return too_deep_text(str(levels), deepest)
 
 
+class _Planned(msgspec.Struct, frozen=True):
+    """The answer for one tree, and the cluster with what it places."""
+
+    verdict: GangVerdict
+    view: ClusterView
+    extras: tuple[PodUid, ...] = ()  # that it places beyond the minimum
+
+
 def _planned(
     view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput
-) -> tuple[GangVerdict, ClusterView]:
+) -> _Planned:
     name = tree.root.key.path
     if tree.problems:
         texts = tuple(
             _too_deep(view, tree.root.key) if problem.rule == "B7" else problem.message
             for problem in tree.problems
         )
-        return GangVerdict(
-            gang=name, kind=kind, verdict="invalid", reasons=tuple(merged_by_object(texts))
-        ), view
+        reasons = tuple(merged_by_object(texts))
+        return _Planned(GangVerdict(gang=name, kind=kind, verdict="invalid", reasons=reasons), view)
     state, moment = question.state, question.moment
     part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
     request = plan_request(
@@ -595,7 +644,7 @@ def _planned(
         help=(*map(growth_text, grown), *changes),
         node_groups=grown,
     )
-    return refused, view
+    return _Planned(refused, view)
 
 
 _STEP_ANSWERS: Final[Mapping[VerdictWord, str]] = {
@@ -624,10 +673,11 @@ def _planned_in_steps(
     planned: list[tuple[TreeStep, GangVerdict]] = []
     for step in tree_steps(tree, steps):
         before = without_pods(left, step.absent)
-        verdict, after = _planned(before, step.tree, kind, rows, question)
-        if verdict.victims:  # they are gone for the steps that follow
-            left = without_pods(left, [uid for uid in before.pods if uid not in after.pods])
-        planned.append((step, verdict))
+        answer = _planned(before, step.tree, kind, rows, question)
+        if answer.verdict.victims:  # they are gone for the steps that follow
+            evicted = [uid for uid in before.pods if uid not in answer.view.pods]
+            left = without_pods(left, evicted)
+        planned.append((step, answer.verdict))
     lines = tuple(
         StepLine(step=step.name, after=step.after, verdict=verdict.verdict, groups=step.groups)
         for step, verdict in planned
@@ -776,7 +826,7 @@ def _placed(
     notes: _Notes,
     search: SearchEffort,
     question: PlanInput,
-) -> tuple[GangVerdict, ClusterView]:
+) -> _Planned:
     for assignment in verdict.assignments:
         pod = view.pods[assignment.uid]
         stays = pod.static or question.keep_placed
@@ -793,7 +843,7 @@ def _placed(
         search=SearchLine(search.nodes, search.exhausted),
         wishes=plan_lines(verdict.wishes),
     )
-    return placed, view
+    return _Planned(placed, view, tuple(a.uid for a in verdict.assignments if a.extra))
 
 
 def _lines(verdict: Plan) -> tuple[AssignmentLine, ...]:

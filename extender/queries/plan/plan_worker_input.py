@@ -15,9 +15,11 @@ import msgspec
 from immutables import Map
 from msgspec.msgpack import Decoder
 
+from extender.core.admit.lost_members import vacated
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import (
     ClusterView,
+    forest_of,
     with_blueprints,
     with_group,
     with_node,
@@ -29,7 +31,6 @@ from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Blueprint, Group
 from extender.core.model.pods import Pod
 from extender.core.preempt.disruption_units import EvictableContext
-from extender.queries.plan.cluster_changes import vacated
 from extender.queries.plan.plan_query import PlanAnswer, PlanInput, answer_plan_query
 from extender.runtime.cooperative_yield import Yielder
 from extender.snapshots.state_loader import decode_state, encode_state, join_states
@@ -91,7 +92,10 @@ def answer_live_query(query: PlanInput, saved: LiveSnapshot) -> PlanAnswer:
     """Return the answer to a plan query on a snapshot, with its state and moment."""
     view, state = restored(saved)
     if query.anew:
-        view, state = vacated(view, state, query.groups)
+        forest = forest_of(view)
+        roots = {forest.root_of.get(key) for key in query.groups}
+        anew = [tree for key, tree in forest.trees.items() if key in roots]
+        view, state = vacated(view, state, anew)
     question = msgspec.structs.replace(
         query, state=state, moment=saved.moment, topology_keys=saved.topology_keys
     )

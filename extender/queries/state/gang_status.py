@@ -70,7 +70,7 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
         if made_for is not None and made_for.suspended and not root.bound:
             state, loss = SUSPENDED, f"{spaced(made_for.workload)} is suspended"
         else:
-            loss = _last_loss_text(root.last_loss, minimum, state)
+            loss = _last_loss_text(root, minimum, state)
         reasons = (f"preempted: {loss}" if state == "preempted" else loss, *reasons)
     return GangStatus(
         state, minimum.present, minimum.needed, reasons, _waiting_since_us(root, state), loss
@@ -106,13 +106,15 @@ def loss_text(loss: MemberLoss) -> str:
     return loss_reason(loss.cause, loss.message)
 
 
-def _last_loss_text(loss: MemberLoss | None, minimum: MinimumStatus, state: str) -> str:
+def _last_loss_text(root: GangState, minimum: MinimumStatus, state: str) -> str:
     """Return the sentence about the last loss of a gang whose minimum is not bound any more."""
+    loss = root.last_loss
     counts = f"{minimum.present} of {counted(minimum.needed, 'pod')} of the minimum {'is' if minimum.needed == 1 else 'are'} there"
     if loss is None:
         return counts
     pod = f"pod {loss.pod} on {loss.node} at {rfc3339(loss.at_us)}"
-    text = loss_text(loss)
+    own = loss.preemptor == f"{root.kind}/{root.gang}"
+    text = "evicted with its gang, to be placed anew" if own else loss_text(loss)
     if state == "preempted":
         return f"{text}; last was {pod}"
     return f"{counts}; last lost: {pod}: {text}"

@@ -156,7 +156,7 @@ def _plans(draw, state, fresh):
                 pod=f"ns/p{number}", uid=PodUid(f"p{number}"), group="leaf",
                 node=draw(st.sampled_from(NODES)),
             ),
-        ),
+        ) if draw(st.integers(0, 3)) else (),
         already_terminating=tuple(draw(st.sampled_from([[], going[:1], going]))),
         superseded=tuple(draw(st.sampled_from([[], [other], [other, other]]))),
     )  # fmt: skip

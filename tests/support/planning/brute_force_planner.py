@@ -131,6 +131,6 @@ def _keys(g: PlanGroup) -> tuple[str, ...]:
 
 def _chains(g: PlanGroup, above: tuple[PlanGroup, ...]) -> dict:
     chain = (*above, g)
-    if g.key.kind == "PodGroup":
+    if not g.groups:
         return {g.key: chain}
     return {k: v for c in g.groups for k, v in _chains(c, chain).items()}

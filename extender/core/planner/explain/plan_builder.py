@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from extender.core.model.message_formatting import join_names
+import msgspec
+
+from extender.core.model.ids import GroupKey
+from extender.core.model.message_formatting import counted, join_names
 from extender.core.planner.explain.rank_order import (
     is_ranked,
     rank_outcomes,
@@ -19,6 +22,7 @@ from extender.core.planner.plan_types import (
     Assignment,
     Placement,
     Plan,
+    PlanGroup,
     PlanRequest,
     SearchEffort,
 )
@@ -66,6 +70,32 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
             *dict.fromkeys(uncounted_preferences(request)),
         ),
         wishes=(*solved.wishes, *rank_outcomes(request, problem, seats)),
+    )
+
+
+def without_extras(request: PlanRequest, planned: Plan) -> Plan:
+    """Return a plan without its extra members: minima of other trees come before them.
+
+    Nor has it the wishes of the groups that these members belong to; the plan that places them has them.
+    """
+    later = {a.group for a in planned.assignments if a.extra}
+    pods = [a.pod for a in planned.assignments if a.extra]
+    touched: set[GroupKey] = set()
+
+    def mark(group: PlanGroup) -> bool:
+        below = [mark(child) for child in group.groups]
+        if group.key in later or any(below):
+            touched.add(group.key)
+        return group.key in touched
+
+    mark(request.root)
+    text = f"{counted(len(pods), 'member')} beyond the minimum: planned after the minima of the other trees that wait"
+    return msgspec.structs.replace(
+        planned,
+        assignments=tuple(a for a in planned.assignments if not a.extra),
+        unplaced=tuple(sorted((*planned.unplaced, *pods))),
+        reasons=(*planned.reasons, text) if pods else planned.reasons,
+        wishes=tuple(w for w in planned.wishes if not touched & {w.group, w.partner}),
     )
 
 

@@ -82,6 +82,7 @@ class NodeTable:
         self._ups: dict[tuple[tuple[str, ...], tuple[str, ...]], Ints] = {}
         self._own: dict[str, Level] = {}
         self._outer: dict[tuple[str, str], Ints | None] = {}
+        self._divides: dict[str, bool] = {}
         self._taints: tuple[Ints, list[tuple[Taint, ...]]] | None = None
         self._cordoned: Bools | None = None
 
@@ -102,6 +103,7 @@ class NodeTable:
         if all(a.labels == b.labels for a, b in pairs):
             fresh._labels, fresh._levels, fresh._ups = self._labels, self._levels, self._ups
             fresh._own, fresh._outer = self._own, self._outer
+            fresh._divides = self._divides
         if all(a.taints == b.taints for a, b in pairs):
             fresh._taints = self._taints
         if all(a.unschedulable == b.unschedulable for a, b in pairs):
@@ -164,8 +166,10 @@ class NodeTable:
 
     def divides(self, key: str) -> bool:
         """Return whether some nodes have the same value of a key."""
-        codes, values = self.label(key)
-        return int((codes >= 0).sum()) > len(values)
+        if key not in self._divides:
+            codes, values = self.label(key)
+            self._divides[key] = int((codes >= 0).sum()) > len(values)
+        return self._divides[key]
 
     def outer_domains(self, key: str, wider: str) -> Ints | None:
         """Return for each domain of one key (`own_domains`) that of a wider key which contains it; None: some are in several."""

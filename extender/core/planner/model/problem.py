@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pods import PodShape
 from extender.core.planner.model.feasibility import (
     admissible,
@@ -162,6 +163,8 @@ class PlacementProblem:
     levels: tuple[str, ...] = ()  # topology keys for groups without wishes, narrowest first
     preferences: tuple[PlanPreference, ...] = ()
     exclusive: ExclusiveGroups = field(default_factory=ExclusiveGroups)
+    # `node_scores` of the `counts` for which they were last asked for; problems that differ only in their groups share it
+    scores: IdentityMemo[Ints | None] = field(default_factory=IdentityMemo)
 
 
 @dataclass(slots=True, frozen=True)

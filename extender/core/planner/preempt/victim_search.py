@@ -48,6 +48,7 @@ from extender.core.planner.preempt.victim_cost import (
 )
 from extender.core.planner.preemption_types import Evictable, PlanUnit
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
+from extender.core.planner.solve.preferred_topology import grant_preferred, has_wishes
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
 ALTERNATIVES_MAX = 8
@@ -513,17 +514,30 @@ class _Decision:
         """Plan the whole tree after the evictions, and reprieve units that this plan does not need.
 
         Repeated, because the new plan may place the minimum on other nodes. Extra members use only capacity
-        that is left, so they need no unit.
+        that is left, so they need no unit. Wishes choose among placements after the evictions of the set that is left then,
+        and only ever make it smaller.
         """
+        wishes = False
         while True:
             solved = self._replanned(best, min_pods)
+            if wishes:
+                solved = self._granted(solved)
             pods = (p for u in self._units(best.evicted) for p in u.pods)
             tree_plan = make_plan(without(self.eviction_view.request, pods), solved)
             minimum = (solved.solution or {}) if min_pods else _minimum(tree_plan, solved)
             evicted = reprieve.reprieve_units(best.evicted, minimum)
-            if bool((evicted == best.evicted).all()):
+            if not bool((evicted == best.evicted).all()):
+                best = VictimSet(evicted, minimum, reprieve.price(evicted), best.where)
+            elif wishes or not has_wishes(self.request.root):
                 return best, tree_plan
-            best = VictimSet(evicted, minimum, reprieve.price(evicted), best.where)
+            else:
+                wishes = True
+
+    def _granted(self, solved: Solved) -> Solved:
+        """Return a placement of as many pods that follows the wishes of groups, with what they reached."""
+        granted = grant_preferred(self.eviction_view.request, solved)
+        self._charge(granted.nodes - solved.nodes)
+        return granted
 
     def _replanned(self, best: VictimSet, min_pods: int) -> Solved:
         """Place as many pods as possible, at least as many as the set was chosen for."""

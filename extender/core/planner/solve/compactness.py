@@ -182,11 +182,11 @@ class Compactness:
         """Return the pods of a scope per domain."""
         opened = self._opened.setdefault(scope, {})
         if key not in opened:
-            inside = domain >= 0
-            count = int(domain.max(initial=-1)) + 1
-            pods = np.bincount(
-                domain[inside], weights=self._of(scope)[inside], minlength=count
-            ).astype(np.int64)
+            pods = np.zeros(int(domain.max(initial=-1)) + 1, dtype=np.int64)
+            if scope in self.used:
+                rows = np.flatnonzero(self.used[scope])  # few of all nodes
+                rows = rows[domain[rows] >= 0]
+                np.add.at(pods, domain[rows], self.used[scope][rows])
             opened[key] = (domain, pods)
         return opened[key][1]
 

@@ -127,7 +127,9 @@ def _quickly(
     everything = sum(g.size for g in problem.groups if g.alive)
     if enough is None:
         enough = bounds.root if maximise else 0
-    scores = node_scores(problem) if maximise else None
+    scores = None
+    if maximise:
+        scores = problem.scores.get(lambda: node_scores(problem), same=(problem.counts,))
     # a score never costs a pod: what is not placed in its order is tried without
     for given, strategy in itertools.product((scores, None)[scores is None :], STRATEGIES):
         if strategy == "compact" and not maximise:  # any placement of the minimum is enough

@@ -146,3 +146,62 @@ async def test_roles_of_a_jobset_are_near_each_other(
     assert wish["partner"] in made
     assert (wish["key"], wish["value"], wish["best"]) == (RACK, 0, 0)
     await story.check_events()
+
+
+async def lose_a_node(story: Story, bound: dict[str, str]) -> str:
+    """Delete a node with the pod on it; return its name."""
+    node = min(bound.values())
+    await story.kubectl("delete", "node", node)
+    for pod in (pod for pod, where in bound.items() if where == node):
+        await story.api.delete(f"/api/v1/namespaces/default/pods/{pod}")
+    return node
+
+
+@pytest.mark.parametrize("choice", ["Widen", "GiveUp"])
+async def test_lost_members_leave_a_rack_without_nodes(
+    story: Story,
+    tree_policies: None,
+    controllers: WorkloadControllers,
+    kubelet: Kubelet,
+    choice: str,
+) -> None:
+    """The rack had two nodes and has one: the refusal proves it, then the lost pod goes elsewhere, or both do.
+
+    One pod a node: the Job controller waits 10 s after a failed pod, and twice as long after each further one.
+    """
+    await story.create(*racks("r0", cpu="1"))
+    job = a_job("train", 2, topology=f"leaf={RACK}", **{"lost-members": choice})
+    await story.api.create(job)
+    bound = await story.until_bound(2, "train-")
+    await story.until_event("GangScheduled")
+    await story.create(*racks("r1", cpu="1"))
+    lost = await lose_a_node(story, bound)
+    survivors = {pod for pod, node in bound.items() if node != lost}
+
+    async def complete() -> dict[str, str] | None:
+        where = await story.bound("train-")
+        return where if len(where) == 2 and lost not in where.values() else None
+
+    where = await story.until(complete, "the gang is complete again", every_s=0.1)
+    proof = (await story.until_event("GangUnschedulable", outcome="impossible"))["position"]
+    order = await racks_by_rank(story, where)
+    if choice == "Widen":
+        assert survivors < set(where)
+        assert sorted(order) == ["r0", "r1"]
+        extended = await story.until_event("GangExtended")
+        (wish,) = [
+            each for each in extended["data"]["groups"][0]["wishes"] if each["kind"] == "preferred"
+        ]
+        assert (wish["key"], wish["value"], wish["best"]) == (RACK, 2, 2)
+        assert extended["position"] > proof
+        assert not await story.service.events("PreemptionPlanned")
+    else:
+        assert survivors.isdisjoint(where)
+        assert order == ["r1"] * 2
+        planned = await story.until_event("PreemptionPlanned")
+        assert {
+            pod["pod"].partition("/")[2] for pod in planned["data"]["victims"][0]["pods"]
+        } == survivors
+        assert planned["position"] > proof
+        await story.until_event("PreemptionCompleted")
+    await story.check_events()

@@ -474,6 +474,21 @@ def test_a_domain_alone_is_for_our_kinds() -> None:
         group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
 
 
+def test_lost_members_wait_unless_a_group_of_ours_has_another_choice() -> None:
+    assert group_from(a_group("g", gang=1)).lost_members == "Wait"
+    constraints = {"topology": [{"key": "rack"}], "lostMembers": "Widen"}
+    assert (
+        group_from(a_group("g", gang=1, schedulingConstraints=constraints)).lost_members == "Widen"
+    )
+    builtin = "scheduling.k8s.io/v1beta1"
+    with pytest.raises(
+        BadInput, match=r"lostMembers: only groups of gang-extender\.dev have it; found Widen"
+    ):
+        group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
+    with pytest.raises(BadInput, match="lostMembers"):
+        group_from(a_group("g", gang=1, schedulingConstraints={"lostMembers": "Move"}))
+
+
 def test_preferred_keys_are_those_of_our_kinds_alone() -> None:
     """Narrowest first, beside a required key or without one; kube-apiserver would drop them from a built-in group."""
     constraints = {"topology": [{"key": "zone"}], "preferred": ["rack", "block", "rack"]}

@@ -27,6 +27,7 @@ spec:
                  levels: [net/rack, net/block], readFrom: [Kueue]}
       exclusive: {leaf: {key: net/rack, scope: Namespace}}
       near: [{role: prefill, to: decode, key: net/block}]
+      lostMembers: GiveUp
       disruptionMode: single
       nativeGroups: Adopt
     - {kind: Job, enabled: false}
@@ -53,6 +54,7 @@ def test_each_field_is_read() -> None:
                 slices=(SliceLevel("net/block", 4), SliceLevel("net/rack", 2)),
                 leaf_exclusive=ExclusiveDomain("net/rack", "Namespace"),
                 near=(NearRole("prefill", "decode", "net/block"),),
+                lost_members="GiveUp",
                 levels=("net/rack", "net/block"),
                 read_topology=("Kueue",),
                 disruption_mode="single",

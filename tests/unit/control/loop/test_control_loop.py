@@ -12,6 +12,7 @@ from extender.control.admission.planner_pool import PlannerPool
 from extender.control.loop.control_loop import PassRests
 from extender.core.log.events import (
     GangAdmitted,
+    GangExtended,
     GangObserved,
     GangUnschedulable,
     ReservationReleased,
@@ -205,6 +206,39 @@ async def test_priority_goes_before_age():
             True,
             False,
         ]
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+async def test_minima_of_one_priority_come_before_extra_members(priority):
+    """In one pass; extra members of higher priority do not wait for a minimum of lower priority."""
+    pods = {"requests": {GPU: 1}, "priority": priority}
+    first = [
+        a_group("a", gang=1, priority=priority),
+        *(a_pod(f"a-{n}", "a", **pods) for n in range(4)),
+    ]
+    second = [a_group("b", gang=2), *(a_pod(f"b-{n}", "b", requests={GPU: 1}) for n in range(3))]
+    async with await leading(a_node("n0", gpu=4), *first, *second) as stage:
+        await stage.one_pass()
+        if priority:
+            assert len(stage.where("a")) == 4
+            assert stage.where("b") == {}
+            return
+        assert (len(stage.where("a")), len(stage.where("b"))) == (2, 2)
+        assert len(stage.event_data(GangAdmitted)) == 2
+        (extended,) = stage.event_data(GangExtended)
+        assert [(a.extra, a.group) for a in extended.assignments] == [(True, "a")]
+        for event in stage.events():
+            if isinstance(event.data, GangAdmitted | GangExtended):
+                stored = await stage.inputs.load(event.data.input_digest)
+                assert replay_decision(event.position, event.data, stored).same
+
+
+async def test_extra_members_do_not_wait_for_a_gang_that_does_not_fit():
+    """Its minimum is refused in the same pass; what is free then is for the extra members of others."""
+    gangs = [*a_gang("a", pods=3, minimum=1), *a_gang("huge", pods=9)]
+    async with await leading(a_node("n0", gpu=4), *gangs) as stage:
+        await stage.one_pass()
+        assert len(stage.where("a")) == 3
 
 
 async def test_waiting_for_the_log_does_not_count_as_work():

@@ -415,6 +415,19 @@ def test_slices_and_balance_that_cannot_be_are_refused(annotations, words):
     assert words in result.refusal.message
 
 
+def test_groups_with_a_required_topology_have_the_choice_for_lost_members():
+    workload_object = jobset(
+        replicated("a", parallelism=2),
+        replicated("b"),
+        annotations={
+            "gang-extender.dev/topology": "leaf=net/rack",
+            "gang-extender.dev/lost-members": "Widen",
+        },
+    )
+    groups = {name_of(group): group.lost_members for group in compiled(workload_object).groups}
+    assert groups == {"train": "Wait", "train-a-0": "Widen", "train-b": "Wait"}
+
+
 def test_leaves_with_more_than_one_pod_have_a_domain_alone():
     """The launcher of one pod does not take a rack."""
     workload_object = jobset(

@@ -135,6 +135,7 @@ def test_names_of_objects():
         ),
         ("topology", "root=~a|b", "root='a|b' is not the key of a node label"),
         ("topology", "leaf=~", "leaf='' is not the key"),
+        ("lost-members", "Move", "'Move' is none of Wait, Widen, GiveUp"),
         ("exclusive", "leaf=a|b", "leaf='a|b' is not the key of a node label, such as net/rack"),
         ("exclusive", "rack=a", "'rack' is none of root, leaf"),
         (

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from extender.core.model.ids import NodeName
 from extender.queries.plan.plan_query import PlanInput, answer_plan_query
 from tests.support.service.fakes import FakeCluster
-from tests.support.service.manifest_builders import GPU, a_group, a_node, a_pod, a_world
+from tests.support.service.manifest_builders import (
+    GPU,
+    RACK,
+    Object,
+    a_group,
+    a_node,
+    a_pod,
+    a_world,
+)
 
 
 @pytest.mark.parametrize("where", ["pinned", "nominated"])
@@ -21,6 +31,42 @@ def test_a_lone_pod_is_not_in_its_own_way(where):
         "default/first": "placed",
         "default/second": "impossible",
     }
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+def test_minima_of_one_priority_come_before_extra_members(priority):
+    """The first gang gets what the second one leaves of four slots; one of higher priority does not leave it its minimum."""
+    first = [a_group("a", gang=1, priority=priority), *_pods("a", 4, priority=priority)]
+    world = a_world(
+        a_node("n0", gpu=4), *first, a_group("b", gang=2, priority=0), *_pods("b", 3, priority=0)
+    )
+    answer = answer_plan_query(world.view, PlanInput(all_pending=True))
+    placed = {gang.gang: len(gang.assignments) for gang in answer.gangs}
+    unplaced = {gang.gang: len(gang.unplaced) for gang in answer.gangs}
+    if priority:
+        assert placed == {"default/a": 4, "default/b": 0}
+        return
+    assert [gang.verdict for gang in answer.gangs] == ["placed", "placed"]
+    assert placed == {"default/a": 2, "default/b": 2}
+    assert unplaced == {"default/a": 2, "default/b": 1}
+
+
+def test_extra_members_are_near_the_minimum():
+    """The minimum of the first gang is placed again with its extra members, where the minimum of the second is not in the way."""
+    racks = [a_node(f"{rack}{n}", {RACK: rack}, gpu=2) for rack in ("r", "s") for n in range(2)]
+    gangs = [
+        thing
+        for name in ("a", "b")
+        for thing in (a_group(name, gang=1, topo=RACK), *_pods(name, 4))
+    ]
+    answer = answer_plan_query(a_world(*racks, *gangs).view, PlanInput(all_pending=True))
+    assert [
+        (len(g.assignments), len({a.node[0] for a in g.assignments})) for g in answer.gangs
+    ] == [(4, 1), (4, 1)]
+
+
+def _pods(group: str, count: int, **spec: Any) -> list[Object]:
+    return [a_pod(f"{group}-{n}", group, requests={GPU: 1}, **spec) for n in range(count)]
 
 
 def test_a_tree_that_is_too_deep_is_named_with_all_its_levels():

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import SliceLevel
 from extender.core.model.pods import PodShape
+from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.model.leaf_slices import with_slices
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
@@ -26,8 +27,11 @@ from extender.core.planner.plan_types import (
     WishValue,
 )
 from extender.core.planner.planning import plan, plan_at_once
+from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
+from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 from extender.core.planner.solve import preferred_topology
 from tests.support.hypothesis_profile import examples
+from tests.support.planning import preemption_checker
 from tests.support.planning.plan_checker import faults
 from tests.support.planning.wish_checker import wish_faults
 
@@ -195,6 +199,38 @@ def test_whatever_the_budget_no_wish_refuses_and_each_bound_holds(asked, budget)
     few = plan(msgspec.structs.replace(asked, budget=budget))
     if isinstance(few, Plan) and few.search.exhausted:
         assert wish_faults(asked, few) == []
+
+
+@examples(200, quick=30, suppress_health_check=list(HealthCheck))
+@given(wishing())
+def test_wishes_are_certified_after_evictions_and_add_no_victim(asked):
+    """Each node is full with one pod of lower priority: no set is cheaper, and the wishes are followed best after it."""
+    full = [n for n in asked.nodes if n.free["gpu"]]
+    units = tuple(
+        PlanUnit(
+            name=f"Pod/ns/low-{n.name}", uid=f"low-{n.name}", kind="pod", priority=0,
+            pods=(PlanVictim(pod=f"ns/low-{n.name}", uid=PodUid(f"low-{n.name}"), node=n.name, shape=number),),
+        )
+        for number, n in enumerate(full)
+    )  # fmt: skip
+    shapes = tuple(PodShape(requests=(("gpu", n.free["gpu"]),)) for n in full)
+    taken = tuple(msgspec.structs.replace(n, free={**n.free, "gpu": 0}) for n in asked.nodes)
+    crowded = msgspec.structs.replace(
+        asked, nodes=taken, evictable=Evictable(priority=1, units=units, shapes=shapes)
+    )
+    made = preempt(crowded)
+    if not isinstance(made, PreemptionPlan):
+        return
+    evicted = {pod.node for unit in made.victims for pod in unit.pods}
+    extras = satisfied_by_bound(crowded.root)
+    assert preemption_checker.faults(crowded, made, extras=extras) == []
+    wanted = len(made.plan.assignments) if extras else 1
+    if made.search.exhausted:  # so no wish adds a victim
+        assert len(evicted) == preemption_checker.cheapest(crowded, wanted=wanted)[5]
+    rows = [n if n.name in evicted else t for n, t in zip(asked.nodes, taken, strict=True)]
+    after = msgspec.structs.replace(asked, nodes=tuple(rows))
+    if made.plan.search.exhausted:
+        assert wish_faults(after, made.plan) == []
 
 
 @examples(300, suppress_health_check=list(HealthCheck))

@@ -1,0 +1,131 @@
+"""Place lost members of a running gang outside of their domain, or evict the gang to be placed anew, where its groups ask for it (D26).
+
+A search begins only while the refusal of the tree holds: what its required domains can take is decided by the planner as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures.process import BrokenProcessPool
+
+from extender.control.admission.cluster_observer import Moment
+from extender.control.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.admission.event_context import new_event_context
+from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.tree_searches import TreeSearches, WantedSearch
+from extender.core.admit.lost_members import choices_of, with_wider_domains
+from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
+from extender.core.admit.verdict_events import EventContext, decide_verdict, still_holds
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.ids import GangUid
+from extender.core.model.pod_groups import LostMembers
+from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
+from extender.core.preempt.preemption_planning import decide_give_up
+from extender.core.preempt.unbound_gang_members import unbound_reservations
+from extender.ports.log_ports import DecisionInput
+
+log = logging.getLogger(__name__)
+
+
+class LostMemberSearch:
+    """Searches for one gang after the other; remembers beside the log only which searches were in vain."""
+
+    def __init__(self, parts: LoopParts, requests: CurrentRequests, searches: TreeSearches) -> None:
+        self._searches = searches
+        self._clock = parts.clock
+        self._settings = parts.settings
+        self._barriers = parts.barriers
+        self._appends = parts.appends
+        self._planner = parts.planner
+        self._readmissions = parts.readmissions
+        self._requests = requests
+        self._in_vain: dict[GangUid, PlanRequest] = {}
+
+    def retain(self, roots: set[GangUid]) -> None:
+        """Forget all other trees."""
+        self._in_vain = {uid: request for uid, request in self._in_vain.items() if uid in roots}
+
+    def may_help(self, refused: TreeRequest, compared: ComparedNodes) -> bool:
+        """Return whether to search for a tree that would be refused as before."""
+        uid, state = refused.tree.root.uid, refused.now.pending
+        if uid in state.preemptions or not choices_of(state, refused.tree, refused.request):
+            return False
+        before = self._in_vain.get(uid)
+        return before is None or not would_be_refused(before, refused.request, compared)
+
+    async def perform(self, search: WantedSearch, current: TreeRequest) -> None:
+        """Search for a tree, and append what follows; in its turn.
+
+        Args:
+            search: The tree.
+            current: The tree and its request when the turn began, which would be refused as before.
+
+        Raises:
+            NotLeading: The lease was lost meanwhile.
+            StoreUnavailable: An append failed.
+        """
+        choices = choices_of(current.now.pending, current.tree, current.request)
+        try:
+            ends = "Widen" in choices and await self._widen(current)
+            ends = ends or ("GiveUp" in choices and await self._give_up(current))
+        except BrokenProcessPool:  # twice on the same input
+            log.exception("planner process died", extra={"root": search.tree.root.key.path})
+            ends = False
+        if not ends:
+            self._in_vain[search.uid] = current.request
+            return
+        await self._appends.flush()
+        self._barriers.wakeup.wake()
+
+    async def _widen(self, current: TreeRequest) -> bool:
+        """Place lost members in the nearest other domains; return False if that is not possible either."""
+        request = with_wider_domains(current.request, current.tree, proved=True)
+        encoded, verdict, moment = await self._planned(request)
+        if not isinstance(verdict, Plan) or not verdict.assignments:
+            return False
+        now = self._requests.about(moment, current.tree)
+        if now is None or now.request.root != current.request.root:
+            return True  # it has changed: the next pass plans it again
+        if still_holds(request, verdict, with_wider_domains(now.request, now.tree, proved=True)):
+            view, state = now.now.view, now.now.pending
+            context = self._context(state, now, encoded, "Widen")
+            drafts = decide_verdict(state, now.tree, request, verdict, context)
+            after = self._appends.append_nowait(drafts, encoded)
+            where = {a.uid: a.node for a in verdict.assignments}
+            now_ms = self._clock.monotonic_ms()
+            self._readmissions.admitted(view, after, now.tree, where, now_ms)
+        return True
+
+    async def _give_up(self, current: TreeRequest) -> bool:
+        """Evict a gang that fits as a whole without its pods; return False if it does not."""
+        encoded, verdict, moment = await self._planned(self._requests.anew(current))
+        if not isinstance(verdict, Plan) or not verdict.assignments:
+            return False
+        now = self._requests.about(moment, current.tree)
+        if now is None or now.request.root != current.request.root:
+            return True
+        view, state, forest = now.now.view, now.now.pending, now.now.forest
+        held = unbound_reservations(view, state, forest, [str(now.tree.root.key)])
+        if self._barriers.binding().isdisjoint(reservation.uid for reservation in held):
+            context = self._context(state, now, encoded, "GiveUp")
+            drafts = decide_give_up(view, state, forest, now.tree, verdict, context)
+            self._appends.append_nowait(drafts, encoded)
+        return True
+
+    async def _planned(self, request: PlanRequest) -> tuple[DecisionInput, Verdict, Moment]:
+        encoded = self._planner.encode(request)
+        verdict, _, moment = await self._searches.away(self._planner.plan(encoded))
+        return encoded, verdict, moment
+
+    def _context(
+        self,
+        state: ReservationState,
+        now: TreeRequest,
+        encoded: DecisionInput,
+        choice: LostMembers,
+    ) -> EventContext:
+        """Return the context of the events, whose cause names the refusal that proves that the domain is full."""
+        decision = state.gangs[now.tree.root.uid].last_decision
+        proof = f" proves (position {decision.position})" if decision is not None else ""
+        cause = f"lostMembers {choice}: no node of the domain takes the lost members, as the last refusal{proof}"
+        return new_event_context(self._clock, self._settings, encoded.digest, cause)
