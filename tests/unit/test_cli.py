@@ -248,6 +248,16 @@ def test_another_program_on_the_port_is_exit_2(run, some_server):
     assert some_server in err
 
 
+def test_the_error_page_of_another_program_is_not_printed(run, write, some_server):
+    """It answers 501 to POST, with a page of HTML."""
+    pod = write("pod.yaml", a_pod("p"))
+    code, out, err = run("plan", "-f", pod, "--server", some_server)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "answered 501, not as gang-extender does" in err
+    assert some_server in err
+
+
 def test_brackets_in_a_text_are_printed_as_they_are(capsys):
     """A field such as metadata.annotations[KEY] is no markup."""
     text = "metadata.annotations[example.com/key]: '[/red]' is not a number"

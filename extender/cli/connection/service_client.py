@@ -316,15 +316,22 @@ def read_body(server: str | None, path: str, *, within_s: float = 30) -> bytes:
     """
     reply = _ask(server, path, None, within_s)
     if reply.status != HTTPStatus.OK:
-        raise BadInput(f"{path} answered {reply.status}: {_detail(reply.body)}")
+        detail = _detail(reply.body) or _not_ours(reply.url)
+        raise BadInput(f"{path} answered {reply.status}: {detail}")
     return reply.body
 
 
 def _detail(body: bytes) -> str:
+    """Return what a service of ours, or a proxy before it, answered as its reason; empty: a page of another program."""
     try:
         return msgspec.json.decode(body, type=_Problem).detail
     except msgspec.MsgspecError:
-        return body[:200].decode(errors="replace")
+        text = body[:200].decode(errors="replace").strip()
+        return "" if text.startswith("<") or "\n" in text else text
+
+
+def _not_ours(url: str) -> str:
+    return f"not as gang-extender does; is {url} its address?"
 
 
 def ask_service(
@@ -352,7 +359,7 @@ def ask_service(
     if status == 404 and absent is not None:  # noqa: PLR2004 -- not found
         return absent
     if status != 200:  # noqa: PLR2004 -- OK
-        complain(_detail(answer) or f"{url}{path} answered {status}")
+        complain(_detail(answer) or f"{url}{path} answered {status}, {_not_ours(url)}")
         raise typer.Exit(1 if status == 404 else 2)  # noqa: PLR2004 -- not found is a "no"
     try:
         decoded = msgspec.json.decode(answer, type=kind)

@@ -106,6 +106,8 @@ class Notifier:
         self._waiting = WaitingGangs()
         # gangs whose last refusal is *never* and was notified; it is recorded again when numbers in it change
         self._never: set[GangUid] = set()
+        # ids that the receiver answered, of the event or the instant that is not finished: a large one is more than it takes at once
+        self._answered: set[str] = set()
         self._failures = 0
         self._retry_after_s = 0.0
         self._undelivered_us = 0  # time of the event that waits for the receiver; 0: none does
@@ -178,6 +180,7 @@ class Notifier:
             for uid in _never_fitting(state)
             if _decided_at(state, uid) <= reached.position
         }  # fmt: skip
+        self._answered.clear()
         self._terms = terms
 
     async def _save(self) -> None:
@@ -195,6 +198,7 @@ class Notifier:
                     if not await self._deliver(notification):
                         return
                 self._position = event.position
+                self._answered.clear()
             if not page.more:
                 self._position = max(self._position, min(page.head, self._newest))
             await self._save()
@@ -231,6 +235,7 @@ class Notifier:
                 if not await self._deliver(notification):
                     return
             self._waited_us = since_us + self._after_us
+            self._answered.clear()
 
     async def _deliver(self, notification: Notification) -> bool:
         """Deliver a notification; return False if this process may not act any more.
@@ -240,12 +245,15 @@ class Notifier:
         """
         if not self._leader.may_act() or self._terms != self._leader.terms:
             return False
+        if notification.id in self._answered:
+            return True
         self._undelivered_us = notification.at_us
         try:
             accepted = await self._receiver.deliver(notification)
         except NotificationFailed:
             METRICS.notifications.labels(notification.type, "failed").inc()
             raise
+        self._answered.add(notification.id)
         result = "delivered" if accepted else "refused"
         METRICS.notifications.labels(notification.type, result).inc()
         if notification.type == "never-fits":
@@ -307,7 +315,10 @@ class HttpReceiver:
 
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-            self._session = aiohttp.ClientSession(timeout=timeout)
+            # a cookie of the receiver is none of ours, and many would make each request longer
+            self._session = aiohttp.ClientSession(
+                timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
+            )
         body = msgspec.json.encode(notification.cloud_event(self._source))
         at_s = self._clock.now_us() // 1_000_000
         try:

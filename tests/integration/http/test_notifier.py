@@ -180,6 +180,35 @@ async def test_victims_are_notified_of_a_preemption_and_of_its_end(sender, recei
         assert (data["preemptor"], data["pods"]) == ("PodGroup/b/job", [{"pod": "a/job-0", "node": "n"}])  # fmt: skip
 
 
+async def test_a_large_event_goes_on_with_the_first_that_was_not_accepted(sender, receiver):
+    """A preemption of five units at a receiver that takes two requests at a time."""
+    units = tuple(
+        VictimUnit(
+            kind="PodGroup", path=f"a/job-{n}", uid=f"u{n}", priority=1,
+            pods=(VictimPod(pod=f"a/job-{n}-0", uid=PodUid(f"p{n}"), node=NodeName("n")),),
+        )
+        for n in range(5)
+    )  # fmt: skip
+    planned = PreemptionPlanned(
+        preemption=PlanId("x"), kind="PodGroup", priority=9, victims=units, cost={}, alternatives=(), shapes=({"cpu": 1},),
+        assignments=(AssignmentRecord(pod="b/job-0", uid=PodUid("q"), group="job", node=NodeName("n")),),
+    )  # fmt: skip
+
+    async def answer(_):
+        return web.Response(status=204 if len(receiver.events) % 3 else 429)
+
+    async with sender() as one:
+        await one.notifier.look()
+        receiver.answer = answer
+        await one.append(("b", GangObserved(kind="PodGroup")), ("b", planned))
+        for _ in range(2):
+            with pytest.raises(NotificationFailed, match="answered 429"):
+                await one.notifier.look()
+        await one.notifier.look()
+        assert subjects(receiver.accepted) == [f"PodGroup/a/job-{n}" for n in range(5)]
+        assert (await one.cursor.read()).position == one.leader.committed.position
+
+
 async def test_nothing_waits_for_a_receiver_that_is_down(sender, receiver):
     """Appends go on, the delay grows, and when the receiver comes back it gets all of them."""
     async with sender() as one:
