@@ -35,7 +35,8 @@ def setting_flags() -> list[inspect.Parameter]:
         if setting.listed:
             text += " Repeatable."
         elif setting.default != "":
-            text += f" [default: {setting.name if setting.default is True else setting.default}]"
+            default = setting.default
+            text += f" [default: {str(default).lower() if setting.kind is bool else default}]"
         metavar = "|".join(setting.choices) or f"<{setting.kind.__name__}>"
         option = typer.Option(None, help=text, metavar=metavar)
         annotation: Any = list[str] | None if setting.listed else str | None
