@@ -177,7 +177,7 @@ def _refused_numbers(framework: _Framework, workload: WorkloadObject) -> Iterato
             continue
         count = number(replicas, "replicas", 1)
         if role == first and count != 1:
-            text = f"is {count}, but a {framework.kind} has one {role.lower()}: write 1"
+            text = f"is {count}, but the operator makes one {role.lower()} only: write 1"
             yield refusal_of(workload, "InvalidField", f"{field}.replicas", text)
         elif framework.kind == "MPIJob" and count < 1:
             text = f"is {count}; write 1 or more, or leave out the {role}"
