@@ -163,6 +163,7 @@ def complete(
         expansion, served = Expansion(), served_workloads(identified)
     else:
         expansion, served = expand(identified, live=live), ServedWorkloads()
+        identified = [entry for entry in identified if entry.ident not in expansion.not_planned]
     expanded = {**expansion.made, **served.pods}
     complete_entries = (*_with_made(identified, expanded), *expansion.plain)
     filled = [_identified(entry, memory) for entry in complete_entries]

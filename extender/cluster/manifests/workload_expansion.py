@@ -38,8 +38,9 @@ from extender.cluster.read.workload_conversion import workload_of
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey
 from extender.core.trees.tree_events import is_requested
-from extender.core.workloads.kind_table import BY_KIND, KINDS
+from extender.core.workloads.kind_table import BY_KIND, KINDS, kind_of_pod
 from extender.core.workloads.kinds.plain_pods_kind import (
+    NAME_LABEL,
     PLAIN_PODS,
     TOTAL_LABEL,
     is_plain,
@@ -61,10 +62,13 @@ from extender.core.workloads.tree_policy import DEFAULT_PROFILE, InvalidPolicy, 
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
+    GROUP_LABELS,
     OFF,
+    OTHER_SCHEDULERS,
     TREE_LABEL,
     WORKLOAD_ANNOTATION,
     WorkloadObject,
+    tree_annotations,
 )
 from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
@@ -82,6 +86,7 @@ class Expansion(msgspec.Struct, kw_only=True):
 
     made: dict[Ident, tuple[Entry, ...]] = {}  # by workload: groups, parents first, then pods
     plain: list[Entry] = []  # groups of plain pods
+    not_planned: set[Ident] = set()  # plain pods whose group is refused
     origins: dict[GroupKey, GroupOrigin] = {}
     refused: list[RefusedWorkload] = []  # of -f
     warnings: list[str] = []
@@ -126,6 +131,8 @@ def _expand_plain_pods(
             if is_plain(metadata.labels):
                 key = (metadata.namespace, metadata.labels[GROUP_LABEL])
                 pods.setdefault(key, []).append(entry)
+            elif text := _not_a_member(entry.obj):
+                expansion.warnings.append(f"Pod/{metadata.namespace}/{metadata.name}: {text}")
     if not pods:
         return
     files = WorkloadSources(entries, live)
@@ -139,6 +146,9 @@ def _expand_plain_pods(
             labels[0][TREE_LABEL],
             sorted({own[TOTAL_LABEL] for own in labels}),
             sorted({cast("api.Pod", entry.obj).spec.priority_class_name for entry in members}),
+            sorted(
+                {key for own in members for key in tree_annotations(own.obj.metadata.annotations)}
+            ),
         )
         profile = workload.labels[TREE_LABEL]
         request = CompileRequest(
@@ -149,6 +159,13 @@ def _expand_plain_pods(
             assert tree.refusal is not None
             text = f"{members[0].where}: {tree.refusal.message}"
             expansion.refused.append(RefusedWorkload(workload.kind, namespace, name, text))
+            expansion.not_planned.update(entry.ident for entry in members)
+        elif len(members) > int(total := labels[0][TOTAL_LABEL]):
+            text = (
+                f"{len(members)} pods, but total {total}: the others are not waited for; "
+                f"write {len(members)} to start all of them together"
+            )
+            expansion.warnings.append(f"{workload}: metadata.labels[{TOTAL_LABEL}]: {text}")
         for spec in tree.groups:
             group = group_from(spec)
             metadata = msgspec.structs.replace(
@@ -162,6 +179,29 @@ def _expand_plain_pods(
             expansion.origins[GroupKey(namespace, name, "PodGroup")] = GroupOrigin(
                 str(workload), "pods", (), ()
             )
+
+
+def _not_a_member(pod: api.Pod) -> str:
+    """Return why a pod with labels of a plain group is in none, or an empty string; the leaf policy leaves it alone."""
+    labels, spec = pod.metadata.labels, pod.spec
+    own = [key for key in (NAME_LABEL, TOTAL_LABEL) if key in labels]
+    if not own or labels.get(TREE_LABEL) == OFF or any(key in labels for key in GROUP_LABELS):
+        return ""
+    if kind_of_pod(labels) not in (None, PLAIN_PODS):
+        return ""
+    if len(own) == 1:
+        missing = TOTAL_LABEL if NAME_LABEL in labels else NAME_LABEL
+        field, state = f"metadata.labels[{missing}]", "is not set"
+        advice = f"a pod of a group has both {NAME_LABEL} and {TOTAL_LABEL}"
+    elif spec.node_name:
+        field, state = "spec.nodeName", f"is {spec.node_name!r}"
+        advice = "leave it out"
+    elif spec.scheduler_name in OTHER_SCHEDULERS:
+        field, state = "spec.schedulerName", f"is {spec.scheduler_name!r}"
+        advice = "leave it out"
+    else:
+        return ""
+    return f"{field}: {state}, so the pod is in no group; {advice}"
 
 
 def _expansions(

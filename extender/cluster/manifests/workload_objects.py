@@ -77,7 +77,12 @@ def with_leaf(pod: api.Pod) -> api.Pod:
     metadata = pod.metadata
     if kind_of_pod(metadata.labels) not in (None, PLAIN_PODS):
         return pod
-    added = policy_labels(metadata.labels, metadata.annotations)
+    added = policy_labels(
+        metadata.labels,
+        metadata.annotations,
+        node_name=pod.spec.node_name,
+        scheduler_name=pod.spec.scheduler_name,
+    )
     if not added:
         return pod
     metadata = msgspec.structs.replace(metadata, labels={**metadata.labels, **added})

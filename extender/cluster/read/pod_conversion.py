@@ -41,7 +41,7 @@ from extender.core.model.pods import (
     VolumeConstraints,
 )
 from extender.core.model.quantities import CPU, exact, rounded
-from extender.core.workloads.workload_object import GROUP_LABELS
+from extender.core.workloads.workload_object import GROUP_LABELS, tree_annotations
 from extender.ports.written_names import (
     BIND_MARKER,
     DISRUPTION_TARGET,
@@ -130,6 +130,7 @@ def pod_of(
         group=group_named(pod),
         by_field=bool(pod.spec.scheduling_group.pod_group_name),
         labels=metadata.labels,
+        tree_annotations=tree_annotations(metadata.annotations),
         priority=priority.value,
         priority_class=spec.priority_class_name,
         scheduler_name=spec.scheduler_name or "default-scheduler",

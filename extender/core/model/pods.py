@@ -270,6 +270,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     group: GroupKey | None = None  # leaf group it names; the group may not exist
     by_field: bool = False  # names it in spec.schedulingGroup, which kube-scheduler reads too
     labels: dict[str, str] = {}
+    tree_annotations: tuple[
+        str, ...
+    ] = ()  # those of workloads that it has, which are not read on pods
     priority: int = 0
     priority_class: str = ""  # its name; empty: none
     scheduler_name: str = "default-scheduler"

@@ -96,7 +96,7 @@ def with_minima(
         minima = dict.fromkeys(roles, minima[""])
     for role in minima:
         if role not in roles and role not in ended:
-            text = f"no role {role!r}; there are {', '.join(roles) or 'none'}"
+            text = f"no role {role!r}; there are {', '.join(roles) or 'none'}{did_you_mean(role, roles)}"
             raise _invalid_min(workload, text)
     return tuple(_with_minimum(workload, root, minima) for root in roots)
 

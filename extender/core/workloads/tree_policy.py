@@ -32,6 +32,7 @@ from extender.core.workloads.workload_object import (
     PARENT_ANNOTATION,
     SLICES_ANNOTATION,
     TOPOLOGY_ANNOTATION,
+    TREE_ANNOTATIONS,
     WORKLOAD_ANNOTATION,
     WorkloadObject,
 )
@@ -308,11 +309,7 @@ def _only_templates(workload: WorkloadObject) -> None:
     """Raise InvalidPolicy if annotations ask for what the templates of a Workload set already."""
     if WORKLOAD_ANNOTATION not in workload.annotations:
         return
-    for other in (
-        *(GANG_ANNOTATION, TOPOLOGY_ANNOTATION, SLICES_ANNOTATION),
-        *(EXCLUSIVE_ANNOTATION, NEAR_ANNOTATION),
-        *(LOST_MEMBERS_ANNOTATION, MIN_ANNOTATION),
-    ):
+    for other in TREE_ANNOTATIONS:
         if other in workload.annotations:
             text = f"cannot be combined with {WORKLOAD_ANNOTATION}, whose templates set it; remove one of the two"
             raise _invalid(workload, other, text)
@@ -327,12 +324,9 @@ def _minima(workload: WorkloadObject) -> Mapping[str, int]:
     for role, given in raw.items():
         number = given.strip()
         if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= _COUNT_MAX:
-            example = f"{role}=2" if role else "4"
-            raise _invalid(
-                workload,
-                MIN_ANNOTATION,
-                f"{number!r} is not a number of at least 1, such as {example}",
-            )
+            given_to = f"{role}=" if role else ""
+            text = f"{given_to}{number!r} is not a number of at least 1, such as 4"
+            raise _invalid(workload, MIN_ANNOTATION, text)
         minima[role] = int(number)
     return minima
 

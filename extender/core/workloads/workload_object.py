@@ -23,6 +23,11 @@ SLICES_ANNOTATION = "gang-extender.dev/slices"
 NEAR_ANNOTATION = "gang-extender.dev/near"
 LOST_MEMBERS_ANNOTATION = "gang-extender.dev/lost-members"
 MIN_ANNOTATION = "gang-extender.dev/min"
+TREE_ANNOTATIONS = (
+    *(GANG_ANNOTATION, TOPOLOGY_ANNOTATION, SLICES_ANNOTATION),
+    *(EXCLUSIVE_ANNOTATION, NEAR_ANNOTATION),
+    *(LOST_MEMBERS_ANNOTATION, MIN_ANNOTATION),
+)  # those that a TreeProfile, or a template of a Workload, can have instead
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
 PATCH_MANAGER = (
     "gang-extender.dev/trees"  # the writer of an entry in a list of patches, see `RuntimePatch`
@@ -38,6 +43,11 @@ OTHER_SCHEDULERS = ("kai-scheduler", "runai-scheduler", "volcano", "yunikorn")
 SOURCE_ANNOTATION = "gang-extender.dev/tree-from"  # on workloads, set when they are created
 NAMESPACE = "namespace"  # as value of SOURCE_ANNOTATION: the profile is that of the namespace
 OFF = "off"  # as value of TREE_LABEL: no tree
+
+
+def tree_annotations(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the annotations of TREE_ANNOTATIONS that are there."""
+    return tuple(key for key in TREE_ANNOTATIONS if key in annotations) if annotations else ()
 
 
 class OwnerReference(msgspec.Struct, frozen=True, kw_only=True, gc=False):

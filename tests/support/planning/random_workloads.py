@@ -201,7 +201,8 @@ SPECS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "priorityClassNames": st.lists(
                 st.sampled_from(["", "high"]), min_size=1, max_size=2, unique=True
             ),
-        }
+        },
+        optional={"annotations": st.just(["gang-extender.dev/topology"])},
     ),
 }
 # What follows the name of a workload in the leaves of the kinds that go by them.

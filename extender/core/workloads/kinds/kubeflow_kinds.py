@@ -16,7 +16,7 @@ from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, PartStep
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
-from extender.core.workloads.workload_fields import PodCount, ReadFields, TemplateFields
+from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
 from extender.core.workloads.workload_kind import Notice, PodLabels, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_kind_common import (
     has_condition,
@@ -160,6 +160,30 @@ def _parts(framework: _Framework, workload: WorkloadObject) -> WorkloadParts:
     return WorkloadParts(roots=(root,), notices=(Notice(reason="SequencedStart", message=text),))
 
 
+def _refused_numbers(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeRefusal]:
+    """Yield a refusal for each number of replicas that the operators refuse.
+
+    Source:
+        `validateMPIReplicaSpecs` of mpi-operator, `validatePyTorchReplicaSpecs` of training-operator.
+    """
+    first = {"MPIJob": "Launcher", "PyTorchJob": "Master"}.get(framework.kind, "")
+    for role in framework.roles:
+        field = f"spec.{framework.field}[{role}]"
+        replicas = framework.replicas(workload, role)
+        if replicas is None:
+            if role == "Launcher":
+                text = "is missing; each MPIJob has a launcher: add it with replicas: 1"
+                yield refusal_of(workload, "InvalidField", field, text)
+            continue
+        count = number(replicas, "replicas", 1)
+        if role == first and count != 1:
+            text = f"is {count}, but the operator makes one {role.lower()} only: write 1"
+            yield refusal_of(workload, "InvalidField", f"{field}.replicas", text)
+        elif framework.kind == "MPIJob" and count < 1:
+            text = f"is {count}; write 1 or more, or leave out the {role}"
+            yield refusal_of(workload, "InvalidField", f"{field}.replicas", text)
+
+
 def _refusals(framework: _Framework, workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
     types = workload.spec.get(framework.field) or {}
     unknown = [role for role in types if role not in framework.roles]
@@ -174,6 +198,7 @@ def _refusals(framework: _Framework, workload: WorkloadObject) -> tuple[TreeRefu
             )
             for role in unknown
         ),
+        *_refused_numbers(framework, workload),
         *only_whole(workload),
     )
 
@@ -215,6 +240,7 @@ def _kind(framework: _Framework) -> WorkloadKind:
     if framework.kind == "MPIJob":
         policy = Literal["AtStartup", "WaitForWorkersReady"] | None
         fields.append(("launcherCreationPolicy", policy, None))
+        fields.append(("slotsPerWorker", Count | None, None))
 
     def parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
         del policy, observed

@@ -31,6 +31,7 @@ from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     GROUP_LABELS,
     OFF,
+    OTHER_SCHEDULERS,
     TREE_LABEL,
     WorkloadObject,
 )
@@ -91,11 +92,19 @@ def _workload(key: GroupKey, pods: Iterable[Pod]) -> WorkloadObject | None:
     first = plain[0]
     totals = sorted({pod.labels[TOTAL_LABEL] for pod in plain})
     classes = sorted({pod.priority_class for pod in plain})
-    return plain_workload(key.namespace, key.name, first.labels[TREE_LABEL], totals, classes)
+    annotations = sorted({key for pod in plain for key in pod.tree_annotations})
+    return plain_workload(
+        key.namespace, key.name, first.labels[TREE_LABEL], totals, classes, annotations
+    )
 
 
 def plain_workload(
-    namespace: str, name: str, profile: str, totals: Iterable[str], classes: Iterable[str]
+    namespace: str,
+    name: str,
+    profile: str,
+    totals: Iterable[str],
+    classes: Iterable[str],
+    annotations: Iterable[str] = (),
 ) -> WorkloadObject:
     """Return what stands for a group of plain pods.
 
@@ -105,7 +114,11 @@ def plain_workload(
         profile: The value of the tree label.
         totals: The values of TOTAL_LABEL of its pods.
         classes: The priority classes of its pods.
+        annotations: Those of workloads that its pods have, see `tree_annotations`.
     """
+    spec = {"totals": list(totals), "priorityClassNames": list(classes)}
+    if not_read := list(annotations):
+        spec["annotations"] = not_read
     return WorkloadObject(
         api_version="v1",
         kind=KIND,
@@ -113,7 +126,7 @@ def plain_workload(
         name=name,
         uid=plain_uid(namespace, name),
         labels={TREE_LABEL: profile},
-        spec={"totals": list(totals), "priorityClassNames": list(classes)},
+        spec=spec,
     )
 
 
@@ -127,13 +140,23 @@ def is_plain(labels: Mapping[str, str]) -> bool:
     )
 
 
-def policy_labels(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Mapping[str, str]:
+def policy_labels(
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    *,
+    node_name: str = "",
+    scheduler_name: str = "",
+) -> Mapping[str, str]:
     """Return what the leaf policy adds to the labels of a plain pod; nothing where it is none. The twin of its expressions.
 
     Args:
         labels: Of the pod, as its user writes it.
         annotations: The same.
+        node_name: What it has in spec.nodeName.
+        scheduler_name: What it has in spec.schedulerName.
     """
+    if node_name or scheduler_name in OTHER_SCHEDULERS:
+        return {}
     own = {key: labels[key] for key in (NAME_LABEL, TOTAL_LABEL) if key in labels}
     if KUEUE_NAME in labels:
         own.setdefault(NAME_LABEL, labels[KUEUE_NAME])
@@ -165,8 +188,11 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
 
 
 def _refusals(workload: WorkloadObject, policy: TreePolicy) -> Iterable[TreeRefusal]:
-    """Yield a refusal where the pods of a group do not fit together."""
+    """Yield a refusal where the pods of a group have no name for it, do not fit together, or ask for what is not read."""
     del policy
+    if not workload.name:
+        text = "is empty; write the name of the group"
+        yield refusal_of(workload, "InvalidField", f"metadata.labels[{NAME_LABEL}]", text)
     totals, classes = workload.spec["totals"], workload.spec["priorityClassNames"]
     field = f"metadata.labels[{TOTAL_LABEL}]"
     if len(totals) > 1:
@@ -181,6 +207,9 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> Iterable[TreeRefu
             "give them the same priorityClassName, or make a group of each"
         )
         yield refusal_of(workload, "PrioritiesDiffer", "spec.priorityClassName", text)
+    for key in workload.spec.get("annotations", ()):
+        text = f"is not read on plain pods; make a TreeProfile for the kind {KIND} and write its name into {TREE_LABEL}"
+        yield refusal_of(workload, "InvalidAnnotation", f"metadata.annotations[{key}]", text)
 
 
 KIND: Final = "PlainPods"

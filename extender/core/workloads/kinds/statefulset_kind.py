@@ -12,7 +12,7 @@ from typing import Final, Literal
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
-from extender.core.workloads.workload_fields import PodCount, ReadFields, TemplateFields
+from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_kind_common import (
     never,
@@ -27,12 +27,17 @@ POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 _TAIL: Final = "-sts"
 
 
+class _OrdinalFields(ReadFields, frozen=True, kw_only=True):
+    start: Count | None = None
+
+
 class StatefulSetFields(ReadFields, frozen=True, kw_only=True):
     """The spec of a StatefulSet."""
 
     replicas: PodCount | None = None
     pod_management_policy: Literal["OrderedReady", "Parallel"] | None = None
     template: TemplateFields | None = None
+    ordinals: _OrdinalFields | None = None
 
 
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
@@ -70,10 +75,11 @@ def _pod_labels(
 ) -> Mapping[str, str]:
     """Return the labels of a pod with its name and its ordinal."""
     del leaf
+    ordinal = number(workload.spec.get("ordinals") or {}, "start", 0) + number_
     return {
         **labels,
-        POD_NAME_LABEL: f"{workload.name}-{number_}",
-        POD_INDEX: str(number_),
+        POD_NAME_LABEL: f"{workload.name}-{ordinal}",
+        POD_INDEX: str(ordinal),
     }
 
 

@@ -123,8 +123,12 @@ def test_what_an_api_server_would_refuse_names_file_object_field_and_value(workl
          r"spec.workerGroupSpecs\[0\].minReplicas: expected a whole number from 0 to 100000, found \"one\""),
         ("ray.io/v1", "RayCluster", {"workerGroupSpecs": [{"replicas": 1}]},
          r"spec.workerGroupSpecs\[0\].groupName: is missing; it is text"),
+        ("apps/v1", "StatefulSet", {"ordinals": {"start": -1}},
+         r"spec.ordinals.start: expected a whole number of at least 0, found -1"),
+        ("kubeflow.org/v2beta1", "MPIJob", {"slotsPerWorker": -1},
+         r"spec.slotsPerWorker: expected a whole number of at least 0, found -1"),
     ],
-    ids=range(5),
+    ids=range(7),
 )  # fmt: skip
 def test_fields_of_the_other_kinds_have_types_too(version, kind, spec, words) -> None:
     with pytest.raises(BadInput, match=rf"^object 1: {kind}/default/w: {words}"):

@@ -17,7 +17,7 @@ from extender.core.model.pod_groups import build_forest, composite_key
 from extender.core.planner.planning import plan
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fakes import Stage
-from tests.support.service.manifest_builders import a_node, an_object
+from tests.support.service.manifest_builders import a_node, a_pod, an_object
 from tests.support.service.workload_builders import (
     DEFAULT,
     a_job,
@@ -210,3 +210,14 @@ async def test_plain_pods_with_two_totals_are_refused_until_they_agree(served):
         assert not groups(stage)
         write(a_plain_pod(0, "3"), a_plain_pod(1, "3"))
         await eventually(lambda: [one.minimum for one in groups(stage).values()] == [3], "group")
+
+
+async def test_plain_pods_with_an_annotation_of_workloads_are_refused(served):
+    labels = {"gang-extender.dev/group": "sweep", "gang-extender.dev/total": "1"}
+    annotations = {"gang-extender.dev/topology": "leaf=net/rack"}
+    pod = a_pod("sweep-0", metadata={"labels": labels, "annotations": annotations})
+    async with served(pod) as (stage, _):
+        await eventually(lambda: trees(stage), "a tree")
+        (event,) = stage.event_data(TreeRefused)
+        assert "metadata.annotations[gang-extender.dev/topology]: is not read" in event.message
+        assert not groups(stage)

@@ -32,11 +32,13 @@ def job(kind="PyTorchJob", status=None, annotations=None, **roles):
 @pytest.mark.parametrize("kind", FIELDS)
 def test_all_replica_types_are_one_gang(kind):
     _, types = FIELDS[kind]
-    lines = drawn(compiled(job(kind, **dict.fromkeys(types, 2))))
+    first = 2 if types[0] not in ("Launcher", "Master") else 1
+    lines = drawn(compiled(job(kind, **dict.fromkeys(types, 2) | {types[0]: first})))
     piece = kind.lower()
     assert lines == [
         f"+tune-{piece}: gang {len(types)}, all",
-        *(f"  tune-{piece}-{name.lower()}: gang 2, all" for name in types),
+        f"  tune-{piece}-{types[0].lower()}: gang {first}, all",
+        *(f"  tune-{piece}-{name.lower()}: gang 2, all" for name in types[1:]),
     ]
 
 
@@ -102,6 +104,28 @@ def test_a_replica_type_that_the_kind_does_not_have_is_refused_with_those_it_has
     assert refusal.reason == "InvalidField"
     assert "spec.pytorchReplicaSpecs[worker]" in refusal.message
     assert "Worker" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("invalid", "words"),
+    [
+        (job("MPIJob", Worker=2), "spec.mpiReplicaSpecs[Launcher]: is missing"),
+        (job("MPIJob", Launcher=2, Worker=2), "spec.mpiReplicaSpecs[Launcher].replicas: is 2"),
+        (job("MPIJob", Launcher=0, Worker=2), "spec.mpiReplicaSpecs[Launcher].replicas: is 0"),
+        (job("MPIJob", Launcher=1, Worker=0), "spec.mpiReplicaSpecs[Worker].replicas: is 0"),
+        (job(Master=2, Worker=3), "spec.pytorchReplicaSpecs[Master].replicas: is 2"),
+    ],
+)
+def test_what_the_operators_refuse_is_refused(invalid, words):
+    refusal = compiled(invalid).refusal
+    assert refusal.reason == "InvalidField"
+    assert words in refusal.message
+
+
+def test_a_role_in_capital_letters_gets_a_hint():
+    asked = job(Master=1, Worker=4, annotations={"gang-extender.dev/min": "Worker=2"})
+    message = compiled(asked).refusal.message
+    assert "no role 'Worker'; there are master, worker; did you mean worker?" in message
 
 
 def test_a_job_of_another_controller_or_scheduler_is_left_alone():

@@ -80,6 +80,18 @@ def test_the_group_of_a_view_is_one_workload_that_stays_the_same_object():
     assert changed.uid == workload.uid
 
 
+def test_annotations_of_workloads_are_refused_on_pods():
+    key = "gang-extender.dev/topology"
+    groups = PlainPodGroups()
+    (workload,) = groups.of(pods({}, {}, tree_annotations=(key,))).values()
+    refusal = compiled(workload).refusal
+    assert (refusal.reason, refusal.field) == (
+        "InvalidAnnotation",
+        f"metadata.annotations[{key}]",
+    )
+    assert "make a TreeProfile for the kind PlainPods" in refusal.message
+
+
 def test_without_pods_that_stay_there_is_no_group():
     groups = PlainPodGroups()
     assert groups.of(pods({}, {}, deleting=True)) == Map()

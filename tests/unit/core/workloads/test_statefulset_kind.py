@@ -55,6 +55,16 @@ def test_the_pods_of_a_leaderworkerset_are_in_its_tree():
     assert kind_of_pod(labels) is BY_KIND["LeaderWorkerSet"]
 
 
+def test_the_ordinals_of_pods_begin_at_the_start():
+    kind = BY_KIND["StatefulSet"]
+    labels = kind.pod_labels(a_set(replicas=2, ordinals={"start": 2}), {}, None, 1)
+    assert labels == {
+        "statefulset.kubernetes.io/pod-name": "web-a-3",
+        "apps.kubernetes.io/pod-index": "3",
+    }
+    assert kind.pod_labels(a_set(), {}, None, 1)["apps.kubernetes.io/pod-index"] == "1"
+
+
 def test_pods_that_end_are_refused():
     refusal = compiled(a_set(template={"spec": {"restartPolicy": "Never"}})).refusal
     assert refusal.reason == "InvalidField"

@@ -159,7 +159,7 @@ def test_names_of_objects():
         ("min", "0", "'0' is not a number of at least 1, such as 4"),
         ("min", "", "'' is not a number of at least 1, such as 4"),
         ("min", "many", "'many' is not a number of at least 1, such as 4"),
-        ("min", "a=-1", "'-1' is not a number of at least 1, such as a=2"),
+        ("min", "a=-1", "a='-1' is not a number of at least 1, such as 4"),
         ("min", "a=²", "'²' is not a number of at least 1"),
         ("min", "a=99999999999", "'99999999999' is not a number of at least 1"),
         ("min", "a=1,b", "'b' is not NAME=VALUE; an example is prefill=2,decode=1"),
