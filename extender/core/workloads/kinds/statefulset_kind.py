@@ -96,7 +96,8 @@ STATEFULSET: Final = WorkloadKind(
     name_has_ordinal=True,
     pod_labels=_pod_labels,
     template_paths=("spec.template",),
-    part_of=("LeaderWorkerSet",),
+    # of a LeaderWorkerSet the set of leaders is its own, and the set of the workers of a replica is the leader's
+    part_of=("LeaderWorkerSet", "Pod"),
     parts=_parts,
     finished=never,
     suspended=never,
