@@ -5,6 +5,7 @@ Without a database, the last verification of the service is asked for: the leade
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -258,9 +259,7 @@ def _verify_served(source: Ask, output: Output) -> None:
             )
         for text in texts:
             out.print(text)
-        if verified.privileged_roles:
-            roles = ", ".join(verified.privileged_roles)
-            out.print(f"login roles that can change what was compared: {roles}")
+        _print_roles(verified.privileged_roles)
         out.print(
             f"verified by the leader itself at {verified.time[:19]}Z, with {counted(verified.anchors, 'anchor')} that it published; "
             f"to verify it without the service, {BY_DATABASE}"
@@ -293,6 +292,11 @@ def _forged(verdict: Verdict) -> int:
     return sum(finding.kind == "forged-anchor" for finding in verdict.findings)
 
 
+def _print_roles(roles: Iterable[str]) -> None:
+    if names := ", ".join(roles):
+        console(wrap=False).print(f"login roles that can change what was compared: {names}")
+
+
 def _print(verdict: Verdict, anchor_set: Anchors, losses: list[str], *, has_keys: bool) -> None:
     out = console(wrap=False)
     if verdict.findings:
@@ -323,6 +327,4 @@ def _print(verdict: Verdict, anchor_set: Anchors, losses: list[str], *, has_keys
         )
     for line in losses:
         out.print(line)
-    if verdict.privileged_roles:
-        roles = ", ".join(verdict.privileged_roles)
-        out.print(f"login roles that can change what was compared: {roles}")
+    _print_roles(verdict.privileged_roles)
