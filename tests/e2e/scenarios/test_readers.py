@@ -311,7 +311,7 @@ async def test_commands_send_the_token_of_a_kubeconfig_over_tls(
         assert (unknown.returncode, "the log has no such root group" in unknown.stderr) == (1, True)
         replayed = auditor("decision", "replay", "1")
         assert (replayed.returncode, "LeaseAcquired is not a decision" in replayed.stderr) == (
-            2,
+            1,
             True,
         )
         await place.bind("developer", "gang-extender-view", "team-b")

@@ -16,7 +16,7 @@ import msgspec
 
 from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import CHILDREN_MAX
-from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
+from extender.core.workloads.kinds.statefulset_kind import LEADER_WORKER_SET_NAME, POD_INDEX
 from extender.core.workloads.name_rules import (
     LabelCondition,
     LabelValue,
@@ -35,7 +35,7 @@ from extender.core.workloads.workload_object import (
 )
 
 PREFIX: Final = "leaderworkerset.sigs.k8s.io"
-NAME_LABEL: Final = f"{PREFIX}/name"
+NAME_LABEL: Final = LEADER_WORKER_SET_NAME
 REVISION_LABEL: Final = f"{PREFIX}/template-revision-hash"
 WORKER_INDEX: Final = f"{PREFIX}/worker-index"
 GROUP_INDEX: Final = f"{PREFIX}/group-index"

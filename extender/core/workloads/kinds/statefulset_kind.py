@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
-from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
+from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
@@ -24,6 +24,7 @@ from extender.core.workloads.workload_object import WorkloadObject
 
 POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+LEADER_WORKER_SET_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 _TAIL: Final = "-sts"
 
 
@@ -90,7 +91,12 @@ STATEFULSET: Final = WorkloadKind(
     plural="statefulsets",
     spec_type=StatefulSetFields,
     name_rules=(
-        NameRule(when=(), head=LabelValue(key=POD_NAME_LABEL, ordinal=True), rest=(_TAIL,)),
+        NameRule(
+            # a pod of a subgroup has no name by its own rules before the webhook's labels are there
+            when=(LabelCondition(key=LEADER_WORKER_SET_NAME, absent=True),),
+            head=LabelValue(key=POD_NAME_LABEL, ordinal=True),
+            rest=(_TAIL,),
+        ),
     ),
     name_label=POD_NAME_LABEL,
     name_has_ordinal=True,

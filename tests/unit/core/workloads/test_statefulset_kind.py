@@ -69,3 +69,20 @@ def test_pods_that_end_are_refused():
     refusal = compiled(a_set(template={"spec": {"restartPolicy": "Never"}})).refusal
     assert refusal.reason == "InvalidField"
     assert "spec.template.spec.restartPolicy: is 'Never'" in refusal.message
+
+
+def test_no_name_before_the_webhook_labels():
+    """At the first pass of the policy a pod of a subgroup lacks its index: it is none of its StatefulSet either."""
+    labels = pod_labels(
+        "serve-0-1",
+        **{
+            "gang-extender.dev/leaf": "subgroup",
+            "leaderworkerset.sigs.k8s.io/name": "serve",
+            "leaderworkerset.sigs.k8s.io/group-index": "0",
+            "leaderworkerset.sigs.k8s.io/template-revision-hash": "abc",
+        },
+    )
+    assert leaf_of_pod(labels) == ""
+    assert leaf_of_pod(labels | {"leaderworkerset.sigs.k8s.io/subgroup-index": "1"}) == (
+        "serve-0-abc-s1"
+    )
