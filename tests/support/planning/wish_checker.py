@@ -1,18 +1,27 @@
-"""Checks what a plan claims about preferred topology and nearness, against every placement of as many pods.
+"""Checks what a plan claims about wishes, against every placement of as many pods, and about ranks against every order of them.
 
 Imports nothing of the planner but its types. Exponential: some 6 pods on 6 nodes. Requests without rules between pods, ports,
-claims and node rejections; pods of one leaf and shape are interchangeable.
+claims and node rejections; pods of one leaf and shape are interchangeable but for their ranks.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 
 from msgspec import UNSET
 
 from extender.core.planner.plan_types import Plan, PlanGroup, PlanNear, PlanRequest
-from tests.support.planning.plan_checker import _holds, _leaves, _walk
+from tests.support.planning.plan_checker import (
+    _exclusive_keys,
+    _holds,
+    _leaves,
+    _object,
+    _walk,
+    is_closed,
+    shared_domains,
+)
 from tests.support.planning.static_filters_checker import passes
 
 Seats = Counter  # (key of a leaf, index of a node) -> new pods
@@ -45,6 +54,7 @@ def wish_faults(request: PlanRequest, plan: Plan) -> list[str]:
             bad.append(f"{group.key}: better than the best")
     bad += _balance_faults(request, plan, seats)
     bad += _near_faults(request, plan, seats)
+    bad += _rank_faults(request, plan)
     return bad or _not_best(request, plan, seats)
 
 
@@ -91,6 +101,81 @@ def _near_faults(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
         and any(near.key in node.labels for node in request.nodes)
     ]
     return [] if Counter(got) == Counter(real) else [f"near {got}, not {real}"]
+
+
+def _rank_faults(request: PlanRequest, plan: Plan) -> list[str]:
+    """Return what is wrong about the changes of domain along the ranks of each leaf; slices have one order.
+
+    An order is claimed of the seats that a leaf has. Without slices, and with few members, it is also the best of all.
+    """
+    bad: list[str] = []
+    nodes = {node.name: node for node in request.nodes}
+    node_of = {a.uid: a.node for a in plan.assignments}
+    outcomes = {w.group: w for w in plan.wishes if w.kind == "rank"}
+    parts: dict = {}
+    for leaf, keys in _with_keys(request.root, tuple(request.levels or ())):
+        parts.setdefault(_object(leaf.key), []).append((leaf, keys))
+    for key, leaves in parts.items():
+        waiting = [m for leaf, _ in leaves for m in leaf.members]
+        placed = [m for m in waiting if m.uid in node_of]
+        if not placed or any(m.rank is UNSET for m in waiting):
+            if key in outcomes:
+                bad.append(f"{key}: an outcome without ranks")
+            continue
+        # the narrowest key has the most domains; one that no node has is none
+        counts = {k: len({n.labels[k] for n in request.nodes if k in n.labels}) for k in leaves[0][1]}
+        widest = sorted(filter(counts.get, counts), key=lambda k: (counts[k], k))
+        bound = [(b.rank, nodes[b.node]) for leaf, _ in leaves for b in leaf.bound if b.rank is not UNSET and b.node in nodes]  # fmt: skip
+
+        def changes(seats: dict, placed=placed, bound=bound, widest=widest) -> tuple[int, ...]:
+            order = sorted([*bound, *((m.rank, nodes[seats[m.uid]]) for m in placed)], key=lambda row: row[0])  # fmt: skip
+            return tuple(
+                sum(
+                    a.name != b.name and (k not in a.labels or a.labels[k] != b.labels.get(k))
+                    for (_, a), (_, b) in itertools.pairwise(order)
+                )
+                for k in widest
+            )
+
+        reached = changes(node_of)
+        values = outcomes[key].values if key in outcomes else ()
+        claimed = {v.key: (v.value, v.best) for v in values}
+        real = dict(zip(widest, reached, strict=True))
+        bad += [f"{key}: rank {claimed} of {real}" for k, (v, _) in claimed.items() if v != real[k]]
+        bad += [f"{key}: no outcome by {k}" for k, v in real.items() if v and k not in claimed]
+        every = [changes(seats) for seats in _orders([leaf for leaf, _ in leaves], node_of)]
+        for k, fewest in zip(widest, zip(*every, strict=True), strict=False):
+            if k in claimed and claimed[k][1] > min(fewest):
+                bad.append(f"{key}: {claimed[k][1]} changes of {k} claimed, possible {min(fewest)}")
+        if len(leaves) == 1 and min(every) < reached:
+            bad.append(f"{key}: changes {reached}, possible {min(every)}")
+    return bad
+
+
+def _with_keys(group: PlanGroup, above: tuple[str, ...]) -> Iterator[tuple[PlanGroup, tuple]]:
+    """Yield each leaf with the keys by which its neighbours shall be near: those of the cluster and of the groups above."""
+    keys = (*above, *group.topology, *(group.preferred or ()))
+    if not group.groups:
+        yield group, tuple(dict.fromkeys(keys))
+    for child in group.groups:
+        yield from _with_keys(child, keys)
+
+
+def _orders(leaves: list[PlanGroup], node_of: dict) -> Iterator[dict]:
+    """Yield every order of the members of some leaves on the nodes that they have; each keeps the node that it preferred and has."""
+    pools = []
+    for leaf in leaves:
+        rows: dict = {}
+        for m in leaf.members:
+            if m.uid in node_of and m.prefer != node_of[m.uid]:
+                rows.setdefault(m.shape, []).append(m)
+        pools += rows.values()
+    options = [
+        [dict(zip((m.uid for m in pool), order, strict=True)) for order in set(itertools.permutations(node_of[m.uid] for m in pool))]
+        for pool in pools
+    ]  # fmt: skip
+    for chosen in itertools.product(*options):
+        yield node_of | {uid: n for each in chosen for uid, n in each.items()}
 
 
 def _not_best(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
@@ -236,7 +321,7 @@ def units(request: PlanRequest) -> list[list[PlanGroup]]:
             if d != depth or group.preferred is UNSET:
                 continue
             alike = (
-                parent and parent.key, group.basic, group.minimum, group.topology, group.preferred, group.balanced,
+                parent and parent.key, group.basic, group.minimum, group.topology, group.preferred, group.balanced, group.exclusive,
                 tuple(sorted(Counter(m.shape for m in group.members).items())),
                 parent and group.key.name in (parent.required or ()),
             )  # fmt: skip
@@ -293,7 +378,9 @@ def placements(request: PlanRequest, total: int) -> Iterator[Seats]:
         row, n = places[at]
         leaf, shape, _ = rows[row]
         ask = {**dict(request.shapes[shape].requests), "pods": 1}
-        most = min(left[row], missing) if passes(request.shapes[shape], request.nodes[n]) else 0
+        node = request.nodes[n]
+        may = passes(request.shapes[shape], node) and not is_closed(request, node)
+        most = min(left[row], missing) if may else 0
         for amount in range(most + 1):
             if any(free[n][r] < ask[r] * amount for r in ask if ask[r]):
                 break
@@ -320,8 +407,11 @@ def _legal(request: PlanRequest, seats: Seats) -> bool:
         if any(new[leaf.key] for leaf in _leaves(group)) and not _holds(group, new):
             return False
         used, missing = _nodes(request, group, seats)
-        for key in group.topology:
+        for key in (*group.topology, *_exclusive_keys(group)):
             values = {request.nodes[n].labels.get(key) for n in used}
             if len(values) > 1 or None in values or missing:
                 return False
-    return True
+    fresh: dict = {leaf.key: [] for leaf in _leaves(request.root)}
+    for (key, n), pods in seats.items():
+        fresh[key] += [request.nodes[n].name] * (pods > 0)
+    return not shared_domains(request, fresh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import msgspec
@@ -19,6 +20,7 @@ from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     Plan,
     PlanBound,
+    PlanExclusive,
     PlanGroup,
     PlanMember,
     PlanNear,
@@ -164,6 +166,100 @@ def wishing_near(draw) -> PlanRequest:
         back = PlanNear(group=changed[1].key, key="rack")
         changed[-1] = msgspec.structs.replace(last, near=(back,))
     return msgspec.structs.replace(asked, root=msgspec.structs.replace(root, groups=tuple(changed)))
+
+
+def combined(rng: random.Random) -> PlanRequest:
+    """Return a tree whose groups ask for several things at once, on nodes that hardly hold it.
+
+    That is ranks, several kinds in a leaf, slices, exclusive and required domains beside wishes of it and of the groups above.
+    """
+
+    def maybe(chance: float) -> bool:
+        return rng.random() < chance
+
+    racks = rng.randint(2, 4)
+    nodes = []
+    for i in range(rng.randint(3, 6)):
+        rack = rng.randrange(racks)
+        labels = {"rack": f"r{rack}", "zone": f"z{rack * 2 // racks if maybe(0.9) else 0}"}
+        kept = {key: value for key, value in labels.items() if maybe(0.95)}
+        nodes.append(node(f"n{i}", rng.choice((0, 1, 1, 2, 2, 3, 4)), **kept))
+    # few pods: brute force tries every placement of them
+    left = rng.randint(3, 7)
+    ranked, mixed, alike, balanced = maybe(0.6), maybe(0.3), maybe(0.3), maybe(0.7)
+    alone = rng.choice(("", "", "", "host", "rack"))
+    wishes = (UNSET, ("rack",), ("rack", "zone"), ("zone",), ("host", "rack"), ("host", "zone"))
+    size, wish = rng.randint(1, 3), rng.choice(wishes)
+
+    def exclusive():
+        taken = rng.choice(((), ("r0",), ("n0",)))
+        return PlanExclusive(key=alone, taken=taken) if alone and maybe(0.6) else UNSET
+
+    def leaf(name: str, most: int) -> PlanGroup:
+        nonlocal left
+        pods = min(left, size if alike else rng.randint(1, most))
+        left -= pods
+        count = 0 if alike or maybe(0.7) else rng.randint(1, 2)
+        ranks = rng.sample(range(pods + count), pods + count)
+        preferred = wish if alike else rng.choice(wishes)
+        names = [NodeName("lost") if maybe(0.05) else n.name for n in nodes]
+        plain = group(
+            name, pods,
+            minimum=rng.randint(1, max(pods + count, 1)),
+            basic=maybe(0.1),
+            topology=() if alike or maybe(0.8) else rng.choice((("rack",), ("zone",))),
+            preferred=preferred,
+            balanced=True if balanced and preferred is not UNSET else UNSET,
+            exclusive=exclusive(),
+            bound=tuple(
+                PlanBound(pod=f"ns/{name}-b{i}", uid=PodUid(f"{name}-b{i}"), node=rng.choice(names), rank=ranks[i] if ranked else UNSET)
+                for i in range(count)
+            ),
+        )  # fmt: skip
+        members = tuple(
+            msgspec.structs.replace(
+                m,
+                shape=int(mixed and maybe(0.4)),
+                rank=ranks[count + i] if ranked else UNSET,
+                prefer=rng.choice(names) if maybe(0.05) else None,
+            )
+            for i, m in enumerate(plain.members)
+        )
+        plain = msgspec.structs.replace(plain, members=members)
+        if maybe(0.6):
+            return plain
+        count, key = rng.choice(((1, "host"), (2, "host"), (2, "rack"), (3, "rack"), (3, "zone")))
+        inner = [SliceLevel("host", 1)] if maybe(0.1) and count > 1 and key != "host" else []
+        return with_slices(plain, [SliceLevel(key, count), *inner], label_of(nodes))
+
+    leaves = [leaf(f"g{i}", 4) for i in range(rng.randint(1, 4)) if left]
+    root = leaves[0]
+    if len(leaves) > 1 or maybe(0.2):
+        children = leaves
+        if len(leaves) > 2 and maybe(0.6):
+            inner = group("inner", 0, *leaves[:2], minimum=rng.randint(1, 2), preferred=rng.choice(wishes), exclusive=exclusive())  # fmt: skip
+            children = [inner, *leaves[2:]]
+        names = [child.key for child in children]
+        children = [
+            msgspec.structs.replace(
+                child,
+                near=tuple(PlanNear(group=rng.choice([n for n in names if n != child.key]), key=rng.choice(("host", "rack", "zone"))) for _ in range(rng.randint(1, 2)))
+                if len(names) > 1 and maybe(0.3)
+                else UNSET,
+            )
+            for child in children
+        ]  # fmt: skip
+        root = group(
+            "root", 0, *children,
+            minimum=rng.randint(1, len(children)),
+            required=(rng.choice(names).name,) if maybe(0.2) else UNSET,
+            preferred=rng.choice(wishes),
+            balanced=UNSET,
+            topology=("zone",) if maybe(0.1) else (),
+        )  # fmt: skip
+    levels = rng.choice((UNSET, ("rack", "zone"), ("host", "rack", "zone")))
+    closed = (PlanExclusive(key="rack", taken=("r1",)),) if maybe(0.1) else UNSET
+    return request(root, *nodes, levels=levels, closed=closed)
 
 
 def _checked(asked: PlanRequest) -> None:
@@ -400,6 +496,25 @@ def test_every_claim_about_nearness_holds_against_brute_force(asked):
     at_once = plan_at_once(asked, NodeTable(asked.nodes), effort=20_000)
     if isinstance(at_once, Plan):
         assert at_once == plan(asked)
+
+
+@examples(1000, quick=60)
+@given(st.integers(0, 2**32), st.sampled_from(["", "", "complete", "budget"]))
+def test_every_claim_about_several_wishes_at_once_holds_against_brute_force(seed, limit):
+    """With both searches, with the complete one alone after the first placement, and with a small budget."""
+    rng = random.Random(seed)
+    asked = combined(rng)
+    with pytest.MonkeyPatch.context() as patch:
+        if limit == "complete":
+            patch.setattr(preferred_topology, "solve_quickly", lambda *args, **options: None)
+        elif limit == "budget":
+            asked = msgspec.structs.replace(asked, budget=rng.randint(1, 600))
+        answer = plan(asked)
+    if not isinstance(answer, Plan):
+        return
+    assert faults(asked, answer) == []
+    if answer.search.exhausted:
+        assert wish_faults(asked, answer) == []
 
 
 # --- balance and slices
