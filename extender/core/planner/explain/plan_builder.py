@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from operator import attrgetter
 
 import msgspec
 
@@ -38,14 +38,16 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
     assignments: list[Assignment] = []
     unplaced: list[str] = []
     seats: dict[int, dict[int, int]] = {}  # leaf -> position -> node
+    rows = problem.node_table.nodes
     for group in problem.groups:
         if not group.source.members:
             continue
         nodes = _seats(request, problem, group, solution.get(group.index, {}))
         seats[group.index] = nodes
         must = needed.get(group.index, 0)
+        key = object_key(group.source.key)
         for position, member in enumerate(group.source.members):
-            if position not in nodes:
+            if (node := nodes.get(position)) is None:
                 unplaced.append(member.pod)
                 continue
             must -= 1
@@ -53,15 +55,15 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
                 Assignment(
                     pod=member.pod,
                     uid=member.uid,
-                    group=object_key(group.source.key),
-                    node=problem.node_table.nodes[nodes[position]].name,
+                    group=key,
+                    node=rows[node].name,
                     shape=member.shape,
                     extra=must < 0,
                 )
             )
     return Plan(
         placements=_placements(problem, solution),
-        assignments=tuple(sorted(assignments, key=lambda a: a.pod)),
+        assignments=tuple(sorted(assignments, key=attrgetter("pod"))),
         unplaced=tuple(sorted(unplaced)),
         search=SearchEffort(nodes=solved.nodes, exhausted=solved.proved),
         reasons=_left_out(problem, solution, solved),
@@ -121,20 +123,22 @@ def _seats(
 ) -> dict[int, int]:
     """Assign the first members of each kind to its nodes: each to its node of an earlier plan where possible, then by rank."""
     seats: dict[int, int] = {}
-    free: dict[int, Counter[int]] = {}
+    free: dict[int, dict[int, int]] = {}
     left: dict[int, list[int]] = {}
+    members, index = leaf.source.members, problem.node_table.index
     for kind, nodes in placed.items():
-        free[kind] = Counter(nodes)
+        places = free[kind] = dict(nodes)
+        others: list[int] = []
         for position in leaf.members[kind][: sum(nodes.values())]:
-            preferred_node = leaf.source.members[position].prefer
-            node = (
-                problem.node_table.index.get(preferred_node) if preferred_node is not None else None
-            )
-            if node is not None and free[kind][node] > 0:
+            preferred_node = members[position].prefer
+            node = index.get(preferred_node) if preferred_node is not None else None
+            if node is not None and places.get(node, 0) > 0:
                 seats[position] = node
-                free[kind][node] -= 1
+                places[node] -= 1
             else:
-                left.setdefault(kind, []).append(position)
+                others.append(position)
+        if others:
+            left[kind] = others
     if left and is_ranked(leaf.source):
         return seats | seats_by_rank(request, problem, leaf, given=seats, left=left, free=free)
     for kind, positions in left.items():

@@ -278,6 +278,8 @@ def with_groups_in_order(
 
     All members below them have ranks, and none is bound.
     """
+    if not any(is_ranked(group.source) for group in problem.groups):
+        return solution
     order = _GroupOrder(request, problem, solution)
     for parent in problem.groups:
         order.arrange([problem.groups[child] for child in parent.children])

@@ -351,8 +351,13 @@ def _groups(
         if parent >= 0:
             groups[parent].children.append(group.index)
         if group.leaf and group.alive:
+            by_shape: dict[int, list[int]] = {}
             for position, member in enumerate(source.members):
-                group.members.setdefault(kind_of(member), []).append(position)
+                positions = by_shape.get(member.shape)
+                if positions is None or of_pod:  # of a shape, those with rejections are other kinds
+                    positions = group.members.setdefault(kind_of(member), [])
+                    by_shape[member.shape] = positions
+                positions.append(position)
         for child in source.groups:
             walk(child, group.index, keys=keys, alive=group.alive)
 

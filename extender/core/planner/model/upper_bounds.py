@@ -56,11 +56,12 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
     """
     table = problem.counts if counts is None else counts
     groups = problem.groups
+    mixes = _Mixes(problem, table)
     best: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(groups)
     together = list(best)
     by_signature: dict[tuple[object, ...], Ints] = {}
     kinds: list[set[int]] = [set(g.members) for g in groups]
-    copies = _Copies(problem, table)
+    copies = _Copies(problem, mixes)
     for group in reversed(groups):
         if group.parent >= 0:
             kinds[group.parent] |= kinds[group.index]
@@ -70,10 +71,10 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
             sizes = tuple((k, len(m)) for k, m in group.members.items())
             signature = (group.level.keys, group.bound, group.minimum, sizes)
             if signature not in by_signature:
-                by_signature[signature] = _leaf(problem, group, table)
+                by_signature[signature] = _leaf(problem, group, table, mixes)
             result = by_signature[signature]
         else:
-            result = _composite(problem, group, best, sorted(kinds[group.index]), table)
+            result = _composite(problem, group, best, sorted(kinds[group.index]), mixes)
             together[group.index], fits_required = copies.at_once(group, best)
             enough = (together[group.index] >= group.minimum) & fits_required
             result = np.where(enough, result, NEVER)
@@ -96,13 +97,32 @@ def capacity_of(problem: PlacementProblem, group: CompiledGroup, kind: int, coun
     return np.minimum(total, 1) if problem.claims[kind] else total
 
 
-def _leaf(problem: PlacementProblem, group: CompiledGroup, counts: Ints) -> Ints:
+class _Mixes:
+    """The bounds of `pods_per_node`, per mix of kinds: most groups of a tree have one of a few."""
+
+    def __init__(self, problem: PlacementProblem, counts: Ints) -> None:
+        self._problem = problem
+        self._counts = counts
+        self._pods: dict[tuple[int, ...], Ints] = {}
+        self._totals: dict[tuple[tuple[int, ...], tuple[str, ...]], Ints] = {}
+
+    def total(self, group: CompiledGroup, kinds: list[int]) -> Ints:
+        """Return the bound per domain of a group; the caller does not change it."""
+        mix = tuple(kinds)
+        key = (mix, group.level.keys)
+        if key not in self._totals:
+            if mix not in self._pods:
+                self._pods[mix] = pods_per_node(self._problem, kinds, self._counts)
+            self._totals[key] = group.level.total(self._pods[mix])
+        return self._totals[key]
+
+
+def _leaf(problem: PlacementProblem, group: CompiledGroup, counts: Ints, mixes: _Mixes) -> Ints:
     most = np.zeros(group.level.count, dtype=np.int64)
     for kind, members in group.members.items():
         most += np.minimum(capacity_of(problem, group, kind, counts), len(members))
     if len(group.members) > 1:
-        per_node = pods_per_node(problem, sorted(group.members), counts)
-        most = np.minimum(most, group.level.total(per_node))
+        most = np.minimum(most, mixes.total(group, sorted(group.members)))
     return np.where(most + group.bound >= group.minimum, most, NEVER)
 
 
@@ -123,7 +143,7 @@ def _composite(
     group: CompiledGroup,
     best: list[Ints],
     kinds: list[int],
-    counts: Ints,
+    mixes: _Mixes,
 ) -> Ints:
     alive = [problem.groups[c] for c in group.children if problem.groups[c].alive]
     if not alive:  # reached only with a relaxed minimum of 0
@@ -137,7 +157,7 @@ def _composite(
     enough &= (can | holds)[required].all(axis=0)
     most = np.maximum(rows, 0).sum(axis=0)
     if kinds:
-        capacity = group.level.total(pods_per_node(problem, kinds, counts))
+        capacity = mixes.total(group, kinds)
         most = np.minimum(most, capacity)
         far = np.int64(FIT_MAX)
         least = np.array([0 if c.holds else c.least for c in alive], dtype=np.int64)[:, None]
@@ -167,9 +187,9 @@ class _Copies:
     that are not alike are counted as if the others were not there.
     """
 
-    def __init__(self, problem: PlacementProblem, counts: Ints) -> None:
+    def __init__(self, problem: PlacementProblem, mixes: _Mixes) -> None:
         self._problem = problem
-        self._counts = counts
+        self._mixes = mixes
         self._signature: dict[int, int] = {}  # number of it, by index of the group
         self._number: dict[object, int] = {}
         self._fit: dict[int, Ints] = {}  # number -> how many fit, per domain of its level
@@ -242,8 +262,8 @@ class _Copies:
     def _leaves(self, leaf: CompiledGroup) -> Ints:
         if leaf.minimum <= 0:
             return np.full(leaf.level.count, FIT_MAX, dtype=np.int64)
-        pods = pods_per_node(self._problem, sorted(leaf.members), self._counts)
-        return np.minimum(leaf.level.total(pods) // leaf.minimum, FIT_MAX)
+        pods = self._mixes.total(leaf, sorted(leaf.members))
+        return np.minimum(pods // leaf.minimum, FIT_MAX)
 
     def _composites(self, group: CompiledGroup) -> Ints:
         if group.minimum <= 0:

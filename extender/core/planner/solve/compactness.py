@@ -86,10 +86,10 @@ class Compactness:
         scope = self._scopes[leaf.index][0]
         left = max(want, self._left[scope][kind] - int(given.sum()))
         used = self._of(scope)[nodes] + given > 0
-        domains = [domain[nodes] for _, domain in self._levels(scope)]
+        inside = leaf.level.keys  # all of these nodes are in one domain of each
+        domains = [domain[nodes] for key, domain in self._levels(scope) if key not in inside]
         parts: list[Ints] = []
-        none = np.zeros(len(nodes), dtype=np.int64)
-        rows = _Rows(fit, used, none if scores is None else scores)
+        rows = _Rows(fit, used, scores)
         _arrange(np.flatnonzero(fit > 0), rows, domains, left, want, parts)
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
@@ -118,8 +118,7 @@ class Compactness:
                     break
                 inside = np.flatnonzero(outer == above[1])
             opened = self._opened_domains(scope, key, domain)[inside] > 0
-            none = np.zeros(len(inside), dtype=np.int64)
-            chosen = inside[fewest_first(totals[inside], opened, none, left)]
+            chosen = inside[fewest_first(totals[inside], opened, None, left)]
             enough = int(np.searchsorted(np.cumsum(totals[chosen]), want)) + 1
             if enough > len(chosen):
                 break
@@ -235,7 +234,7 @@ class _Rows(NamedTuple):
 
     fit: Ints
     used: Bools
-    scores: Ints
+    scores: Ints | None  # None: all are equal
 
 
 def _arrange(
@@ -261,10 +260,12 @@ def _arrange(
     """
     if not levels:
         placed = 0
-        for score in np.unique(rows.scores[positions])[::-1]:
-            equal = positions[rows.scores[positions] == score]
-            none = np.zeros(len(equal), dtype=np.int64)
-            order = fewest_first(rows.fit[equal], rows.used[equal], none, left - placed)
+        scores = rows.scores
+        groups = [positions]
+        if scores is not None:
+            groups = [positions[scores[positions] == s] for s in np.unique(scores[positions])[::-1]]
+        for equal in groups:
+            order = fewest_first(rows.fit[equal], rows.used[equal], None, left - placed)
             parts.append(equal[order])
             placed += int(rows.fit[parts[-1]].sum())
             if placed >= left:
@@ -275,8 +276,8 @@ def _arrange(
         return _arrange(positions, rows, levels[1:], left, want, parts)
     totals = np.bincount(domain, weights=rows.fit[positions]).astype(np.int64)
     opened = np.bincount(domain, weights=rows.used[positions]) > 0
-    sums = np.zeros(len(totals), dtype=np.int64)
-    if rows.scores.any():
+    sums: Ints | None = None
+    if rows.scores is not None:
         sums = largest_sums(domain, rows.fit[positions], rows.scores[positions], left, len(totals))
     placed = 0
     for chosen in fewest_first(totals, opened, sums, left).tolist():
@@ -287,21 +288,21 @@ def _arrange(
     return placed
 
 
-def fewest_first(totals: Ints, used: Bools, scores: Ints, left: int) -> Ints:
+def fewest_first(totals: Ints, used: Bools, scores: Ints | None, left: int) -> Ints:
     """Return which domains to use for so many pods, in order.
 
     The used ones, then the largest; last, of those that hold the rest, the one with the highest score, the tightest of equal ones.
+    Without `scores` all are equal.
 
-    >>> scores = np.zeros(4, dtype=np.int64)
-    >>> fewest_first(np.array([2, 5, 3, 4]), np.array([False] * 4), scores, 8)
+    >>> fewest_first(np.array([2, 5, 3, 4]), np.array([False] * 4), None, 8)
     array([1, 2])
     >>> fewest_first(np.array([2, 5, 3, 4]), np.array([False] * 4), np.array([0, 0, 0, 1]), 8)
     array([1, 3])
-    >>> fewest_first(np.array([2, 5, 3, 4]), np.array([True, False, False, False]), scores, 2)
+    >>> fewest_first(np.array([2, 5, 3, 4]), np.array([True, False, False, False]), None, 2)
     array([0])
     """
-    position = np.arange(len(totals))
-    order = np.lexsort((position, -scores, -totals, ~used))
+    keys = (-totals, ~used) if scores is None else (-scores, -totals, ~used)
+    order = np.lexsort(keys)  # stable: equal ones by position
     order = order[totals[order] > 0]
     sums = np.cumsum(totals[order])
     taken = int(np.searchsorted(sums, left))
@@ -310,5 +311,6 @@ def fewest_first(totals: Ints, used: Bools, scores: Ints, left: int) -> Ints:
     rest = left - (int(sums[taken - 1]) if taken else 0)
     others = order[taken:]
     others = others[totals[others] >= rest]
-    last = others[np.lexsort((others, totals[others], -scores[others], ~used[others]))[:1]]
+    ties = (totals[others],) if scores is None else (totals[others], -scores[others])
+    last = others[np.lexsort((others, *ties, ~used[others]))[:1]]
     return np.concatenate((order[:taken], last))

@@ -387,9 +387,9 @@ class _PreferredSearch:
             chosen.tolist(), equal_shares(capacity[chosen], pods), strict=True
         ):
             inside = np.flatnonzero((level.domain == domain) & (fit > 0))
-            none = np.zeros(len(inside), dtype=np.int64)
+            unused = np.zeros(len(inside), dtype=np.bool_)
             left = share
-            for at in fewest_first(fit[inside], none > 0, none, share).tolist():
+            for at in fewest_first(fit[inside], unused, None, share).tolist():
                 amounts[int(inside[at])] = min(left, int(fit[inside[at]]))
                 left -= amounts[int(inside[at])]
         other = {**self.solution, leaf.index: {kind: amounts}}
