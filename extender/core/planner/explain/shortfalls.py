@@ -95,7 +95,7 @@ def shortfall(problem: PlacementProblem, leaf: CompiledGroup) -> Shortfall | Non
 def placeable(problem: PlacementProblem, leaf: CompiledGroup) -> dict[int, Ints]:
     """Return how many of the waiting members of each kind could have a place in each domain, each kind taken alone."""
     return {
-        kind: np.minimum(capacity_of(problem, leaf, kind, problem.counts), len(members))
+        kind: np.minimum(capacity_of(problem, leaf, kind, problem.pods()), len(members))
         for kind, members in leaf.members.items()
     }
 
@@ -286,7 +286,7 @@ def _elsewhere(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     if leaf.pinned < 0 or len(leaf.members) != 1:
         return ""
     (kind,) = leaf.members
-    most = capacity_of(problem, leaf, kind, problem.counts)
+    most = capacity_of(problem, leaf, kind, problem.pods())
     free = [
         "/".join(leaf.level.values[domain])
         for domain in np.flatnonzero(most >= leaf.minimum).tolist()

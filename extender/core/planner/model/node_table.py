@@ -7,6 +7,7 @@ are computed on first use.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -227,6 +228,63 @@ class NodeTable:
         if self._cordoned is None:
             self._cordoned = np.array([n.unschedulable for n in self.nodes], dtype=np.bool_)
         return self._cordoned
+
+
+class PodBounds:
+    """How many pods of a mix of kinds fit on each node and in each domain, as long as nothing is placed; the arrays are not changed."""
+
+    def __init__(self, free: Ints, requests: Ints, counts: Ints) -> None:
+        """Begin; `counts`: pods of one kind that fit, shape (kinds, nodes)."""
+        self._free = free
+        self._requests = requests
+        self._counts = counts
+        self._per_node: dict[tuple[int, ...], Ints] = {}
+        self._totals: dict[tuple[tuple[int, ...], tuple[str, ...] | str], Ints] = {}
+
+    def per_node(self, kinds: Sequence[int]) -> Ints:
+        """Return a bound per node on the pods of any mix of kinds; exact for equal requests."""
+        mix = tuple(kinds)
+        if mix not in self._per_node:
+            self._per_node[mix] = self._bound(mix)
+        return self._per_node[mix]
+
+    def total(self, kinds: Sequence[int], level: Level) -> Ints:
+        """Return that bound per domain of a level."""
+        return self.total_by(kinds, level.keys, level.domain, level.count)
+
+    def total_by(
+        self, kinds: Sequence[int], key: tuple[str, ...] | str, domain: Ints, count: int = 0
+    ) -> Ints:
+        """Return that bound per domain.
+
+        Args:
+            kinds: The mix.
+            key: A name for `domain`.
+            domain: Per node; -1: none.
+            count: Domains, at least; those after the last with a node may be left out.
+        """
+        mix = tuple(kinds)
+        if (mix, key) not in self._totals:
+            inside = domain >= 0
+            pods = self.per_node(mix)[inside]
+            # exact, as in `Level.total`
+            sums = np.bincount(domain[inside], weights=pods, minlength=count)
+            self._totals[mix, key] = sums.astype(np.int64)
+        return self._totals[mix, key]
+
+    def _bound(self, mix: tuple[int, ...]) -> Ints:
+        if not mix:
+            return np.zeros(len(self._free), dtype=np.int64)
+        if len(mix) == 1:
+            only: Ints = self._counts[mix[0]]
+            return only
+        kinds = list(mix)
+        least = self._requests[kinds].min(axis=0)
+        bound = np.full(len(self._free), FIT_MAX, dtype=np.int64)
+        for axis in np.flatnonzero(least):
+            bound = np.minimum(bound, self._free[:, axis] // int(least[axis]))
+        bound = np.minimum(bound, self._counts[kinds].sum(axis=0))
+        return np.where(self._counts[kinds].any(axis=0), bound, 0)
 
 
 def _index(nodes: tuple[PlanNode, ...]) -> dict[NodeName, int]:

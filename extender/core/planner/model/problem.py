@@ -40,6 +40,7 @@ from extender.core.planner.model.node_table import (
     Ints,
     Level,
     NodeTable,
+    PodBounds,
     count_fitting,
 )
 from extender.core.planner.plan_types import (
@@ -165,6 +166,15 @@ class PlacementProblem:
     exclusive: ExclusiveGroups = field(default_factory=ExclusiveGroups)
     # `node_scores` of the `counts` for which they were last asked for; problems that differ only in their groups share it
     scores: IdentityMemo[Ints | None] = field(default_factory=IdentityMemo)
+    _pods: IdentityMemo[PodBounds] = field(default_factory=IdentityMemo)
+
+    def pods(self, counts: Ints | None = None) -> PodBounds:
+        """Return how many pods fit where, as long as none is placed; `counts`: instead of those of the problem."""
+        table = self.counts if counts is None else counts
+        return self._pods.get(
+            lambda: PodBounds(self.free, self.requests, table),
+            same=(self.free, self.requests, table),
+        )
 
 
 @dataclass(slots=True, frozen=True)

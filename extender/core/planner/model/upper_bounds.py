@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.core.planner.model.node_table import FIT_MAX, Bools, Ints
+from extender.core.planner.model.node_table import FIT_MAX, Bools, Ints, PodBounds
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 
 NEVER = -1  # the group cannot be satisfied in that domain
@@ -32,21 +32,6 @@ class UpperBounds:
         return self.root == NEVER
 
 
-def pods_per_node(problem: PlacementProblem, kinds: list[int], counts: Ints) -> Ints:
-    """Return a bound per node on the pods of any mix of kinds; exact for equal requests."""
-    if not kinds:
-        return np.zeros(problem.node_table.size, dtype=np.int64)
-    if len(kinds) == 1:
-        only: Ints = counts[kinds[0]]
-        return only
-    least = problem.requests[kinds].min(axis=0)
-    bound = np.full(problem.node_table.size, FIT_MAX, dtype=np.int64)
-    for axis in np.flatnonzero(least):
-        bound = np.minimum(bound, problem.free[:, axis] // int(least[axis]))
-    bound = np.minimum(bound, counts[kinds].sum(axis=0))
-    return np.where(counts[kinds].any(axis=0), bound, 0)
-
-
 def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBounds:
     """Compute the bounds from the leaves up.
 
@@ -54,14 +39,13 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
         problem: The compiled request.
         counts: Pods per kind and node, shape (kinds, nodes); those of the problem by default.
     """
-    table = problem.counts if counts is None else counts
+    pods = problem.pods(counts)
     groups = problem.groups
-    mixes = _Mixes(problem, table)
     best: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(groups)
     together = list(best)
     by_signature: dict[tuple[object, ...], Ints] = {}
     kinds: list[set[int]] = [set(g.members) for g in groups]
-    copies = _Copies(problem, mixes)
+    copies = _Copies(problem, pods)
     for group in reversed(groups):
         if group.parent >= 0:
             kinds[group.parent] |= kinds[group.index]
@@ -71,10 +55,10 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
             sizes = tuple((k, len(m)) for k, m in group.members.items())
             signature = (group.level.keys, group.bound, group.minimum, sizes)
             if signature not in by_signature:
-                by_signature[signature] = _leaf(problem, group, table, mixes)
+                by_signature[signature] = _leaf(problem, group, pods)
             result = by_signature[signature]
         else:
-            result = _composite(problem, group, best, sorted(kinds[group.index]), mixes)
+            result = _composite(problem, group, best, sorted(kinds[group.index]), pods)
             together[group.index], fits_required = copies.at_once(group, best)
             enough = (together[group.index] >= group.minimum) & fits_required
             result = np.where(enough, result, NEVER)
@@ -91,38 +75,19 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
     return UpperBounds(best=best, root=most, together=together)
 
 
-def capacity_of(problem: PlacementProblem, group: CompiledGroup, kind: int, counts: Ints) -> Ints:
+def capacity_of(problem: PlacementProblem, group: CompiledGroup, kind: int, pods: PodBounds) -> Ints:
     """Count per domain how many pods of a kind fit, shape (domains,)."""
-    total = group.level.total(counts[kind])
+    total = pods.total((kind,), group.level)
     return np.minimum(total, 1) if problem.claims[kind] else total
 
 
-class _Mixes:
-    """The bounds of `pods_per_node`, per mix of kinds: most groups of a tree have one of a few."""
-
-    def __init__(self, problem: PlacementProblem, counts: Ints) -> None:
-        self._problem = problem
-        self._counts = counts
-        self._pods: dict[tuple[int, ...], Ints] = {}
-        self._totals: dict[tuple[tuple[int, ...], tuple[str, ...]], Ints] = {}
-
-    def total(self, group: CompiledGroup, kinds: list[int]) -> Ints:
-        """Return the bound per domain of a group; the caller does not change it."""
-        mix = tuple(kinds)
-        key = (mix, group.level.keys)
-        if key not in self._totals:
-            if mix not in self._pods:
-                self._pods[mix] = pods_per_node(self._problem, kinds, self._counts)
-            self._totals[key] = group.level.total(self._pods[mix])
-        return self._totals[key]
-
-
-def _leaf(problem: PlacementProblem, group: CompiledGroup, counts: Ints, mixes: _Mixes) -> Ints:
+def _leaf(problem: PlacementProblem, group: CompiledGroup, pods: PodBounds) -> Ints:
     most = np.zeros(group.level.count, dtype=np.int64)
     for kind, members in group.members.items():
-        most += np.minimum(capacity_of(problem, group, kind, counts), len(members))
+        most += np.minimum(capacity_of(problem, group, kind, pods), len(members))
     if len(group.members) > 1:
-        most = np.minimum(most, mixes.total(group, sorted(group.members)))
+        mix = sorted(group.members)
+        most = np.minimum(most, pods.total(mix, group.level))
     return np.where(most + group.bound >= group.minimum, most, NEVER)
 
 
@@ -143,7 +108,7 @@ def _composite(
     group: CompiledGroup,
     best: list[Ints],
     kinds: list[int],
-    mixes: _Mixes,
+    pods: PodBounds,
 ) -> Ints:
     alive = [problem.groups[c] for c in group.children if problem.groups[c].alive]
     if not alive:  # reached only with a relaxed minimum of 0
@@ -157,7 +122,7 @@ def _composite(
     enough &= (can | holds)[required].all(axis=0)
     most = np.maximum(rows, 0).sum(axis=0)
     if kinds:
-        capacity = mixes.total(group, kinds)
+        capacity = pods.total(kinds, group.level)
         most = np.minimum(most, capacity)
         far = np.int64(FIT_MAX)
         least = np.array([0 if c.holds else c.least for c in alive], dtype=np.int64)[:, None]
@@ -187,9 +152,9 @@ class _Copies:
     that are not alike are counted as if the others were not there.
     """
 
-    def __init__(self, problem: PlacementProblem, mixes: _Mixes) -> None:
+    def __init__(self, problem: PlacementProblem, pods: PodBounds) -> None:
         self._problem = problem
-        self._mixes = mixes
+        self._pods = pods
         self._signature: dict[int, int] = {}  # number of it, by index of the group
         self._number: dict[object, int] = {}
         self._fit: dict[int, Ints] = {}  # number -> how many fit, per domain of its level
@@ -262,7 +227,7 @@ class _Copies:
     def _leaves(self, leaf: CompiledGroup) -> Ints:
         if leaf.minimum <= 0:
             return np.full(leaf.level.count, FIT_MAX, dtype=np.int64)
-        pods = self._mixes.total(leaf, sorted(leaf.members))
+        pods = self._pods.total(sorted(leaf.members), leaf.level)
         return np.minimum(pods // leaf.minimum, FIT_MAX)
 
     def _composites(self, group: CompiledGroup) -> Ints:

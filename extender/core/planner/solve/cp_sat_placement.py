@@ -13,7 +13,7 @@ import numpy as np
 
 from extender.core.planner.model.interpod_constraints import AntiAffinityDomains, SpreadDomains
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
-from extender.core.planner.model.upper_bounds import UpperBounds, pods_per_node
+from extender.core.planner.model.upper_bounds import UpperBounds
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.node_classes import NodeClass, make_node_classes
 
@@ -393,7 +393,7 @@ class PlacementModel:
         if not sums:
             return
         kinds = list(range(len(self.problem.kinds)))
-        per_node = pods_per_node(self.problem, kinds, self.problem.counts)
+        per_node = self.problem.pods().per_node(kinds)
         capacities = {keys: self.problem.node_table.level(keys).total(per_node) for keys, _ in sums}
         for (keys, domain), terms in sums.items():
             variables, sizes = [v for _, v in terms], [n for n, _ in terms]

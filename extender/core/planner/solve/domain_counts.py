@@ -17,7 +17,7 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
-from extender.core.planner.model.upper_bounds import UpperBounds, pods_per_node
+from extender.core.planner.model.upper_bounds import UpperBounds
 from extender.core.planner.solve.cp_sat_placement import PlacementModel, steps_of
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.node_classes import make_node_classes
@@ -96,7 +96,7 @@ class GroupPods:
     ) -> int:
         """Return a lower bound on the domains, if at least so many new pods are placed: whole pods per node are counted."""
         group = problem.groups[self.index]
-        per_node = pods_per_node(problem, self.kinds, problem.counts)
+        per_node = problem.pods().per_node(self.kinds)
         opened = np.unique(level.domain[self.bound_nodes])
         start = len(opened) + self.missing
         region = (
@@ -125,7 +125,7 @@ class GroupPods:
         """Return how many of its pods the best single domain can hold, bound ones counted."""
         if not level.labelled:
             return 0
-        per_node = pods_per_node(problem, self.kinds, problem.counts)
+        per_node = problem.pods().per_node(self.kinds)
         labelled = level.domain < level.labelled
         totals = np.bincount(
             level.domain[labelled], weights=per_node[labelled], minlength=level.labelled
@@ -179,7 +179,7 @@ class PairCount:
         total, difference = sum(sizes), sizes[0] - sizes[1]
         kinds = sorted({kind for group in self.groups for kind in group.kinds})
         capacity = np.bincount(
-            self.level.domain, weights=pods_per_node(problem, kinds, problem.counts)
+            self.level.domain, weights=problem.pods().per_node(kinds)
         ).astype(np.int64)
         for group in self.groups:
             np.add.at(capacity, self.level.domain[group.bound_nodes], 1)
@@ -333,7 +333,7 @@ class DomainCountModel(PlacementModel):
         smallest = self.model.new_int_var(0, every, "")
         pods = self._by_domain(group, level)
         bound = Counter(level.domain[group.bound_nodes].tolist())
-        per_node = pods_per_node(self.problem, group.kinds, self.problem.counts)
+        per_node = self.problem.pods().per_node(group.kinds)
         capacity = np.bincount(level.domain, weights=per_node).astype(np.int64)
         for domain in sorted({*pods, *bound}):
             placed = self.cp.LinearExpr.sum(pods.get(domain, []))

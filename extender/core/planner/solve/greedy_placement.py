@@ -16,7 +16,7 @@ from extender.core.planner.model.interpod_constraints import ConstraintLedger
 from extender.core.planner.model.node_scores import domain_scores
 from extender.core.planner.model.node_table import Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
-from extender.core.planner.model.upper_bounds import UpperBounds, pods_per_node
+from extender.core.planner.model.upper_bounds import UpperBounds
 from extender.core.planner.solve.candidate_ordering import (
     Strategy,
     order_children,
@@ -66,6 +66,7 @@ class FreeCounts:
     def __init__(self, problem: PlacementProblem, free: Ints) -> None:
         self._problem = problem
         self._free = free
+        self._asked: set[int] = set()  # kinds that were asked for before anything was placed
         self._fit: dict[int, Ints] = {}  # kind -> pods per node
         self._totals: dict[int, dict[DomainKey, tuple[Ints, Ints]]] = {}
         self._touched: list[Ints] = []
@@ -83,6 +84,10 @@ class FreeCounts:
             key: A name for `domain`.
             domain: Per node; -1: none.
         """
+        if kind == ANY_KIND or not self._touched:  # problems with the same nodes share it
+            self._asked.add(kind)
+            kinds = range(len(self._problem.kinds)) if kind == ANY_KIND else (kind,)
+            return self._problem.pods().total_by(kinds, key, domain)
         fit = self._counted(kind)
         totals = self._totals.setdefault(kind, {})
         if key not in totals:
@@ -95,11 +100,12 @@ class FreeCounts:
     def _counted(self, kind: int) -> Ints:
         start, self._read[kind] = self._read.get(kind, 0), len(self._touched)
         fit = self._fit.get(kind)
-        if fit is None and kind != ANY_KIND and not self._touched:
-            fit = self._fit[kind] = self._problem.counts[kind].copy()  # nothing is placed yet
-        elif fit is None:
+        if fit is None and kind not in self._asked:
             fit = self._fit[kind] = self._count(kind, np.arange(self._problem.node_table.size))
-        elif kind != ANY_KIND and start < len(self._touched):
+            return fit
+        if fit is None:
+            fit = self._fit[kind] = self._problem.counts[kind].copy()
+        if start < len(self._touched):
             nodes = np.unique(np.concatenate(self._touched[start:]))
             more = self._count(kind, nodes) - fit[nodes]
             fit[nodes] += more
@@ -109,9 +115,6 @@ class FreeCounts:
         return fit
 
     def _count(self, kind: int, nodes: Ints) -> Ints:
-        if kind == ANY_KIND:
-            kinds = list(range(len(self._problem.kinds)))
-            return pods_per_node(self._problem, kinds, self._problem.counts)
         fit = count_fitting(self._free[nodes], self._problem.requests[kind])
         return np.where(self._problem.allowed[kind][nodes], fit, 0)
 
