@@ -424,9 +424,9 @@ def _rank_outcome(
         for leaf in leaves
         for p, node in seats.get(leaf.index, {}).items()
     ]
-    ranked = sorted([*((rank, 0, at, n) for at, (rank, n) in enumerate(bound)), *placed])
-    if not placed or len(ranked) < 2 or not keys:  # noqa: PLR2004 -- no neighbours
+    if not placed or len(placed) + len(bound) < 2 or not keys:  # noqa: PLR2004 -- no neighbours
         return None
+    ranked = sorted([*((rank, 0, at, n) for at, (rank, n) in enumerate(bound)), *placed])
     nodes = np.array([node for *_, node in ranked], dtype=np.int64)
     fixed = np.array([step == 0 for _, step, _, _ in ranked], dtype=np.bool_)
     values: list[WishValue] = []

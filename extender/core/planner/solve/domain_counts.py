@@ -75,8 +75,10 @@ class GroupPods:
     def per_domain(self, solution: Solution, level: CountedLevel) -> Counter[int]:
         """Return the pods per domain of a level, bound ones counted."""
         pods = Counter(level.domain[self.bound_nodes].tolist())
-        for node, amount in self.placed(solution).items():
-            pods[int(level.domain[node])] += amount
+        placed = self.placed(solution)
+        nodes = np.array([*placed], dtype=np.int64)
+        for domain, amount in zip(level.domain[nodes].tolist(), placed.values(), strict=True):
+            pods[domain] += amount
         return pods
 
     def smallest_share(self, solution: Solution, level: CountedLevel) -> int:
@@ -86,9 +88,12 @@ class GroupPods:
 
     def domains(self, solution: Solution, level: CountedLevel) -> int:
         """Return in how many domains of a level the group is."""
-        nodes = np.array([*self.placed(solution), *self.bound_nodes.tolist()], dtype=np.int64)
-        used = np.unique(level.domain[nodes])
-        broken = self.missing > 0 or bool((used >= level.labelled).any())
+        nodes = self.bound_nodes.tolist()
+        for leaf in self.leaves:
+            for placed in solution.get(leaf, {}).values():
+                nodes.extend(placed)
+        used = set(level.domain[nodes].tolist()) if nodes else set()
+        broken = self.missing > 0 or max(used, default=-1) >= level.labelled
         return max(len(used) + self.missing, BROKEN if broken else 1)
 
     def fewest(

@@ -333,13 +333,11 @@ class PartialPlacement:
         fit = self.fits(kind, nodes)
         amounts = np.zeros(len(nodes), dtype=np.int64)
         if preferred:
-            amounts = np.minimum(fit, [preferred.get(int(n), 0) for n in nodes])
-            amounts = np.diff(np.minimum(np.cumsum(amounts), want), prepend=0)
+            amounts = _first(np.minimum(fit, [preferred.get(int(n), 0) for n in nodes]), want)
         left = want - int(amounts.sum())
         if left:
             order = self.order_nodes(leaf, kind, nodes, fit, amounts, left)
-            spare = (fit - amounts)[order]
-            amounts[order] += np.diff(np.minimum(np.cumsum(spare), left), prepend=0)
+            amounts[order] += _first((fit - amounts)[order], left)
         used = np.flatnonzero(amounts)
         self.take(leaf.index, kind, nodes[used], amounts[used])
         return int(amounts.sum())
@@ -418,6 +416,17 @@ class PartialPlacement:
                     if group.level.domain[node] >= 0:
                         preferred[group.level.domain[node]] += amount
         return preferred
+
+
+def _first(amounts: Ints, want: int) -> Ints:
+    """Return the first so many of some pods, in order.
+
+    >>> _first(np.array([2, 0, 3, 1]), 4)
+    array([2, 0, 2, 0])
+    """
+    sums = np.minimum(np.cumsum(amounts), want)
+    sums[1:] -= sums[:-1].copy()
+    return sums
 
 
 def _preferred_nodes(problem: PlacementProblem) -> dict[tuple[int, int], dict[int, int]]:
