@@ -28,7 +28,11 @@ Seats = Counter  # (key of a leaf, index of a node) -> new pods
 
 
 def wish_faults(request: PlanRequest, plan: Plan) -> list[str]:
-    """Return what is wrong about the wishes of a plan that places as many pods as possible."""
+    """Return what is wrong about the wishes of a plan that places as many pods as possible, or all but the extra ones.
+
+    The latter is silent about groups that wait for extra members.
+    """
+    silent = bool(request.extras_later)
     index = {node.name: i for i, node in enumerate(request.nodes)}
     leaf_of = {m.uid: leaf.key for leaf in _leaves(request.root) for m in leaf.members}
     seats: Seats = Counter((leaf_of[a.uid], index[a.node]) for a in plan.assignments)
@@ -41,6 +45,8 @@ def wish_faults(request: PlanRequest, plan: Plan) -> list[str]:
         if not keys or not used | missing:
             if group.key in outcomes:
                 bad.append(f"{group.key}: an outcome without pods or wish")
+            continue
+        if silent and group.key not in outcomes:
             continue
         outcome = outcomes[group.key]
         got = {v.key: v.value for v in outcome.values}
@@ -82,7 +88,15 @@ def _balance_faults(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]
         if len(amounts) > 1:
             equal = len(_pods(request, group, seats, key)) // domains(request, group, seats, key)
             real.append((group.key, key, equal - amounts[0], True))
-    return [] if Counter(got) == Counter(real) else [f"balanced {got}, not {real}"]
+    same = _claims_agree(request, got, real)
+    return [] if same else [f"balanced {got}, not {real}"]
+
+
+def _claims_agree(request: PlanRequest, claimed: list, real: list) -> bool:
+    """Return whether the claims are those that are true: all of them, where extra members are not left for later."""
+    if request.extras_later:
+        return Counter(claimed) <= Counter(real)
+    return Counter(claimed) == Counter(real)
 
 
 def _near_faults(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
@@ -100,7 +114,7 @@ def _near_faults(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
         and _pods(request, partner, seats, near.key)
         and any(near.key in node.labels for node in request.nodes)
     ]
-    return [] if Counter(got) == Counter(real) else [f"near {got}, not {real}"]
+    return [] if _claims_agree(request, got, real) else [f"near {got}, not {real}"]
 
 
 def _rank_faults(request: PlanRequest, plan: Plan) -> list[str]:
@@ -142,7 +156,8 @@ def _rank_faults(request: PlanRequest, plan: Plan) -> list[str]:
         claimed = {v.key: (v.value, v.best) for v in values}
         real = dict(zip(widest, reached, strict=True))
         bad += [f"{key}: rank {claimed} of {real}" for k, (v, _) in claimed.items() if v != real[k]]
-        bad += [f"{key}: no outcome by {k}" for k, v in real.items() if v and k not in claimed]
+        if key in outcomes or not request.extras_later:
+            bad += [f"{key}: no outcome by {k}" for k, v in real.items() if v and k not in claimed]
         every = [changes(seats) for seats in _orders([leaf for leaf, _ in leaves], node_of)]
         for k, fewest in zip(widest, zip(*every, strict=True), strict=False):
             if k in claimed and claimed[k][1] > min(fewest):

@@ -25,6 +25,7 @@ from extender.core.planner.plan_types import (
     PlanGroup,
     PlanRequest,
     SearchEffort,
+    WishOutcome,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved
@@ -78,27 +79,49 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
 def without_extras(request: PlanRequest, planned: Plan) -> Plan:
     """Return a plan without its extra members: minima of other trees come before them.
 
-    Nor has it the wishes of the groups that these members belong to; the plan that places them has them.
+    Nor has it the wishes of the groups that these members belong to, and the domains of those that have no other ones; the plan
+    that places them has them.
     """
     later = {a.group for a in planned.assignments if a.extra}
     pods = [a.pod for a in planned.assignments if a.extra]
+    kept = {a.uid for a in planned.assignments if not a.extra}
     touched: set[GroupKey] = set()
+    with_pods: set[GroupKey] = set()
 
-    def mark(group: PlanGroup) -> bool:
-        below = [mark(child) for child in group.groups]
-        if group.key in later or any(below):
+    def mark(group: PlanGroup) -> None:
+        for child in group.groups:
+            mark(child)
+        below = {child.key for child in group.groups}
+        if group.key in later or below & touched:
             touched.add(group.key)
-        return group.key in touched
+        if group.bound or below & with_pods or any(m.uid in kept for m in group.members):
+            with_pods.add(group.key)
 
     mark(request.root)
     text = f"{counted(len(pods), 'member')} beyond the minimum: planned after the minima of the other trees that wait"
     return msgspec.structs.replace(
         planned,
+        placements=tuple(p for p in planned.placements if p.group in with_pods),
         assignments=tuple(a for a in planned.assignments if not a.extra),
         unplaced=tuple(sorted((*planned.unplaced, *pods))),
         reasons=(*planned.reasons, text) if pods else planned.reasons,
-        wishes=tuple(w for w in planned.wishes if not touched & {w.group, w.partner}),
+        wishes=tuple(
+            _without_proof(wish) if pods else wish
+            for wish in planned.wishes
+            if not touched & {wish.group, wish.partner}
+        ),
     )
+
+
+def _without_proof(wish: WishOutcome) -> WishOutcome:
+    """Return an outcome that claims no more than holds where fewer pods are placed."""
+    if wish.kind == "rank":  # it is about the seats that the group has
+        return wish
+    least = 1 if wish.kind == "preferred" else 0
+    values = [msgspec.structs.replace(v, best=min(v.best, least)) for v in wish.values]
+    if wish.largest:  # no domain of the first key holds the group, whatever else is placed
+        values[0] = msgspec.structs.replace(values[0], best=min(wish.values[0].best, 2))
+    return msgspec.structs.replace(wish, values=tuple(values))
 
 
 def given(request: PlanRequest, problem: PlacementProblem, *, limited: bool) -> tuple[str, ...]:

@@ -259,7 +259,8 @@ def combined(rng: random.Random) -> PlanRequest:
         )  # fmt: skip
     levels = rng.choice((UNSET, ("rack", "zone"), ("host", "rack", "zone")))
     closed = (PlanExclusive(key="rack", taken=("r1",)),) if maybe(0.1) else UNSET
-    return request(root, *nodes, levels=levels, closed=closed)
+    later = True if maybe(0.15) else UNSET
+    return request(root, *nodes, levels=levels, closed=closed, extras_later=later)
 
 
 def _checked(asked: PlanRequest) -> None:
@@ -515,6 +516,17 @@ def test_every_claim_about_several_wishes_at_once_holds_against_brute_force(seed
     assert faults(asked, answer) == []
     if answer.search.exhausted:
         assert wish_faults(asked, answer) == []
+
+
+def test_what_extra_members_cost_a_wish_is_not_proved_before_they_are_placed():
+    """The extra member takes the rack that holds both of the others; while it waits, that is possible."""
+    other = group("h", 2, shape=1, minimum=1, topology=())
+    root = group("t", 0, group("g", 2, preferred=("rack",)), other)
+    nodes = [node(f"{r}0", gpus, rack=r) for r, gpus in (("a", 2), ("b", 1), ("c", 1), ("d", 2))]
+    asked = request(root, *nodes)
+    assert _value(placed(asked), "g") == {"rack": (2, 2)}
+    later = msgspec.structs.replace(asked, extras_later=True)
+    assert _value(placed(later), "g") == {"rack": (2, 1)}
 
 
 # --- balance and slices
