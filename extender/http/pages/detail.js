@@ -93,7 +93,7 @@ export class Detail {
   take(kind, name, has, builtin = false) {
     const box = takeAlong(kind, name, this.on.at(), has, builtin);
     box.open = this.taken;
-    box.addEventListener("toggle", () => { this.taken = box.open; });
+    box.querySelector("summary").addEventListener("click", () => { this.taken = !box.open; }); // `toggle` may come after the next drawing
     return box;
   }
 
