@@ -45,7 +45,9 @@ _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskN
 
 SEARCHING_MAX = 100  # namespaces with a series of their own
 STAGES = ("complete", "admitted", "scheduled")  # of a gang, see `core/log/waiting_gangs`
-NO_CLASS = "none"  # label of gangs without a priority class
+# Values of labels; no name of Kubernetes has parentheses.
+NO_CLASS = "(none)"  # without a priority class
+OTHERS = "(other)"  # all beyond those that have series of their own
 PRIORITY_CLASSES_MAX: Final = 20  # priority classes with series of their own
 # types of notifications (see `control/monitors/notifier`), and what became of them
 NOTIFIED = ("preempted", "spared", "never-fits", "waiting")
@@ -249,7 +251,7 @@ class Metrics:
         )
         self.search_seconds = Counter(
             f"{prefix}_search_seconds",
-            "Seconds of the planner process for long searches and explanations, by namespace of the tree; beyond 100 namespaces: other.",
+            "Seconds of the planner process for long searches and explanations, by namespace of the tree; beyond 100 namespaces: (other).",
             ["namespace"],
             registry=self.registry,
         )
@@ -449,7 +451,7 @@ class Metrics:
     def _add_waits(self, prefix: str) -> None:
         self.gang_wait_seconds = Histogram(
             f"{prefix}_gang_wait_seconds",
-            "Seconds from the creation of a gang until it was complete, admitted and scheduled for the first time, by stage and priority class; complete is recorded at the admission; beyond 20 classes: other.",
+            "Seconds from the creation of a gang, or since its workload was resumed, until it was complete, admitted and scheduled for the first time, by stage and priority class; complete is recorded at the admission; beyond 20 classes: (other).",
             ["stage", "priority_class"],
             buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86_400, 3 * 86_400, 7 * 86_400),
             registry=self.registry,
@@ -463,13 +465,13 @@ class Metrics:
         )
         self.gangs_waiting = Gauge(
             f"{prefix}_gangs_waiting",
-            "Gangs whose minimum is not bound, by namespace and state; beyond 100 namespaces: other. Of the leader only.",
+            "Gangs whose minimum is not bound, by namespace and state; beyond 100 namespaces: (other). Of the leader only.",
             ["namespace", "state"],
             registry=self.registry,
         )
         self.gangs_waiting_requests = Gauge(
             f"{prefix}_gangs_waiting_requests",
-            "What pods without a node of waiting gangs request, by namespace, state and resource (CPU in cores); beyond 100 namespaces: other. Of the leader only.",
+            "What pods without a node of waiting gangs request, by namespace, state and resource (CPU in cores); beyond 100 namespaces: (other). Of the leader only.",
             ["namespace", "state", "resource"],
             registry=self.registry,
         )
@@ -551,7 +553,7 @@ class Metrics:
         """Count what the planner process spent for trees of a namespace."""
         if len(self._searching) < SEARCHING_MAX:
             self._searching.add(namespace)
-        label = namespace if namespace in self._searching else "other"
+        label = namespace if namespace in self._searching else OTHERS
         self.search_seconds.labels(label).inc(took_ms / 1000)
 
     def gang_waited(self, stage: str, priority_class: str, seconds: float) -> None:
@@ -559,7 +561,7 @@ class Metrics:
         name = priority_class or NO_CLASS
         if len(self._priority_classes) < PRIORITY_CLASSES_MAX:
             self._priority_classes.add(name)
-        label = name if name in self._priority_classes else "other"
+        label = name if name in self._priority_classes else OTHERS
         self.gang_wait_seconds.labels(stage, label).observe(max(seconds, 0))
 
     def appended(self, data: EventData) -> None:

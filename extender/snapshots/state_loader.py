@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 Page = Sequence[RecordedEvent]
 
 # Both change with the meaning or format of the state; snapshots of other codecs are not used.
-FULL_CODEC = "state-6"  # full
-HISTORICAL_CODEC = "past-6"  # historical
+FULL_CODEC = "state-7"  # full
+HISTORICAL_CODEC = "past-7"  # historical
 
 BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state is unpacked first
 

@@ -11,6 +11,7 @@ from tests.acceptance.test_preemption_kills import service, write
 from tests.acceptance.test_ui import a_service_tree, gang_row, seen
 from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_pod
+from tests.support.service.workload_builders import a_job, a_template
 
 __all__ = ["service"]
 pytestmark = pytest.mark.postgres
@@ -102,6 +103,64 @@ async def test_states_and_reasons_are_filters_and_the_table_fills_the_window(
     above = "return document.querySelector('#detail').getBoundingClientRect().bottom <= document.querySelector('#topology').getBoundingClientRect().top"
     assert browser.run(above), "the answer is above the map"
     browser.picture(tmp_path / "narrow.png")
+    assert browser.complaints() == []
+
+
+NAME_ENDS = """
+const end = document.querySelector('#gang-list .end');
+const cell = end.closest('th').getBoundingClientRect();
+const begin = end.previousSibling;
+return [end.textContent, end.parentElement.title, begin.scrollWidth > begin.clientWidth, end.getBoundingClientRect().right <= cell.right + 1];
+"""
+TO_COPY = """
+getSelection().selectAllChildren(document.querySelector('#gang-list .cut'));
+window.addEventListener('copy', (event) => { window.copied = event.clipboardData.getData('text/plain'); }, { once: true });
+"""
+STACKED = """
+const row = document.querySelector('#gang-list tr');
+const [name, reason] = ['th', '.reason'].map((part) => row.querySelector(part).getBoundingClientRect());
+return [reason.top >= name.bottom - 1, reason.width, row.getBoundingClientRect().width, row.getBoundingClientRect().height];
+"""
+
+
+async def test_refused_workloads_and_long_names(service, browser, tmp_path):
+    """A refused workload is a row of the first view; a name keeps its end, on 390 px too."""
+    template = a_template({GPU: 1}, schedulerName="gang-scheduler")
+    name = "refused-" + "x" * 60
+    write(service, "refused", [a_job(name, parallelism=2, template=template, annotations={"gang-extender.dev/min": "lots"})])  # fmt: skip
+    write(service, "large", waiting("large", pods=4))
+    service.start()
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", WIDE)
+    browser.open(f"{service.url}/ui/")
+    await seen(
+        browser,
+        lambda: chips(browser, "states") == ["all gangs 1", "unschedulable 1", "refused 1"],
+        "the states",
+    )
+    assert "1 gang, 1 pending, 1 refused" in browser.text("#gang-count")
+    row = gang_row_of(browser, f"default/{name}")
+    assert "'lots' is not a number of at least 1" in row
+    assert browser.run(NAME_ENDS) == ["x" * 10, f"default/{name}", True, True]
+    browser.run(TO_COPY)
+    browser.press("body", Keys.CONTROL + "c")
+    await seen(browser, lambda: browser.run("return window.copied") == f"default/{name}", "a copy")
+    browser.picture(tmp_path / "refused.png")
+    browser.click("#gang-list .name", f"default/{name}")
+    await seen(browser, lambda: browser.texts("#detail .answer") != [], "why it is refused")
+    assert "'lots' is not a number" in browser.text("#detail .answer")
+    assert f"about=Job/default/{name}" in address(browser)
+    assert browser.run("return document.querySelector('#gang-list tr.chosen .state').textContent") == "refused"  # fmt: skip
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
+    browser.open("about:blank")
+    browser.open(f"{service.url}/ui/")
+    await seen(browser, lambda: len(names(browser)) == 2, "both rows")
+    below, width, whole, height = browser.run(STACKED)
+    assert below
+    assert width >= whole - 20
+    assert height < 100
+    assert browser.run(NAME_ENDS) == ["x" * 10, f"default/{name}", True, True]
+    assert browser.run("return document.documentElement.scrollWidth") == 390
+    browser.picture(tmp_path / "refused-narrow.png")
     assert browser.complaints() == []
 
 

@@ -148,13 +148,14 @@ class _PlayedWorkload:
 
     def _pods(self, request: CompileRequest) -> Iterator[Entry]:
         workload, kind = request.workload, self._kind
-        existing = self._files.pods_of(workload)
         leaves = [leaf for root in roots_of(kind, request) for leaf in first_leaves(root)]
         check_number_of_pods(workload, leaves)
         for leaf in leaves:
-            numbers = range(existing.get(leaf.name, 0), leaf.pods)
             labels = controller_labels(kind, workload, leaf, request.uses)
-            for pod in pods_of_leaf(leaf, workload, numbers, labels, members=True):
+            numbers = self._files.missing_numbers(kind, workload, leaf, labels)
+            for pod in pods_of_leaf(
+                leaf, workload, numbers, labels, members=True, pod_name=kind.pod_name
+            ):
                 yield self._entry_of(pod)
 
     def _entry_of(self, pod: api.Pod) -> Entry:

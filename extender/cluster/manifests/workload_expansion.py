@@ -477,8 +477,10 @@ class _WorkloadExpansion:
             leaf = msgspec.structs.replace(plain, template=template)
             self._check_template(leaf)
             labels = controller_labels(self._kind, self._workload, leaf, uses)
-            numbers = range(existing.get(leaf.name, 0), leaf.pods)
-            for pod in pods_of_leaf(leaf, self._workload, numbers, labels, members=members):
+            numbers = self._files.missing_numbers(self._kind, self._workload, leaf, labels)
+            for pod in pods_of_leaf(
+                leaf, self._workload, numbers, labels, members=members, pod_name=self._kind.pod_name
+            ):
                 yield self._entry_of(pod)
 
     def _check_template(self, leaf: Leaf) -> None:

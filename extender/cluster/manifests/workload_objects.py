@@ -42,6 +42,7 @@ from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
 
 PodLabels = tuple[str, Mapping[str, str]]  # namespace and labels of a pod
 LabelsOfPod = Callable[[int], Mapping[str, str]]  # by the number of a pod in its leaf
+PodName = Callable[[WorkloadObject, Mapping[str, str]], str]
 
 API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 OUR_SCHEDULER: Final = "gang-scheduler"
@@ -129,15 +130,17 @@ def pods_of_leaf(
     labels_of: LabelsOfPod,
     *,
     members: bool,
+    pod_name: PodName | None = None,
 ) -> Iterator[api.Pod]:
     """Yield pods of a leaf as they are stored when they were created; none if it has no pod template.
 
     Args:
         leaf: The leaf.
         workload: What it is a leaf of.
-        numbers: The last parts of their names.
+        numbers: The last parts of their names, where `pod_name` has none.
         labels_of: The labels of its controller, by the number of the pod.
         members: Whether the policies on pods apply to them: they name the leaf, and have gate, markers and scheduler.
+        pod_name: Their names by the workload and their labels, as `WorkloadKind` has it.
 
     Raises:
         BadInput: The pod template has a field of a wrong type.
@@ -150,10 +153,12 @@ def pods_of_leaf(
         if id(template) not in templates:
             templates[id(template)] = _pod_of(leaf, workload, template, members=members)
         pod = templates[id(template)]
+        labels = labels_of(number)
+        name = pod_name(workload, labels) if pod_name is not None else ""
         named = msgspec.structs.replace(
             pod.metadata,
-            name=f"{leaf.name}-{number}",
-            labels={**pod.metadata.labels, **labels_of(number)},
+            name=name or f"{leaf.name}-{number}",
+            labels={**pod.metadata.labels, **labels},
         )
         yield msgspec.structs.replace(pod, metadata=named)
 

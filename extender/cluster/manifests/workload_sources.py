@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role
-from extender.cluster.manifests.workload_objects import PodLabels, leaf_uses
+from extender.cluster.manifests.workload_objects import LabelsOfPod, PodLabels, leaf_uses
 from extender.cluster.read.object_decoding import BUILTIN_GROUP, key_of, source_of, without_nulls
 from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.tree_profile_conversion import profile_of
@@ -20,8 +21,9 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
 from extender.core.model.pods import VolumeConstraints
 from extender.core.trees.leaves_in_use import with_finished_pods
+from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.kinds.trainjob_jobset import RuntimeName
-from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
+from extender.core.workloads.tree_parts import ExistingGroup, Leaf, LeafUse
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.tree_policy import TreeProfile as Profile
 from extender.core.workloads.workload_kind import WorkloadKind
@@ -123,6 +125,30 @@ class WorkloadSources:
     def pods_of(self, workload: WorkloadObject) -> Mapping[str, int]:
         """Return how many pods of a workload there are, by leaf."""
         return {use.name: use.pods for use in self.uses.get(_name(workload), ())}
+
+    def missing_numbers(
+        self, kind: WorkloadKind, workload: WorkloadObject, leaf: Leaf, labels_of: LabelsOfPod
+    ) -> Iterable[int]:
+        """Return the numbers of the pods that a leaf has not yet.
+
+        Args:
+            kind: Of the workload.
+            workload: The leaf is one of it.
+            leaf: As it was compiled.
+            labels_of: The labels of its pods by their numbers.
+        """
+        existing, pod_name = self.pods_of(workload).get(leaf.name, 0), kind.pod_name
+        if pod_name is None or not existing:
+            return range(existing, leaf.pods)
+        taken = {
+            pod_name(workload, labels)
+            for namespace, labels in self._pods
+            if namespace == workload.namespace
+            and kind_of_pod(labels) is kind
+            and kind.name_in(labels) == workload.name
+        } - {""}
+        free = (n for n in itertools.count() if pod_name(workload, labels_of(n)) not in taken)
+        return tuple(itertools.islice(free, max(leaf.pods - existing, 0)))
 
     def existing_of(self, workload: WorkloadObject) -> tuple[ExistingGroup, ...]:
         """Return the groups that were made for a workload, in order of kind and name."""

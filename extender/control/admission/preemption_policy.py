@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -207,6 +207,13 @@ class _LastSearch(msgspec.Struct, eq=False):
     answer: NoPreemption | None = None  # why it has no victims
 
 
+class _RunningPods(NamedTuple):
+    """What the policy needs of the pods on nodes."""
+
+    lowest: int | None  # the lowest priority by which one is a victim; None: no pod runs
+    is_one_terminating: bool
+
+
 class PreemptionPolicy:
     """Decides which trees may preempt now, and keeps the reasons of the last search.
 
@@ -223,8 +230,8 @@ class PreemptionPolicy:
         self._clock = clock
         self.enabled = enabled
         self._last: defaultdict[GangUid, _LastSearch] = defaultdict(_LastSearch)
-        self._lowest: int | None = None  # priority of running pods; None: no pod runs
-        self._terminating = False  # whether a pod on a node does
+        self._running = _RunningPods(None, is_one_terminating=False)
+        self._running_pods: IdentityMemo[_RunningPods] = IdentityMemo()
         self._lowest_ms = -LOWEST_MS
         self._lowest_held: IdentityMemo[int | None] = IdentityMemo()  # of trees with reservations
 
@@ -266,7 +273,7 @@ class PreemptionPolicy:
     def some_terminate(self, view: ClusterView) -> bool:
         """Return whether a pod on a node terminates."""
         self._look_at(view)
-        return self._terminating
+        return self._running.is_one_terminating
 
     def pauses(self, uid: GangUid) -> bool:
         """Return whether a tree must not search victims now, unless capacity comes."""
@@ -290,9 +297,8 @@ class PreemptionPolicy:
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._lowest_ms >= LOWEST_MS:
             self._lowest_ms = now_ms
-            self._lowest = _lowest_priority(view)
-            self._terminating = any(
-                pod.deleting for pods in view.on_node.values() for pod in pods.values()
+            self._running = self._running_pods.get(
+                lambda: _running_pods(view), same=(view.on_node, view.groups)
             )
 
     def lower_priority_exists(
@@ -304,7 +310,7 @@ class PreemptionPolicy:
         self._look_at(view)
         held = (root.priority for root in state.gangs.values() if root.reservations)
         lowest_held = self._lowest_held.get(lambda: min(held, default=None), same=(state.gangs,))
-        lowest = [p for p in (self._lowest, lowest_held) if p is not None]
+        lowest = [p for p in (self._running.lowest, lowest_held) if p is not None]
         lowest += [p.priority for p in state.preemptions.values() if p.claims]
         return min(lowest, default=priority) < priority
 
@@ -375,10 +381,10 @@ class PreemptionPolicy:
             del self._last[uid]
 
 
-def _lowest_priority(view: ClusterView) -> int | None:
-    """Return the lowest priority by which a running pod is a victim; None: no pod runs."""
+def _running_pods(view: ClusterView) -> _RunningPods:
     of_group: dict[GroupKey, list[Group]] = {}
     lowest: int | None = None
+    is_one_terminating = False
     for pods in view.on_node.values():
         for pod in pods.values():
             above: list[Group] = []
@@ -388,7 +394,8 @@ def _lowest_priority(view: ClusterView) -> int | None:
                 above = of_group[pod.group]
             priority = eviction_priority(pod, above)
             lowest = priority if lowest is None else min(lowest, priority)
-    return lowest
+            is_one_terminating = is_one_terminating or pod.deleting
+    return _RunningPods(lowest, is_one_terminating=is_one_terminating)
 
 
 def may_lead_to_preemption(request: PlanRequest, verdict: Verdict | DeferredWork) -> bool:

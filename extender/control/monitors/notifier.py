@@ -338,10 +338,7 @@ class HttpReceiver:
                 f"{self._place}: no answer within {TIMEOUT_S:.0f} s"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
-            # its text may have the whole URL, which may have a secret
-            cause = str(error.os_error) if isinstance(error, aiohttp.ClientConnectorError) else ""
-            text = cause or type(error).__name__
-            raise NotificationFailed(f"{self._place}: {text}") from error
+            raise NotificationFailed(f"{self._place}: {_cause(error)}") from error
         if 200 <= status < 300:  # noqa: PLR2004 -- success in HTTP
             return True
         if status in REFUSED:
@@ -350,13 +347,31 @@ class HttpReceiver:
             )  # fmt: skip
             return False
         seconds = float(retry_after) if retry_after.isdecimal() else 0.0
-        raise NotificationFailed(f"{self._place}: answered {status}", retry_after_s=seconds)
+        text = f"answered {status}"
+        if 300 <= status < 400:  # noqa: PLR2004 -- redirects in HTTP
+            text += "; redirects are not followed, set --notify-url to the address that it leads to"
+        raise NotificationFailed(f"{self._place}: {text}", retry_after_s=seconds)
 
     async def close(self) -> None:
         """Close the connections; a later delivery opens others."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+def _cause(error: aiohttp.ClientError | OSError) -> str:
+    """Return why there is no answer; the text of an error may have the whole URL, which may have a secret."""
+    import aiohttp
+
+    match error:
+        case aiohttp.ClientConnectorError():
+            return str(error.os_error)
+        case aiohttp.ClientResponseError():
+            return "its answer is not HTTP"
+        case aiohttp.ServerDisconnectedError() | ConnectionResetError():
+            return "it closed the connection before it answered"
+        case _:
+            return type(error).__name__
 
 
 def read_keys(path: str) -> Sequence[bytes]:

@@ -23,6 +23,7 @@ from extender.core.log.waiting_gangs import (
     StageReached,
     WaitingGang,
     WaitingGangs,
+    resumed_us,
     stages_reached,
 )
 from extender.core.model.errors import StoreUnavailable
@@ -33,7 +34,7 @@ from extender.core.model.visibility import namespace_of
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import PeriodicTask
-from extender.telemetry import METRICS
+from extender.telemetry import METRICS, OTHERS
 
 NAMESPACES_MAX: Final = 100  # with series of their own: those with the most waiting gangs
 SIZE_EVERY_S: Final = 300.0
@@ -92,8 +93,9 @@ class StateMetrics:
             root = self._root_group(reached)
             # a group that is not in the view any more was created before the log had it
             created_us = (root.created_us if root is not None else 0) or reached.observed_us
+            since_us = max(created_us, resumed_us(before.trees, root) if root is not None else 0)
             name = root.priority_class if root is not None else ""
-            METRICS.gang_waited(reached.stage, name, (reached.reached_us - created_us) / 1e6)
+            METRICS.gang_waited(reached.stage, name, (reached.reached_us - since_us) / 1e6)
 
     def _root_group(self, reached: StageReached) -> Group | None:
         groups, event = self._cluster.view().groups, reached.event
@@ -139,7 +141,7 @@ class StateMetrics:
         before, self._requests = self._requests, {}
         for gang in waiting:
             namespace = namespace_of(gang.root.gang)
-            labels = WaitingLabels(namespace if namespace in own else "other", gang.state)
+            labels = WaitingLabels(namespace if namespace in own else OTHERS, gang.state)
             gangs[labels] += 1
             since_us[gang.state] = min(since_us.get(gang.state, gang.since_us), gang.since_us)
             for resource, amount in self._requested(gang.root, forest, before).items():

@@ -217,6 +217,7 @@ class WorkloadTree(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     at_us: int
     suspended: bool = False  # its controller keeps its pods away
     adopted: tuple[AdoptedGroup, ...] = ()  # groups of the workload's own controller
+    resumed_us: int = 0  # when it was resumed last; 0: never
 
 
 class ReservationState(msgspec.Struct, frozen=True, kw_only=True):

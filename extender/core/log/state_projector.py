@@ -801,6 +801,7 @@ def _tree(
             at_us=event.at_us,
             suspended=data.suspended,
             adopted=data.adopted,
+            resumed_us=_resumed_us(event, data, before),
         )
     return WorkloadTree(
         kind=data.kind,
@@ -820,4 +821,11 @@ def _tree(
         at_us=event.at_us,
         suspended=before.suspended if before else False,
         adopted=before.adopted if before else (),
+        resumed_us=before.resumed_us if before else 0,
     )
+
+
+def _resumed_us(event: RecordedEvent, data: TreeCompiled, before: WorkloadTree | None) -> int:
+    if before is None:
+        return 0
+    return event.at_us if before.suspended and not data.suspended else before.resumed_us

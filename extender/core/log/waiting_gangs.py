@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from extender.core.log.events import GangAdmitted, GangScheduled, RecordedEvent
 from extender.core.log.gang_phase import effective_phase, minimum_status
-from extender.core.log.reservation_state import EffectivePhase, GangState, ReservationState
+from extender.core.log.reservation_state import (
+    EffectivePhase,
+    GangState,
+    ReservationState,
+    WorkloadTree,
+)
 from extender.core.model.ids import GangUid
 from extender.core.model.object_identity import IdentityMemo
+from extender.core.model.pod_groups import Group
 
 # complete: all members of its minimum have come; recorded with the admission
 Stage: TypeAlias = Literal["complete", "admitted", "scheduled"]
@@ -21,9 +27,7 @@ class WaitingGang(NamedTuple):
 
     root: GangState
     state: EffectivePhase
-    since_us: (
-        int  # since its last loss, if its minimum was bound before; else since it was observed
-    )
+    since_us: int  # see `waiting_since_us`
 
 
 class StageReached(NamedTuple):
@@ -40,43 +44,70 @@ class WaitingGangs:
 
     def __init__(self) -> None:
         self._memo: IdentityMemo[tuple[WaitingGang, ...]] = IdentityMemo()
-        self._looked_at: dict[GangUid, tuple[GangState, WaitingGang | None]] = {}
-        self._suspended: IdentityMemo[frozenset[tuple[str, str]]] = IdentityMemo()
+        self._looked_at: dict[GangUid, tuple[GangState, int, WaitingGang | None]] = {}
+        self._trees: IdentityMemo[Mapping[tuple[str, str], WorkloadTree]] = IdentityMemo()
 
     def of(self, state: ReservationState) -> Sequence[WaitingGang]:
         """Return the gangs of a state that wait, without those whose workload is suspended."""
         return self._memo.get(lambda: tuple(self._waiting(state)), same=(state.gangs, state.trees))
 
     def _waiting(self, state: ReservationState) -> Iterator[WaitingGang]:
-        suspended = self._suspended.get(lambda: _suspended_roots(state), same=(state.trees,))
+        trees = self._trees.get(lambda: _interrupted_trees(state), same=(state.trees,))
         before, self._looked_at = self._looked_at, {}
         for uid, root in state.gangs.items():
+            tree = trees.get((root.gang, root.kind))
+            resumed_us = tree.resumed_us if tree is not None else 0
             entry = before.get(uid)
-            if entry is None or entry[0] is not root:
-                entry = root, _waiting_gang(root)
+            if entry is None or entry[0] is not root or entry[1] != resumed_us:
+                entry = root, resumed_us, _waiting_gang(root, resumed_us)
             self._looked_at[uid] = entry
-            if entry[1] is not None and (root.gang, root.kind) not in suspended:
-                yield entry[1]
+            if entry[2] is not None and not (tree is not None and tree.suspended):
+                yield entry[2]
 
 
-def _waiting_gang(root: GangState) -> WaitingGang | None:
+def _waiting_gang(root: GangState, resumed_us: int) -> WaitingGang | None:
     state = effective_phase(root, minimum_status(root, root.groups))
     if state in NOT_WAITING:
         return None
-    lost = root.last_loss is not None and root.phase == "scheduled"
-    since_us = root.last_loss.at_us if lost and root.last_loss is not None else root.observed_us
-    return WaitingGang(root, state, since_us)
+    return WaitingGang(root, state, waiting_since_us(root, resumed_us))
 
 
-def _suspended_roots(state: ReservationState) -> frozenset[tuple[str, str]]:
-    """Return name and kind of the root groups whose workload keeps its pods away."""
-    return frozenset(
-        (f"{tree.workload.partition('/')[0]}/{group.name}", group.kind)
+def waiting_since_us(root: GangState, resumed_us: int) -> int:
+    """Return since when a gang waits whose minimum is not bound, in microseconds since 1970.
+
+    That is since its last loss, if its minimum was bound before, else since it was observed; but not before its workload
+    was resumed.
+
+    Args:
+        root: The gang.
+        resumed_us: When its workload was resumed last; 0: never.
+    """
+    lost = root.last_loss if root.phase == "scheduled" else None
+    return max(lost.at_us if lost is not None else root.observed_us, resumed_us)
+
+
+def resumed_us(trees: Mapping[str, WorkloadTree], root: Group) -> int:
+    """Return when the workload of a root group was resumed last, in microseconds since 1970; 0: never, or it has none.
+
+    Args:
+        trees: By the UID of the workload.
+        root: As the API server has it.
+    """
+    tree = trees.get(root.owner_uid)
+    if tree is None and root.owner_uid:  # the owner is what the workload belongs to
+        tree = next((t for t in trees.values() if t.owner_uid == root.owner_uid), None)
+    return tree.resumed_us if tree is not None else 0
+
+
+def _interrupted_trees(state: ReservationState) -> Mapping[tuple[str, str], WorkloadTree]:
+    """Return the trees that are or were suspended, by name and kind of their root groups."""
+    return {
+        (f"{tree.workload.partition('/')[0]}/{group.name}", group.kind): tree
         for tree in state.trees.values()
-        if tree.suspended
+        if tree.suspended or tree.resumed_us
         for group in tree.groups
         if not group.parent
-    )
+    }
 
 
 def stages_reached(

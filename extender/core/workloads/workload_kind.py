@@ -90,6 +90,8 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     uid_label: str = ""  # on pods: the UID of the workload object; empty: they have none
     # on pods: all labels that its controllers write, by the workload, those that name rules read, the leaf and the number of the pod
     pod_labels: PodLabels | None = None
+    # the name of a pod by the workload and those labels; empty: its controller makes the end of the name up. None: of all pods
+    pod_name: Callable[[WorkloadObject, Mapping[str, str]], str] | None = None
     # Where pod templates are: dotted, `[]` behind a list. One that an object does not have is left out. Empty: it has
     # none, and its own tree label counts.
     template_paths: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ import { ask, Follower, Latest } from "./api.js";
 import { $, el, setText } from "./dom.js";
 import { Faults } from "./faults.js";
 import { Feed } from "./feed.js";
-import { Gangs } from "./gangs.js";
+import { Gangs, refusedRow } from "./gangs.js";
 import { picture } from "./model.js";
 import { Selection } from "./selection.js";
 import { Strip } from "./strip.js";
@@ -29,6 +29,7 @@ class App {
     this.state = null;
     this.fleet = null;
     this.tree = null;
+    this.refused = []; // workloads of which no gang can be made now
     this.known = new Set(); // names of the gangs
     this.faults = new Faults();
     this.arriving = true; // nothing was shown yet
@@ -46,7 +47,7 @@ class App {
     const event = (position) => address.link({ ...NOTHING, event: String(position) });
     this.timeline = new Timeline({ live: () => this.go(null), moment: (at) => this.go(at) });
     this.topology = new Topology({ node: (name) => address.go({ ...NOTHING, node: name }) });
-    this.gangs = new Gangs({ link: gang, filter: (changes) => address.go(changes) });
+    this.gangs = new Gangs({ link: gang, about: (name) => address.link({ ...NOTHING, about: name }), filter: (changes) => address.go(changes) });
     this.strip = new Strip({ state: (state) => address.go({ state, view: "" }), moment: (at) => this.visit(at) });
     this.selection = new Selection(address, { link, event, moment: (at) => this.visit(at), answered: () => this.drawSelection() });
     this.feed = new Feed({ gang, event, moment: (at) => this.go(at), filter: () => this.events.ask(true), earlier: () => this.readEarlier() });
@@ -268,13 +269,15 @@ class App {
       if (this.head === 0) this.show(null, null);
       return;
     }
-    const [state, fleet, tree] = await Promise.all([
+    const [state, trees, fleet, tree] = await Promise.all([
       ask("state", { at: at ?? "" }),
+      at === null ? ask("trees", { state: "refused" }) : null,
       at === null || this.fleet === null ? ask("nodes") : null,
       this.readTree(at),
     ]);
     if (at !== this.at) return;
     this.fleet = fleet?.body ?? this.fleet;
+    this.refused = trees?.body.filter((tree) => tree.outcome === "refused").map(refusedRow) ?? [];
     this.advance(state.body.log.position);
     this.show(state.body, tree);
   }
@@ -302,15 +305,16 @@ class App {
   draw() {
     const { state, fleet } = this;
     const past = state !== null && !this.shownLive;
-    $("empty").hidden = this.address.now.view !== "" || past || Boolean(state?.gangs.length) || this.feed.events.some((event) => event.gang);
+    $("empty").hidden = this.address.now.view !== "" || past || Boolean(state?.gangs.length || this.refused.length) || this.feed.events.some((event) => event.gang);
     this.timeline.show(state && state.as_of, this.live, this.begin, state?.log.time);
     this.timeline.mode(this.live, this.faults.stale, state !== null);
     this.arrange();
     this.pictured = picture(state, fleet, past);
     this.topology.show(this.pictured, this.chosen);
     this.known = new Set(state?.gangs.map((gang) => gang.gang));
-    this.gangs.show(state?.gangs ?? [], this.chosen.gang, this.chosen, this.moment(past));
-    this.strip.show(state?.gangs ?? [], this.chosen, this.pictured, past ? state.as_of.time : "");
+    const rows = [...(state?.gangs ?? []), ...this.refused];
+    this.gangs.show(rows, this.chosen.gang || this.chosen.about, this.chosen, this.moment(past));
+    this.strip.show(rows, this.chosen, this.pictured, past ? state.as_of.time : "");
     const notCurrent = fleet?.not_current_reason && !past ? [`The view of the cluster may be out of date: ${fleet.not_current_reason}`] : [];
     const limitations = past ? [...(state.limitations ?? []), "Nodes without a domain in the log are placed by their current labels; bars have the current capacity."] : notCurrent;
     $("limitations").replaceChildren(...limitations.map((text) => el("li", { text })));
@@ -319,7 +323,7 @@ class App {
 
   /** Put map and events below a short table, else beside it; in one column the answer stands above the map. */
   arrange() {
-    const gangs = this.state?.gangs.length ?? 0;
+    const gangs = (this.state?.gangs.length ?? 0) + this.refused.length;
     const below = document.body.classList.contains("few");
     const few = !NARROW.matches && gangs < (below ? MANY : FEW);
     if (few === below) return;

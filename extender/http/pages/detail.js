@@ -1,7 +1,7 @@
 // The selection: the tree of a gang with the state of each group, or a node with its pods.
 
 import { takeAlong } from "./commands.js";
-import { $, el, refill, textList, wide } from "./dom.js";
+import { $, el, refill, setName, textList, wide } from "./dom.js";
 import { eventParts } from "./event.js";
 import { badge, RUNNING, since } from "./gangs.js";
 import { amountsOf, gangTree, placeOf } from "./model.js";
@@ -54,11 +54,11 @@ export class Detail {
 
   head(kind, name) {
     const close = el("button", { type: "button", class: "close", text: "✕", "aria-label": "Close", title: "Close (Escape)", onclick: () => this.on.close() });
-    return el("div", { class: "row head" }, el("h2", { tabindex: "-1" }, `${kind} `, el("span", { class: "name", text: name, title: name })), close);
+    return el("div", { class: "row head" }, el("h2", { tabindex: "-1" }, `${kind} `, setName(el("span", { class: "name" }), name)), close);
   }
 
   link(kind, name) {
-    return el("a", { ...this.on.link(kind, name), text: name, title: name });
+    return setName(el("a", this.on.link(kind, name)), name);
   }
 
   /** Show that there is no such thing at this point in time. */
@@ -93,7 +93,7 @@ export class Detail {
   take(kind, name, has, builtin = false) {
     const box = takeAlong(kind, name, this.on.at(), has, builtin);
     box.open = this.taken;
-    box.addEventListener("toggle", () => { this.taken = box.open; });
+    box.querySelector("summary").addEventListener("click", () => { this.taken = !box.open; }); // `toggle` may come after the next drawing
     return box;
   }
 
@@ -173,7 +173,7 @@ export class Detail {
       "div",
       { class: "level" },
       el("span", { class: `badge level-${level.word}`, text: level.word, title: WORDS[level.word] }),
-      el("span", { class: "name", text: group.name, title: `${group.kind} ${group.name}` }),
+      setName(el("span", { class: "name" }), group.name),
       el("span", { class: "quiet", text: `${needs}; ${leaf ? numbers : `${level.held} of ${count(all, what)} reserved or bound, ${numbers}`}` }),
       place ? el("span", { class: "place", text: `in ${place}`, title: place }) : null,
       ...level.wishes.map((wish) => el("span", { class: "quiet", text: wish.text })),
@@ -193,7 +193,7 @@ export class Detail {
   members(level) {
     const most = this.most.get(level.id) ?? MEMBERS_STEP;
     const rows = level.members.slice(0, most).map((member) =>
-      el("li", {}, el("a", { ...this.on.link("Pod", member.pod), class: "link name", text: member.pod, title: member.pod }), ` ${member.state}${member.extra ? " (extra)" : ""} `,
+      el("li", {}, setName(el("a", { ...this.on.link("Pod", member.pod), class: "link name" }), member.pod), ` ${member.state}${member.extra ? " (extra)" : ""} `,
         member.node ? this.link("Node", member.node) : null, member.gates?.length ? ` held by ${member.gates.join(", ")}` : null));
     const left = level.members.length - most;
     const more = left > 0 ? el("button", { type: "button", class: "more", text: `Show ${Math.min(left, MEMBERS_STEP)} more of ${level.members.length}`, onclick: () => {
@@ -216,7 +216,7 @@ export class Detail {
       return el("tr", {}, el("th", { scope: "row", text: resource }), el("td", { class: "quiet", text: unit(resource) }), ...cells);
     });
     const pods = (node.had?.pods ?? []).map((pod) =>
-      el("li", {}, el("a", { ...this.on.link("Pod", pod.pod), class: "link name", text: pod.pod, title: pod.pod }), ` ${pod.state}, of `, this.link("Gang", pod.gang)));
+      el("li", {}, setName(el("a", { ...this.on.link("Pod", pod.pod), class: "link name" }), pod.pod), ` ${pod.state}, of `, this.link("Gang", pod.gang)));
     const labels = keys.filter((key) => node.labels[key]).flatMap((key) => pair(key, node.labels[key]));
     this.fill(
       this.head("Node", node.name),

@@ -20,6 +20,32 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+const WHOLE = 20; // characters of a name that is never cut
+const TAIL = 10; // characters at its end that are shown even so: names of one family differ there
+
+/** Write a name into an element. Where it is too long for its place it is cut before its end; the whole name is the title. */
+export function setName(element, name) {
+  if (element.textContent === name) return element;
+  const letters = Array.from(name);
+  const cut = letters.length > WHOLE;
+  element.title = name;
+  element.classList.toggle("cut", cut);
+  if (element.matches("a")) element.ariaLabel = name; // not the two parts
+  if (!cut) element.textContent = name;
+  else element.replaceChildren(el("span", { class: "begin", text: letters.slice(0, -TAIL).join("") }), el("span", { class: "end", text: letters.slice(-TAIL).join("") }));
+  return element;
+}
+
+// A copy has no line break between the parts of a name.
+document.addEventListener("copy", (event) => {
+  const selection = getSelection();
+  if (![...document.querySelectorAll(".cut")].some((name) => selection.containsNode(name, true))) return;
+  document.body.classList.add("copying");
+  event.clipboardData.setData("text/plain", selection.toString());
+  document.body.classList.remove("copying");
+  event.preventDefault();
+});
+
 /** Set the width of a bar; through the object model, as the page's policy forbids style attributes. */
 export function wide(element, share) {
   element.style.width = `${Math.max(0, Math.min(100, share * 100)).toFixed(2)}%`;

@@ -1,6 +1,6 @@
 // The events of the log, newest first: live, or those up to the point in time that is shown.
 
-import { $, el, setText } from "./dom.js";
+import { $, el, setName, setText } from "./dom.js";
 import { local, stamp, utc } from "./units.js";
 
 const STEP = 200; // rows
@@ -58,7 +58,7 @@ export class Feed {
 
   row(event) {
     const gang = event.gang
-      ? el("a", { ...this.on.gang(event.gang), class: "link gang-name", text: event.gang, title: event.gang })
+      ? setName(el("a", { ...this.on.gang(event.gang), class: "link gang-name" }), event.gang)
       : el("span", { class: "gang-name quiet", text: "–" });
     return el(
       "li",

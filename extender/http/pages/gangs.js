@@ -1,6 +1,6 @@
 // The table of gangs, waiting ones first: with columns to choose and to sort by, and the reasons for which gangs wait, grouped.
 
-import { $, el, portion, refill, setText } from "./dom.js";
+import { $, el, portion, refill, setName, setText } from "./dom.js";
 import { short } from "./names.js";
 import { age, byName, count } from "./units.js";
 
@@ -13,9 +13,10 @@ export const STATES = {
   unschedulable: "complete, but there is no capacity",
   preempting: "victims are being evicted for it",
   invalid: "breaks a rule, so it is not scheduled",
+  refused: "a workload of which no gang can be made; its pods wait",
   degraded: "its minimum was bound; members of it were lost",
   preempted: "its minimum was bound; all members are gone, the last one was preempted",
-  suspended: "its minimum was bound; its workload is suspended",
+  suspended: "its workload is suspended, so it does not wait",
   admitted: "its minimum is reserved",
   scheduled: "its minimum is bound",
   completed: "its members have succeeded",
@@ -28,16 +29,24 @@ export const badge = (state) => el("span", { class: `badge ${STATES[state] ? sta
 /** Since when a gang waits, is degraded or runs. @param now of the moment that is shown, in milliseconds. */
 export function since(gang, now) {
   if (gang.last_loss && ["degraded", "preempted"].includes(gang.state)) return `${gang.state} for ${age(gang.last_loss.time, now)}`;
-  if (RUNNING.has(gang.state) || gang.state === "suspended") return `admitted ${age(gang.admitted, now)} ago`;
-  if (gang.admitted) return `first seen ${age(gang.observed, now)} ago, last admitted ${age(gang.admitted, now)} ago`;
-  return `waits for ${age(gang.observed, now)}`;
+  if (gang.state === "refused") return `refused ${age(gang.observed, now)} ago`;
+  if (QUIET.has(gang.state) && gang.admitted) return `admitted ${age(gang.admitted, now)} ago`;
+  if (QUIET.has(gang.state)) return `first seen ${age(gang.observed, now)} ago`;
+  const waits = `waits for ${age(gang.waiting_since || gang.observed, now)}`;
+  return gang.admitted ? `${waits}, last admitted ${age(gang.admitted, now)} ago` : waits;
 }
 
 /** The time from which `since` counts. */
 function from(gang) {
   if (gang.last_loss && ["degraded", "preempted"].includes(gang.state)) return gang.last_loss.time;
-  return (QUIET.has(gang.state) && gang.admitted) || gang.observed;
+  return (QUIET.has(gang.state) && gang.admitted) || gang.waiting_since || gang.observed;
 }
+
+/** A workload that is refused, as a row of the table; `about` is its name with its kind. */
+export const refusedRow = (tree) => ({
+  gang: tree.workload, about: `${tree.kind}/${tree.workload}`, uid: `${tree.kind} ${tree.uid}`, kind: tree.kind, workload: `${tree.kind}/${tree.workload}`,
+  state: "refused", reasons: [tree.message.replace(`${tree.kind}/${tree.workload}: `, "")], observed: tree.time, plan: "",
+});
 
 /** The first reason without what its row has already, the kind and name of the group, and with the last part of a key. */
 const brief = (gang) => (gang.reasons[0] ?? "")
@@ -51,15 +60,16 @@ export function need(gang) {
 }
 
 const text = (value) => (gang) => ({ text: value(gang) });
+const amount = (name) => text((gang) => String(gang[name] ?? "")); // a refused workload has none
 /** The columns: heading, what the heading means, the value to sort by, whether sorting begins with the largest, and the cell. */
 export const COLUMNS = {
   gang: { title: "gang", about: "namespace and name of the root group", value: (gang) => gang.gang },
   state: { title: "state", about: "of the gang now", value: (gang) => Object.keys(STATES).indexOf(gang.state) },
   age: { title: "for", about: "how long it has waited; of one that runs since its admission, of one with losses since the last", value: (gang) => -Date.parse(from(gang)), down: true,
     cell: (gang, now) => ({ text: age(from(gang), now), title: since(gang, now) }) },
-  priority: { title: "prio.", about: "priority", value: (gang) => gang.priority, down: true, number: true, cell: text((gang) => String(gang.priority)) },
-  bound: { title: "bound", about: "members that are bound", value: (gang) => gang.bound, down: true, number: true, cell: text((gang) => String(gang.bound)) },
-  reserved: { title: "res.", about: "members with a reservation", value: (gang) => gang.reserved, down: true, number: true, cell: text((gang) => String(gang.reserved)) },
+  priority: { title: "prio.", about: "priority", value: (gang) => gang.priority ?? -Infinity, down: true, number: true, cell: amount("priority") },
+  bound: { title: "bound", about: "members that are bound", value: (gang) => gang.bound ?? -1, down: true, number: true, cell: amount("bound") },
+  reserved: { title: "res.", about: "members with a reservation", value: (gang) => gang.reserved ?? -1, down: true, number: true, cell: amount("reserved") },
   reason: { title: "reason", about: "why it waits, or what happened to it", value: (gang) => gang.reasons[0] ?? "", wide: true,
     cell: (gang) => ({ text: brief(gang), title: gang.reasons.join("\n") }) },
   kind: { title: "kind", about: "of the root group", value: (gang) => gang.kind, cell: text((gang) => gang.kind) },
@@ -70,7 +80,7 @@ const SHOWN = ["state", "age", "priority", "bound", "reserved", "reason"]; // wi
 
 export class Gangs {
   /**
-   * @param on `link(name)`: the properties of a link to a gang; `filter(changes)`: of `namespace`, `state`, `reason`,
+   * @param on `link(name)` and `about(name)`: the properties of a link to a gang and to another object; `filter(changes)`: of `namespace`, `state`, `reason`,
    *   `sort` and `columns` in the address.
    */
   constructor(on) {
@@ -87,7 +97,7 @@ export class Gangs {
       el("label", { title: about }, el("input", { type: "checkbox", value: name, onchange: () => this.choose() }), ` ${title}: ${about}`)));
   }
 
-  /** @param filters of the address; empty: all. @param now of the moment that is shown, in milliseconds. */
+  /** @param gangs and refused workloads. @param chosen name of a gang, or of another object with its kind. @param filters of the address; empty: all. @param now of the moment that is shown, in milliseconds. */
   show(gangs, chosen, filters, now) {
     if (["namespace", "state", "reason", "sort"].some((name) => filters[name] !== this.filters[name])) this.most = STEP;
     this.gangs = gangs;
@@ -116,7 +126,7 @@ export class Gangs {
 
   sorted(gangs) {
     const name = this.filters.sort.replace(/^-/, "");
-    const usual = (a, b) => RUNNING.has(a.state) - RUNNING.has(b.state) || b.priority - a.priority || byName(a.gang, b.gang);
+    const usual = (a, b) => QUIET.has(a.state) - QUIET.has(b.state) || (b.priority ?? 0) - (a.priority ?? 0) || byName(a.gang, b.gang);
     if (!(name in COLUMNS)) return [...gangs].sort(usual);
     const { value } = COLUMNS[name];
     const sign = this.filters.sort.startsWith("-") ? -1 : 1;
@@ -125,13 +135,15 @@ export class Gangs {
   }
 
   draw() {
-    const words = $("gang-filter").value.trim().toLowerCase();
+    const typed = $("gang-filter").value.trim().toLowerCase();
     const { namespace, state, reason } = this.filters;
     const within = this.gangs.filter((gang) => (!namespace || gang.gang.startsWith(`${namespace}/`)) && (!state || gang.state === state)
-      && (gang.gang.toLowerCase().includes(words) || gang.state.startsWith(words)));
+      && (gang.gang.toLowerCase().includes(typed) || gang.state.startsWith(typed)));
     const matching = this.sorted(within.filter((gang) => !reason || need(gang) === reason));
-    const pending = this.gangs.filter((gang) => !RUNNING.has(gang.state)).length;
-    setText($("gang-count"), `${count(this.gangs.length, "gang")}, ${pending} pending${matching.length === this.gangs.length ? "" : `, ${matching.length} shown`}`);
+    const refused = this.gangs.filter((gang) => gang.about).length;
+    const pending = this.gangs.filter((gang) => !QUIET.has(gang.state)).length - refused;
+    const words = refused ? `, ${refused} refused` : "";
+    setText($("gang-count"), `${count(this.gangs.length - refused, "gang")}, ${pending} pending${words}${matching.length === this.gangs.length ? "" : `, ${matching.length} shown`}`);
     this.reasons(within, reason);
     if (matching.length) portion($("gang-more"), Math.min(this.most, matching.length), matching.length, STEP, () => { this.most += STEP; this.draw(); });
     else $("gang-more").replaceChildren(this.gangs.length ? "No gang matches the filters." : "No gang at this time.");
@@ -174,17 +186,18 @@ export class Gangs {
   }
 
   row(gang) {
-    return el("tr", {}, el("th", { scope: "row" }, el("a", { ...this.on.link(gang.gang), class: "link name" })));
+    const link = gang.about ? this.on.about(gang.about) : this.on.link(gang.gang);
+    return el("tr", {}, el("th", { scope: "row" }, el("a", { ...link, class: "link name" })));
   }
 
   fill(row, gang) {
     const [name] = row.children;
     const link = name.firstChild;
-    if (gang.gang === this.chosen) link.setAttribute("aria-current", "true");
+    const chosen = (gang.about ?? gang.gang) === this.chosen;
+    if (chosen) link.setAttribute("aria-current", "true");
     else link.removeAttribute("aria-current");
-    row.classList.toggle("chosen", gang.gang === this.chosen);
-    setText(link, gang.gang);
-    link.title = gang.gang;
+    row.classList.toggle("chosen", chosen);
+    setName(link, gang.gang);
     const drawn = this.columns.join();
     if (row.dataset.columns !== drawn) {
       row.replaceChildren(name, ...this.columns.map((column) => el("td", { class: `${column}${COLUMNS[column].number ? " number" : ""}` })));

@@ -25,7 +25,7 @@ export class Strip {
   }
 
   /**
-   * @param gangs of all states. @param filters `namespace` and `state`; empty: all. @param pictured of the nodes.
+   * @param gangs of all states, and refused workloads. @param filters `namespace` and `state`; empty: all. @param pictured of the nodes.
    * @param until time that is shown; empty: now.
    */
   show(gangs, filters, pictured, until) {
@@ -36,7 +36,7 @@ export class Strip {
     const chip = (name, number, ...words) =>
       el("li", {}, el("button", { type: "button", class: "chip", "aria-pressed": String(name === state), title: STATES[name] ?? "gangs of every state",
         onclick: () => this.on.state(name === state ? "" : name) }, ...words, " ", el("strong", { text: count(number, "", "").trim() })));
-    refill($("states"), chip("", visible.length, "all gangs"), ...names.map((name) => chip(name, numbers.get(name) ?? 0, badge(name))));
+    refill($("states"), chip("", visible.filter((gang) => !gang.about).length, "all gangs"), ...names.map((name) => chip(name, numbers.get(name) ?? 0, badge(name))));
     this.pictured = pictured;
     this.read(namespace, until);
     this.drawCharts();

@@ -111,7 +111,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         description="How long each gang waited, and why.",
         columns=_GANG
         | {
-            "state": "observed, waiting (not complete), unschedulable (no capacity), preempting or invalid",
+            "state": "observed, waiting (not complete; also while its workload is suspended), unschedulable (no capacity), preempting or invalid",
             "reason": "the first sentence of the refusal during this time, or that there was no decision",
             "seconds": "waited for this reason within the span",
             "stretches": "how many separate times it waited for this reason",
@@ -124,7 +124,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         description="How long the gangs of each namespace waited, and why.",
         columns={
             "namespace": "of the gangs",
-            "state": "observed, waiting (not complete), unschedulable (no capacity), preempting or invalid",
+            "state": "observed, waiting (not complete; also while its workload is suspended), unschedulable (no capacity), preempting or invalid",
             "gangs": "how many were in this state at some time of the span",
             "now": "how many of them are in this state at its end",
             "seconds": "waited by all of them together within the span",

@@ -15,6 +15,7 @@ from extender.core.log.gang_phase import (
     undecided_reason,
 )
 from extender.core.log.reservation_state import GangState, MemberLoss
+from extender.core.log.waiting_gangs import waiting_since_us
 from extender.core.model.message_formatting import counted, spaced
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import loss_reason
@@ -31,6 +32,7 @@ class RootWorkload(msgspec.Struct, frozen=True, gc=False):
 
     workload: str  # Kind/namespace/name
     suspended: bool = False  # its controller keeps its pods away
+    resumed_us: int = 0  # when it was resumed last; 0: never
     minima: Mapping[tuple[str, str], int] = {}  # of its groups now, by kind and name
     uid: str = ""
     # the children that its groups require now, by kind and name
@@ -51,7 +53,7 @@ class GangStatus(msgspec.Struct, frozen=True, gc=False):
 def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangStatus:
     """Return the state of a gang as it is shown, with its reasons, the most important first.
 
-    A gang whose minimum is not bound any more has its last loss as the first reason.
+    A gang whose minimum is not bound any more has its last loss as the first reason; one whose workload is suspended, that.
 
     Args:
         root: The gang.
@@ -66,23 +68,18 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
     loss = ""
     if state == "completed":
         reasons = ()
+    elif made_for is not None and made_for.suspended and not root.bound:
+        state, loss = SUSPENDED, f"{spaced(made_for.workload)} is suspended"
+        reasons = (loss, *(() if undecided else reasons))
     elif root.phase == "scheduled" and minimum.present < minimum.needed:
-        if made_for is not None and made_for.suspended and not root.bound:
-            state, loss = SUSPENDED, f"{spaced(made_for.workload)} is suspended"
-        else:
-            loss = _last_loss_text(root, minimum, state)
+        loss = _last_loss_text(root, minimum, state)
         reasons = (f"preempted: {loss}" if state == "preempted" else loss, *reasons)
-    return GangStatus(
-        state, minimum.present, minimum.needed, reasons, _waiting_since_us(root, state), loss
+    suspended, resumed_us = (
+        (made_for.suspended, made_for.resumed_us) if made_for is not None else (False, 0)
     )
-
-
-def _waiting_since_us(root: GangState, state: str) -> int:
-    """Return since when a gang waits for its minimum: since its last loss, or since it was observed; 0: it does not."""
-    if state in NOT_WAITING:
-        return 0
-    lost = root.phase == "scheduled" and root.last_loss is not None
-    return root.last_loss.at_us if lost and root.last_loss is not None else root.observed_us
+    waits = state not in NOT_WAITING and not suspended
+    since_us = waiting_since_us(root, resumed_us) if waits else 0
+    return GangStatus(state, minimum.present, minimum.needed, reasons, since_us, loss)
 
 
 def _groups_now(groups: tuple[GroupRecord, ...], made_for: RootWorkload) -> tuple[GroupRecord, ...]:

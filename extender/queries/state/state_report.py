@@ -140,11 +140,12 @@ def compare(
         uids |= dict.fromkeys(root.uid for root in _roots(state, scope, nodes))
     gangs: list[GangChange] = []
     members: list[MemberChange] = []
+    made_for = [workloads_of_roots(state.trees.values()) for state in (before, after)]
     for uid in uids:
         old, new = before.gangs.get(uid), after.gangs.get(uid)
         newest = new or old
         assert newest is not None
-        was, now = _brief(old), _brief(new)
+        was, now = _brief(old, made_for[0]), _brief(new, made_for[1])
         if was != now:
             change = "new" if was is None else "removed" if now is None else "changed"
             gangs.append(
@@ -513,10 +514,10 @@ def _not_known(roots: Iterable[GangState], scope: Scope) -> list[str]:
     return limitations
 
 
-def _brief(root: GangState | None) -> GangBrief | None:
+def _brief(root: GangState | None, made_for: Mapping[RootKey, RootWorkload]) -> GangBrief | None:
     if root is None:
         return None
-    status = gang_status(root)
+    status = gang_status(root, made_for.get(RootKey(root.gang, root.kind)))
     return GangBrief(
         state=status.state,
         priority=root.priority,

@@ -74,6 +74,7 @@ def _root_workload(tree: WorkloadTree) -> RootWorkload:
     return RootWorkload(
         f"{tree.kind}/{tree.workload}",
         tree.suspended,
+        tree.resumed_us,
         {(group.kind, group.name): group.minimum for group in tree.groups},
         tree.uid,
         {(group.kind, group.name): group.required for group in tree.groups},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import asyncpg
 import msgspec
@@ -23,12 +23,15 @@ from extender.core.log.events import (
     NewEvent,
     PreemptionCancelled,
     PreemptionPlanned,
+    TreeCompiled,
     VictimPod,
     VictimUnit,
 )
 from extender.core.model.errors import BadInput, NotificationFailed
-from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
+from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.log_ports import NotifiedUpTo
+from extender.queries.log.event_dto import rfc3339
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
@@ -79,7 +82,8 @@ class Sender:
 
     async def append(self, *drafts):
         for uid, data in drafts:
-            draft = NewEvent(gang_uid=GangUid(uid), gang=f"{uid}/job", data=data, actor="t")
+            gang = "" if uid == NIL_GANG else f"{uid}/job"
+            draft = NewEvent(gang_uid=GangUid(uid), gang=gang, data=data, actor="t")
             await self.leader.append([draft])
 
     async def never(self, *uids):
@@ -303,6 +307,82 @@ async def test_a_slow_receiver_delays_nothing_else(sender, receiver, monkeypatch
         with pytest.raises(NotificationFailed, match="no answer within"):
             await one.notifier.look()
         go.set()
+
+
+RUBBISH = {
+    b"": "closed the connection before it answered",
+    b"\0rubbish\r\n\r\n": "its answer is not HTTP",
+    b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n": "its answer is not HTTP",
+    b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n": "its answer is not HTTP",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n": "its answer is not HTTP",
+    b"HTTP/1.1 302 Found\r\nLocation: http://[::\r\nContent-Length: 0\r\n\r\n": "answered 302; redirects are not followed",
+    b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n": "answered 404",
+    b"HTTP/1.1 503 Busy\r\nRetry-After: " + b"9" * 400 + b"\r\n\r\n": "answered 503",
+    b"HTTP/1.1 100 Continue\r\n\r\n" * 1000: "closed the connection before it answered",
+}
+
+
+async def test_what_a_receiver_answers_that_is_none_changes_nothing(sender):
+    """Each is tried again, with the same id and in order, while events are recorded; a body after a success is not read."""
+    asked: list[bytes] = []
+    answers = [*RUBBISH]
+
+    async def answer(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(next(line for line in head.split(b"\r\n") if line.startswith(b"webhook-id:")))
+        if answers:
+            writer.write(answers[0])
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n" + b"a" * 100)
+        await writer.drain()
+        if not answers:
+            await reader.read()  # until the other side has read enough
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, sender(notify_url=f"http://127.0.0.1:{port}/secret") as one:
+        await one.notifier.look()
+        begin = one.leader.committed.position
+        for number, text in enumerate(RUBBISH.values()):
+            await one.never(f"team-{number}")
+            with pytest.raises(NotificationFailed, match=text) as failed:
+                await one.notifier.look()
+            assert "secret" not in str(failed.value)
+            assert (await one.cursor.read()).position <= begin + 1
+            answers.pop(0)
+        assert len(set(asked)) == 1
+        asked.clear()
+        await one.notifier.look()
+        assert len(asked) == len(set(asked)) == len(RUBBISH)
+        assert (await one.cursor.read()).position == one.leader.committed.position
+
+
+async def test_a_gang_that_is_resumed_waits_from_then_on(sender, receiver):
+    """It is notified once, when its time is over since then, though it was suspended when its first time was."""
+
+    def compiled(*, suspended):
+        return TreeCompiled(
+            kind="Job", workload="a/w", uid="w", generation=1, table_version=1, profile="",
+            groups=(GroupSpec(kind="PodGroup", name="job"),), suspended=suspended,
+        )  # fmt: skip
+
+    async with sender(notify_waiting_after_s=60) as one:
+        await one.notifier.look()
+        await one.append(("a", GangObserved(kind="PodGroup")), ("b", GangObserved(kind="PodGroup")))
+        await one.append((NIL_GANG, compiled(suspended=True)))
+        one.clock.ahead_us += 61_000_000
+        await one.notifier.look()
+        assert subjects(receiver.events) == ["PodGroup/b/job"]
+        await one.append((NIL_GANG, compiled(suspended=False)))
+        one.clock.ahead_us += 61_000_000
+        for _ in range(2):
+            await one.notifier.look()
+        assert subjects(receiver.events) == ["PodGroup/b/job", "PodGroup/a/job"]
+        resumed = one.leader.committed.trees["w"].resumed_us
+        assert receiver.events[-1]["data"]["waiting_since"] == rfc3339(resumed)
 
 
 async def test_who_does_not_lead_sends_nothing(sender, receiver):

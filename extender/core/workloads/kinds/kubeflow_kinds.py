@@ -184,6 +184,23 @@ def _refused_numbers(framework: _Framework, workload: WorkloadObject) -> Iterato
             yield refusal_of(workload, "InvalidField", f"{field}.replicas", text)
 
 
+def _refused_templates(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeRefusal]:
+    """Yield a refusal for each replica type without containers, which the operators refuse.
+
+    Source:
+        `validateMPIReplicaSpecs` of mpi-operator, `pkg/webhooks` of training-operator.
+    """
+    for role in framework.roles:
+        replicas = framework.replicas(workload, role)
+        if replicas is None:
+            continue
+        template = replicas.get("template") or {}
+        if not (template.get("spec") or {}).get("containers"):
+            field = f"spec.{framework.field}[{role}].template.spec.containers"
+            text = f"is missing or empty, and the operator makes no pod without one; add it, or leave out the {role}"
+            yield refusal_of(workload, "InvalidField", field, text)
+
+
 def _refusals(framework: _Framework, workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
     types = workload.spec.get(framework.field) or {}
     unknown = [role for role in types if role not in framework.roles]
@@ -199,6 +216,7 @@ def _refusals(framework: _Framework, workload: WorkloadObject) -> tuple[TreeRefu
             for role in unknown
         ),
         *_refused_numbers(framework, workload),
+        *_refused_templates(framework, workload),
         *only_whole(workload),
     )
 
@@ -228,6 +246,17 @@ def _pod_labels(framework: _Framework) -> PodLabels:
         return own
 
     return labels_of
+
+
+def _pod_name(framework: _Framework, workload: WorkloadObject, labels: Mapping[str, str]) -> str:
+    """Return the name of a pod; empty for a launcher, which is the pod of a Job.
+
+    Source:
+        `GenGeneralName` of training-operator, `workerName` of mpi-operator.
+    """
+    index = labels.get(REPLICA_INDEX_LABEL)
+    role = labels.get(framework.role_label, "")
+    return f"{workload.name}-{role}-{index}" if index is not None else ""
 
 
 def _kind(framework: _Framework) -> WorkloadKind:
@@ -263,6 +292,7 @@ def _kind(framework: _Framework) -> WorkloadKind:
         ),
         name_label=NAME_LABEL,
         pod_labels=_pod_labels(framework),
+        pod_name=lambda workload, labels: _pod_name(framework, workload, labels),
         template_paths=tuple(f"spec.{framework.field}.{role}.template" for role in framework.roles),
         manager=framework.manager,
         manager_path=MANAGER_PATH,

@@ -10,10 +10,12 @@ import re
 from collections.abc import Mapping
 
 from extender.core.workloads.kinds.leader_worker_replicas import (
+    GROUP_INDEX,
     LEAF_LABEL_CEL,
     NAME_LABEL,
     PLANNED,
     TAIL,
+    WORKER_INDEX,
     Replica,
     exclusive_topology,
     impossible_restarts,
@@ -89,6 +91,15 @@ def _kept_out(workload: WorkloadObject) -> str:
     return scheduling_block(workload) or replica_kept_out(workload.spec)
 
 
+def _pod_name(workload: WorkloadObject, labels: Mapping[str, str]) -> str:
+    """Return the name of a pod; empty for a worker of a subgroup, whose place in its replica is not among the labels."""
+    replica, worker = labels.get(GROUP_INDEX), labels.get(WORKER_INDEX)
+    if replica is None or worker is None:
+        return ""
+    leader = f"{workload.name}-{replica}"
+    return leader if worker == "0" else f"{leader}-{worker}"
+
+
 LEADERWORKERSET = WorkloadKind(
     kind="LeaderWorkerSet",
     group="leaderworkerset.x-k8s.io",
@@ -98,6 +109,7 @@ LEADERWORKERSET = WorkloadKind(
     name_rules=replica_rules(LabelValue(key=NAME_LABEL)),
     name_label=NAME_LABEL,
     pod_labels=pod_labels,
+    pod_name=_pod_name,
     template_paths=(
         "spec.leaderWorkerTemplate.leaderTemplate",
         "spec.leaderWorkerTemplate.workerTemplate",

@@ -101,6 +101,7 @@ STATEFULSET: Final = WorkloadKind(
     name_label=POD_NAME_LABEL,
     name_has_ordinal=True,
     pod_labels=_pod_labels,
+    pod_name=lambda _, labels: labels[POD_NAME_LABEL],
     template_paths=("spec.template",),
     # of a LeaderWorkerSet the set of leaders is its own, and the set of the workers of a replica is the leader's
     part_of=("LeaderWorkerSet", "Pod"),

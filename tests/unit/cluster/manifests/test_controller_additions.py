@@ -105,7 +105,8 @@ def test_an_exclusive_subgroup_has_a_domain_for_itself(policy, labels):
         return
     verdict, nodes = planned(found)
     assert verdict == "placed"
-    (first,) = {nodes["l-0-planned-s0-1"], nodes["l-0-planned-s0-0"]}
+    leader = "l-0" if policy == "LeaderWorker" else "l-0-planned-s0-0"
+    (first,) = {nodes["l-0-planned-s0-1"], nodes[leader]}
     assert {nodes["l-0-planned-s1-0"], nodes["l-0-planned-s1-1"]} == {"n0", "n1"} - {first}
     one_rack = a_manifest([a_node("n0", {RACK: "r0"}), a_node("n1", {RACK: "r0"})], [lws])
     assert planned(one_rack)[0] == "impossible"

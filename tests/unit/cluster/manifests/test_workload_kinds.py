@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,9 +12,10 @@ import yaml
 from extender.cluster.manifests.manifest_loader import load
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.model.pod_groups import SliceLevel, build_forest
-from extender.core.workloads.kind_table import OBJECT_KINDS
+from extender.core.workloads.kind_table import BY_KIND, OBJECT_KINDS
 from extender.core.workloads.workload_object import GROUP_LABEL, LEAF_LABEL, TREE_LABEL
-from tests.support.service.manifest_builders import RACK, a_manifest, an_object
+from tests.support.planning.controller_records import NAMES, record
+from tests.support.service.manifest_builders import RACK, a_manifest, a_node, a_pod, an_object
 from tests.support.service.workload_builders import (
     a_job,
     a_jobset,
@@ -45,10 +47,68 @@ def test_a_leader_has_its_own_template() -> None:
         if pod.group
     }
     assert pods == {
-        f"chat-{replica}-planned-{number}": 64_000 if number else 32_000
+        f"chat-{replica}-{number}" if number else f"chat-{replica}": 64_000 if number else 32_000
         for replica in range(2)
         for number in range(lws["spec"]["leaderWorkerTemplate"]["size"])
     }
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("lws/")])
+def test_pods_have_the_names_of_the_controller(name: str) -> None:
+    """Those of a recorded LeaderWorkerSet, by the labels that it has written."""
+    recording = record(name)
+    sets = {workload.name: workload for workload in recording.workloads("LeaderWorkerSet")}
+    kind, named = BY_KIND["LeaderWorkerSet"], 0
+    assert kind.pod_name is not None
+    for pod in recording.pods():
+        labels = pod["metadata"]["labels"]
+        workload = sets[labels["leaderworkerset.sigs.k8s.io/name"]]
+        assert kind.pod_name(workload, labels) == pod["metadata"]["name"]
+        named += 1
+    assert named
+
+
+def planned_names(wanted: dict[str, Any]) -> list[str]:
+    manifest = a_manifest([], [wanted])
+    assert not manifest.refused
+    return sorted(pod.name for pod in manifest.world.view.pods.values())
+
+
+def test_pods_of_a_statefulset_have_its_name_and_their_ordinal() -> None:
+    """From the first ordinal that it has; without those that exist."""
+    template = a_template({"cpu": "1"}, schedulerName="gang-scheduler")
+    spec = {"replicas": 3, "podManagementPolicy": "Parallel", "template": template}
+    asked = an_object(
+        "StatefulSet", "shards", "apps/v1", spec=spec, metadata={"labels": {TREE_LABEL: "default"}}
+    )
+    assert planned_names(asked) == ["shards-0", "shards-1", "shards-2"]
+    labels = {
+        "statefulset.kubernetes.io/pod-name": "shards-1", TREE_LABEL: "default", GROUP_LABEL: "shards-sts",
+    }  # fmt: skip
+    running = a_pod(
+        "shards-1", node="n", metadata={"labels": labels}, schedulerName="gang-scheduler"
+    )
+    manifest = a_manifest([a_node("n"), running], [asked])
+    names = sorted(pod.name for pod in manifest.world.view.pods.values())
+    assert names == ["shards-0", "shards-1", "shards-2"]
+    asked["spec"]["ordinals"] = {"start": 4}
+    assert planned_names(asked) == ["shards-4", "shards-5", "shards-6"]
+
+
+def test_pods_of_a_kubeflow_job_have_their_type_and_number() -> None:
+    """The launcher of an MPIJob is the pod of a Job, which makes the end of its name up."""
+    template = a_template({"cpu": "1"})
+
+    def job(kind: str, version: str, field: str, **replicas: int) -> dict[str, Any]:
+        types = {name: {"replicas": n, "template": template} for name, n in replicas.items()}
+        return an_object(
+            kind, "tune", f"kubeflow.org/{version}", spec={field: types}, metadata={"labels": {TREE_LABEL: "default"}},
+        )  # fmt: skip
+
+    asked = job("PyTorchJob", "v1", "pytorchReplicaSpecs", Master=1, Worker=2)
+    assert planned_names(asked) == ["tune-master-0", "tune-worker-0", "tune-worker-1"]
+    asked = job("MPIJob", "v2beta1", "mpiReplicaSpecs", Launcher=1, Worker=1)
+    assert planned_names(asked) == ["tune-mpijob-launcher-0", "tune-worker-0"]
 
 
 def test_the_replicas_of_live_pods_are_planned_and_not_others() -> None:

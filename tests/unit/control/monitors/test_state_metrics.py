@@ -9,7 +9,7 @@ import pytest
 from extender.control.monitors.capacity_sampler import CapacitySampler
 from extender.control.monitors.state_metrics import NAMESPACES_MAX, DatabaseSize, StateMetrics
 from extender.core.model.errors import StoreUnavailable
-from extender.telemetry import METRICS, PRIORITY_CLASSES_MAX, Metrics
+from extender.telemetry import METRICS, NO_CLASS, OTHERS, PRIORITY_CLASSES_MAX, Metrics
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_node, a_pod
 
@@ -22,7 +22,7 @@ def counted():
     """Return sum and count of each stage of gangs without a priority class."""
     return {
         stage: tuple(
-            value(f"gang_wait_seconds_{part}", stage=stage, priority_class="none") or 0
+            value(f"gang_wait_seconds_{part}", stage=stage, priority_class=NO_CLASS) or 0
             for part in ("count", "sum")
         )
         for stage in ("complete", "admitted", "scheduled")
@@ -140,6 +140,33 @@ async def test_who_waits_and_for_what_by_namespace_and_state():
         assert value("capacity", resource=GPU, use="bound") == 12
 
 
+async def test_a_gang_that_is_deleted_leaves_no_series():
+    """Those of its namespace and its state are gone with it; what was counted stays."""
+    async with Stage(a_node("n", gpu=8)) as stage:
+        await stage.lead()
+        watched = Watched(stage)
+        group, pod = a_gang("large", pods=1, requests={GPU: 9})
+        for part in (group, pod):
+            part["metadata"]["namespace"] = "team-a"
+        stage.cluster.add(group, pod)
+        await stage.settled()
+        await watched.scraped()
+        assert value("gangs_waiting", namespace="team-a", state="unschedulable") == 1
+        stage.cluster.delete_pod("team-a/large-0")
+        stage.cluster.delete_group("large")
+        await stage.settled()
+        await watched.scraped()
+        left = [
+            sample
+            for family in METRICS.registry.collect()
+            if family.type == "gauge"
+            for sample in family.samples
+            if {"team-a", "large"} & {*sample.labels.values()}
+        ]
+        assert left == []
+        assert value("oldest_waiting_gang_seconds", state="unschedulable") == 0
+
+
 async def test_a_replica_that_does_not_lead_has_no_series():
     """Those of before its lease was lost are gone, too."""
     async with Stage(
@@ -162,17 +189,20 @@ async def test_the_number_of_namespaces_is_limited():
     async with Stage(a_node("n", gpu=1)) as stage:
         await stage.lead()
         watched = Watched(stage)
-        for number in range(NAMESPACES_MAX + 5):
-            group, pod = a_gang("g", pods=1, requests={GPU: 9})
+        names = [f"ns{number}" for number in range(NAMESPACES_MAX + 4)]
+        for namespace in ("other", "other", *names):  # a namespace may have any name
+            gang = "g" if namespace != "other" else f"g{len(stage.cluster.view().groups)}"
+            group, pod = a_gang(gang, pods=1, requests={GPU: 9})
             for part in (group, pod):
-                part["metadata"]["namespace"] = f"ns{number}"
+                part["metadata"]["namespace"] = namespace
             stage.cluster.add(group, pod)
         await stage.settled()
         await watched.scraped()
         (family,) = METRICS.gangs_waiting.collect()
         namespaces = {sample.labels["namespace"] for sample in family.samples}
         assert len(namespaces) == NAMESPACES_MAX + 1
-        assert value("gangs_waiting", namespace="other", state="unschedulable") == 5
+        assert value("gangs_waiting", namespace="other", state="unschedulable") == 2
+        assert value("gangs_waiting", namespace=OTHERS, state="unschedulable") == 5
 
 
 def test_the_number_of_priority_classes_is_limited():
@@ -185,8 +215,8 @@ def test_the_number_of_priority_classes_is_limited():
         for sample in next(iter(metrics.gang_wait_seconds.collect())).samples
         if sample.labels["stage"] == "admitted"
     }
-    assert len(classes - {"none"}) == PRIORITY_CLASSES_MAX + 1
-    assert "other" in classes
+    assert len(classes - {NO_CLASS}) == PRIORITY_CLASSES_MAX + 1
+    assert OTHERS in classes
 
 
 async def test_the_disk_is_measured_where_the_database_is_embedded(tmp_path):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
 from hypothesis import given
-from immutables import Map
 
 from extender.core.log.events import (
     AssignmentRecord,
@@ -16,11 +14,13 @@ from extender.core.log.events import (
     PodBound,
     ReleasedPod,
     ReservationReleased,
+    TreeCompiled,
+    TreeRefused,
 )
-from extender.core.log.reservation_state import EMPTY, WorkloadTree
+from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.log.waiting_gangs import WaitingGangs, stages_reached
-from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.workloads.tree_compiler import GroupSpec
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.random_logs import a_leaf, event_after, histories
@@ -101,20 +101,49 @@ def test_a_gang_waits_until_it_is_bound_and_again_after_a_loss():
     assert (gang.state, gang.since_us) == ("degraded", state.at_us)
 
 
-def test_a_suspended_workload_does_not_wait():
-    """Its controller keeps the pods away."""
-    state, _ = after(OBSERVED)
-    root = state.gangs[UID]
-    namespace, _, name = root.gang.partition("/")
-    tree = WorkloadTree(
-        kind="Job", workload=f"{namespace}/job", uid="w", generation=1, table_version=1, profile="", owner="", owner_uid="",
-        outcome="compiled", groups=(GroupSpec(kind="PodGroup", name=name),), reason="", message="", notices=(),
-        position=state.position, at_us=1, suspended=True,
+def compiled(*, suspended):
+    """Return the event that the tree of the gang's workload was made."""
+    return TreeCompiled(
+        kind="Job", workload="ns/job", uid="w", generation=1, table_version=1, profile="",
+        groups=(GroupSpec(kind="PodGroup", name=str(UID)),), suspended=suspended,
     )  # fmt: skip
-    suspended = msgspec.structs.replace(state, trees=Map({"w": tree}))
-    assert waits(suspended) == []
-    goes_on = msgspec.structs.replace(tree, suspended=False)
-    assert waits(msgspec.structs.replace(state, trees=Map({"w": goes_on}))) == waits(state) != []
+
+
+def then(state, data):
+    """Return a state after one more event about the cluster."""
+    return fold(state, [event_after(state, NIL_GANG, data)])
+
+
+def test_a_suspended_workload_does_not_wait():
+    """Its controller keeps the pods away; from when it goes on the gang waits anew, also without another event of its own."""
+    kept = WaitingGangs()
+    state = then(after(OBSERVED)[0], compiled(suspended=False))
+    (gang,) = kept.of(state)
+    assert gang.since_us == state.gangs[UID].observed_us
+    state = then(state, compiled(suspended=True))
+    assert kept.of(state) == ()
+    state = then(state, compiled(suspended=False))
+    resumed_us = state.at_us
+    (gang,) = kept.of(state)
+    assert (gang.since_us, state.trees["w"].resumed_us) == (resumed_us, resumed_us)
+    state = then(state, compiled(suspended=False))
+    state, _ = after(REFUSED, state=state)
+    (gang,) = kept.of(state)
+    assert gang.since_us == resumed_us
+    refused = TreeRefused(
+        kind="Job", workload="ns/job", uid="w", generation=2, table_version=1, profile="", reason="Why", field="", message="",
+    )  # fmt: skip
+    assert then(state, refused).trees["w"].resumed_us == resumed_us
+
+
+def test_a_loss_after_the_workload_was_resumed_is_later():
+    """What is later counts."""
+    state = then(after(OBSERVED, ADMITTED, BOUND, SCHEDULED)[0], compiled(suspended=True))
+    state = then(state, compiled(suspended=False))
+    lost = MemberTerminated(pod="ns/p", uid=POD, node=NODE, cause="node-lost")
+    state, _ = after(lost, state=state)
+    (gang,) = WaitingGangs().of(state)
+    assert gang.since_us == state.at_us > state.trees["w"].resumed_us > 0
 
 
 @examples(50)

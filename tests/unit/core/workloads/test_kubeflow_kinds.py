@@ -16,11 +16,14 @@ FIELDS = {
 }
 
 
+TEMPLATE = {"metadata": {}, "spec": {"containers": [{"name": "c"}]}}
+
+
 def job(kind="PyTorchJob", status=None, annotations=None, **roles):
     """Make a job with so many replicas of each type; a mapping is the whole entry, and other fields go into the spec."""
     field, types = FIELDS[kind]
     replicas = {
-        name: {"template": template()} | (value if isinstance(value, dict) else {"replicas": value})
+        name: {"template": TEMPLATE} | (value if isinstance(value, dict) else {"replicas": value})
         for name, value in roles.items()
         if name in types
     }
@@ -120,6 +123,24 @@ def test_what_the_operators_refuse_is_refused(invalid, words):
     refusal = compiled(invalid).refusal
     assert refusal.reason == "InvalidField"
     assert words in refusal.message
+
+
+@pytest.mark.parametrize("none", [None, {}, {"spec": None}, {"spec": {"containers": []}}])
+@pytest.mark.parametrize("kind", FIELDS)
+def test_a_replica_type_without_containers_is_refused(kind, none):
+    """Before anything else: what it lacks would be called another priority."""
+    field, types = FIELDS[kind]
+    asked = job(kind, **{types[0]: 1, "Worker": {"template": none}})
+    refusal = compiled(asked).refusal
+    assert refusal.field == f"spec.{field}[Worker].template.spec.containers"
+    assert "is missing or empty" in refusal.message
+
+
+def test_a_replica_type_that_is_null_is_none():
+    """An API server does not store it."""
+    asked = job(Worker=2)
+    asked.spec["pytorchReplicaSpecs"]["Master"] = None
+    assert drawn(compiled(asked)) == ["tune-pytorchjob-worker: gang 2, all"]
 
 
 def test_a_role_in_capital_letters_gets_a_hint():

@@ -443,3 +443,22 @@ def test_a_gang_waits_since_it_was_observed_or_since_its_last_loss() -> None:
     assert loss is not None
     assert waits() == loss.at_us > observed_us
     assert waits(RootWorkload("JobSet/ns/train", True)) == 0
+    assert waits(RootWorkload("JobSet/ns/train", resumed_us=loss.at_us + 5)) == loss.at_us + 5
+    assert waits(RootWorkload("JobSet/ns/train", resumed_us=1)) == loss.at_us
+
+
+def test_a_gang_that_never_ran_is_suspended_too() -> None:
+    """It has the refusal as its second reason, and none where there is no decision."""
+    job = RootWorkload("Job/ns/train", suspended=True)
+    log = Log()
+    log.add(GangObserved(kind="PodGroup"))
+    assert log.status(job)[::2] == ("suspended", ("Job ns/train is suspended",))
+    log.add(GangUnschedulable(outcome="waiting", reasons=("waiting for members",)))
+    assert log.status(job)[::2] == (
+        "suspended",
+        ("Job ns/train is suspended", "waiting for members"),
+    )
+    log.reserve(leaf_of(2), ("root", "root-0"), ("root", "root-1"))
+    log.bind("root", "root-0")
+    status = gang_status(log.state.gangs[ROOT], job)
+    assert (status.state, status.waiting_since_us) == ("admitted", 0)
