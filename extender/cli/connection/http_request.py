@@ -23,6 +23,8 @@ from extender.core.model.errors import BadInput
 CONNECTED_WITHIN_S: Final = 10.0
 PIECE_BYTES: Final = 1 << 16
 NEXT_PAGE: Final = 'rel="next"'
+OTHER_SCHEME: Final = "is it https:// in place of http://?"
+OTHER_PORT: Final = ", as the port for kube-scheduler does: the read API has a port of its own (--api-listen of serve, by default 8443)"
 TLS_RECORD: Final = "\x15\x03"  # an alert of TLS, where an answer of HTTP is expected
 REDIRECTIONS: Final = range(300, 400)
 # In URLs, as they are: the reserved characters of RFC 3986, and what is escaped already.
@@ -94,8 +96,10 @@ class _Request:
         match error:
             case ssl.SSLCertVerificationError():
                 return error.verify_message
-            case ssl.SSLError():
+            case ssl.SSLError() if step == "connect" or not isinstance(error, ssl.SSLEOFError):
                 return _tls_fault(error)
+            case ssl.SSLEOFError() | ConnectionResetError() if step == "send":
+                return _closed(tls=self.tls is not None)
             case socket.gaierror():
                 return f"the name {self.host} has no address: {error.strerror}"
             case ConnectionRefusedError():
@@ -206,10 +210,9 @@ def _refuse_redirection(url: str, answer: Answer) -> None:
 def _http_fault(error: http.client.HTTPException, *, tls: bool) -> str:
     match error:
         case http.client.RemoteDisconnected():
-            protocol = "" if tls else "; is it https:// in place of http://?"
-            return f"it closed the connection without an answer{protocol}"
+            return _closed(tls=tls)
         case http.client.BadStatusLine() if str(error).startswith(TLS_RECORD):
-            return "it answers with TLS; is it https:// in place of http://?"
+            return f"it answers with TLS; {OTHER_SCHEME}"
         case http.client.BadStatusLine() | http.client.LineTooLong():
             return "it does not answer with HTTP"
         case http.client.IncompleteRead():
@@ -218,13 +221,15 @@ def _http_fault(error: http.client.HTTPException, *, tls: bool) -> str:
             return f"{type(error).__name__}: {error}"
 
 
+def _closed(*, tls: bool) -> str:
+    meant = f"if it asks for a client certificate{OTHER_PORT}" if tls else OTHER_SCHEME
+    return f"it closed the connection without an answer; {meant}"
+
+
 def _tls_fault(error: ssl.SSLError) -> str:
     reason = error.reason or ""
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
-        return (
-            "it asks for a client certificate, as the port for kube-scheduler does; the read API has a port of its own "
-            "(--api-listen of serve, by default 8443)"
-        )
+        return f"it asks for a client certificate{OTHER_PORT}"
     if "WRONG_VERSION" in reason or "RECORD_LAYER" in reason or "HTTP_REQUEST" in reason:
         return "it answers without TLS; is it http:// in place of https://?"
     if isinstance(error, ssl.SSLEOFError):
