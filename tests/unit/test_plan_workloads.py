@@ -110,9 +110,10 @@ def test_a_minimum_for_which_the_workload_has_no_field_is_no_hint(plan):
     """That of a group over several roles; its name is generated, and the service would write it again."""
     job = yaml.safe_load((EXAMPLES / "pytorchjob.yaml").read_text())
     job["metadata"]["annotations"] = {}
-    job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 4
-    code, out, _ = plan(job, fleet="1 nodes", gpu=8)
-    assert code == 1
+    for replica in job["spec"]["pytorchReplicaSpecs"].values():
+        del replica["template"]["spec"]["priorityClassName"]
+    code, out, err = plan(job, fleet="1 nodes", gpu=8)
+    assert code == 1, err
     (gang,) = json.loads(out)["gangs"]
     group = gang["gang"].rpartition("/")[2]
     assert any(group in text for text in map(str, gang["conflict"]))
