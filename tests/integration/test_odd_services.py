@@ -12,7 +12,8 @@ import threading
 
 import pytest
 
-from extender.cli.connection.http_request import Limits, NoAnswer, answered
+from extender.cli.connection.http_request import Limits, TooLate, answered
+from extender.cli.connection.service_client import ServiceFinder
 from tests.support.certificates import certificate_folder
 from tests.support.service.command_line import product_environ, run_command
 
@@ -179,11 +180,18 @@ def test_an_answer_without_an_end_is_not_waited_for(begin):
     server = Dripping(begin)
     url = f"http://127.0.0.1:{server.port}/v1/gangs"
     with (
-        pytest.raises(NoAnswer, match=r"^no whole answer within 0\.2 s$"),
+        pytest.raises(TooLate, match=r"^no whole answer within 0\.2 s$"),
         answered("GET", url, headers={}, body=None, limits=Limits(whole_s=0.2)) as answer,
     ):
         answer.read()
     server.end()
+
+
+def test_a_late_answer_is_not_called_absent():
+    """A service that was reached runs; what it waits for is another question."""
+    text = ServiceFinder(None, None).no_answer("http://a:1", TooLate("no whole answer within 9 s"))
+    assert text.startswith("http://a:1: no whole answer within 9 s; it listens there, and may be")
+    assert "gang-extender serve" not in text
 
 
 @pytest.mark.parametrize(

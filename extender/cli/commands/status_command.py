@@ -74,6 +74,8 @@ def _watch(ask: Ask, output: Output) -> None:
         while True:
             try:
                 current = ask("/v1/status", ServiceStatus)
+                if lost:
+                    complain("the service answers again")
                 wrong, lost = bool(current.problems), False
                 if output is Output.json:  # one line each, as lists that are watched
                     sys.stdout.write(msgspec.json.encode(current).decode() + "\n")

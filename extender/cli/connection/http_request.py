@@ -39,6 +39,10 @@ class NotVerified(NoAnswer):
     """The certificate of the service is not valid here."""
 
 
+class TooLate(NoAnswer):
+    """The service was reached, and did not answer in time."""
+
+
 class Limits(msgspec.Struct, frozen=True):
     """How long a request may take, in seconds; None: for ever."""
 
@@ -86,7 +90,11 @@ class _Request:
         try:
             yield
         except (OSError, http.client.HTTPException, ValueError) as error:
-            kind = NotVerified if isinstance(error, ssl.SSLCertVerificationError) else NoAnswer
+            kind: type[NoAnswer] = NoAnswer
+            if self.late.is_set():
+                kind = TooLate
+            elif isinstance(error, ssl.SSLCertVerificationError):
+                kind = NotVerified
             raise kind(self._why(error, step)) from error
 
     def _why(self, error: Exception, step: str) -> str:  # noqa: PLR0911 -- one for each fault

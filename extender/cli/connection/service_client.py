@@ -24,7 +24,7 @@ import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.connection.http_request import Answer, Limits, NoAnswer, NotVerified
+from extender.cli.connection.http_request import Answer, Limits, NoAnswer, NotVerified, TooLate
 from extender.cli.connection.kubectl import NAMESPACE
 from extender.cli.connection.service_credentials import CredentialOptions, ServiceCredentials
 from extender.cli.output.printing import complain
@@ -142,6 +142,8 @@ class ServiceFinder:
             return f"no answer from {self._forward.place}: {why}; do its pods run?"
         if isinstance(error, NotVerified):
             return f"{url}: its certificate is not valid here: {error}; give its CA with --server-ca-file FILE"
+        if isinstance(error, TooLate):
+            return f"{url}: {error}; it listens there, and may be busy or wait for its database: `gang-extender status` has more"
         remedy = (
             "is `gang-extender serve` running there? (--server URL, or --context NAME for a cluster"
         )
