@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from extender.cli.connection.http_request import Limits, TooLate, answered
+from extender.cli.connection.http_request import TimeLimits, TooLate, answered
 from extender.cli.connection.service_client import ServiceFinder
 from tests.support.certificates import certificate_folder
 from tests.support.service.command_line import product_environ, run_command
@@ -181,7 +181,7 @@ def test_an_answer_without_an_end_is_not_waited_for(begin):
     url = f"http://127.0.0.1:{server.port}/v1/gangs"
     with (
         pytest.raises(TooLate, match=r"^no whole answer within 0\.2 s$"),
-        answered("GET", url, headers={}, body=None, limits=Limits(whole_s=0.2)) as answer,
+        answered("GET", url, headers={}, body=None, limits=TimeLimits(whole_s=0.2)) as answer,
     ):
         answer.read()
     server.end()

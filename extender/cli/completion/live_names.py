@@ -90,7 +90,7 @@ def _names(given: dict[str, Any], incomplete: str) -> list[_Found]:
 
 
 def _of_service(given: dict[str, Any], incomplete: str) -> list[_Found]:
-    from extender.cli.connection.http_request import Limits, NoAnswer
+    from extender.cli.connection.http_request import NoAnswer, TimeLimits
     from extender.cli.connection.service_client import ServiceFinder
     from extender.cli.connection.service_credentials import CredentialOptions
 
@@ -102,7 +102,7 @@ def _of_service(given: dict[str, Any], incomplete: str) -> list[_Found]:
         ),
     )
     query = urlencode({"q": incomplete or "/", "limit": FOUND_MAX})
-    limits = Limits(connect_s=WITHIN_S / 2, whole_s=WITHIN_S / 2)
+    limits = TimeLimits(connect_s=WITHIN_S / 2, whole_s=WITHIN_S / 2)
     url = f"{finder.find(given.get('server'))}/v1/search?{query}"
     try:
         with finder.send("GET", url, limits=limits) as answer:

@@ -43,7 +43,7 @@ class TooLate(NoAnswer):
     """The service was reached, and did not answer in time."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class TimeLimits(msgspec.Struct, frozen=True):
     """How long a request may take, in seconds; None: for ever."""
 
     connect_s: float = CONNECTED_WITHIN_S  # the handshake of TLS is part of it
@@ -54,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True):
 class _Request:
     """A connection that is used for one request, and what is known when it fails."""
 
-    def __init__(self, url: str, limits: Limits, tls: ssl.SSLContext | None, name: str) -> None:
+    def __init__(self, url: str, limits: TimeLimits, tls: ssl.SSLContext | None, name: str) -> None:
         parts = urlsplit(url)
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if tls else 80)
@@ -124,7 +124,7 @@ class _Request:
                 return getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
 
 
-class Answer:
+class ServiceAnswer:
     """The answer to a request; its body can be read as long as the block of `answered` runs."""
 
     def __init__(self, request: _Request, url: str) -> None:
@@ -168,9 +168,9 @@ class Answer:
 
 @contextlib.contextmanager
 def answered(
-    method: str, url: str, *, headers: Mapping[str, str], body: bytes | None, limits: Limits,
+    method: str, url: str, *, headers: Mapping[str, str], body: bytes | None, limits: TimeLimits,
     tls: ssl.SSLContext | None = None, server_name: str = "",
-) -> Iterator[Answer]:  # fmt: skip
+) -> Iterator[ServiceAnswer]:  # fmt: skip
     """Send a request, and return the answer for the time of the block; redirections are not followed.
 
     Args:
@@ -198,7 +198,7 @@ def answered(
             # a service that refuses a large body may answer before it has read all of it
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 request.connection.request(method, request.target, body, dict(headers))
-            answer = Answer(request, url)
+            answer = ServiceAnswer(request, url)
         if answer.status in REDIRECTIONS and answer.status != HTTPStatus.NOT_MODIFIED:
             _refuse_redirection(url, answer)
         yield answer
@@ -207,7 +207,7 @@ def answered(
         request.connection.close()
 
 
-def _refuse_redirection(url: str, answer: Answer) -> None:
+def _refuse_redirection(url: str, answer: ServiceAnswer) -> None:
     place = urljoin(url, answer.headers.get("Location", ""))
     if urlsplit(place)[:2] != urlsplit(url)[:2]:  # elsewhere: a token must not follow
         raise BadInput(

@@ -93,9 +93,9 @@ def kubeconfig_token(paths: str | None, context: str | None) -> str:
     name = context or next((current for current in currents if current), "")
     contexts = {e.name: e.context for _, c in reversed(configs) for e in c.contexts or ()}
     if not name or name not in contexts:
-        what = f"no context {name!r}" if name else "no current context"
+        problem = f"no context {name!r}" if name else "no current context"
         names = ", ".join(sorted(contexts)) or "no context"
-        raise BadInput(f"kubeconfig {place}: {what}; it has {names}")
+        raise BadInput(f"kubeconfig {place}: {problem}; it has {names}")
     chosen = contexts[name]
     user = chosen.user if chosen is not None else ""
     users = {e.name: (file, e.user) for file, c in reversed(configs) for e in c.users or ()}

@@ -24,7 +24,13 @@ import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.connection.http_request import Answer, Limits, NoAnswer, NotVerified, TooLate
+from extender.cli.connection.http_request import (
+    NoAnswer,
+    NotVerified,
+    ServiceAnswer,
+    TimeLimits,
+    TooLate,
+)
 from extender.cli.connection.kubectl import NAMESPACE
 from extender.cli.connection.service_credentials import CredentialOptions, ServiceCredentials
 from extender.cli.output.printing import complain
@@ -153,8 +159,8 @@ class ServiceFinder:
 
     def send(
         self, method: str, url: str, *,
-        limits: Limits, headers: Mapping[str, str] | None = None, body: bytes | None = None,
-    ) -> AbstractContextManager[Answer]:  # fmt: skip
+        limits: TimeLimits, headers: Mapping[str, str] | None = None, body: bytes | None = None,
+    ) -> AbstractContextManager[ServiceAnswer]:  # fmt: skip
         """Return the answer to a request to a URL of `find`, as a context manager; with the token, if one is needed.
 
         Raises:
@@ -281,7 +287,7 @@ def _ask(server: str | None, path: str, body: bytes | None, within_s: float) -> 
     url = finder().find(server)
     method = "GET" if body is None else "POST"
     headers = {} if body is None else {"Content-Type": "application/json"}
-    limits = Limits(whole_s=within_s)
+    limits = TimeLimits(whole_s=within_s)
     try:
         with finder().send(method, url + path, headers=headers, body=body, limits=limits) as answer:
             return _Reply(url, answer.status, answer.read(), answer.following)

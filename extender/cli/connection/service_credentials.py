@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from extender.cli.connection.http_request import Answer, Limits, answered
+from extender.cli.connection.http_request import ServiceAnswer, TimeLimits, answered
 from extender.core.model.errors import BadInput
 from extender.settings import LOOPBACK, PREFIX
 
@@ -69,9 +69,9 @@ class ServiceCredentials:
 
     @contextmanager
     def send(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None, limits: Limits,
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None, limits: TimeLimits,
         of_cluster: bool, forwarded: bool,
-    ) -> Iterator[Answer]:  # fmt: skip
+    ) -> Iterator[ServiceAnswer]:  # fmt: skip
         """Send a request, once more with a token if the service asks for one.
 
         Args:

@@ -14,12 +14,12 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from extender.cli.connection.http_request import Limits, NoAnswer
+from extender.cli.connection.http_request import NoAnswer, TimeLimits
 from extender.cli.connection.service_client import ServiceFinder
 from extender.core.model.errors import BadInput, PositionGone
 
 # a service sends something every ten seconds
-LIMITS: Final = Limits(connect_s=5.0, silence_s=30.0)
+LIMITS: Final = TimeLimits(connect_s=5.0, silence_s=30.0)
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 

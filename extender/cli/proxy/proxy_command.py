@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from extender.cli.connection.http_request import Answer, Limits, NoAnswer
+from extender.cli.connection.http_request import NoAnswer, ServiceAnswer, TimeLimits
 from extender.cli.connection.service_client import Server, ServiceFinder, finder, until_interrupted
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
@@ -28,7 +28,7 @@ NOT_RETURNED: Final = frozenset(
 BODY_MAX: Final = 16 << 20  # of a plan query, as the service accepts it
 JSON: Final = "application/json"
 EMPTY: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
-LIMITS: Final = Limits()
+LIMITS: Final = TimeLimits()
 
 
 class _Refused(Exception):
@@ -161,7 +161,7 @@ class _Passing(BaseHTTPRequestHandler):
             why = self.server.finder.no_answer(url, error)
             self._problem(HTTPStatus.BAD_GATEWAY, "The service does not answer", why)
 
-    def _return(self, answer: Answer) -> None:
+    def _return(self, answer: ServiceAnswer) -> None:
         self.send_response(answer.status)
         for name, value in answer.header_lines():
             if name.lower() not in NOT_RETURNED:
