@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import sys
-import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from license_expression import ExpressionError, LicenseExpression, Licensing, get_spdx_licensing
 
-from deploy.locked_requirements import NAME, entries_of, needed, normalized
+from deploy.locked_requirements import SERVICE, entries_of, needed, roots_of
 
 ROOT = Path(__file__).resolve().parents[1]
 # They let Apache-2.0 programs be passed on together with the package. MPL-2.0 asks that changed files of the package
@@ -35,10 +34,8 @@ SPELLINGS = {
 
 
 def installed_packages() -> set[str]:
-    """Return the normalized names of the packages that a release installs, with the extra `embedded`."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["embedded"]]
-    roots = {normalized(m[0]) for text in wanted if (m := NAME.match(text))}
+    """Return the normalized names of the packages that a release installs, with all its extras but that of developers."""
+    roots = roots_of(ROOT / "pyproject.toml", SERVICE, "plan", "embedded")
     return needed(entries_of((ROOT / "requirements.lock").read_text(encoding="utf-8")), roots)
 
 

@@ -3,7 +3,7 @@
 The lock also has the tools of developers. Each of its entries names those that need it (`# via`), so that the part is found
 without a network. Runs in the image before anything is installed: the standard library only.
 
-Usage: python locked_requirements.py PYPROJECT LOCK [NAME...]     without NAME: the dependencies of the project
+Usage: python locked_requirements.py PYPROJECT LOCK [NAME...]     without NAME: what the service needs, as the image has it
 """
 
 from __future__ import annotations
@@ -15,11 +15,22 @@ from pathlib import Path
 
 ENTRY = re.compile(r"^([A-Za-z0-9._-]+)==")
 NAME = re.compile(r"^[A-Za-z0-9._-]+")
+SERVICE = "server"  # the extra with all that the service imports
 
 
 def normalized(name: str) -> str:
     """Return a name as package indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def roots_of(pyproject: Path, *extras: str) -> set[str]:
+    """Return the normalized names of the packages that the project names itself, for the client and for some extras."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    lists = (
+        project["dependencies"],
+        *(project["optional-dependencies"][extra] for extra in extras),
+    )
+    return {normalized(m[0]) for texts in lists for text in texts if (m := NAME.match(text))}
 
 
 def entries_of(lock: str) -> dict[str, list[str]]:
@@ -60,11 +71,9 @@ def needed(entries: dict[str, list[str]], roots: set[str]) -> set[str]:
 
 def main(pyproject: str, lock: str, *names: str) -> None:
     """Print the entries."""
-    project = tomllib.loads(Path(pyproject).read_text(encoding="utf-8"))["project"]
-    roots = {m[0] for text in project["dependencies"] if (m := NAME.match(text))}
+    roots = {normalized(name) for name in names} or roots_of(Path(pyproject), SERVICE)
     entries = entries_of(Path(lock).read_text(encoding="utf-8"))
-    wanted = needed(entries, {normalized(name) for name in names or roots})
-    for name in sorted(wanted):
+    for name in sorted(needed(entries, roots)):
         print("\n".join(entries[name]))
 
 

@@ -18,7 +18,7 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from deploy.locked_requirements import NAME, entries_of, needed, needed_by, normalized
+from deploy.locked_requirements import SERVICE, entries_of, needed, needed_by, roots_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "deploy" / "sbom.cdx.json"
@@ -29,7 +29,7 @@ def render() -> str:
     """Return the file for the lock as it is now."""
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    roots = {normalized(m[0]) for text in project["dependencies"] if (m := NAME.match(text))}
+    roots = roots_of(ROOT / "pyproject.toml", SERVICE)
     entries = entries_of(lock)
     names = sorted(needed(entries, roots))
     components = {name: _component(name, entries[name]) for name in names}

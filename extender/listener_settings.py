@@ -7,7 +7,7 @@ listens on loopback only, unless `insecure_plain_http` is set.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -20,6 +20,7 @@ API_LISTEN = "127.0.0.1:8443"  # with TLS; where `api_listen` is unset
 SERVER_FILES = ("tls_cert_file", "tls_private_key_file", "client_ca_file")
 FORWARDING_FILES = ("tls_client_cert_file", "tls_client_private_key_file")
 PORT_MAX = 65535
+SHOWN_MAX = 100  # characters of a value of a caller in a message
 # A caller that names the server so (SNI) is offered HTTP/1.1 alone: calls that come one after the other cost half on one
 # connection that is kept (docs/explanation/design-decisions.md).
 HTTP1_SERVER_NAME = "http1.gang-extender"
@@ -166,6 +167,36 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def foreign_host(host: str, names: Collection[str]) -> str:
+    """Return why a request without TLS may be that of a page elsewhere (DNS rebinding); empty: its host is one of `names`.
+
+    >>> foreign_host("[::1]:8888", {"::1"}), foreign_host("LOCALHOST", {"localhost"})
+    ('', '')
+
+    Args:
+        host: The header Host, with any port: a forwarded port is another one.
+        names: Names and addresses of this service, in lower case.
+    """
+    if host_name(host) in names:
+        return ""
+    return (
+        f"Host {host[:SHOWN_MAX]!r} is not this service; call it by the address that it listens on"
+    )
+
+
+def foreign_origin(origin: str | None, host: str) -> str:
+    """Return why a request is that of a page of another server; empty: it is not."""
+    if origin is None or origin.partition("://")[2] == host:
+        return ""
+    return f"Origin {origin[:SHOWN_MAX]!r}: pages of other servers may not send requests here"
+
+
+def host_name(host: str) -> str:
+    """Return the name or address in a header Host, in lower case, without the port."""
+    name = host.lower()
+    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
 def host_port(text: str, field: str) -> tuple[str, int]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import yaml
 
-from deploy.locked_requirements import NAME, entries_of, needed, normalized
+from deploy.locked_requirements import entries_of, needed, roots_of
 from deploy.release.archives import compressed, packed
 from deploy.release.provenance import sha256
 from deploy.release.source import Source
@@ -38,11 +37,10 @@ def build(source: Source, folder: Path, wheel: tuple[str, bytes], url: str) -> d
 
 
 def requirements(folder: Path) -> str:
-    """Return the part of requirements.lock that the program needs."""
-    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    roots = {normalized(m[0]) for text in project["dependencies"] if (m := NAME.match(text))}
+    """Return the part of requirements.lock that the client needs."""
     entries = entries_of((folder / "requirements.lock").read_text(encoding="utf-8"))
-    return "".join("\n".join(entries[name]) + "\n" for name in sorted(needed(entries, roots)))
+    names = needed(entries, roots_of(folder / "pyproject.toml"))
+    return "".join("\n".join(entries[name]) + "\n" for name in sorted(names))
 
 
 def manifest(version: str, uri: str, digest: str) -> str:

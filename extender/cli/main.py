@@ -1,4 +1,4 @@
-"""The command line. Exit 0: yes; 1: no (does not fit, does not verify, not found); 2: bad usage or input.
+"""The command line. Exit 0: yes; 1: no (does not fit, does not verify, not found); 2: bad usage or input; 141: its output was not read to the end.
 
 Only the command that runs is imported: Kubernetes, SQL and the planner take a second to import, and `--version`,
 `--help` and completion do not need them. So `COMMANDS` repeats the first lines of the docstrings.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -17,7 +18,7 @@ from typer.exceptions import TyperException
 
 from extender import __version__
 from extender.cli.output.printing import complain
-from extender.cli.output.usage_errors import unknown_command, usage_text
+from extender.cli.output.usage_errors import missing_extra, unknown_command, usage_text
 from extender.core.model.errors import (
     BadInput,
     ExtenderError,
@@ -211,28 +212,49 @@ def _options(
 def main() -> None:
     """Run the program."""
     try:
-        sys.exit(app(standalone_mode=False, prog_name="gang-extender") or 0)
+        code = _exit_code()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _reader_ended()
+    except SystemExit as end:  # of rich and typer, which end the program themselves
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        code = _reader_ended()
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    """Run the command, print what it could not do, and return the exit code."""
+    try:
+        return app(standalone_mode=False, prog_name="gang-extender") or 0
     except TyperException as error:
         text = usage_text(error)
         if text.startswith("Usage:"):
             print(text, file=sys.stderr)
         else:
             complain(text)
-        sys.exit(2)
     except NotFound as error:
         complain(str(error))
-        sys.exit(1)
+        return 1
     except (BadInput, SchemaOutdated) as error:
         complain(str(error))
-        sys.exit(2)
     except StoreUnavailable as error:
         complain(f"the database does not answer: {error}")
-        sys.exit(2)
     except ExtenderError as error:
         complain(f"{type(error).__name__}: {error}")
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(0)
+    except ImportError as error:
+        text = missing_extra(error.name or "", sys.argv[1:])
+        if not text:
+            raise
+        complain(text)
+    return 2
+
+
+def _reader_ended() -> int:
+    """Return the exit code of a program whose reader has ended, such as `head`: that by which a shell shows SIGPIPE, as of kubectl."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # so that the end of Python has a place for the rest
+    return 128 + signal.SIGPIPE
 
 
 if __name__ == "__main__":

@@ -181,6 +181,8 @@ def fault_of(error: BaseException, doing: str) -> ExtenderError:
         )
     if kind is not None:
         return kind(text)
+    if isinstance(foreign, TimeoutError) and not text:
+        return StoreUnavailable(f"{doing}: the database did not answer in time")
     return StoreUnavailable(f"{doing}: {type(foreign).__name__}: {text}")
 
 

@@ -16,10 +16,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.locked_requirements import entries_of
+from deploy.locked_requirements import SERVICE, entries_of, needed, roots_of
 from deploy.release import __main__ as release
 from deploy.release import archives, image, krew, provenance, registry, source
 from deploy.release.source import ROOT, ReleaseError, Source
+from tests.support.logs.postgres import fresh_database
+from tests.support.logs.postgres import run as until_async
+from tests.support.service.manifest_builders import a_fleet, a_gang
+from tests.support.service.replicas import Replica
 
 BASE = "registry.example.com/python@sha256:" + 64 * "a"
 
@@ -115,8 +119,8 @@ def test_krew_installs_the_archive_that_the_manifest_names(built):
         "requirements.txt": 0o644,
     }
     entries = entries_of(lines)
-    assert {"aiohttp", "msgspec", "typer"} <= {*entries}
-    assert not {"pytest", "ruff"} & {*entries}
+    assert {"msgspec", "typer", "pydantic-core"} <= {*entries}
+    assert not {"aiohttp", "numpy", "pytest", "ruff"} & {*entries}
     assert all("--hash=sha256:" in "\n".join(entry) for entry in entries.values())
 
 
@@ -238,35 +242,43 @@ def test_a_checkout_that_is_not_clean_or_has_another_tag_is_refused(tmp_path):
     assert not (folder / "out").exists()
 
 
+def installed(built, folder, requirements):
+    """Install the wheel with the packages of a requirements file in a new environment; gives what runs its programs outside of the checkout."""
+    name = next(name for name in built if name.endswith(".whl"))
+    wheel = folder / name
+    wheel.write_bytes(built[name])
+    environment = folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    locked = folder / "requirements.txt"
+    locked.write_text(requirements)
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("GANG_", "PYTHON"))}
+    for words in (
+        ["--require-hashes", "--requirement", str(locked)],
+        ["--no-deps", "--no-index", str(wheel)],
+    ):
+        command = [environment / "bin" / "pip", "install", "--quiet", *words]
+        subprocess.run(command, env=environ, check=True)
+
+    def run(*words, code=0):
+        """Run a program; gives what it prints."""
+        done = subprocess.run(
+            [environment / "bin" / words[0], *words[1:]],
+            cwd=folder, env=environ, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        return done.stdout if code == 0 else done.stdout + done.stderr
+
+    return run
+
+
 @pytest.mark.full
 @pytest.mark.postgres
 def test_the_wheel_works_alone(built, tmp_path, empty_database_url):
-    """In a fresh environment, outside of the checkout: version, plan, migrations, page, manifests."""
-    name = next(name for name in built if name.endswith(".whl"))
-    wheel = tmp_path / name
-    wheel.write_bytes(built[name])
-    folder = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    requirements = tmp_path / "requirements.txt"
-    requirements.write_text(krew.requirements(ROOT))
-    for words in (
-        ["--require-hashes", "--requirement", str(requirements)],
-        ["--no-deps", "--no-index", str(wheel)],
-    ):
-        subprocess.run([folder / "bin" / "pip", "install", "--quiet", *words], check=True)
-    examples = tmp_path / "examples"
-    shutil.copytree(ROOT / "deploy" / "examples", examples)
-
-    def run(*words):
-        """Run a command of the installed wheel."""
-        environ = {k: v for k, v in os.environ.items() if not k.startswith(("GANG_", "PYTHON"))}
-        done = subprocess.run(
-            [folder / "bin" / words[0], *words[1:]],
-            cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, (words, done.stdout, done.stderr)
-        return done.stdout
-
+    """With the extra of the service, in a fresh environment: version, plan, migrations, page, manifests."""
+    entries = entries_of((ROOT / "requirements.lock").read_text(encoding="utf-8"))
+    names = sorted(needed(entries, roots_of(ROOT / "pyproject.toml", SERVICE)))
+    run = installed(built, tmp_path, "".join("\n".join(entries[name]) + "\n" for name in names))
+    shutil.copytree(ROOT / "deploy" / "examples", tmp_path / "examples")
     assert "0.1.0" in run("gang-extender", "--version")
     plan = run("gang-extender", "plan", "-f", "examples/train.yaml", "--cluster", "examples/cluster.yaml")  # fmt: skip
     assert "train" in plan
@@ -274,15 +286,53 @@ def test_the_wheel_works_alone(built, tmp_path, empty_database_url):
     assert run("gang-extender", "verify", "--database-url", empty_database_url)
     assert "explain" in run("kubectl-gang", "--help")
     where = run("python", "-c", "import extender; print(extender.__file__)").strip()
-    installed = Path(where).parent
-    assert folder in installed.parents
+    folder = Path(where).parent
+    assert tmp_path / "venv" in folder.parents
     for file in (
         "http/pages/index.html",
         "cluster/manifests/crds.yaml",
         "store/postgres/roles.sql",
         "store/migrations/env.py",
     ):
-        assert (installed / file).is_file(), file
+        assert (folder / file).is_file(), file
+
+
+CLIENT_BYTES_MAX = 40_000_000
+# Sums up the files of all packages but those that `python -m venv` brings.
+SIZE = """
+from importlib.metadata import distributions
+packages = [d for d in distributions() if d.metadata["Name"] not in ("pip", "setuptools")]
+print(sum(file.locate().stat().st_size for d in packages for file in d.files if file.locate().exists()))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.postgres
+def test_the_base_package_is_a_client_that_weighs_little(built, tmp_path, postgres_url, template_database):  # fmt: skip
+    """In a fresh environment beside a real service: it asks, and names the extra of what it cannot do."""
+    run = installed(built, tmp_path, krew.requirements(ROOT))
+    assert int(run("python", "-c", SIZE)) <= CLIENT_BYTES_MAX
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    objects = [*a_fleet("4 nodes", gpu=4), *a_gang("train", pods=2)]
+    (folder / "all.yaml").write_text(yaml.safe_dump_all(objects))
+    with fresh_database(postgres_url, template=template_database) as url:
+        replica = Replica(tmp_path, url, folder, "a")
+        try:
+            until_async(replica.until_leads())
+            until_async(replica.until_events("?type=GangAdmitted", 1))
+            server = ("--server", replica.url)
+            assert "train" in run("gang-extender", "gangs", *server)
+            assert "GangAdmitted" in run("gang-extender", "history", "train", *server)
+            assert "GangAdmitted" in run("kubectl-gang", "events", "--follow", "--after", "0", "--limit", "3", *server)  # fmt: skip
+            status = json.loads(run("gang-extender", "status", "-o", "json", *server))
+            assert status["gangs"]
+        finally:
+            replica.end()
+    served = run("gang-extender", "serve", code=2)
+    assert served.endswith("pip install 'gang-extender[server]'\n")
+    planned = run("gang-extender", "plan", "--cluster", "manifests", code=2)
+    assert planned.endswith("pip install 'gang-extender[plan]'\n")
 
 
 @pytest.mark.full

@@ -69,7 +69,7 @@ def test_the_table_has_the_first_line_of_each_docstring(subtests):
     [
         (("verify",), {"aiohttp", "extender.cluster", "extender.http", "kubernetes_asyncio"}),
         (("db", "prune", "--days", "1"), {"aiohttp", "extender.cluster", "extender.http", "numpy"}),
-        (("gangs",), {"extender.cluster", "extender.store", "kubernetes_asyncio", "sqlalchemy"}),
+        (("gangs",), {*HEAVY} - {"rich"}),
         (("plan",), {"aiohttp", "extender.store", "kubernetes_asyncio", "sqlalchemy"}),
         (("serve", "--listen", "8888"), {"extender.store", "kubernetes_asyncio", "uvloop"}),
     ],
@@ -82,3 +82,66 @@ def test_a_command_imports_only_what_it_needs(words, never, monkeypatch, tmp_pat
     code, out, imported = heavy_imports(*words)
     assert (code, out) == (2, "")
     assert not imported & never
+
+
+# Makes the packages of the extras of pyproject.toml as absent as they are in an installation of the client.
+WITHOUT_EXTRAS = """
+import importlib.abc, re, sys
+from importlib.metadata import requires
+texts = [text for text in requires("gang-extender") if re.search("extra == .(server|plan)", text)]
+absent = {re.match("[a-z0-9-]+", text)[0].replace("-", "_") for text in texts}
+assert {"aiohttp", "numpy", "kubernetes_asyncio"} <= absent
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from extender.cli.main import main
+main()
+"""
+
+
+def client(*words):
+    """Run a command as the base package has it; gives exit code and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, *words],
+        check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+ASKING = (
+    "gangs", "trees", "status", "events", "events --follow", "preemptions", "state", "report pending", "verify", "history default/train",
+    "explain train", "explain train --why-preempted",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_the_client_asks_a_service_without_the_packages_of_an_extra(command):
+    """Each gets as far as the address, at which nothing listens."""
+    code, err = client(*command.split(), "--server", "http://127.0.0.1:9")
+    assert code == 2
+    assert "no answer from http://127.0.0.1:9: nothing listens on port 9 there" in err
+
+
+def test_the_proxy_needs_no_package_of_an_extra():
+    assert client("proxy", "--help") == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [
+        (("serve",), "uvloop", "server"),
+        (("plan", "--cluster", "deploy/examples/cluster.yaml"), "numpy", "plan"),
+        (("certs", "folder"), "cryptography", "server"),
+        (("db", "migrate"), "sqlalchemy", "server"),
+        (("history", "default/train", "--data-dir", "folder"), "sqlalchemy", "server"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_what_the_client_cannot_do_names_the_extra(words, package, extra):
+    code, err = client(*words)
+    assert (code, err) == (2, f"gang-extender: `gang-extender {words[0]}` needs {package}, which is not in the client: "
+                              f"pip install 'gang-extender[{extra}]'\n")  # fmt: skip

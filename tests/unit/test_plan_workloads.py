@@ -106,6 +106,20 @@ def test_what_does_not_fit_is_named_with_the_annotation_that_would_help(plan):
     assert roles["worker"] == (int(count), 5)
 
 
+def test_a_minimum_for_which_the_workload_has_no_field_is_no_hint(plan):
+    """That of a group over several roles; its name is generated, and the service would write it again."""
+    job = yaml.safe_load((EXAMPLES / "pytorchjob.yaml").read_text())
+    job["metadata"]["annotations"] = {}
+    for replica in job["spec"]["pytorchReplicaSpecs"].values():
+        del replica["template"]["spec"]["priorityClassName"]
+    code, out, err = plan(job, fleet="1 nodes", gpu=8)
+    assert code == 1, err
+    (gang,) = json.loads(out)["gangs"]
+    group = gang["gang"].rpartition("/")[2]
+    assert any(group in text for text in map(str, gang["conflict"]))
+    assert not [text for text in gang["help"] if group in text]
+
+
 def test_a_long_list_of_nodes_is_shortened(plan):
     code, out, _ = plan(
         a_job(parallelism=12, template=a_template({"cpu": 40})),

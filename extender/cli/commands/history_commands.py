@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import path_or_name
 from extender.cli.completion.live_names import complete_groups
-from extender.cli.connection.service_client import Server, finder
+from extender.cli.connection.service_client import Server, finder, until_interrupted
 from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import (
     AllNamespaces,
@@ -111,7 +111,9 @@ async def follow_events(
         feed = EventStream(opened.log, opened.audit)
         gang = await gang_of_name(opened.audit, event_filter.gang, expected=True)
         event_filter = msgspec.structs.replace(event_filter, gang=gang)
-        _until_interrupted(feed.stop)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, feed.stop)
         if from_now:
             event_filter = msgspec.structs.replace(event_filter, after=await feed.head())
         async with aclosing(feed.follow(event_filter)) as batches:
@@ -126,7 +128,7 @@ async def follow_events(
                     return
 
 
-async def follow_services(
+def follow_services(
     servers: Sequence[str],
     query: Sequence[tuple[str, str]],
     output: ListForm,
@@ -147,21 +149,12 @@ async def follow_services(
     from extender.cli.connection.sse_client import Stream
 
     stream = Stream(servers or (None,), query, finder(), complain=complain)
-    _until_interrupted(stream.stop)
-    async with aclosing(stream.events()) as events:
-        printed = 0
-        async for body in events:
+    with until_interrupted():
+        for printed, body in enumerate(stream.events(), 1):
             sys.stdout.write(line_of_body(body, output))
             sys.stdout.flush()
-            printed += 1
             if printed == count:
                 return
-
-
-def _until_interrupted(stop: Callable[[], None]) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
 
 
 def line_of_body(body: bytes, output: ListForm) -> str:
@@ -501,9 +494,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
             option = "until" if until else "sort-by"
             raise BadInput(f"--{option}: not together with --follow")
         if source is not None:
-            asyncio.run(
-                follow_services(server or (), _query_of(event_filter, after), output, limit)
-            )
+            follow_services(server or (), _query_of(event_filter, after), output, limit)
             return
         from_now = after is None and since is None
         asyncio.run(

@@ -1,7 +1,7 @@
 """What `status --bundle` writes for a maintainer, with names or with numbers in place of them.
 
 Without names: they are read from the structured fields of all files; then each is replaced wherever it stands, also within
-sentences. A namespace is `ns-1`, a node `node-1`, anything else `object-1`, the same in all files.
+sentences. A namespace is `ns-1`, a node `node-1`, a replica `replica-1`, anything else `object-1`, the same in all files.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ _WORDS: Final = frozenset(
 )  # fmt: skip
 # Keys that are no names, whatever a group is called.
 _FIELDS: Final = _WORDS | _NAMED | _NODES
+_PLACES: Final = frozenset({"address", "place"})  # of replicas and of the database
+_REPLICAS: Final = frozenset({"replica", "replicas"})  # names of any form, by default HOST:PORT
 _LEFT_OUT: Final = "(left out)"
-_METRIC_NAMES: Final = re.compile(r'\b(namespace|file)="((?:[^"\\]|\\.)*)"')
+_METRIC_NAMES: Final = re.compile(r'\b(namespace|file|folder)="((?:[^"\\]|\\.)*)"')
 # Fields of the status whose names are words of ours.
 _OURS: Final = frozenset({"checks", "certificates", "settings", "gangs"})
 
@@ -66,7 +68,7 @@ class NamesRemoved:
             if name.endswith(".json")
         }
         self._numbers: dict[str, str] = {}
-        self._counts = {"ns": 0, "node": 0, "object": 0}
+        self._counts = {"ns": 0, "node": 0, "object": 0, "replica": 0}
         for value in self._values.values():
             self._collect(value, "")
         # the longest first: `train-long` before `train`
@@ -81,7 +83,7 @@ class NamesRemoved:
             if name in self._values:
                 value = self._values[name]
                 if name == "status.json":
-                    value = _without_places(value)
+                    value = _without_settings(value)
                 changed[name] = msgspec.json.encode(self._replaced(value, ""))
             else:
                 text = body.decode(errors="replace")
@@ -124,14 +126,21 @@ class NamesRemoved:
             }
         if isinstance(value, list):
             return [self._replaced(inner, key) for inner in value]
-        if isinstance(value, str) and key not in _WORDS:
-            return self._pattern.sub(lambda match: self._numbers[match[0]], value)
-        return value
+        if not isinstance(value, str):
+            return value
+        if key in _PLACES:
+            return value and _LEFT_OUT
+        if key in _WORDS:
+            number = self._numbers.get(value, "")
+            return number if number.startswith("replica-") else value  # as an actor
+        return self._pattern.sub(lambda match: self._numbers[match[0]], value)
 
 
 def _names_in(text: str, key: str) -> Iterator[tuple[str, str]]:
     """Yield the names in the value of a field, each with the prefix of its number."""
-    if match := _PATH.fullmatch(text):
+    if key in _REPLICAS:
+        yield text, "replica"
+    elif match := _PATH.fullmatch(text):
         yield match[1], "ns"
         yield match[2], "object"
     elif key == "namespace":
@@ -144,15 +153,13 @@ def _names_in(text: str, key: str) -> Iterator[tuple[str, str]]:
         yield text, "object"
 
 
-def _without_places(status: dict[str, Any]) -> dict[str, Any]:
-    """Return a status without addresses, places and the texts of settings."""
+def _without_settings(status: dict[str, Any]) -> dict[str, Any]:
+    """Return a status without the texts of settings."""
     settings = {
         name: value if isinstance(value, bool | int | float) or not value else _LEFT_OUT
         for name, value in status["settings"].items()
     }
-    leader = status["leader"] and status["leader"] | {"address": _LEFT_OUT}
-    database = status["database"] | {"place": _LEFT_OUT}
-    return status | {"settings": settings, "leader": leader, "database": database}
+    return status | {"settings": settings}
 
 
 def write_bundle(server: str | None, path: Path, current: ServiceStatus, *, names: bool) -> None:

@@ -15,7 +15,8 @@ from extender.cli.commands.status_bundle import write_bundle
 from extender.cli.connection.service_client import Server
 from extender.cli.connection.service_list import Ask, asks
 from extender.cli.options.list_options import ValueForm
-from extender.cli.output.printing import Output, complain, console, print_value
+from extender.cli.output.printing import Output, complain, print_value
+from extender.cli.output.table_rows import print_folded
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import bytes_text, counted, duration_text
 from extender.queries.log.event_dto import parse_time
@@ -73,6 +74,8 @@ def _watch(ask: Ask, output: Output) -> None:
         while True:
             try:
                 current = ask("/v1/status", ServiceStatus)
+                if lost:
+                    complain("the service answers again")
                 wrong, lost = bool(current.problems), False
                 if output is Output.json:  # one line each, as lists that are watched
                     sys.stdout.write(msgspec.json.encode(current).decode() + "\n")
@@ -96,15 +99,14 @@ def _print(current: ServiceStatus, output: Output) -> None:
     if output is not Output.table:
         print_value(current, output)
         return
-    out = console(wrap=False)
     for problem in current.problems:
-        out.print(f"WRONG: {problem.text}")
-        out.print(f"    what to do: {problem.help}")
+        print_folded("WRONG: ", problem.text)
+        print_folded("    what to do: ", problem.help)
     if not current.problems:
-        out.print("Nothing is wrong.")
-    out.print()
+        print("Nothing is wrong.")
+    print()
     for title, text in status_rows(current):
-        out.print(f"{title:<15} {text}")
+        print_folded(f"{title:<15} ", text)
 
 
 def status_rows(current: ServiceStatus) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,6 @@ so nothing is printed: without an answer there are no names.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -83,17 +82,16 @@ def _names(given: dict[str, Any], incomplete: str) -> list[_Found]:
     in_cluster = given.get("context") or given.get("kubeconfig")
     place: Callable[[], list[_Found]] = lambda: _of_cluster(given)  # noqa: E731 -- one of two
     if url or (not in_cluster and listens(DEFAULT_URL)):
-        place = lambda: asyncio.run(_of_service(given, incomplete))  # noqa: E731 -- as above
+        place = lambda: _of_service(given, incomplete)  # noqa: E731 -- as above
     try:
         return place()
     except (ExtenderError, OSError, TimeoutError, msgspec.MsgspecError):
         return []  # completion has no place for an error; the command that follows prints it
 
 
-async def _of_service(given: dict[str, Any], incomplete: str) -> list[_Found]:
-    import aiohttp
-
-    from extender.cli.connection.service_client import ServiceFinder, command_session
+def _of_service(given: dict[str, Any], incomplete: str) -> list[_Found]:
+    from extender.cli.connection.http_request import NoAnswer, TimeLimits
+    from extender.cli.connection.service_client import ServiceFinder
     from extender.cli.connection.service_credentials import CredentialOptions
 
     finder = ServiceFinder(
@@ -104,15 +102,12 @@ async def _of_service(given: dict[str, Any], incomplete: str) -> list[_Found]:
         ),
     )
     query = urlencode({"q": incomplete or "/", "limit": FOUND_MAX})
-    timeout = aiohttp.ClientTimeout(total=WITHIN_S)
+    limits = TimeLimits(connect_s=WITHIN_S / 2, whole_s=WITHIN_S / 2)
     url = f"{finder.find(given.get('server'))}/v1/search?{query}"
     try:
-        async with (
-            command_session(timeout) as session,
-            finder.send(session, "GET", url) as reply,
-        ):
-            return msgspec.json.decode(await reply.read(), type=_Names).found
-    except aiohttp.ClientError as error:
+        with finder.send("GET", url, limits=limits) as answer:
+            return msgspec.json.decode(answer.read(), type=_Names).found
+    except NoAnswer as error:
         raise OSError(str(error)) from error
     finally:
         finder.close()

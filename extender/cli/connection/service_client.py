@@ -7,37 +7,36 @@ context of kubectl, which is then named on stderr.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import os
+import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 import typer
 
 from extender import settings as settings_module
+from extender.cli.connection.http_request import (
+    NoAnswer,
+    NotVerified,
+    ServiceAnswer,
+    TimeLimits,
+    TooLate,
+)
 from extender.cli.connection.kubectl import NAMESPACE
 from extender.cli.connection.service_credentials import CredentialOptions, ServiceCredentials
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
 
 if TYPE_CHECKING:
-    import aiohttp
-    from aiohttp import AddrInfoType
-
     from extender.cli.connection.kubectl import Kubectl
     from extender.cli.connection.port_forward import PortForward
 
@@ -87,7 +86,6 @@ ADDED = {
     "server_ca_file": ServerCaFile,
 }
 DEFAULT_URL = settings_module.Settings().server
-CLOSING_TURNS = 100  # of the event loop; it closes a connection that was shut down in three
 CONNECTED_WITHIN_S = 1.0  # on this machine; a port is refused at once
 
 
@@ -143,37 +141,37 @@ class ServiceFinder:
                 return self._forward_port(context)
         return DEFAULT_URL
 
-    def no_answer(self, url: str, why: str) -> str:
+    def no_answer(self, url: str, error: NoAnswer) -> str:
         """Return the sentence about a service that does not answer at a URL of `find`."""
         if self._forward is not None:
-            why = self._forward.last_error or why
+            why = self._forward.last_error or str(error)
             return f"no answer from {self._forward.place}: {why}; do its pods run?"
-        if "CERTIFICATE_VERIFY_FAILED" in why:
-            return f"{url}: its certificate is not valid here: {why}; give its CA with --server-ca-file FILE"
+        if isinstance(error, NotVerified):
+            return f"{url}: its certificate is not valid here: {error}; give its CA with --server-ca-file FILE"
+        if isinstance(error, TooLate):
+            return f"{url}: {error}; it listens there, and may be busy or wait for its database: `gang-extender status` has more"
         remedy = (
             "is `gang-extender serve` running there? (--server URL, or --context NAME for a cluster"
         )
         if self.reads_log:
             remedy += "; --database-url URL or --data-dir FOLDER for the log in a database"
-        return f"no answer from {url}: {why}; {remedy})"
+        return f"no answer from {url}: {error}; {remedy})"
 
     def send(
-        self,
-        session: aiohttp.ClientSession,
-        method: str,
-        url: str,
-        **rest: Any,  # noqa: ANN401 -- those of aiohttp
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Return the response to a request to a URL of `find`, as a context manager; with the token, if one is needed.
+        self, method: str, url: str, *,
+        limits: TimeLimits, headers: Mapping[str, str] | None = None, body: bytes | None = None,
+    ) -> AbstractContextManager[ServiceAnswer]:  # fmt: skip
+        """Return the answer to a request to a URL of `find`, as a context manager; with the token, if one is needed.
 
         Raises:
             BadInput: On entering: a token is needed and there is none, or it must not be sent there.
+            NoAnswer: The service does not answer.
         """
         forwarded = self._forward is not None
-        of_cluster = self.chosen or forwarded
         return self._credentials.send(
-            session, method, url, of_cluster=of_cluster, forwarded=forwarded, **rest
-        )
+            method, url, headers=headers or {}, body=body, limits=limits,
+            of_cluster=self.chosen or forwarded, forwarded=forwarded,
+        )  # fmt: skip
 
     def logs(self) -> str:
         """Return the end of the logs of all replicas, by kubectl.
@@ -218,9 +216,9 @@ class ServiceFinder:
         return Kubectl(self._login_context, self._kubeconfig_paths())
 
     def _load_token(self) -> str:
-        from extender.cluster.connection.api_client import load_token
+        from extender.cli.connection.kubeconfig_token import kubeconfig_token
 
-        return asyncio.run(load_token(self._kubeconfig_paths(), self._login_context))
+        return kubeconfig_token(self._kubeconfig_paths(), self._login_context)
 
 
 # Of the command that runs.
@@ -286,26 +284,15 @@ def _ask(server: str | None, path: str, body: bytes | None, within_s: float) -> 
     Raises:
         BadInput: The service was not found or did not answer.
     """
-    import aiohttp
-
     url = finder().find(server)
-
-    async def fetch() -> _Reply:
-        timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=10)
-        method = "GET" if body is None else "POST"
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        async with (
-            command_session(timeout) as session,
-            finder().send(session, method, url + path, data=body, headers=headers) as reply,
-        ):
-            following = str(reply.links["next"]["url"]) if "next" in reply.links else ""
-            return _Reply(url, reply.status, await reply.read(), following)
-
+    method = "GET" if body is None else "POST"
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    limits = TimeLimits(whole_s=within_s)
     try:
-        return asyncio.run(fetch())
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        why = str(error) or type(error).__name__
-        raise BadInput(finder().no_answer(url, why)) from error
+        with finder().send(method, url + path, headers=headers, body=body, limits=limits) as answer:
+            return _Reply(url, answer.status, answer.read(), answer.following)
+    except NoAnswer as error:
+        raise BadInput(finder().no_answer(url, error)) from error
 
 
 def read_body(server: str | None, path: str, *, within_s: float = 30) -> bytes:
@@ -376,34 +363,22 @@ def ask_service(
     return decoded
 
 
-@asynccontextmanager
-async def command_session(limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientSession]:
-    """Open a session whose connections are closed when it ends, as the event loop of a command ends then.
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Run the block to its end, or until Ctrl-C or SIGTERM, which is no error of what goes on for ever."""
 
-    aiohttp leaves a connection with TLS open until its other end, which has announced to close it, has done so.
-    """
-    import aiohttp
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
 
-    opened: list[socket.socket] = []
-
-    def create_socket(address: AddrInfoType) -> socket.socket:
-        family, kind, protocol, *_ = address
-        opened[:] = [earlier for earlier in opened if earlier.fileno() >= 0]
-        opened.append(socket.socket(family, kind, protocol))
-        return opened[-1]
-
-    connector = aiohttp.TCPConnector(socket_factory=create_socket)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
-        async with aiohttp.ClientSession(timeout=limits, connector=connector) as session:
-            yield session
+        yield
+    except KeyboardInterrupt:
+        return
     finally:
-        for connection in opened:
-            with suppress(OSError):  # it is closed
-                connection.shutdown(socket.SHUT_RDWR)
-        for _ in range(CLOSING_TURNS):
-            if all(connection.fileno() < 0 for connection in opened):
-                break
-            await asyncio.sleep(0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def listens(url: str) -> bool:

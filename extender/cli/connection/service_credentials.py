@@ -8,24 +8,22 @@ the whole cluster, so it is sent only when the service asks for a token, and nev
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
+from extender.cli.connection.http_request import ServiceAnswer, TimeLimits, answered
 from extender.core.model.errors import BadInput
 from extender.settings import LOOPBACK, PREFIX
 
 if TYPE_CHECKING:
-    import aiohttp
-
     from extender.cli.connection.kubectl import Kubectl
 
 SERVER_NAME = "gang-extender"  # in the certificate of the service, whatever the address that is forwarded to it
@@ -69,47 +67,49 @@ class ServiceCredentials:
         if self._account:
             _account_of(self._account)
 
-    @asynccontextmanager
-    async def send(
-        self, session: aiohttp.ClientSession, method: str, url: str, *,
+    @contextmanager
+    def send(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None, limits: TimeLimits,
         of_cluster: bool, forwarded: bool,
-        **rest: Any,  # noqa: ANN401 -- those of aiohttp
-    ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
+    ) -> Iterator[ServiceAnswer]:  # fmt: skip
         """Send a request, once more with a token if the service asks for one.
 
         Args:
-            session: Sends it.
             method: The method.
             url: Where to.
+            headers: Those besides the token.
+            body: What is posted; None: nothing.
+            limits: How long each of the two may take.
             of_cluster: Whether the token of the kubeconfig may be sent there.
             forwarded: Whether the address is a port that kubectl forwards.
-            rest: More of the request, as `ClientSession.request` takes it.
 
         Raises:
             BadInput: A token is needed and there is none, or it must not be sent there.
+            NoAnswer: The service does not answer.
         """
-        headers = rest.pop("headers", {})
-        if url.startswith("https://"):
-            rest |= self._tls(forwarded=forwarded)
+        tls = self._tls(forwarded=forwarded) if url.startswith("https://") else None
+        name = SERVER_NAME if forwarded else ""
         if self._explicit and not self._token:
             _check_private(url)
-            self._token = await asyncio.to_thread(self._explicit_token)
+            self._token = self._explicit_token()
         for again in (False, True):
             given = dict(headers)
             if self._token:
                 _check_private(url)
                 given["Authorization"] = f"Bearer {self._token}"
-            async with session.request(method, url, headers=given, **rest) as reply:
-                if again or reply.status != HTTPStatus.UNAUTHORIZED:
-                    yield reply
+            with answered(
+                method, url, headers=given, body=body, limits=limits, tls=tls, server_name=name
+            ) as answer:
+                if again or answer.status != HTTPStatus.UNAUTHORIZED:
+                    yield answer
                     return
-            self._token = await self._next_token(url, of_cluster=of_cluster)
+            self._token = self._next_token(url, of_cluster=of_cluster)
 
     @property
     def _explicit(self) -> bool:
         return bool(self._token_file or self._account)
 
-    async def _next_token(self, url: str, *, of_cluster: bool) -> str:
+    def _next_token(self, url: str, *, of_cluster: bool) -> str:
         """Return a token after a 401: another one than before, if there is one.
 
         Raises:
@@ -117,10 +117,10 @@ class ServiceCredentials:
         """
         _check_private(url)
         if self._explicit:
-            return await asyncio.to_thread(self._explicit_token)
+            return self._explicit_token()
         if not of_cluster:
             raise BadInput(f"{url}: the service asks for a token; {WAYS}")
-        token = await asyncio.to_thread(self._load_token)
+        token = self._load_token()
         if not token:
             raise BadInput(
                 "the service asks for a token, and the user of this context of the kubeconfig has none (a client certificate "
@@ -135,8 +135,8 @@ class ServiceCredentials:
         namespace, name = _account_of(self._account)
         return self._kubectl().create_token(namespace, name)
 
-    def _tls(self, *, forwarded: bool) -> dict[str, Any]:
-        """Return the TLS settings of a request.
+    def _tls(self, *, forwarded: bool) -> ssl.SSLContext:
+        """Return how the certificate of the service is verified.
 
         A forwarded port leads, through kube-apiserver and the kubelet, both of which kubectl has verified, into the pod
         that the cluster has for this Service. So its certificate is verified only when its CA is given.
@@ -144,16 +144,16 @@ class ServiceCredentials:
         if self._context is None:
             try:
                 self._context = ssl.create_default_context(cafile=self._ca_file or None)
+            except ssl.SSLError as error:
+                msg = f"--server-ca-file {self._ca_file}: has no certificate in PEM: {error.reason or error}"
+                raise BadInput(msg) from error
             except OSError as error:
                 msg = f"--server-ca-file {self._ca_file}: {error.strerror or error}"
                 raise BadInput(msg) from error
             if forwarded and not self._ca_file:
                 self._context.check_hostname = False
                 self._context.verify_mode = ssl.CERT_NONE
-        tls_settings: dict[str, Any] = {"ssl": self._context}
-        if forwarded:
-            tls_settings["server_hostname"] = SERVER_NAME
-        return tls_settings
+        return self._context
 
 
 def read_token(path: str) -> str:

@@ -6,19 +6,20 @@ service has ever answered, because then the address is wrong.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
 
-from extender.cli.connection.service_client import ServiceFinder, command_session
+from extender.cli.connection.http_request import NoAnswer, TimeLimits
+from extender.cli.connection.service_client import ServiceFinder
 from extender.core.model.errors import BadInput, PositionGone
 
-CONNECT_S = 5.0
-SILENCE_S = 30.0  # a service sends something every ten seconds
+# a service sends something every ten seconds
+LIMITS: Final = TimeLimits(connect_s=5.0, silence_s=30.0)
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 
@@ -55,17 +56,9 @@ class Stream:
         self._finder = finder
         self._complain = complain
         self._position = ""  # as in Last-Event-ID
-        self._stopped = asyncio.Event()
-        self._reading: asyncio.Task[bytes] | None = None
 
-    def stop(self) -> None:
-        """End `events`."""
-        self._stopped.set()
-        if self._reading is not None:
-            self._reading.cancel()
-
-    async def events(self) -> AsyncGenerator[bytes]:
-        """Yield the JSON of each event, until `stop`.
+    def events(self) -> Iterator[bytes]:
+        """Yield the JSON of each event, for ever.
 
         Raises:
             BadInput: No service answers at the beginning, or one rejects the query.
@@ -73,35 +66,25 @@ class Stream:
         """
         for server in self._servers:  # one that cannot be right is an error at the beginning
             self._finder.find(server)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
         turn, failures, lost = 0, 0, ""
-        async with command_session(timeout) as session:
-            while not self._stopped.is_set():
-                try:
-                    url = self._url_of(self._servers[turn % len(self._servers)])
-                    async with aclosing(self._once(session, url)) as bodies:
-                        async for body in bodies:
-                            if lost:
-                                self._complain(f"connected to {url}")
-                            failures, lost = 0, ""
-                            if body:
-                                yield body
-                except _Broken as error:
-                    turn += 1
-                    failures += 1
-                    if not self._position and failures >= len(self._servers):
-                        raise BadInput(str(error)) from error
-                    if not lost:
-                        self._complain(f"{error}; trying again")
-                    lost = str(error)
-                    await self._pause(failures)
-
-    async def _pause(self, failures: int) -> None:
-        try:
-            async with asyncio.timeout(min(PAUSE_FIRST_S * 2 ** min(failures, 10), PAUSE_MAX_S)):
-                await self._stopped.wait()
-        except TimeoutError:
-            return
+        while True:
+            try:
+                url = self._url_of(self._servers[turn % len(self._servers)])
+                for body in self._once(url):
+                    if lost:
+                        self._complain(f"connected to {url}")
+                    failures, lost = 0, ""
+                    if body:
+                        yield body
+            except _Broken as error:
+                turn += 1
+                failures += 1
+                if not self._position and failures >= len(self._servers):
+                    raise BadInput(str(error)) from error
+                if not lost:
+                    self._complain(f"{error}; trying again")
+                lost = str(error)
+                time.sleep(min(PAUSE_FIRST_S * 2 ** min(failures, 10), PAUSE_MAX_S))
 
     def _url_of(self, server: str | None) -> str:
         try:
@@ -109,28 +92,23 @@ class Stream:
         except BadInput as error:  # the port could not be forwarded again
             raise _Broken(str(error)) from error
 
-    async def _once(self, session: aiohttp.ClientSession, url: str) -> AsyncGenerator[bytes]:
+    def _once(self, url: str) -> Iterator[bytes]:
         """Yield the events of one connection until it breaks; empty bytes for other data."""
         headers = {"Last-Event-ID": self._position} if self._position else {}
-        query = [("follow", "true"), *self._query]
+        address = f"{url}/v1/events?{urlencode([('follow', 'true'), *self._query])}"
         try:
-            address = f"{url}/v1/events"
-            async with self._finder.send(
-                session, "GET", address, params=query, headers=headers
-            ) as reply:
-                if reply.status != HTTPStatus.OK or reply.content_type != "text/event-stream":
-                    raise _refused(url, reply.status, await reply.read())
-                async for body in self._read(reply.content):
-                    yield body
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            why = str(error) or type(error).__name__
-            raise _Broken(self._finder.no_answer(url, why)) from error
-        if not self._stopped.is_set():
-            raise _Broken(f"{url} ended the stream")
+            with self._finder.send("GET", address, headers=headers, limits=LIMITS) as answer:
+                kind = answer.headers.get("Content-Type", "").partition(";")[0]
+                if answer.status != HTTPStatus.OK or kind != "text/event-stream":
+                    raise _refused(url, answer.status, answer.read())
+                yield from self._read(answer.pieces())
+        except NoAnswer as error:
+            raise _Broken(self._finder.no_answer(url, error)) from error
+        raise _Broken(f"{url} ended the stream")
 
-    async def _read(self, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    def _read(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         kind = data = b""
-        async for line in self._lines(content):
+        for line in _lines(pieces):
             field, _, value = line.partition(b": ")
             if field == b"id":
                 self._position = value.decode()
@@ -144,22 +122,16 @@ class Stream:
                 yield data
                 kind = data = b""
 
-    async def _lines(self, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-        """Yield lines; an event is one line, of megabytes if it has thousands of pods."""
-        rest = b""
-        while not self._stopped.is_set():
-            self._reading = asyncio.create_task(content.readany())
-            try:
-                piece = await self._reading
-            except asyncio.CancelledError:
-                if self._stopped.is_set():
-                    return
-                raise
-            if not piece:
-                return
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                yield line
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines; an event is one line, of megabytes if it has thousands of pods."""
+    parts: list[bytes] = []
+    for piece in pieces:
+        first, *rest = piece.split(b"\n")
+        parts.append(first)
+        for line in rest:
+            yield b"".join(parts)
+            parts = [line]
 
 
 def _detail(body: bytes) -> str:

@@ -69,11 +69,16 @@ def past_text(text: str, field: str) -> str:
     """Return a time or position of the past as the queries take it: a span before now, or a day, as its time.
 
     Raises:
-        BadInput: It looks like a date, and is none.
+        BadInput: It is neither a time nor a position.
     """
-    if _DURATION.fullmatch(text) or _DATE.fullmatch(text) or text in DAYS:
-        return rfc3339(moment_us(text, field, SystemClock().now_us()))
-    return text
+    if not text or (text.isascii() and text.isdigit()):
+        return text
+    try:
+        at_us = moment_us(text, field, SystemClock().now_us())
+    except BadInput as error:
+        msg = f"{field}: {text[:40]!r} is neither a position, a time with offset nor a span before now; write one like 17, {FORMS}"
+        raise BadInput(msg) from error
+    return text if "T" in text else rfc3339(at_us)
 
 
 def span_us(since: str | None, until: str | None) -> tuple[int | None, int | None]:

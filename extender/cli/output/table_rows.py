@@ -90,6 +90,16 @@ def print_rows(
         sys.stdout.writelines(f"{'':{indent}}{line}\n" for line in last[1:])
 
 
+def print_folded(title: str, text: str) -> None:
+    """Print a text behind its title, on a terminal folded below its own begin."""
+    text = one_line(text)
+    left = terminal_columns() - len(title)
+    if left >= FOLDED_MIN:
+        lines = textwrap.wrap(text, left, break_long_words=False, break_on_hyphens=False) or [""]
+        text = f"\n{'':{len(title)}}".join(lines)
+    sys.stdout.write(f"{title}{text}\n")
+
+
 def _cut(cells: Sequence[str], size: int) -> list[str]:
     """Return the cells of a row as far as they fit in a line of a terminal; those behind are empty."""
     shown, left = [], size

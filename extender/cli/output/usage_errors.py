@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 from typer.exceptions import TyperException
 
 from extender.core.model.errors import BadInput
+
+PACKAGE: Final = "gang-extender"
+EXTRA: Final = re.compile(r"""extra == ['"]([a-z]+)['"]""")
+PLANNING: Final = ("plan", "decision")  # commands that need the planner and nothing else
 
 
 def usage_text(error: TyperException) -> str:
@@ -62,6 +67,25 @@ def unknown_command(name: str, before: str, commands: Sequence[str]) -> str:
     if meant:
         return f"{words}; did you mean {' or '.join(f'`gang-extender {command}`' for command in meant)}?"
     return f"{words}; there are {', '.join(candidates)}"
+
+
+def missing_extra(module: str, words: Sequence[str]) -> str:
+    """Return that a command needs another part of this package; empty: the module is of none of its parts.
+
+    Args:
+        module: Name of the module that is not installed.
+        words: The command line.
+    """
+    from importlib.metadata import requires
+
+    package = module.partition(".")[0].replace("_", "-")
+    needed = [text for text in requires(PACKAGE) or () if re.match(rf"{package}\b(?!-)", text)]
+    extras = [match[1] for text in needed if (match := EXTRA.search(text))]
+    if not package or not extras:
+        return ""
+    command = next((word for word in words if not word.startswith("-")), "")
+    extra = "plan" if command in PLANNING and "plan" in extras else extras[-1]
+    return f"`gang-extender {command}` needs {package}, which is not in the client: pip install '{PACKAGE}[{extra}]'"
 
 
 @contextmanager

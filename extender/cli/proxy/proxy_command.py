@@ -2,124 +2,193 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import signal
 import sys
-from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Annotated, Final
 
-import aiohttp
+import msgspec
 import typer
-from aiohttp import web
 
-from extender.cli.connection.service_client import Server, ServiceFinder, finder
+from extender.cli.connection.http_request import NoAnswer, ServiceAnswer, TimeLimits
+from extender.cli.connection.service_client import Server, ServiceFinder, finder, until_interrupted
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
-from extender.http.responses.error_responses import Handler, problem
-from extender.http.web.listener_access import PlainCallers
-from extender.http.web.request_limits import RequestRefused
-from extender.listener_settings import Listener
-from extender.settings import Settings
+from extender.listener_settings import foreign_host, foreign_origin
+from extender.settings import LOOPBACK
 
 HOST: Final = "127.0.0.1"
 PATHS: Final = ("/v1", "/ui", "/metrics", "/livez", "/readyz")
+PLAN_PATH: Final = "/v1/plan"
 SENT: Final = ("Accept", "Content-Type", "If-None-Match", "Last-Event-ID")
-NOT_RETURNED: Final = frozenset({"connection", "date", "keep-alive", "server", "transfer-encoding"})
+NOT_RETURNED: Final = frozenset(
+    {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
+)
 BODY_MAX: Final = 16 << 20  # of a plan query, as the service accepts it
-STOPPED_WITHIN_S: Final = 1.0
+JSON: Final = "application/json"
+EMPTY: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+LIMITS: Final = TimeLimits()
 
 
-class LocalProxy:
-    """Passes requests on.
+class _Refused(Exception):
+    """A request that is not passed on."""
+
+    def __init__(self, status: HTTPStatus, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class LocalProxy(ThreadingHTTPServer):
+    """Passes requests on, each in a thread of its own.
 
     Args:
-        finder: Finds the service and sends the token.
+        service_finder: Finds the service and sends the token.
         server: As `ServiceFinder.find` takes it.
+        port: The port of loopback; 0: any.
+
+    Raises:
+        BadInput: The port cannot be listened on.
     """
 
-    def __init__(self, finder: ServiceFinder, server: str | None) -> None:
-        self._finder = finder
+    daemon_threads = True
+
+    def __init__(self, service_finder: ServiceFinder, server: str | None, port: int) -> None:
+        try:
+            super().__init__((HOST, port), _Passing)
+        except OSError as error:
+            raise BadInput(f"--port {port}: {error.strerror or error}") from error
+        self.finder = service_finder
         self._server = server
-        self._finding = asyncio.Lock()
-        self._session: aiohttp.ClientSession | None = None
+        # One kubectl at a time, which ends with the thread that started it.
+        self._finding = ThreadPoolExecutor(1)
 
-    @contextlib.asynccontextmanager
-    async def serving(self, port: int) -> AsyncIterator[int]:
-        """Serve on a port of loopback while the block runs; yield the port.
-
-        Args:
-            port: The port; 0: any.
+    def find(self) -> str:
+        """Return the URL of the service.
 
         Raises:
-            BadInput: The port cannot be listened on.
+            BadInput: It cannot be reached.
         """
-        callers = PlainCallers(Listener("port", HOST, port, "api", tls=False), Settings())
+        return self._finding.submit(self.finder.find, self._server).result()
 
-        @web.middleware
-        async def of_this_machine(request: web.Request, handler: Handler) -> web.StreamResponse:
-            try:
-                callers.check(request)
-            except RequestRefused as refused:
-                return refused.response(request.path)
-            return await handler(request)
 
-        app = web.Application(middlewares=[of_this_machine], client_max_size=BODY_MAX)
-        app.add_routes([web.get("/", self._page), web.post("/v1/plan", self._pass_on)])
-        app.add_routes([web.get(path + "{rest:(/.*)?}", self._pass_on) for path in PATHS])
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOPPED_WITHIN_S)
-        await runner.setup()
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
-            self._session = session
-            try:
-                await web.TCPSite(runner, HOST, port).start()
-                yield runner.addresses[0][1]
-            except OSError as error:
-                raise BadInput(f"--port {port}: {error.strerror or error}") from error
-            finally:
-                await runner.cleanup()
+class _Passing(BaseHTTPRequestHandler):
+    """Answers one request after the other of a connection."""
 
-    async def _page(self, _: web.Request) -> web.Response:
-        return web.Response(status=302, headers={"Location": "ui/"})
+    protocol_version = "HTTP/1.1"
+    server: LocalProxy
 
-    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
-        """Return the answer of the service, piece by piece."""
-        assert self._session is not None
-        headers = {name: request.headers[name] for name in SENT if name in request.headers}
-        body = await request.read() if request.method == "POST" else None
-        url = ""
+    def do_GET(self) -> None:
         try:
-            async with self._finding:  # one kubectl at a time
-                url = await asyncio.to_thread(self._finder.find, self._server)
-            address = url + request.raw_path
-            async with self._finder.send(
-                self._session, request.method, address, headers=headers, data=body, allow_redirects=False
-            ) as reply:  # fmt: skip
-                return await _returned(request, reply)
+            body = self._checked()
+            if self.path == "/":
+                self._answer(HTTPStatus.FOUND, {"Location": "ui/"}, b"")
+                return
+            self._pass_on(body)
+        except _Refused as refused:
+            self._problem(refused.status, refused.status.phrase, str(refused))
         except BadInput as error:
-            return problem(502, "The service cannot be asked", str(error))
-        except (aiohttp.ClientError, TimeoutError) as error:
-            why = self._finder.no_answer(url, str(error) or type(error).__name__)
-            return problem(502, "The service does not answer", why)
-
-
-async def _returned(request: web.Request, reply: aiohttp.ClientResponse) -> web.StreamResponse:
-    kept = {k: v for k, v in reply.headers.items() if k.lower() not in NOT_RETURNED}
-    response = web.StreamResponse(status=reply.status, headers=kept)
-    await response.prepare(request)
-    if request.method != "HEAD":
-        try:
-            async for piece in reply.content.iter_any():
-                await response.write(piece)
-        except aiohttp.ClientError:
-            if request.transport is not None:
-                request.transport.abort()  # so that the client sees that the answer is incomplete
+            self._problem(HTTPStatus.BAD_GATEWAY, "The service cannot be asked", str(error))
         except ConnectionError:
-            return response  # the client has closed the connection
-    with contextlib.suppress(ConnectionError):
-        await response.write_eof()
-    return response
+            self.close_connection = True  # of the caller
+
+    do_HEAD = do_POST = do_GET  # noqa: N815 -- names of the standard library
+
+    def log_message(self, *_: object) -> None:
+        """Write no line for each request."""
+
+    def _checked(self) -> bytes | None:
+        """Return the body of a request that may be passed on.
+
+        Raises:
+            _Refused: It is of a page of another server, or not for the read API.
+        """
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        if text := foreign_host(host, frozenset(LOOPBACK)) or foreign_origin(origin, host):
+            self.close_connection = True
+            raise _Refused(HTTPStatus.FORBIDDEN, text)
+        body = self._body()
+        path = self.path.partition("?")[0]
+        if path != "/" and not any(path == top or path.startswith(f"{top}/") for top in PATHS):
+            text = f"{path}: is not passed on; there are {', '.join(PATHS)}"
+            raise _Refused(HTTPStatus.NOT_FOUND, text)
+        if self.command == "POST" and path != PLAN_PATH:
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"POST is for {PLAN_PATH} only")
+        return body
+
+    def _body(self) -> bytes | None:
+        """Return the body of a POST.
+
+        Raises:
+            _Refused: It is not JSON, has no length, or is too large.
+        """
+        length = self.headers.get("Content-Length", "")
+        if self.command != "POST":
+            self.close_connection = self.close_connection or bool(length)
+            return None
+        kind = self.headers.get_content_type()
+        text, status = "", HTTPStatus.BAD_REQUEST
+        if kind != JSON:
+            status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+            text = f"Content-Type {kind!r}: the body of a request must be {JSON}"
+        elif not (length.isascii() and length.isdigit()):
+            text, status = "the body has no Content-Length", HTTPStatus.LENGTH_REQUIRED
+        elif int(length) > BODY_MAX:
+            text = f"the body has {length} bytes, more than {BODY_MAX}"
+            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        if text:
+            self.close_connection = True  # the body is not read
+            raise _Refused(status, text)
+        return self.rfile.read(int(length))
+
+    def _pass_on(self, body: bytes | None) -> None:
+        """Return the answer of the service, piece by piece."""
+        headers = {name: self.headers[name] for name in SENT if name in self.headers}
+        url = self.server.find()
+        begun = False
+        try:
+            with self.server.finder.send(
+                self.command, url + self.path, headers=headers, body=body, limits=LIMITS
+            ) as answer:
+                begun = True
+                self._return(answer)
+        except NoAnswer as error:
+            if begun:
+                self.close_connection = (
+                    True  # so that the caller sees that the answer is incomplete
+                )
+                return
+            why = self.server.finder.no_answer(url, error)
+            self._problem(HTTPStatus.BAD_GATEWAY, "The service does not answer", why)
+
+    def _return(self, answer: ServiceAnswer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.header_lines():
+            if name.lower() not in NOT_RETURNED:
+                self.send_header(name, value)
+        if self.command == "HEAD" or answer.status in EMPTY:
+            self.end_headers()
+            return
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for piece in answer.pieces():
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _problem(self, status: HTTPStatus, title: str, detail: str) -> None:
+        body = msgspec.json.encode({"title": title, "status": status, "detail": detail})
+        self._answer(status, {"Content-Type": "application/problem+json"}, body)
+
+    def _answer(self, status: HTTPStatus, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
 
 def proxy(
@@ -129,19 +198,9 @@ def proxy(
     server: Server = None,
 ) -> None:
     """Serve the page and the read API on a port of this machine, with your token. Every process of this machine can use it."""
-    asyncio.run(_serve(port, server))
-
-
-async def _serve(port: int, server: str | None) -> None:
-    from extender.cli.proxy.proxy_command import HOST, LocalProxy
-
-    url = await asyncio.to_thread(finder().find, server)  # an error now, not with the first request
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
-    async with LocalProxy(finder(), server).serving(port) as listening:
-        print(f"http://{HOST}:{listening}/ui/")
+    with LocalProxy(finder(), server, port) as local, until_interrupted():
+        url = local.find()  # an error now, not with the first request
+        print(f"http://{HOST}:{local.server_port}/ui/")
         sys.stdout.flush()
         complain(f"leads to {url} until Ctrl-C, for every process of this machine")
-        await stopping.wait()
+        local.serve_forever()

@@ -222,18 +222,6 @@ async def load_configuration(kubeconfig: str | None, context: str | None = None)
     return configuration
 
 
-async def load_token(kubeconfig: str | None, context: str | None) -> str:
-    """Return the bearer token of a context of a kubeconfig, from its exec plugin if it has one; empty: it has none.
-
-    Raises:
-        BadInput: There is no usable kubeconfig.
-    """
-    path = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser(DEFAULT_KUBECONFIG)  # noqa: ASYNC240, PTH111 -- reads no disk
-    configuration = await load_configuration(path, context)
-    token = str(configuration.api_key.get("BearerToken", ""))
-    return token.removeprefix("Bearer ").strip()
-
-
 class _Fenced(aiohttp.BytesPayload):
     """The body of a call with an effect: the fence is checked in the step that writes its bytes to the socket.
 

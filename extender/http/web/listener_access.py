@@ -20,13 +20,18 @@ from extender.http.listener.tls_contexts import TlsContexts
 from extender.http.scheduler.leader_proxy import FROM_REPLICA
 from extender.http.web.fast_path_calls import DirectCaller, DirectCheck
 from extender.http.web.request_limits import PROBES, RequestRefused
-from extender.listener_settings import Listener
+from extender.listener_settings import (
+    SHOWN_MAX,
+    Listener,
+    foreign_host,
+    foreign_origin,
+    host_name,
+)
 from extender.settings import LOOPBACK, Settings
 
 log = logging.getLogger(__name__)
 
 JSON = "application/json"
-SHOWN_MAX = 100  # characters of a value of a caller in a message
 NAMES_LOGGED_MAX = 64
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- compared, not listened on
 
@@ -157,17 +162,11 @@ class PlainCallers:
         """
         headers = request.headers
         host = headers.get(hdrs.HOST, "")
-        if not self._is_own(host, request) or request.raw_path[:1] != "/":
-            text = (
-                f"Host {host[:SHOWN_MAX]!r} is not this service; call it by the address that it listens on, "
-                "or set --allowed-hosts"
-            )
-            raise _refused("host", text)
-        origin = headers.get(hdrs.ORIGIN)
-        if origin is not None and origin.partition("://")[2] != host:
-            text = (
-                f"Origin {origin[:SHOWN_MAX]!r}: pages of other servers may not send requests here"
-            )
+        foreign = foreign_host(host, self._hosts)
+        if (foreign and not self._is_called(host, request)) or request.raw_path[:1] != "/":
+            text = f"{request.raw_path[:SHOWN_MAX]!r} is not a path of this service"
+            raise _refused("host", f"{foreign}, or set --allowed-hosts" if foreign else text)
+        if text := foreign_origin(headers.get(hdrs.ORIGIN), host):
             raise _refused("origin", text)
         if request.body_exists and request.content_type != JSON:
             text = f"Content-Type {request.content_type[:SHOWN_MAX]!r}: the body of a request must be {JSON}"
@@ -175,26 +174,17 @@ class PlainCallers:
 
     def direct_caller(self, _: ClientCertificate | None, host: str) -> DirectCaller | None:
         """Return the caller of a request with this header Host, no Origin and JSON; None where `check` has to look."""
-        return DirectCaller() if _name_of(host) in self._hosts else None
+        return DirectCaller() if host_name(host) in self._hosts else None
 
-    def _is_own(self, host: str, request: web.Request) -> bool:
-        """Return whether a header Host has a name of this service, with any port: a forwarded port is another one.
+    def _is_called(self, host: str, request: web.Request) -> bool:
+        """Return whether a header Host has the address that was called, of a service on all addresses.
 
-        An address as Host cannot be that of a page elsewhere, so on all addresses the one that was called is accepted.
+        An address as Host cannot be that of a page elsewhere.
         """
-        name = _name_of(host)
-        if name in self._hosts:
-            return True
         if not self._any_address or request.transport is None:
             return False
         called = request.transport.get_extra_info("sockname")
-        return isinstance(called, tuple) and _same_address(name, called[0])
-
-
-def _name_of(host: str) -> str:
-    """Return the name or address in a header Host, without the port."""
-    name = host.lower()
-    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+        return isinstance(called, tuple) and _same_address(host_name(host), called[0])
 
 
 def _same_address(address: str, other: str) -> bool:

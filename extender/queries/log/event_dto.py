@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -29,6 +30,7 @@ from extender.core.log.events import (
     HistoryTruncated,
     LeaseAcquired,
     MemberTerminated,
+    MemberTerminationCause,
     NodeRejected,
     NodeTopologyChanged,
     PodBindFailed,
@@ -52,6 +54,20 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC; a naive value is faster to
 _TWO = tuple(f"{number:02}" for number in range(60))
 NAMED_MAX = 3  # units named in a summary; `data` has all of them
 PAGE = 5_000  # events per query when all of them are read
+
+
+LOST: Mapping[str, tuple[str, str]] = {  # cause of a loss -> actor, reason
+    "preempted": ("kube-scheduler", "preempted for a pod or group of higher priority"),
+    "evicted": (
+        "a caller of the Eviction API, or the node",
+        "evicted: API, taint or pressure on the node",
+    ),
+    "node-lost": ("the cluster", "its node is gone"),
+    "rejected-by-kubelet": ("kubelet", "refused by the kubelet"),
+    "ended": ("the pod itself", "ended by itself"),
+    "deleted": ("a caller of the Kubernetes API", "deleted"),
+    "unknown": ("unknown", "not where it was; the reason could not be found out"),
+}
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,3 +291,9 @@ def _features(data: ControlPlaneFeaturesDetected) -> str:
         f"kube-apiserver serves {served} and drops {dropped}; "
         f"group scheduling of kube-scheduler itself: {data.native_group_scheduling}"
     )
+
+
+def loss_reason(cause: MemberTerminationCause, message: str) -> str:
+    """Return why a member that was no victim of a recorded preemption ended, with its own message if it has one."""
+    _, reason = LOST[cause]
+    return f"{reason} ({message})" if message else reason

@@ -17,7 +17,6 @@ from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
     MemberTerminated,
-    MemberTerminationCause,
     NodeRejected,
     PodBindFailed,
     PodBound,
@@ -31,7 +30,7 @@ from extender.core.model.message_formatting import did_you_mean, join_names
 from extender.ports.log_ports import START, DecisionInputs
 from extender.ports.query_ports import EventFilter, EventPage, EventQueries, GangIncarnation
 from extender.queries.log.decision_details import Decision, decision_of
-from extender.queries.log.event_dto import EventLine, event_line, rfc3339
+from extender.queries.log.event_dto import LOST, EventLine, event_line, loss_reason, rfc3339
 from extender.queries.log.event_filter import victims_of
 
 LIMIT_MAX = 1000  # events of one answer
@@ -39,18 +38,6 @@ MEMBERS_MAX = 10_000  # events that are read to find the members
 # newest gangs of a namespace whose names are compared with one that the log does not have
 COMPARED_MAX = 500
 NAMING = ("GangAdmitted", "GangExtended", "PodBound")
-LOST: Mapping[str, tuple[str, str]] = {  # cause of a loss -> actor, reason
-    "preempted": ("kube-scheduler", "preempted for a pod or group of higher priority"),
-    "evicted": (
-        "a caller of the Eviction API, or the node",
-        "evicted: API, taint or pressure on the node",
-    ),
-    "node-lost": ("the cluster", "its node is gone"),
-    "rejected-by-kubelet": ("kubelet", "refused by the kubelet"),
-    "ended": ("the pod itself", "ended by itself"),
-    "deleted": ("a caller of the Kubernetes API", "deleted"),
-    "unknown": ("unknown", "not where it was; the reason could not be found out"),
-}
 
 
 class HistoryLine(EventLine, frozen=True, kw_only=True):
@@ -356,12 +343,6 @@ def _cause_and_reason(event: RecordedEvent, preemptors: Mapping[str, str]) -> tu
     if isinstance(data, PodBindFailed):
         return "kube-apiserver", event.cause
     return event.actor, event.cause
-
-
-def loss_reason(cause: MemberTerminationCause, message: str) -> str:
-    """Return why a member that was no victim of a recorded preemption ended, with its own message if it has one."""
-    _, reason = LOST[cause]
-    return f"{reason} ({message})" if message else reason
 
 
 def _life(life: GangIncarnation) -> IncarnationLine:

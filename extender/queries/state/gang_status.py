@@ -17,8 +17,7 @@ from extender.core.log.gang_phase import (
 from extender.core.log.reservation_state import GangState, MemberLoss
 from extender.core.log.waiting_gangs import waiting_since_us
 from extender.core.model.message_formatting import counted, spaced
-from extender.queries.log.event_dto import rfc3339
-from extender.queries.log.gang_history import loss_reason
+from extender.queries.log.event_dto import loss_reason, rfc3339
 
 SUSPENDED: Final = "suspended"
 NOT_WAITING: Final = frozenset({"scheduled", "completed", SUSPENDED})  # for pods of its minimum

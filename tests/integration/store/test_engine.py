@@ -80,6 +80,11 @@ def test_each_foreign_fault_has_one_name(error, kind):
     assert "DETAIL" not in str(fault)
 
 
+def test_a_limit_that_has_passed_has_words():
+    """The exception of asyncpg has none."""
+    assert str(fault_of(TimeoutError(), "asking")) == "asking: the database did not answer in time"
+
+
 @pytest.mark.long
 async def test_the_wheel_brings_its_migrations(tmp_path):
     """Built and unpacked elsewhere, `extender.store.schema_migration` finds env.py, versions and SQL beside itself."""

@@ -93,7 +93,7 @@ def test_for_programs(command):
         (
             ("--at", "2026-09-21T10:00"),
             2,
-            "--at: '2026-09-21T10:00' is not a time with offset, for example 2026-11-20T03:12:00Z, nor a position",
+            "--at: '2026-09-21T10:00' is neither a position, a time with offset nor a span before now; write one like 17, 90m, 2h, 3d",
         ),
         (("--at", "2199-01-01T00:00:00Z"), 2, "is in the future; the log ends at position 14"),
         (("--at", "2020-01-01T00:00:00Z"), 2, "the log begins at 2026-09-21T14:13:20.000000Z"),

@@ -176,6 +176,15 @@ def test_a_terminal_gets_colours_and_a_folded_last_column():
     assert on_a_terminal(30, NO_COLOR="1") == f"g  scheduled  {x} {y}\n"
 
 
+def test_a_text_behind_a_title_is_folded_below_itself():
+    """On a terminal alone, and where there is a place for it."""
+    call = f"from {print_rows.__module__} import print_folded; print_folded('disk  ', '{'w' * 30} {'x' * 30} y\\nz')"
+    w, x = "w" * 30, "x" * 30
+    assert output_on_a_terminal(call, 80) == f"disk  {w} {x} y z\n"
+    assert output_on_a_terminal(call, 50) == f"disk  {w}\n{'':6}{x} y z\n"
+    assert output_on_a_terminal(call, 30) == f"disk  {w} {x} y z\n"
+
+
 def test_a_row_of_a_list_is_one_line_of_a_terminal():
     """Its end is cut, whatever column it is in; -o wide and a pipe have all of it."""
     assert on_a_terminal(50, cuts=True, NO_COLOR="1") == f"g  scheduled  {'x' * 30} {'y' * 4}…\n"

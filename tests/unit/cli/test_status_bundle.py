@@ -7,19 +7,21 @@ import json
 from extender.cli.commands.status_bundle import NamesRemoved
 
 STATUS = {
-    "version": "1", "replica": "gang-extender-0", "leader": {"name": "gang-extender-0", "address": "https://10.0.0.7:8888"},
+    "version": "1", "replica": "annbook.corp:8888", "replicas": ["annbook.corp:8888"], "leader": {"name": "annbook.corp:8888", "address": "https://10.0.0.7:8888"},
     "database": {"place": "gang@db.corp:5432/gang", "bytes": 7}, "checks": [{"name": "lease", "ok": True, "reason": "node gpu-7 is new"}],
     "gangs": {"scheduled": 1}, "oldest_wait": {"gang": "team-a/waiting", "state": "waiting"}, "certificates": [{"name": "server", "ends": "x"}],
-    "settings": {"identity": "gang-extender-0", "lease_duration_s": 10.0, "preemption": True, "cluster": []},
+    "settings": {"identity": "annbook.corp:8888", "lease_duration_s": 10.0, "preemption": True, "cluster": []},
 }  # fmt: skip
 EVENTS = [
     {
         "type": "GangAdmitted", "gang": "team-a/train", "summary": "train in rack=r7, train-long and team-a-b stay",
         "data": {"assignments": [{"pod": "team-a/train-long-0", "node": "gpu-7"}], "topology": {"gpu-8": {"zone": "z9"}}, "groups": [{"kind": "PodGroup", "name": "train-long",
                  "domain": {"rack": "r7"}}]},
-    }
+    },
+    {"type": "LeaseAcquired", "actor": "annbook.corp:8888", "summary": "by annbook.corp:8888", "data": {"holder": "annbook.corp:8888", "address": "http://10.0.0.7:8888"}},
+    {"type": "MemberTerminated", "actor": "kube-scheduler"},
 ]  # fmt: skip
-METRICS = b'gang_extender_search_seconds_total{namespace="team-a"} 1\ngang_extender_x{file="/home/ann/f.yaml",kind="train"} 2\n'
+METRICS = b'gang_extender_search_seconds_total{namespace="team-a"} 1\ngang_extender_x{file="/home/ann/f.yaml",kind="train"} 2\ngang_extender_y{folder="/home/ann/data"} 3\n'
 
 
 def changed():
@@ -44,7 +46,7 @@ def test_no_name_is_left():
             b"train-long",
             b"10.0.0.7",
             b"db.corp",
-            b"gang-extender-0",
+            b"annbook",
             b"ann",
         ):
             assert hidden not in body, (name, hidden)
@@ -52,7 +54,7 @@ def test_no_name_is_left():
 
 def test_a_name_has_one_number_in_all_files():
     files = changed()
-    (event,) = json.loads(files["events.json"])
+    event, *_ = json.loads(files["events.json"])
     namespace, gang = event["gang"].split("/")
     assert event["summary"].startswith(f"{gang} in rack=object-")
     assert json.loads(files["status.json"])["oldest_wait"]["gang"].startswith(f"{namespace}/")
@@ -74,6 +76,7 @@ def test_words_of_ours_stay():
     assert status["settings"] == {
         "identity": "(left out)", "lease_duration_s": 10.0, "preemption": True, "cluster": [],
     }  # fmt: skip
-    (event,) = json.loads(files["events.json"])
+    event, *others = json.loads(files["events.json"])
     assert (event["type"], event["data"]["groups"][0]["kind"]) == ("GangAdmitted", "PodGroup")
     assert b'kind="train"} 2' in files["metrics.txt"]
+    assert [other["actor"] for other in others] == ["replica-1", "kube-scheduler"]
