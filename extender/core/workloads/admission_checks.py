@@ -35,7 +35,7 @@ class _PodSet(ReadFields, frozen=True, kw_only=True):
 
     name: str = "main"
     count: int = 1
-    template: dict[str, Any] = {}
+    template: Mapping[str, Any] = {}
 
 
 class _Spec(ReadFields, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class _Condition(ReadFields, frozen=True, kw_only=True):
 
 class _Assignment(ReadFields, frozen=True, kw_only=True):
     name: str = "main"
-    flavors: dict[str, str] = {}  # by resource
+    flavors: Mapping[str, str] = {}  # by resource
     count: int | None = None  # less than that of the pod set, where Kueue admits a part
 
 
@@ -73,7 +73,7 @@ class _Status(ReadFields, frozen=True, kw_only=True):
 class Flavor(ReadFields, frozen=True, kw_only=True):
     """The spec of a ResourceFlavor: Kueue adds it to the pods that get quota of it."""
 
-    node_labels: dict[str, str] = {}
+    node_labels: Mapping[str, str] = {}
     tolerations: tuple[dict[str, Any], ...] = ()
 
 
@@ -173,14 +173,16 @@ def objects_of(
     objects = []
     for tree in trees:
         spec = copy.deepcopy(dict(tree.spec))
-        # from here on the answer is about what runs when Kueue has admitted it
         templates = [*pod_templates(BY_KIND[tree.kind].template_paths, spec)]
         by_template = _flavors_by_template(queued, len(templates))
         for template, names in zip(templates, by_template, strict=True):
             _add_flavors(template, names, flavors)
-        metadata = {"name": tree.name, "namespace": tree.namespace}
-        labels = {**tree.labels, TREE_LABEL: _profile(tree, templates)}
-        metadata |= {"labels": labels, "annotations": dict(tree.annotations)}
+        metadata = {
+            "name": tree.name,
+            "namespace": tree.namespace,
+            "labels": {**tree.labels, TREE_LABEL: _profile(tree, templates)},
+            "annotations": dict(tree.annotations),
+        }
         objects.append(
             {"apiVersion": tree.api_version, "kind": tree.kind, "metadata": metadata, "spec": spec}
         )
