@@ -143,6 +143,9 @@ def queued_workload(workload: WorkloadObject, resource_version: str) -> QueuedWo
     if workload.deleting or not spec.active or "Finished" in true or "QuotaReserved" not in true:
         return None
     assignments = () if status.admission is None else status.admission.pod_set_assignments
+    pod_sets = spec.pod_sets
+    if "Admitted" in true:  # thousands run: their templates are not read any more
+        pod_sets = tuple(_PodSet(name=each.name, count=each.count) for each in pod_sets)
     return QueuedWorkload(
         namespace=workload.namespace,
         name=workload.name,
@@ -152,7 +155,7 @@ def queued_workload(workload: WorkloadObject, resource_version: str) -> QueuedWo
         reserved_at=true["QuotaReserved"],
         admitted="Admitted" in true,
         checks={check.name: check.state for check in status.admission_checks},
-        pod_sets=spec.pod_sets,
+        pod_sets=pod_sets,
         assignments={each.name: each for each in assignments},
     )
 

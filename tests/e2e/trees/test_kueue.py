@@ -5,17 +5,19 @@ The objects are those of docs/how-to/kueue.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
-from tests.controlplane.api import Object
+from tests.controlplane.api import ApiError, Object
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.processes import Process
-from tests.e2e.scenarios.conftest import Story
+from tests.e2e.scenarios.conftest import DEPLOY, Story
 from tests.e2e.trees.workloads import a_jobset, a_replicated_job, a_template, racks, until_groups
 from tests.support.page_commands import blocks
 
@@ -39,8 +41,12 @@ def of_page(heading: str) -> list[Object]:
 
 @pytest.fixture(scope="session")
 def running_kueue(running_controllers: WorkloadControllers) -> Iterator[Process]:
-    """Kueue beside the workload controllers."""
+    """Kueue beside the workload controllers, and what the service may do for its checks."""
+    plane = running_controllers.plane
     with running_controllers.also("kueue") as process:
+        role = f"--filename={DEPLOY / 'kueue' / 'admission-check.yaml'}"
+        done = plane.kubectl("apply", "--server-side", role)
+        assert done.returncode == 0, done.stderr
         yield process
 
 
@@ -159,3 +165,143 @@ async def test_both_gates_go_in_either_order(
     assert len(await story.until_bound(3, "sweep-")) == 3
     assert not await gates()
     await story.check_events()
+
+
+async def check_of(story: Story, owner: str) -> Object:
+    """Return the check of the Workload of an object; {} before there is one."""
+    workload = await workload_of(story, owner) or {}
+    checks = workload.get("status", {}).get("admissionChecks", [{}])
+    assert len(checks) == 1
+    return checks[0]
+
+
+async def until_check(story: Story, owner: str, state: str) -> Object:
+    """Wait until the check of the Workload of an object has a state."""
+
+    async def look() -> Object | None:
+        check = await check_of(story, owner)
+        return check if check.get("state") == state else None
+
+    return await story.until(look, f"the check of {owner} is {state}", every_s=0.1)
+
+
+async def with_check(story: Story) -> None:
+    """Create flavor, queue and check of the page, and wait until the check is answered."""
+    flavor, _, local = of_page("Queue")
+    check, queue = of_page("Admission check")
+    await story.create(flavor, check, queue, local)
+
+    async def is_active() -> bool:
+        stored = await story.api.get(f"{QUEUES}/admissionchecks/{check['metadata']['name']}")
+        return any(c["type"] == "Active" for c in stored.get("status", {}).get("conditions", ()))
+
+    await story.until(is_active, "the check is active", every_s=0.1)
+
+
+@pytest.mark.settings(admission_check_retry_s="2")
+async def test_the_check_waits_with_its_reason_until_there_is_room(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """Quota for both Jobs, and one rack: the second has the reason, gives its quota back, and runs after the first."""
+    await story.create(*racks("r0"))
+    await with_check(story)
+    await story.create(a_queued_job("first"))
+    bound = await story.until_bound(4, "first-")
+    assert (await check_of(story, "first"))["message"].startswith("fits now")
+    await story.create(a_queued_job("second"))
+    evicted = await story.until(lambda: has_condition(story, "second", "Evicted"), every_s=0.1)
+    assert evicted["reason"] == "AdmissionCheck"
+    assert "does not fit now" in evicted["message"]
+    assert not [name for name in await story.pods() if name.startswith("second-")]
+    for name in bound:
+        await kubelet.succeed(name)
+    await until_check(story, "second", "Ready")
+    await story.until_bound(4, "second-")
+    await story.check_events()
+
+
+async def test_the_check_rejects_what_never_fits(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """A Job of five in racks of four: Kueue deactivates its Workload, with our reason."""
+    await story.create(*racks("r0", "r1"))
+    await with_check(story)
+    await story.create(a_queued_job("wide", 5))
+    target = await story.until(lambda: has_condition(story, "wide", "Evicted"), every_s=0.1)
+    assert "Rejected" in target["message"]
+    assert "never fits, whatever else runs" in target["message"]
+
+    async def is_deactivated() -> bool:
+        return (await workload_of(story, "wide") or {})["spec"].get("active") is False
+
+    await story.until(is_deactivated, every_s=0.1)
+    assert not await story.bound()
+
+
+@pytest.mark.parametrize("when", ["away", "before the answer", "after the answer"])
+async def test_a_killed_service_answers_after_its_start(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet, when: str
+) -> None:
+    """Without the service the Workload keeps its quota and none of its pods runs; what was written once is not lost."""
+    await story.create(*racks("r0"))
+    await with_check(story)
+    killed = asyncio.Event()
+
+    def is_answer(method: str, path: str) -> bool:
+        return method == "PATCH" and path.startswith(WORKLOADS) and not killed.is_set()
+
+    def kill() -> None:
+        story.service.kill()
+        killed.set()
+
+    async def before(method: str, path: str) -> web.Response | None:
+        if when == "before the answer" and is_answer(method, path):
+            kill()
+            return web.Response(status=503)
+        return None
+
+    async def after(method: str, path: str, status: int) -> None:
+        if when == "after the answer" and is_answer(method, path):
+            assert status == 200
+            kill()
+
+    story.server.before, story.server.after = before, after
+    if when == "away":
+        kill()
+    await story.create(a_queued_job("train"))
+    await story.until(lambda: has_condition(story, "train", "QuotaReserved"), every_s=0.1)
+    await killed.wait()
+    if when != "after the answer":
+        assert (await check_of(story, "train"))["state"] == "Pending"
+        assert not await has_condition(story, "train", "Admitted")
+        assert not [name for name in await story.pods() if name.startswith("train-")]
+    await story.service.start()
+    await until_check(story, "train", "Ready")
+    assert len(await story.until_bound(4, "train-")) == 4
+    await story.check_events()
+
+
+async def test_a_stolen_token_changes_nothing_else_of_a_workload_of_kueue(
+    story: Story, tree_policies: None, kueue: Process
+) -> None:
+    """RBAC lets the account of the service write their whole status; the admission policies only the state of checks."""
+    await with_check(story)
+    story.service.kill()
+    await story.create(a_queued_job("train"))
+    await until_check(story, "train", "Pending")
+    workload = await workload_of(story, "train") or {}
+    path = f"{WORKLOADS}/{workload['metadata']['name']}/status"
+    check = f"{QUEUES}/admissionchecks/gang-places/status"
+    admitted = {"type": "Admitted", "status": "True", "reason": "Mine", "message": ""}
+    admitted["lastTransitionTime"] = "2026-11-29T12:00:00Z"
+    attempts = {
+        path: {"conditions": [admitted]},
+        check: {"conditions": [admitted]},
+    }
+    async with story.plane.api("extender") as thief:
+        for where, status in attempts.items():
+            with pytest.raises(ApiError, match="the extender (changes|writes)"):
+                await thief.patch(where, {"status": status})
+        entry = (await check_of(story, "train")) | {"name": "another"}
+        with pytest.raises(ApiError, match="adds and removes no AdmissionCheck"):
+            await thief.patch(path, {"status": {"admissionChecks": [entry]}})
