@@ -92,6 +92,13 @@ PROBES = {
 {apiVersion: kubeflow.org/v2beta1, kind: MPIJob, metadata: {name: probe, namespace: default},
   spec: {mpiReplicaSpecs: {Launcher: {template: {spec: {containers: [{name: main, image: registry.invalid/none}]}}}}}}
 """,
+    "kueue": """
+{apiVersion: kueue.x-k8s.io/v1beta2, kind: ResourceFlavor, metadata: {name: probe}, spec: {}}
+---
+{apiVersion: batch/v1, kind: Job, metadata: {name: probe, namespace: default, labels: {kueue.x-k8s.io/queue-name: probe}},
+  spec: {suspend: true, template: {spec:
+    {restartPolicy: Never, containers: [{name: main, image: registry.invalid/none}]}}}}
+""",
 }
 
 Object = dict[str, Any]

@@ -39,7 +39,7 @@ def of_page(heading: str) -> list[Object]:
     return [one for block in blocks(PAGE, heading, "yaml") for one in yaml.safe_load_all(block)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running_kueue(running_controllers: WorkloadControllers) -> Iterator[Process]:
     """Kueue beside the workload controllers, and what the service may do for its checks."""
     plane = running_controllers.plane
@@ -300,7 +300,7 @@ async def test_a_stolen_token_changes_nothing_else_of_a_workload_of_kueue(
     }
     async with story.plane.api("extender") as thief:
         for where, status in attempts.items():
-            with pytest.raises(ApiError, match="the extender (changes|writes)"):
+            with pytest.raises(ApiError, match=r"the extender (changes|writes)"):
                 await thief.patch(where, {"status": status})
         entry = (await check_of(story, "train")) | {"name": "another"}
         with pytest.raises(ApiError, match="adds and removes no AdmissionCheck"):
