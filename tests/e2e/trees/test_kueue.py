@@ -18,8 +18,10 @@ from tests.controlplane.controllers.workload_controllers import WorkloadControll
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.processes import Process
 from tests.e2e.scenarios.conftest import DEPLOY, Story
+from tests.e2e.trees.conftest import clear_workloads
 from tests.e2e.trees.workloads import a_jobset, a_replicated_job, a_template, racks, until_groups
 from tests.support.page_commands import blocks
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.e2e,
@@ -31,6 +33,11 @@ PAGE = "docs/how-to/kueue.md"
 QUEUES = "/apis/kueue.x-k8s.io/v1beta2"
 WORKLOADS = f"{QUEUES}/namespaces/default/workloads"
 QUEUE = {"kueue.x-k8s.io/queue-name": "team-a"}
+STORED = (
+    WORKLOADS,
+    f"{QUEUES}/namespaces/default/localqueues",
+    *(f"{QUEUES}/{plural}" for plural in ("clusterqueues", "resourceflavors", "admissionchecks")),
+)
 KUEUES_GATE = "kueue.x-k8s.io/admission"
 
 
@@ -55,13 +62,16 @@ async def kueue(running_kueue: Process, controllers: WorkloadControllers) -> Asy
     """Kueue, with no queue and no Workload of another story afterwards."""
     yield running_kueue
     async with controllers.plane.api() as api:
-        for path in (f"{QUEUES}/namespaces/default/localqueues", *_CLUSTER_WIDE):
-            await api.delete(path)
+        await clear_workloads(api)  # a queue in use is kept by a finalizer
 
+        async def gone() -> bool:
+            left = 0
+            for path in STORED:
+                await api.delete(path)
+                left += len((await api.get(path))["items"])
+            return left == 0
 
-_CLUSTER_WIDE = tuple(
-    f"{QUEUES}/{plural}" for plural in ("clusterqueues", "resourceflavors", "admissionchecks")
-)
+        await eventually(gone, "no object of Kueue is left", every_s=0.2)
 
 
 def a_queued_job(name: str, parallelism: int = 4, **annotations: str) -> Object:
