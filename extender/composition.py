@@ -31,10 +31,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from extender.core.log.events import DriftDetected, HistoryTruncated, RecordedEvent
 from extender.core.model.errors import BadInput, SchemaOutdated, StoreUnavailable
 from extender.core.model.pods import Pod, VolumeConstraints
+from extender.core.model.visibility import Visibility
 from extender.ports.access_ports import AccessReviews
 from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
-from extender.ports.workload_ports import Workloads
+from extender.ports.workload_ports import AdmissionChecks, Workloads
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.log_keys import LogKeys, read_keys
@@ -198,6 +199,11 @@ class Runnable(Cluster, Protocol):
     @property
     def workloads(self) -> Workloads:
         """Return the port to workload objects."""
+        ...
+
+    @property
+    def admission_checks(self) -> AdmissionChecks | None:
+        """Return the port to the AdmissionChecks of Kueue; None for manifests."""
         ...
 
     def access_reviews(self, *, api_server_tokens: bool) -> AccessReviews | None:
@@ -456,6 +462,7 @@ class Service:
         """Return the HTTP applications, one for each listener."""
         from extender.cluster.manifests.node_group_file import node_groups, read_node_groups
         from extender.cluster.manifests.plan_request_body import answer_plan_request
+        from extender.control.trees.admission_check_controller import AdmissionCheckController
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
         from extender.http.v1.gang_api import GangApi
@@ -475,7 +482,8 @@ class Service:
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader, self.state_metrics.set_gauges)
         path = self.settings.node_groups
-        groups = node_groups(read_node_groups(path), f"node groups {path}") if path else ()
+        specs = read_node_groups(path) if path else ()
+        groups = node_groups(specs, f"node groups {path}")
         plans = PlanService(
             self.cluster,
             self.leader,
@@ -484,6 +492,23 @@ class Service:
             self.worker.run,
             answer_plan_request,
             self.settings.topology_keys,
+        )
+        checks = self.cluster.admission_checks
+
+        async def ask_planner(body: bytes, readers: Visibility) -> bytes:
+            return (await plans.plan(body, readers)).body
+
+        self.admission_checks = (
+            AdmissionCheckController(
+                self.cluster,
+                checks,
+                self.leader,
+                ask_planner,
+                self.settings,
+                msgspec.to_builtins(specs),
+            )
+            if checks is not None
+            else None
         )
         labels = ObjectLabels(self.cluster, self.cluster.workloads)
         gangs = GangApi(opened.audit, opened.inputs, self.leader, labels)
@@ -600,6 +625,8 @@ class Service:
             loops["certificate files"] = self.tls.run
         if self.notifier is not None:
             loops["notifications"] = self.notifier.run
+        if self.admission_checks is not None:
+            loops["admission checks"] = self.admission_checks.run
         return loops
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:

@@ -110,6 +110,7 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     notify_namespaces: Annotated[tuple[str, ...], Meta(description="Namespaces whose workloads are notified of; names of other namespaces are then left out. Unset: all.")] = ()
     notify_waiting_after_s: Annotated[int, Meta(description="How long a gang waits before that is notified; 0: it is not.")] = 3600
     notify_source: Annotated[str, Meta(description="Attribute source of the CloudEvents, such as the name of the cluster.")] = "gang-extender"
+    admission_check_retry_s: Annotated[int, Meta(description="How long Kueue waits after the answer Retry to an AdmissionCheck, before it reserves quota for the workload again (docs/how-to/kueue.md).")] = 30
     log_level: Annotated[str, Meta(description="DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_format: Annotated[Literal["", "json", "text"], Meta(description="Form of log lines. Unset: text on a terminal, else json.")] = ""
     # fmt: on
@@ -382,6 +383,7 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         "max_filter_body_bytes",
         "max_preempt_body_bytes",
         "max_new_gangs_per_minute",
+        "admission_check_retry_s",
     ):
         if getattr(settings, name) < 0:
             msg = f"{names[name]}: {getattr(settings, name)} must be 0 or above"

@@ -418,6 +418,9 @@ VERBATIM: Mapping[str, Source] = {
         f"and .Values.networkPolicy ({SECOND})",
         NETWORK_POLICY,
     ),
+    "kueue-admission-check.yaml": Source(
+        "kueue/admission-check.yaml", ".Values.kueue.admissionCheck"
+    ),
     "leaf-policy.yaml": Source(
         "workloads/leaf-policy.yaml", f"and .Values.workloads.enabled ({CONTROL_PLANE})"
     ),

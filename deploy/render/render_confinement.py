@@ -33,6 +33,7 @@ HEADER = """\
 GROUPS = ("podgroups", "compositepodgroups")
 OURS = ("gang-extender.dev",)
 OURS_AND_BUILTIN = ("gang-extender.dev", "scheduling.k8s.io")
+KUEUE = ("kueue.x-k8s.io",)
 GENERATED = ("generation", "managedFields", "resourceVersion")  # of metadata, by kube-apiserver
 PRIORITY_MAX = 1_000_000_000  # higher values are those of system classes
 TOPOLOGY_PREFIX = "topology.kubernetes.io/"  # labels of a Binding that kube-apiserver itself adds
@@ -54,6 +55,8 @@ def _policies() -> Iterator[Policy]:
     yield _groups()
     yield _adoption()
     yield _group_status()
+    yield _checked_workloads()
+    yield _admission_checks()
     yield _events()
     yield _config_maps()
 
@@ -264,6 +267,48 @@ def _adoption() -> Policy:
     )
 
 
+def _checked_workloads() -> Policy:
+    return _confined(
+        "checked-workloads",
+        "Workloads of Kueue: the answers to their AdmissionChecks.",
+        (Rule(KUEUE, ("workloads/status",), ("UPDATE",)),),
+        {"changed": _changed_status("admissionChecks")},
+        (
+            _unchanged("the extender changes nothing of a Workload of Kueue but its admissionChecks"),
+            Validation(
+                "oldObject.status.admissionChecks.map(c, c.name) == object.status.admissionChecks.map(c, c.name)",
+                "the extender adds and removes no AdmissionCheck of a Workload",
+            ),
+        ),
+    )
+
+
+def _admission_checks() -> Policy:
+    return _confined(
+        "admission-checks",
+        "AdmissionChecks of Kueue: that they are answered.",
+        (Rule(KUEUE, ("admissionchecks/status",), ("UPDATE",)),),
+        {"changed": _changed_status("conditions"), **_conditions()},
+        (
+            _unchanged("the extender changes nothing of an AdmissionCheck but its conditions"),
+            Validation(
+                "variables.written.all(c, c.type == 'Active')",
+                "the extender writes no condition of an AdmissionCheck but Active",
+            ),
+            _none_removed("AdmissionCheck"),
+        ),
+    )
+
+
+def _changed_status(field: str) -> str:
+    """Return the expression for what is changed of an object, but for one field of its status."""
+    return (
+        cel.changed("metadata", GENERATED)
+        + f"\n+ (has(object.status) ? dyn(object.status) : {{}}).filter(key, key != '{field}'\n"
+        "&& (!has(oldObject.status) || !(key in oldObject.status) || object.status[key] != oldObject.status[key]))"
+    )
+
+
 def _group_status() -> Policy:
     types = texts(names.GROUP_CONDITIONS)
     return _confined(
@@ -271,9 +316,7 @@ def _group_status() -> Policy:
         "Status of groups: our conditions; those of other writers stay.",
         (Rule(OURS_AND_BUILTIN, tuple(f"{plural}/status" for plural in GROUPS), ("UPDATE",)),),
         {
-            "changed": cel.changed("metadata", GENERATED)
-            + "\n+ (has(object.status) ? dyn(object.status) : {}).filter(key, key != 'conditions'\n"
-            "&& (!has(oldObject.status) || !(key in oldObject.status) || object.status[key] != oldObject.status[key]))",
+            "changed": _changed_status("conditions"),
             **_conditions(),
         },
         (

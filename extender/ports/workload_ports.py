@@ -8,6 +8,12 @@ import msgspec
 from immutables import Map
 
 from extender.core.model.ids import GroupKey
+from extender.core.workloads.admission_checks import (
+    AdmissionCheck,
+    CheckAnswer,
+    Flavor,
+    QueuedWorkload,
+)
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_object import WorkloadObject
@@ -29,6 +35,9 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
     pending: frozenset[str] = (
         frozenset()
     )  # kinds that are served and whose objects are not all known yet
+    checks: Map[str, AdmissionCheck] = Map()  # of Kueue, with our controller name; by name
+    queued: Map[str, QueuedWorkload] = Map()  # Workloads of Kueue that have quota, by UID
+    flavors: Map[str, Flavor] = Map()  # of Kueue, by name
     revision: int = 0  # grows with each change
 
 
@@ -105,5 +114,35 @@ class Workloads(Protocol):
 
         Raises:
             ClusterUnavailable: Try again later; also if it was recreated, which the view will show.
+        """
+        ...
+
+
+class AdmissionChecks(Protocol):
+    """The checks of Kueue on a real API server, in the view of the workloads, and the answers."""
+
+    def view(self) -> WorkloadView:
+        """Return the newest view; cheap, never waits."""
+        ...
+
+    async def changed(self, revision: int) -> int:
+        """Wait until the revision of the view differs from `revision`; return the new one."""
+        ...
+
+    async def answer_check(self, queued: QueuedWorkload, check: str, answer: CheckAnswer) -> None:
+        """Write the answer to a check of a Workload of Kueue, if that is still as in `queued`.
+
+        Raises:
+            RequestRejected: The API server refuses it for good.
+            ClusterUnavailable: Try again later; also if the Workload has changed or is gone, which the view will show.
+        """
+        ...
+
+    async def activate_check(self, check: AdmissionCheck) -> None:
+        """Write that an AdmissionCheck is answered.
+
+        Raises:
+            RequestRejected: The API server refuses it for good.
+            ClusterUnavailable: Try again later.
         """
         ...

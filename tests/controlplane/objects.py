@@ -17,6 +17,8 @@ GATE = "gang-extender.dev/admission"
 
 # kind -> (plural, namespaced); what tests create. Others go through `kubectl`.
 KINDS = {
+    "AdmissionCheck": ("admissionchecks", False),
+    "ClusterQueue": ("clusterqueues", False),
     "ClusterRole": ("clusterroles", False),
     "ClusterRoleBinding": ("clusterrolebindings", False),
     "ClusterTrainingRuntime": ("clustertrainingruntimes", False),
@@ -30,6 +32,7 @@ KINDS = {
     "Job": ("jobs", True),
     "JobSet": ("jobsets", True),
     "LeaderWorkerSet": ("leaderworkersets", True),
+    "LocalQueue": ("localqueues", True),
     "MPIJob": ("mpijobs", True),
     "MutatingAdmissionPolicy": ("mutatingadmissionpolicies", False),
     "MutatingAdmissionPolicyBinding": ("mutatingadmissionpolicybindings", False),
@@ -49,6 +52,7 @@ KINDS = {
     "RayCluster": ("rayclusters", True),
     "ResourceClaim": ("resourceclaims", True),
     "ResourceClaimTemplate": ("resourceclaimtemplates", True),
+    "ResourceFlavor": ("resourceflavors", False),
     "ResourceSlice": ("resourceslices", False),
     "Role": ("roles", True),
     "RoleBinding": ("rolebindings", True),

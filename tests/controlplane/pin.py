@@ -10,7 +10,7 @@ staging modules, because `k8s.io/kubernetes` asks for them as v0.0.0. A bump is 
 
 etcd has a module of its own, `etcd/`, with three lines of Go that call its main function, and its
 client another, `etcdctl/`; both are pinned at once. Helm has `helm/`, the registry of images and charts `registry/`. A workload controller (`jobset`, `lws`, `trainer`,
-`kuberay`, `training-operator`, `mpi-operator`) is pinned in its wrapper module below `controllers/`; the others in there stay as they are.
+`kuberay`, `training-operator`, `mpi-operator`, `kueue`) is pinned in its wrapper module below `controllers/`; the others in there stay as they are.
 This writes only what Go itself reports; nothing in those folders is edited by hand.
 """
 

@@ -252,6 +252,11 @@ class KubernetesCluster:
         """Return the port to workload objects."""
         return self._workloads
 
+    @property
+    def admission_checks(self) -> WorkloadInformers:
+        """Return the port to the AdmissionChecks of Kueue."""
+        return self._workloads
+
     def access_reviews(self, *, api_server_tokens: bool) -> KubernetesAccessReviews:
         """Return the port to the rights of readers.
 

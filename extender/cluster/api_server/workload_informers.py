@@ -17,12 +17,28 @@ import msgspec
 from extender.cluster import types as api
 from extender.cluster.api_server.api_discovery import served_groups, served_resources
 from extender.cluster.api_server.informers import Informer, Resource
-from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
+from extender.cluster.connection.api_client import (
+    APPLY_PATCH,
+    ApiResponse,
+    ApiServer,
+    Request,
+)
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.cluster.read.workload_store import WorkloadStore
+from extender.cluster.write.group_status import rfc3339
+from extender.cluster.write.pod_writer import fault_of
 from extender.cluster.write.tree_group_writer import TreeGroupWriter
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import GroupKey
+from extender.core.workloads.admission_checks import (
+    API_VERSION as KUEUE,
+)
+from extender.core.workloads.admission_checks import (
+    CONTROLLER,
+    AdmissionCheck,
+    CheckAnswer,
+    QueuedWorkload,
+)
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import TEMPLATES_KIND
 from extender.ports.log_ports import Clock
@@ -40,6 +56,15 @@ TEMPLATE_VERSIONS = ("gang-extender.dev/v1alpha1", "scheduling.k8s.io/v1beta1")
 PROFILES = Resource(
     name="treeprofiles", kind=api.TreeProfile, api_version="gang-extender.dev/v1alpha1"
 )
+# By the kinds of the copy: a Workload of Kueue is not one of ours. Checks first, the others are read for them.
+OF_KUEUE = {
+    f"Kueue {kind}": Resource(name=name, kind=api.WorkloadManifest, api_version=KUEUE)
+    for kind, name in (
+        ("AdmissionCheck", "admissionchecks"),
+        ("ResourceFlavor", "resourceflavors"),
+        ("Workload", "workloads"),
+    )
+}
 
 
 class WorkloadInformers:
@@ -112,13 +137,73 @@ class WorkloadInformers:
         """Delete a group; see the port."""
         await self._writer.delete_group(key, uid)
 
+    async def answer_check(self, queued: QueuedWorkload, check: str, answer: CheckAnswer) -> None:
+        """Write the answer to a check of a Workload of Kueue; see the port.
+
+        The resourceVersion is a precondition: an answer never reaches a Workload that Kueue has admitted meanwhile, which
+        it would evict for it.
+        """
+        entry: dict[str, object] = {
+            "name": check,
+            "state": answer.state,
+            "message": answer.message,
+            "lastTransitionTime": rfc3339(self._clock.now_us()),
+        }
+        if answer.state == "Retry":
+            entry["requeueAfterSeconds"] = answer.retry_after_s
+        metadata = {
+            "name": queued.name,
+            "namespace": queued.namespace,
+            "uid": queued.uid,
+            "resourceVersion": queued.resource_version,
+        }
+        path = f"/apis/{KUEUE}/namespaces/{queued.namespace}/workloads/{queued.name}"
+        await self._apply_status(path, "Workload", metadata, {"admissionChecks": [entry]})
+
+    async def activate_check(self, check: AdmissionCheck) -> None:
+        """Write that an AdmissionCheck is answered; see the port."""
+        condition = {
+            "type": "Active",
+            "status": "True",
+            "reason": "Active",
+            "message": "gang-extender answers this check",
+            "lastTransitionTime": rfc3339(self._clock.now_us()),
+            "observedGeneration": check.generation,
+        }
+        path = f"/apis/{KUEUE}/admissionchecks/{check.name}"
+        metadata = {"name": check.name, "uid": check.uid}
+        await self._apply_status(path, "AdmissionCheck", metadata, {"conditions": [condition]})
+
+    async def _apply_status(
+        self, path: str, kind: str, metadata: dict[str, str], status: dict[str, object]
+    ) -> None:
+        body = {"apiVersion": KUEUE, "kind": kind, "metadata": metadata, "status": status}
+        request = Request(
+            method="PATCH",
+            path=f"{path}/status",
+            query={"fieldManager": CONTROLLER, "force": "true"},
+            body=msgspec.json.encode(body),
+            content_type=APPLY_PATCH,
+            effect=True,
+        )
+        try:
+            await self._server.call(request)
+        except ApiResponse as refusal:
+            raise fault_of(f"status of {kind} {metadata['name']}", refusal) from refusal
+
     # --- the sink of the informers
 
     def upsert(self, api_object: api.Watched) -> None:
         """Add or replace an object."""
         if isinstance(api_object, api.WorkloadManifest):
-            if api_object.kind == TEMPLATES_KIND:
-                self._store.put_templates(api_object)
+            put = {
+                TEMPLATES_KIND: self._store.put_templates,
+                "Kueue AdmissionCheck": self._store.put_check,
+                "Kueue ResourceFlavor": self._store.put_flavor,
+                "Kueue Workload": self._store.put_queued,
+            }.get(api_object.kind)
+            if put is not None:
+                put(api_object)
             else:
                 self._store.upsert(api_object)
         elif isinstance(api_object, api.TreeProfile):
@@ -130,6 +215,8 @@ class WorkloadInformers:
             self._store.delete_profile(api_object.metadata.name)
         elif isinstance(api_object, api.WorkloadManifest) and api_object.kind == TEMPLATES_KIND:
             self._store.delete_templates(api_object)
+        elif isinstance(api_object, api.WorkloadManifest) and api_object.kind in OF_KUEUE:
+            self._store.delete_of_kueue(api_object)
         else:
             self._store.delete(api_object.metadata.uid)
 
@@ -155,6 +242,9 @@ class WorkloadInformers:
             served = await self._served(kind) if kind.group in groups else None
             if served is not None:
                 desired[served] = kind.kind
+        if KUEUE.partition("/")[0] in groups:
+            of_kueue = await served_resources(self._server, KUEUE)
+            desired |= {each: kind for kind, each in OF_KUEUE.items() if each.name in of_kueue}
         for resource in [resource for resource in desired if not await self._allowed(resource)]:
             del desired[resource]
         for resource in [resource for resource in self._informers if resource not in desired]:

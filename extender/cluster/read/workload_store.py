@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from immutables import Map
 
 from extender.cluster import types as api
 from extender.cluster.read.workload_conversion import workload_of
+from extender.core.workloads.admission_checks import (
+    CONTROLLER,
+    AdmissionCheck,
+    Flavor,
+    queued_workload,
+)
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_object import (
@@ -25,6 +31,7 @@ from extender.core.workloads.workload_object import (
 )
 from extender.ports.workload_ports import WorkloadView
 
+T = TypeVar("T")
 _NO_OBJECTS: Map[str, WorkloadObject] = Map()
 
 
@@ -77,6 +84,48 @@ class WorkloadStore:
         if before is not None and before.uid == manifest.metadata.uid:
             self._change(templates=self.view.templates.delete(manifest.key))
 
+    def put_check(self, manifest: api.WorkloadManifest) -> None:
+        """Add or replace an AdmissionCheck of Kueue; those of other controllers are left out."""
+        metadata = manifest.metadata
+        if manifest.spec.get("controllerName") != CONTROLLER or metadata.deletion_timestamp:
+            self._change(checks=_without(self.view.checks, metadata.name))
+            return
+        active = any(
+            condition["type"] == "Active"
+            and condition["status"] == "True"
+            and condition.get("observedGeneration") == metadata.generation
+            for condition in manifest.status.get("conditions", ())
+        )
+        check = AdmissionCheck(
+            name=metadata.name, uid=metadata.uid, generation=metadata.generation, active=active
+        )
+        self._change(checks=self.view.checks.set(metadata.name, check))
+
+    def put_queued(self, manifest: api.WorkloadManifest) -> None:
+        """Add or replace a Workload of Kueue; those without quota or without checks are left out."""
+        metadata = manifest.metadata
+        queued = None
+        if manifest.status.get("admissionChecks"):
+            queued = queued_workload(workload_of(manifest), metadata.resource_version)
+        without = _without(self.view.queued, metadata.uid)
+        if queued is not None or without is not self.view.queued:
+            self._change(queued=without if queued is None else without.set(queued.uid, queued))
+
+    def put_flavor(self, manifest: api.WorkloadManifest) -> None:
+        """Add or replace a ResourceFlavor."""
+        flavor = msgspec.convert(manifest.spec, Flavor)
+        self._change(flavors=self.view.flavors.set(manifest.metadata.name, flavor))
+
+    def delete_of_kueue(self, manifest: api.WorkloadManifest) -> None:
+        """Remove an object of Kueue."""
+        view, metadata = self.view, manifest.metadata
+        if manifest.kind.endswith("Workload"):
+            self._change(queued=_without(view.queued, metadata.uid))
+        elif manifest.kind.endswith("AdmissionCheck"):
+            self._change(checks=_without(view.checks, metadata.name))
+        else:
+            self._change(flavors=_without(view.flavors, metadata.name))
+
     def set_served(self, kinds: AbstractSet[str]) -> None:
         """Set which kinds are read: those of them whose objects are not all known are pending."""
         pending = frozenset(kinds - self.view.synced)
@@ -103,6 +152,10 @@ class WorkloadStore:
 
     def _change(self, **fields: object) -> None:
         self.view = msgspec.structs.replace(self.view, revision=self.view.revision + 1, **fields)
+
+
+def _without(objects: Map[str, T], key: str) -> Map[str, T]:
+    return objects.delete(key) if key in objects else objects
 
 
 def _without_owned(

@@ -97,8 +97,19 @@ PROGRAMS = (
         None,
         {"crds": "manifests/base/kubeflow.org_mpijobs.yaml"},
     ),
+    Program(
+        "kueue",
+        "kueue",
+        "sigs.k8s.io/kueue",
+        "cmd/kueue",
+        {
+            "crds": "config/components/crd/bases/*.yaml",
+            "webhooks": "config/components/webhook/manifests.yaml",
+        },
+    ),
 )
-DEFAULT_NAMES = tuple(one.name for one in PROGRAMS)
+# Those of workload kinds: Kueue changes objects of all of them, and runs only for the tests that name it.
+DEFAULT_NAMES = tuple(one.name for one in PROGRAMS if one.name != "kueue")
 WRAPPERS = tuple(dict.fromkeys(one.wrapper for one in PROGRAMS))
 
 

@@ -1,4 +1,4 @@
-"""Run the workload controllers of other projects beside a control plane: JobSet, LeaderWorkerSet, Trainer, KubeRay, Kubeflow.
+"""Run the workload controllers of other projects beside a control plane: JobSet, LeaderWorkerSet, Trainer, KubeRay, Kubeflow, Kueue.
 
 Owns their processes, configuration files, certificate, CRDs and webhook configurations, and the built-in controllers
 that they need (Job, StatefulSet, garbage collection). Everything listens on loopback; webhooks are called by URL with
@@ -40,12 +40,18 @@ NATIVE_GROUPS = ("podgroup-protection-controller",)  # takes the finalizer off b
 PODS_OF = {
     "jobset": "jobset.sigs.k8s.io/jobset-name",
     "lws": "leaderworkerset.sigs.k8s.io/name",
+    "kueue": "kueue.x-k8s.io/queue-name",
 }
 CONFIG_GROUPS = {
     "jobset": "config.jobset.x-k8s.io",
     "lws": "config.lws.x-k8s.io",
     "trainer": "config.trainer.kubeflow.org",
 }
+# Kueue checks the certificate of its webhooks in this Secret, by these names, and renews one that ends within 90 days.
+KUEUE_SECRET = {"name": "kueue-webhook-server-cert", "namespace": "kueue-system"}
+CERTIFICATE_NAMES = "IP:127.0.0.1,DNS:kueue-ca,DNS:kueue-webhook-service.kueue-system.svc"
+# It looks for the webhook of conversions in these definitions, which its own kustomization adds.
+CONVERTED = ("localqueues", "clusterqueues", "workloads", "cohorts", "multikueueclusters")
 
 # Objects that each of them must accept; none is stored. The first are those of kube-controller-manager.
 PROBES = {
@@ -85,6 +91,13 @@ PROBES = {
     "mpi-operator": """
 {apiVersion: kubeflow.org/v2beta1, kind: MPIJob, metadata: {name: probe, namespace: default},
   spec: {mpiReplicaSpecs: {Launcher: {template: {spec: {containers: [{name: main, image: registry.invalid/none}]}}}}}}
+""",
+    "kueue": """
+{apiVersion: kueue.x-k8s.io/v1beta2, kind: ResourceFlavor, metadata: {name: probe}, spec: {}}
+---
+{apiVersion: batch/v1, kind: Job, metadata: {name: probe, namespace: default, labels: {kueue.x-k8s.io/queue-name: probe}},
+  spec: {suspend: true, template: {spec:
+    {restartPolicy: Never, containers: [{name: main, image: registry.invalid/none}]}}}}
 """,
 }
 
@@ -126,6 +139,7 @@ class WorkloadControllers:
         self._folder = plane.folder / "workload-controllers"
         self._webhooks: list[Object] = []
         self._health: dict[str, str] = {}
+        self._ports: dict[str, int] = {}  # of their webhooks
 
     def __enter__(self) -> Self:
         try:
@@ -146,20 +160,48 @@ class WorkloadControllers:
     def start(self) -> None:
         """Start them, and wait until an object of each kind passes their webhooks."""
         self._folder.mkdir(exist_ok=True)
+        certificate = self._make_certificate()
         # Before kube-controller-manager: its garbage collector looks for new kinds only every 30 s.
-        crds = [file for name in self._builds for file in self.manifests(name, "crds")]
+        crds = [file for name in self._builds for file in self._crds(name, certificate)]
         if crds:
             create_kinds(self.plane, crds)
         groups = NATIVE_GROUPS if self._gates.get("GenericWorkload") else ()
         self.plane.start_controller_manager((*BUILT_IN, *groups), self._gates)
-        certificate = self._make_certificate()
-        for name in self._builds:
+        self._start_all(self._builds, certificate)
+
+    def _start_all(self, names: Iterable[str], certificate: Path) -> None:
+        names = tuple(names)
+        for name in names:
             self._start(name, certificate)
         if self._webhooks:
             self._apply("webhooks.yaml", self._webhooks)
-        for name, process in self.processes.items():
-            process.wait_until(partial(answers, self._health[name]))
+        for name in names:
+            self.processes[name].wait_until(partial(answers, self._health[name]))
         self._wait_for_webhooks()
+
+    @contextmanager
+    def also(self, name: str) -> Iterator[Process]:
+        """Let another controller of programs.py run beside these meanwhile; in the main thread, and it blocks.
+
+        Its kinds stay.
+        """
+        wrapper = next(one.wrapper for one in PROGRAMS if one.name == name)
+        build_controllers(wrapper)
+        self._builds |= find_controllers((name,)) or {}
+        certificate = self._certificate
+        create_kinds(self.plane, self._crds(name, certificate))
+        before = list(self._webhooks)
+        try:
+            self._start_all((name,), certificate)
+            yield self.processes[name]
+        finally:
+            added = [one for one in self._webhooks if one not in before]
+            self._webhooks = before
+            del self._builds[name]
+            with ExitStack() as stack:
+                stack.callback(self.processes.pop(name).stop)
+                for one in added:
+                    self._kubectl("delete", one["kind"].lower(), one["metadata"]["name"])
 
     def stop(self) -> None:
         """Stop them; kinds and objects stay, their webhooks are not called any more."""
@@ -198,6 +240,34 @@ class WorkloadControllers:
     def manifests(self, name: str, kind: str) -> list[Path]:
         """Return the manifests of a controller: its `crds`, `webhooks` or `runtimes`."""
         return sorted((self._builds[name] / "manifests" / name / kind).glob("*.yaml"))
+
+    def _crds(self, name: str, certificate: Path) -> list[Path]:
+        """Return the definitions of a controller as they are applied, with a certificate for what calls it."""
+        self._ports[name] = free_port()
+        files = self.manifests(name, "crds")
+        if name != "kueue":
+            return files
+        self._prepare_kueue(certificate)
+        definitions = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
+        where = {
+            "url": f"https://127.0.0.1:{self._ports[name]}/convert",
+            "caBundle": base64.b64encode(certificate.read_bytes()).decode(),
+        }
+        for definition in definitions:
+            if definition["spec"]["names"]["plural"] in CONVERTED:
+                webhook = {"clientConfig": where, "conversionReviewVersions": ["v1"]}
+                definition["spec"]["conversion"] = {"strategy": "Webhook", "webhook": webhook}
+        return [self._write("kueue-crds.yaml", definitions)]
+
+    def _prepare_kueue(self, certificate: Path) -> None:
+        """Create its namespace, and the Secret from which it takes the certificate."""
+        key = certificate.with_suffix(".key")
+        files = {"ca.crt": certificate, "ca.key": key, "tls.crt": certificate, "tls.key": key}
+        data = {name: base64.b64encode(file.read_bytes()).decode() for name, file in files.items()}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": KUEUE_SECRET, "data": data}
+        namespace = {"name": KUEUE_SECRET["namespace"]}
+        objects = [{"apiVersion": "v1", "kind": "Namespace", "metadata": namespace}, secret]
+        self._apply("kueue-secret.yaml", objects)
 
     def _wait_for_webhooks(self) -> None:
         """Send what each webhook must answer until it does: `/readyz` is 200 before their paths are there."""
@@ -242,7 +312,7 @@ class WorkloadControllers:
     # -- programs --------------------------------------------------------------------------------
 
     def _start(self, name: str, certificate: Path) -> None:
-        health, metrics, webhook = free_port(), free_port(), free_port()
+        health, metrics, webhook = free_port(), free_port(), self._ports[name]
         self._health[name] = f"http://127.0.0.1:{health}/readyz"
         if name == "kuberay":
             # Its webhook only checks names; it has none that changes an object.
@@ -276,14 +346,20 @@ class WorkloadControllers:
 
     def _config(self, name: str, health: int, webhook: int, certificate: Path) -> Path:
         data: Object = {
-            "apiVersion": f"{CONFIG_GROUPS[name]}/v1alpha1",
+            "apiVersion": f"{CONFIG_GROUPS.get(name)}/v1alpha1",
             "kind": "Configuration",
             "leaderElection": {"leaderElect": False},
             "metrics": {"bindAddress": "0"},
             "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
             "webhook": {"host": "127.0.0.1", "port": webhook},
         }
-        if name == "trainer":
+        if name == "kueue":
+            data["apiVersion"] = "config.kueue.x-k8s.io/v1beta2"
+            data["webhook"]["certDir"] = str(certificate.parent)
+            data["integrations"] = {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset", "pod"]}
+            # the one listens on a fixed port, the other needs the Secrets of further clusters
+            data["featureGates"] = {"VisibilityOnDemand": False, "MultiKueue": False}
+        elif name == "trainer":
             data["certManagement"] = {"enable": False}
         else:
             data["internalCertManagement"] = {"enable": False}
@@ -296,13 +372,18 @@ class WorkloadControllers:
         """Make a certificate for 127.0.0.1 where the programs look for it."""
         folder = self._folder / "k8s-webhook-server" / "serving-certs"
         folder.mkdir(parents=True, exist_ok=True)
-        command = [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "2"),
-            *("-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")),
-            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+        key = str(folder / "tls.key")
+        # Kueue reads PKCS #1, which is the traditional format.
+        make_key = ["openssl", "genrsa", "-traditional", "-out", key, "2048"]
+        make_certificate = [
+            *("openssl", "req", "-x509", "-key", key, "-days", "200", "-out"),
+            *(str(folder / "tls.crt"), "-subj", "/CN=127.0.0.1"),
+            *("-addext", f"subjectAltName={CERTIFICATE_NAMES}"),
         ]
-        subprocess.run(command, check=True, capture_output=True)
-        return folder / "tls.crt"
+        for command in (make_key, make_certificate):
+            subprocess.run(command, check=True, capture_output=True)
+        self._certificate = folder / "tls.crt"
+        return self._certificate
 
 
 def _on_loopback(configuration: Object, name: str, port: int, certificate: Path) -> Object:

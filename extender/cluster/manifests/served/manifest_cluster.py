@@ -218,6 +218,10 @@ class ManifestCluster:
 
     control_plane: Final = None  # files have neither kube-apiserver nor kube-scheduler
 
+    @property
+    def admission_checks(self) -> None:
+        """Return None: Kueue does not read files."""
+
     def access_reviews(self, *, api_server_tokens: bool) -> None:
         """Return None: files have no rights of readers."""
 

@@ -1,0 +1,330 @@
+"""AdmissionChecks of Kueue: which of its Workloads wait for our answer, what is planned for one, and the answer.
+
+Kueue calls its objects Workload too; here one is a `QueuedWorkload`. Kueue reserves quota, then it waits for all checks of
+the Workload; only with all of them *Ready* may the pods run. So a check is answered while quota is reserved and not used.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from extender.core.model.errors import BadInput
+from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.workload_fields import ReadFields
+from extender.core.workloads.workload_object import (
+    GROUP_LABEL,
+    TREE_LABEL,
+    OwnerReference,
+    WorkloadObject,
+    pod_templates,
+)
+
+CONTROLLER: Final = "gang-extender.dev/admission-check"  # spec.controllerName of an AdmissionCheck
+API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
+MESSAGE_MAX: Final = 32768  # of a check
+HELP_MAX: Final = 3  # lines of what would help
+CheckState = Literal["Pending", "Ready", "Retry", "Rejected"]
+
+
+class _PodSet(ReadFields, frozen=True, kw_only=True):
+    """Pods of one template."""
+
+    name: str = "main"
+    count: int = 1
+    template: Mapping[str, Any] = {}
+
+
+class _Spec(ReadFields, frozen=True, kw_only=True):
+    pod_sets: tuple[_PodSet, ...] = ()
+    active: bool = True
+
+
+class _Check(ReadFields, frozen=True, kw_only=True):
+    name: str
+    state: CheckState
+
+
+class _Condition(ReadFields, frozen=True, kw_only=True):
+    type: str
+    status: str
+    last_transition_time: str = ""
+
+
+class _Assignment(ReadFields, frozen=True, kw_only=True):
+    name: str = "main"
+    flavors: Mapping[str, str] = {}  # by resource
+    count: int | None = None  # less than that of the pod set, where Kueue admits a part
+
+
+class _Admission(ReadFields, frozen=True, kw_only=True):
+    pod_set_assignments: tuple[_Assignment, ...] = ()
+
+
+class _Status(ReadFields, frozen=True, kw_only=True):
+    admission_checks: tuple[_Check, ...] = ()
+    conditions: tuple[_Condition, ...] = ()
+    admission: _Admission | None = None
+
+
+class Flavor(ReadFields, frozen=True, kw_only=True):
+    """The spec of a ResourceFlavor: Kueue adds it to the pods that get quota of it."""
+
+    node_labels: Mapping[str, str] = {}
+    tolerations: tuple[dict[str, Any], ...] = ()
+
+
+class AdmissionCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """An AdmissionCheck with our controller name."""
+
+    name: str
+    uid: str = ""
+    generation: int = 0
+    active: bool = False  # its condition Active is true for this generation
+
+
+class QueuedWorkload(msgspec.Struct, frozen=True, kw_only=True):
+    """A Workload of Kueue that has quota."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    owner: OwnerReference | None
+    reserved_at: str  # RFC 3339: since when it has quota
+    admitted: bool  # its pods may run
+    checks: Mapping[str, CheckState]
+    pod_sets: tuple[_PodSet, ...]
+    assignments: Mapping[str, _Assignment]  # by the name of the pod set
+
+    def states(self, checks: Mapping[str, AdmissionCheck]) -> Iterator[tuple[str, CheckState]]:
+        """Yield our checks of the Workload with their states."""
+        return ((name, state) for name, state in self.checks.items() if name in checks)
+
+
+class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written into a check."""
+
+    state: CheckState
+    message: str
+    retry_after_s: int = 0  # of Retry: when Kueue queues the Workload again
+
+
+class VerdictLine(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the answer for one tree, as `POST /v1/plan` has them, that decide about a check."""
+
+    gang: str
+    verdict: Literal["placed", "waiting", "unknown", "impossible", "invalid"]
+    workload: str = ""
+    reasons: tuple[str, ...] = ()
+    help: tuple[str, ...] = ()
+    when_empty: str = ""
+    reasons_when_empty: tuple[str, ...] = ()
+    node_groups: tuple[Any, ...] = ()
+
+
+def queued_workload(workload: WorkloadObject, resource_version: str) -> QueuedWorkload | None:
+    """Return a Workload of Kueue that has quota and is active and not finished; None for any other.
+
+    Raises:
+        BadInput: A field has another form than in the API version that is read.
+    """
+    try:
+        spec = msgspec.convert(workload.spec, _Spec)
+        status = msgspec.convert(workload.status, _Status)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"Workload/{workload.namespace}/{workload.name}: {error}") from error
+    true = {
+        each.type: each.last_transition_time for each in status.conditions if each.status == "True"
+    }
+    if workload.deleting or not spec.active or "Finished" in true or "QuotaReserved" not in true:
+        return None
+    assignments = () if status.admission is None else status.admission.pod_set_assignments
+    pod_sets = spec.pod_sets
+    if "Admitted" in true:  # thousands run: their templates are not read any more
+        pod_sets = tuple(_PodSet(name=each.name, count=each.count) for each in pod_sets)
+    return QueuedWorkload(
+        namespace=workload.namespace,
+        name=workload.name,
+        uid=workload.uid,
+        resource_version=resource_version,
+        owner=workload.owner,
+        reserved_at=true["QuotaReserved"],
+        admitted="Admitted" in true,
+        checks={check.name: check.state for check in status.admission_checks},
+        pod_sets=pod_sets,
+        assignments={each.name: each for each in assignments},
+    )
+
+
+def objects_of(
+    queued: QueuedWorkload, trees: Sequence[WorkloadObject], flavors: Mapping[str, Flavor]
+) -> list[dict[str, Any]]:
+    """Return what is planned for a Workload of Kueue, as objects of Kubernetes.
+
+    Args:
+        queued: The Workload.
+        trees: What trees are made from: its owner, or what that owns. Without any, all pods of the Workload are planned
+            as one gang.
+        flavors: By name; their node labels and tolerations are added, as Kueue does when it admits.
+    """
+    if not trees:
+        return _one_gang(queued, flavors)
+    objects = []
+    for tree in trees:
+        spec = copy.deepcopy(dict(tree.spec))
+        templates = [*pod_templates(BY_KIND[tree.kind].template_paths, spec)]
+        by_template = _flavors_by_template(queued, len(templates))
+        for template, names in zip(templates, by_template, strict=True):
+            _add_flavors(template, names, flavors)
+        metadata = {
+            "name": tree.name,
+            "namespace": tree.namespace,
+            "labels": {**tree.labels, TREE_LABEL: _profile(tree, templates)},
+            "annotations": dict(tree.annotations),
+        }
+        objects.append(
+            {"apiVersion": tree.api_version, "kind": tree.kind, "metadata": metadata, "spec": spec}
+        )
+    return objects
+
+
+def _profile(tree: WorkloadObject, templates: Iterable[Mapping[str, Any]]) -> str:
+    """Return the profile of a workload; its pod templates have it where only the namespace has the label."""
+    labels = [(each.get("metadata") or {}).get("labels") or {} for each in templates]
+    return str(
+        next(
+            (each[TREE_LABEL] for each in labels if TREE_LABEL in each),
+            tree.labels.get(TREE_LABEL, "default"),
+        )
+    )
+
+
+def waits_for_owner(queued: QueuedWorkload) -> bool:
+    """Return whether the pods ask for a tree, so that a Workload without its owner cannot be answered yet."""
+    owner = queued.owner
+    if owner is None or owner.kind not in BY_KIND:
+        return False
+    return any(
+        TREE_LABEL in ((pod_set.template.get("metadata") or {}).get("labels") or {})
+        for pod_set in queued.pod_sets
+    )
+
+
+def _flavors_by_template(queued: QueuedWorkload, count: int) -> list[frozenset[str]]:
+    """Return the flavors of each pod template of the owner; none where it is not known which pod set it is."""
+    named = [
+        frozenset(queued.assignments[each.name].flavors.values())
+        if each.name in queued.assignments
+        else frozenset[str]()
+        for each in queued.pod_sets
+    ]
+    if len(named) == count:  # Kueue makes a pod set of each template, in their order
+        return named
+    return [named[0] if len(set(named)) == 1 else frozenset[str]()] * count
+
+
+def _add_flavors(
+    template: Mapping[str, Any], names: Iterable[str], flavors: Mapping[str, Flavor]
+) -> None:
+    spec = template.get("spec")
+    for flavor in [flavors[name] for name in sorted(names) if name in flavors]:
+        if isinstance(spec, dict):
+            spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **flavor.node_labels}
+            spec["tolerations"] = [*(spec.get("tolerations") or ()), *flavor.tolerations]
+
+
+def _one_gang(queued: QueuedWorkload, flavors: Mapping[str, Flavor]) -> list[dict[str, Any]]:
+    """Return a PodGroup with all pods of a Workload."""
+    name = f"kueue-{queued.uid}"
+    pods: list[dict[str, Any]] = []
+    for number, pod_set in enumerate(queued.pod_sets):
+        assignment = queued.assignments.get(pod_set.name, _Assignment())
+        template = {"spec": copy.deepcopy(pod_set.template.get("spec") or {})}
+        _add_flavors(template, set(assignment.flavors.values()), flavors)
+        template["spec"].pop("schedulingGates", None)  # what they wait for is this answer
+        count = pod_set.count if assignment.count is None else assignment.count
+        for index in range(count):
+            metadata = {
+                "name": f"{name}-{number}-{index}",
+                "namespace": queued.namespace,
+                "labels": {GROUP_LABEL: name},
+            }
+            pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, **template})
+    group = {
+        "apiVersion": "gang-extender.dev/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": queued.namespace},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": len(pods)}}},
+    }
+    return [group, *pods] if pods else []
+
+
+def in_namespace(
+    objects: Iterable[dict[str, Any]], namespace: str, mark: str
+) -> list[dict[str, Any]]:
+    """Return objects of another namespace as ones of this: an answer must not name what its readers do not see.
+
+    Args:
+        objects: The objects; unchanged where they are in the namespace already.
+        namespace: Where they are planned.
+        mark: Makes their names different from those there.
+    """
+    moved = []
+    for each in objects:
+        metadata = each["metadata"]
+        if metadata["namespace"] != namespace:
+            labels = dict(metadata.get("labels") or {})
+            if GROUP_LABEL in labels:
+                labels[GROUP_LABEL] = f"{mark}-{labels[GROUP_LABEL]}"
+            metadata = {
+                **metadata,
+                "namespace": namespace,
+                "name": f"{mark}-{metadata['name']}",
+                "labels": labels,
+            }
+        moved.append({**each, "metadata": metadata})
+    return moved
+
+
+def answer_of(objects: Sequence[dict[str, Any]], lines: Iterable[VerdictLine]) -> CheckAnswer:
+    """Return the answer to a check: the worst of those for its objects.
+
+    Args:
+        objects: What was planned for it.
+        lines: The answers for all trees of the query.
+    """
+    names = {f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in objects}
+    mine = [
+        line for line in lines if line.gang in names or line.workload.partition("/")[2] in names
+    ]
+    states = [_state(line) for line in mine]
+    if not mine:
+        return CheckAnswer(state="Ready", message="asks for no node: it has no pods to place")
+    order: Sequence[CheckState] = ("Ready", "Retry", "Rejected")
+    at = max(range(len(mine)), key=lambda at: (order.index(states[at]), -at))
+    line, state = mine[at], states[at]
+    if state == "Ready":
+        return CheckAnswer(state=state, message=_cut("; ".join(("fits now", *line.reasons))))
+    if state == "Rejected":
+        reasons = line.reasons_when_empty or line.reasons
+        first = "is not valid" if line.verdict == "invalid" else "never fits, whatever else runs"
+    else:
+        reasons = line.reasons
+        first = "does not fit now" if line.verdict == "impossible" else "is not known to fit now"
+    helps = [f"would help: {text}" for text in line.help[:HELP_MAX]]
+    return CheckAnswer(state=state, message=_cut("; ".join((first, *reasons, *helps))))
+
+
+def _state(line: VerdictLine) -> CheckState:
+    if line.verdict == "placed":
+        return "Ready"
+    never = line.verdict == "impossible" and line.when_empty == "never" and not line.node_groups
+    return "Rejected" if never or line.verdict == "invalid" else "Retry"
+
+
+def _cut(text: str) -> str:
+    return text[:MESSAGE_MAX]

@@ -1,0 +1,317 @@
+"""Kueue and the service on one cluster: quota first, then a place; and the AdmissionCheck that asks for the place first.
+
+The objects are those of docs/how-to/kueue.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from tests.controlplane.api import ApiError, Object
+from tests.controlplane.controllers.workload_controllers import WorkloadControllers
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.processes import Process
+from tests.e2e.scenarios.conftest import DEPLOY, Story
+from tests.e2e.trees.conftest import clear_workloads
+from tests.e2e.trees.workloads import a_jobset, a_replicated_job, a_template, racks, until_groups
+from tests.support.page_commands import blocks
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.lived_in("never"),
+    pytest.mark.kubernetes("1.37"),
+]
+
+PAGE = "docs/how-to/kueue.md"
+QUEUES = "/apis/kueue.x-k8s.io/v1beta2"
+WORKLOADS = f"{QUEUES}/namespaces/default/workloads"
+QUEUE = {"kueue.x-k8s.io/queue-name": "team-a"}
+STORED = (
+    WORKLOADS,
+    f"{QUEUES}/namespaces/default/localqueues",
+    *(f"{QUEUES}/{plural}" for plural in ("clusterqueues", "resourceflavors", "admissionchecks")),
+)
+KUEUES_GATE = "kueue.x-k8s.io/admission"
+
+
+def of_page(heading: str) -> list[Object]:
+    """Return the objects of a section of the page."""
+    return [one for block in blocks(PAGE, heading, "yaml") for one in yaml.safe_load_all(block)]
+
+
+@pytest.fixture(scope="module")
+def running_kueue(running_controllers: WorkloadControllers) -> Iterator[Process]:
+    """Kueue beside the workload controllers, and what the service may do for its checks."""
+    plane = running_controllers.plane
+    with running_controllers.also("kueue") as process:
+        role = f"--filename={DEPLOY / 'kueue' / 'admission-check.yaml'}"
+        done = plane.kubectl("apply", "--server-side", role)
+        assert done.returncode == 0, done.stderr
+        yield process
+
+
+@pytest.fixture
+async def kueue(running_kueue: Process, controllers: WorkloadControllers) -> AsyncIterator[Process]:
+    """Kueue, with no queue and no Workload of another story afterwards."""
+    yield running_kueue
+    async with controllers.plane.api() as api:
+        await clear_workloads(api)  # a queue in use is kept by a finalizer
+
+        async def gone() -> bool:
+            left = 0
+            for path in STORED:
+                await api.delete(path)
+                left += len((await api.get(path))["items"])
+            return left == 0
+
+        await eventually(gone, "no object of Kueue is left", every_s=0.2)
+
+
+def a_queued_job(name: str, parallelism: int = 4, **annotations: str) -> Object:
+    """Return the Job of the page under another name."""
+    (job,) = of_page("Workload")
+    job["metadata"]["name"] = name
+    job["metadata"]["annotations"] |= {
+        f"gang-extender.dev/{key}": value for key, value in annotations.items()
+    }
+    job["spec"] |= {"parallelism": parallelism, "completions": parallelism}
+    return job
+
+
+async def workload_of(story: Story, owner: str) -> Object | None:
+    """Return Kueue's Workload of an object, or None."""
+    for workload in (await story.api.get(WORKLOADS))["items"]:
+        owners = workload["metadata"].get("ownerReferences", ())
+        if any(reference["name"] == owner for reference in owners):
+            return workload
+    return None
+
+
+async def has_condition(story: Story, owner: str, kind: str, status: str = "True") -> Any:
+    """Return the condition of the Workload of an object if it has that status."""
+    workload = await workload_of(story, owner) or {}
+    conditions = workload.get("status", {}).get("conditions", ())
+    return next((c for c in conditions if c["type"] == kind and c["status"] == status), None)
+
+
+async def test_quota_admits_one_job_after_the_other_and_each_is_placed_in_a_rack(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """Quota for one Job of two: the first has a rack, the second none of its pods, until the first has ended."""
+    await story.create(*racks("r0", "r1"), *of_page("Queue"))
+    await story.create(a_queued_job("first"))
+    bound = await story.until_bound(4, "first-")
+    assert len({node.partition("-")[0] for node in bound.values()}) == 1
+    await story.create(a_queued_job("second"))
+    reserved = await story.until(lambda: has_condition(story, "second", "QuotaReserved", "False"))
+    assert "insufficient unused quota" in reserved["message"]
+    assert not [name for name in await story.pods() if name.startswith("second-")]
+    for name in bound:
+        await kubelet.succeed(name)
+    await story.until_bound(4, "second-")
+    await story.check_events()
+
+
+async def test_the_pods_of_a_jobset_are_placed_after_quota(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """All Jobs of the JobSet are suspended until Kueue admits it; then it is a tree as without Kueue."""
+    await story.create(*racks("r0", "r1"), *of_page("Queue"))
+    jobset = a_jobset("train", [a_replicated_job("w", 2, 2)])
+    jobset["metadata"]["labels"] |= QUEUE
+    await story.create(jobset)
+    assert len(await story.until_bound(4, "train-")) == 4
+    await story.check_events()
+
+
+@pytest.mark.parametrize("kueue_first", [True, False], ids=["Kueue first", "place first"])
+async def test_both_gates_go_in_either_order(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet, kueue_first: bool
+) -> None:
+    """Plain pods have a gate of each. With Kueue's still there no pod is bound; without it the pods are placed.
+
+    Kueue's goes first where quota is there and nodes are not; ours can only follow it, as pods with a gate of another
+    controller are no members: with nodes and without quota none is placed.
+    """
+    queue = of_page("Queue")
+    late = queue if not kueue_first else racks("r0")
+    await story.create(*(racks("r0") if not kueue_first else queue))
+    for number in range(3):
+        metadata = {
+            "name": f"sweep-{number}",
+            "namespace": "default",
+            "labels": {
+                **QUEUE,
+                "gang-extender.dev/tree": "default",
+                "kueue.x-k8s.io/pod-group-name": "sweep",
+            },
+            "annotations": {"kueue.x-k8s.io/pod-group-total-count": "3"},
+        }
+        await story.api.create(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, **a_template()}
+        )
+    await until_groups(story, 1)
+
+    async def gates() -> set[str]:
+        return {
+            gate["name"]
+            for pod in (await story.pods()).values()
+            for gate in pod["spec"].get("schedulingGates", ())
+        }
+
+    async def waits() -> bool:
+        return (KUEUES_GATE not in await gates()) is kueue_first
+
+    await story.until(waits, every_s=0.1)
+    await story.stays(story.none_bound)
+    await story.create(*late)
+    assert len(await story.until_bound(3, "sweep-")) == 3
+    assert not await gates()
+    await story.check_events()
+
+
+async def check_of(story: Story, owner: str) -> Object:
+    """Return the check of the Workload of an object; {} before there is one."""
+    workload = await workload_of(story, owner) or {}
+    checks = workload.get("status", {}).get("admissionChecks", [{}])
+    assert len(checks) == 1
+    return checks[0]
+
+
+async def until_check(story: Story, owner: str, state: str) -> Object:
+    """Wait until the check of the Workload of an object has a state."""
+
+    async def look() -> Object | None:
+        check = await check_of(story, owner)
+        return check if check.get("state") == state else None
+
+    return await story.until(look, f"the check of {owner} is {state}", every_s=0.1)
+
+
+async def with_check(story: Story) -> None:
+    """Create flavor, queue and check of the page, and wait until the check is answered."""
+    flavor, _, local = of_page("Queue")
+    check, queue = of_page("Admission check")
+    await story.create(flavor, check, queue, local)
+
+    async def is_active() -> bool:
+        stored = await story.api.get(f"{QUEUES}/admissionchecks/{check['metadata']['name']}")
+        return any(c["type"] == "Active" for c in stored.get("status", {}).get("conditions", ()))
+
+    await story.until(is_active, "the check is active", every_s=0.1)
+
+
+@pytest.mark.settings(admission_check_retry_s="2")
+async def test_the_check_waits_with_its_reason_until_there_is_room(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """Quota for both Jobs, and one rack: the second has the reason, gives its quota back, and runs after the first."""
+    await story.create(*racks("r0"))
+    await with_check(story)
+    await story.create(a_queued_job("first"))
+    bound = await story.until_bound(4, "first-")
+    assert (await check_of(story, "first"))["message"].startswith("fits now")
+    await story.create(a_queued_job("second"))
+    evicted = await story.until(lambda: has_condition(story, "second", "Evicted"), every_s=0.1)
+    assert evicted["reason"] == "AdmissionCheck"
+    assert "does not fit now" in evicted["message"]
+    assert not [name for name in await story.pods() if name.startswith("second-")]
+    for name in bound:
+        await kubelet.succeed(name)
+    await until_check(story, "second", "Ready")
+    await story.until_bound(4, "second-")
+    await story.check_events()
+
+
+async def test_the_check_rejects_what_never_fits(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """A Job of five in racks of four: Kueue deactivates its Workload, with our reason."""
+    await story.create(*racks("r0", "r1"))
+    await with_check(story)
+    await story.create(a_queued_job("wide", 5))
+    target = await story.until(lambda: has_condition(story, "wide", "Evicted"), every_s=0.1)
+    assert "Rejected" in target["message"]
+    assert "never fits, whatever else runs" in target["message"]
+
+    async def is_deactivated() -> bool:
+        return (await workload_of(story, "wide") or {})["spec"].get("active") is False
+
+    await story.until(is_deactivated, every_s=0.1)
+    assert not await story.bound()
+
+
+@pytest.mark.parametrize("when", ["away", "before the answer", "after the answer"])
+async def test_a_killed_service_answers_after_its_start(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet, when: str
+) -> None:
+    """Without the service the Workload keeps its quota and none of its pods runs; what was written once is not lost."""
+    await story.create(*racks("r0"))
+    await with_check(story)
+    killed = asyncio.Event()
+
+    def is_answer(method: str, path: str) -> bool:
+        return method == "PATCH" and path.startswith(WORKLOADS) and not killed.is_set()
+
+    def kill() -> None:
+        story.service.kill()
+        killed.set()
+
+    async def before(method: str, path: str) -> web.Response | None:
+        if when == "before the answer" and is_answer(method, path):
+            kill()
+            return web.Response(status=503)
+        return None
+
+    async def after(method: str, path: str, status: int) -> None:
+        if when == "after the answer" and is_answer(method, path):
+            assert status == 200
+            kill()
+
+    story.server.before, story.server.after = before, after
+    if when == "away":
+        kill()
+    await story.create(a_queued_job("train"))
+    await story.until(lambda: has_condition(story, "train", "QuotaReserved"), every_s=0.1)
+    await killed.wait()
+    if when != "after the answer":
+        assert (await check_of(story, "train"))["state"] == "Pending"
+        assert not await has_condition(story, "train", "Admitted")
+        assert not [name for name in await story.pods() if name.startswith("train-")]
+    await story.service.start()
+    await until_check(story, "train", "Ready")
+    assert len(await story.until_bound(4, "train-")) == 4
+    await story.check_events()
+
+
+async def test_a_stolen_token_changes_nothing_else_of_a_workload_of_kueue(
+    story: Story, tree_policies: None, kueue: Process
+) -> None:
+    """RBAC lets the account of the service write their whole status; the admission policies only the state of checks."""
+    await with_check(story)
+    story.service.kill()
+    await story.create(a_queued_job("train"))
+    await until_check(story, "train", "Pending")
+    workload = await workload_of(story, "train") or {}
+    path = f"{WORKLOADS}/{workload['metadata']['name']}/status"
+    check = f"{QUEUES}/admissionchecks/gang-places/status"
+    admitted = {"type": "Admitted", "status": "True", "reason": "Mine", "message": ""}
+    admitted["lastTransitionTime"] = "2026-11-29T12:00:00Z"
+    attempts = {
+        path: {"conditions": [admitted]},
+        check: {"conditions": [admitted]},
+    }
+    async with story.plane.api("extender") as thief:
+        for where, status in attempts.items():
+            with pytest.raises(ApiError, match=r"the extender (changes|writes)"):
+                await thief.patch(where, {"status": status})
+        entry = (await check_of(story, "train")) | {"name": "another"}
+        with pytest.raises(ApiError, match="adds and removes no AdmissionCheck"):
+            await thief.patch(path, {"status": {"admissionChecks": [entry]}})

@@ -1,0 +1,306 @@
+"""AdmissionChecks of Kueue: the answer of the real planner to each, once, and what a restart or another writer does to it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from extender.cluster.read.object_decoding import convert
+from extender.cluster.types import WorkloadManifest
+from extender.control.trees.admission_check_controller import AdmissionCheckController
+from extender.core.model.errors import BadInput, ClusterUnavailable
+from extender.core.workloads.admission_checks import CONTROLLER
+from tests.support.service.fake_workloads import FakeWorkloads
+from tests.support.service.fakes import Stage
+from tests.support.service.live_plans import live_plans
+from tests.support.service.manifest_builders import a_node, a_pod
+
+TREE = "gang-extender.dev/tree"
+TIME = "2026-11-29T12:00:00Z"
+
+
+class Checks(FakeWorkloads):
+    """Workloads, and the objects of Kueue beside them; an answer is stored as kube-apiserver does, with its precondition."""
+
+    def __init__(self, stage, *objects):
+        super().__init__(stage.cluster, *objects)
+        self.version = 0
+        self.kueue = {}  # Workloads by UID
+        self.answers = []  # (workload, state, message, seconds until Kueue asks again)
+        self.refuses = 0  # answers that fail
+        self.activated = []
+        self.put_kueue("AdmissionCheck", "gangs", {"controllerName": CONTROLLER})
+
+    def _version(self):
+        self.version += 1
+        return str(self.version)
+
+    def put_kueue(self, kind, name, spec, status=None, owner=None):
+        """Create an object of Kueue."""
+        metadata = {
+            "name": name,
+            "uid": f"uid-{name}",
+            "resourceVersion": self._version(),
+            "generation": 1,
+        }
+        if kind == "Workload":
+            metadata["namespace"] = "default"
+            self.kueue[f"uid-{name}"] = one = {}
+        else:
+            one = {}
+        if owner is not None:
+            reference = {key: owner["metadata"][key] for key in ("name", "uid")}
+            metadata["ownerReferences"] = [
+                {
+                    "apiVersion": owner["apiVersion"],
+                    "kind": owner["kind"],
+                    "controller": True,
+                    **reference,
+                }
+            ]
+        one |= {"kind": f"Kueue {kind}", "metadata": metadata, "spec": spec, "status": status or {}}
+        self._store(one)
+
+    def queue(
+        self, name, owner, *, count=2, state="Pending", admitted=False, at=TIME, flavor="", **pod
+    ):
+        """Create a Workload of Kueue that has quota."""
+        conditions = [{"type": "QuotaReserved", "status": "True", "lastTransitionTime": at}]
+        if admitted:
+            conditions.append({"type": "Admitted", "status": "True"})
+        assignment = {"name": "main", "flavors": {"cpu": flavor} if flavor else {}, "count": count}
+        template = owner["spec"]["template"] if owner else {"spec": pod}
+        self.put_kueue(
+            "Workload",
+            name,
+            {"podSets": [{"name": "main", "count": count, "template": template}], "active": True},
+            {
+                "admissionChecks": [{"name": "gangs", "state": state, "message": ""}],
+                "conditions": conditions,
+                "admission": {"podSetAssignments": [assignment]},
+            },
+            owner,
+        )
+
+    def _store(self, one):
+        manifest = convert(WorkloadManifest, one)
+        put = {
+            "Kueue AdmissionCheck": self.store.put_check,
+            "Kueue ResourceFlavor": self.store.put_flavor,
+            "Kueue Workload": self.store.put_queued,
+        }[one["kind"]]
+        put(manifest)
+        self._wake()
+
+    async def answer_check(self, queued, check, answer):
+        stored = self.kueue[queued.uid]
+        if self.refuses:
+            self.refuses -= 1
+            raise ClusterUnavailable("409 Conflict")
+        assert stored["metadata"]["resourceVersion"] == queued.resource_version
+        stored["metadata"]["resourceVersion"] = self._version()
+        (entry,) = [one for one in stored["status"]["admissionChecks"] if one["name"] == check]
+        entry |= {"state": answer.state, "message": answer.message}
+        self.answers.append((queued.name, answer.state, answer.message, answer.retry_after_s))
+        self._store(stored)
+
+    async def activate_check(self, check):
+        self.activated.append(check.name)
+        conditions = [{"type": "Active", "status": "True", "observedGeneration": check.generation}]
+        self.put_kueue(
+            "AdmissionCheck", check.name, {"controllerName": CONTROLLER}, {"conditions": conditions}
+        )
+
+
+def a_job(name, pods=2, cpu="1", **spec):
+    container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
+    template = {
+        "metadata": {"labels": {TREE: "default"}},
+        "spec": {"restartPolicy": "Never", "containers": [container], **spec},
+    }
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "uid": f"uid-of-{name}",
+        "labels": {TREE: "default"},
+    }
+    return {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
+        "spec": {"parallelism": pods, "completions": pods, "suspend": True, "template": template},
+    }  # fmt: skip
+
+
+def controller(stage, checks, **more):
+    plans = live_plans(stage)
+
+    async def ask(body, readers):
+        return (await plans.plan(body, readers)).body
+
+    stage.cluster.workloads = checks
+    return AdmissionCheckController(
+        stage.cluster, checks, stage.leader, ask, stage.settings, **more
+    )
+
+
+async def asked(*objects, jobs=(), **settings):
+    """Return a leading stage with nodes, Workloads of Kueue for some Jobs, and the controller."""
+    stage = Stage(*objects, **settings)
+    await stage.lead()
+    checks = Checks(stage, *jobs)
+    return stage, checks, controller(stage, checks)
+
+
+def states(checks):
+    return [(name, state) for name, state, _, _ in checks.answers]
+
+
+async def test_a_tree_that_fits_is_ready_and_is_not_asked_again():
+    """The check becomes Active first."""
+    job = a_job("fits")
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
+    async with stage:
+        checks.queue("w", job)
+        await control.look()
+        await control.look()
+        assert checks.activated == ["gangs"]
+        (answer,) = checks.answers
+        assert answer[:2] == ("w", "Ready")
+        assert answer[2].startswith("fits now")
+
+
+async def test_a_tree_that_waits_for_capacity_is_tried_again_with_the_reason_and_what_would_help():
+    """The node is full. When Kueue asks again and the other pod is gone, the answer is Ready."""
+    job = a_job("waits")
+    busy = a_pod("busy", node="n1", priority=2000)
+    stage, checks, control = await asked(
+        a_node("n1", cpu="2"), busy, jobs=[job], admission_check_retry_s=7
+    )
+    async with stage:
+        checks.queue("w", job)
+        await control.look()
+        (answer,) = checks.answers
+        assert (answer[1], answer[3]) == ("Retry", 7)
+        assert "does not fit now" in answer[2]
+        assert "cpu" in answer[2]
+        stage.cluster.delete_pod("busy")
+        checks.queue("w", job)
+        await control.look()
+        assert states(checks) == [("w", "Retry"), ("w", "Ready")]
+
+
+async def test_a_tree_that_never_fits_is_rejected_with_the_proof():
+    job = a_job("huge", cpu="64")
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
+    async with stage:
+        checks.queue("w", job)
+        await control.look()
+        (answer,) = checks.answers
+        assert answer[1] == "Rejected"
+        assert answer[2].startswith("never fits, whatever else runs; ")
+        assert answer[2].endswith("needs 2 pods; the cluster holds 0 (2 missing: cpu)")
+
+
+async def test_what_an_autoscaler_could_add_a_node_for_is_not_rejected():
+    group = {"name": "big", "max": 4, "template": a_node("big-0", {"pool": "big"}, cpu="80")}
+    job = a_job("huge", pods=1, cpu="64")
+    stage, checks, _ = await asked(a_node("n1", cpu="2"), jobs=[job])
+    async with stage:
+        checks.queue("w", job, count=1)
+        await controller(stage, checks, node_groups=(group,)).look()
+        (answer,) = checks.answers
+        assert answer[1] == "Retry"
+        assert "big" in answer[2]
+
+
+async def test_two_trees_never_get_the_same_capacity():
+    """The second waits for the first, which has its answer and no pods yet; also after a restart between the two."""
+    first, second = a_job("first"), a_job("second")
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[first, second])
+    async with stage:
+        checks.queue("w1", first, at="2026-11-29T12:00:00Z")
+        checks.queue("w2", second, at="2026-11-29T12:00:01Z")
+        await control.look()
+        assert states(checks) == [("w1", "Ready"), ("w2", "Retry")]
+        checks.queue("w2", second)
+        await controller(stage, checks).look()
+        assert states(checks)[2:] == [("w2", "Retry")]
+
+
+async def test_a_conflict_decides_again_and_the_other_checks_do_not_wait():
+    first, second = a_job("first", pods=1), a_job("second", pods=1)
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[first, second])
+    async with stage:
+        checks.queue("w1", first, count=1)
+        checks.queue("w2", second, count=1, at="2026-11-29T12:00:01Z")
+        checks.refuses = 1
+        with pytest.raises(ClusterUnavailable):
+            await control.look()
+        await control.look()
+        assert states(checks) == [("w2", "Ready"), ("w1", "Ready")]
+
+
+@pytest.mark.parametrize("how", [{"admitted": True}, {"state": "Ready"}, {"state": "Rejected"}])
+async def test_only_pending_checks_of_what_does_not_run_are_answered(how):
+    """Retry for a Workload that runs would evict it."""
+    job = a_job("runs", cpu="64")
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
+    async with stage:
+        checks.queue("w", job, **how)
+        await control.look()
+        assert not checks.answers
+
+
+async def test_pods_without_a_tree_are_planned_together():
+    """An owner of a kind that makes no tree: all pods of the pod sets at once."""
+    stage, checks, control = await asked(a_node("n1", cpu="2"))
+    async with stage:
+        pod = {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]}
+        checks.queue("two", None, count=2, **copy.deepcopy(pod))
+        checks.queue("three", None, count=3, at="2026-11-29T12:00:01Z", **pod)
+        await control.look()
+        assert states(checks) == [("two", "Ready"), ("three", "Rejected")]
+
+
+async def test_a_workload_whose_owner_is_not_read_yet_waits():
+    job = a_job("late")
+    stage, checks, control = await asked(a_node("n1", cpu="2"))
+    async with stage:
+        checks.queue("w", job)
+        await control.look()
+        assert not checks.answers
+        checks.put(job)
+        await control.look()
+        assert states(checks) == [("w", "Ready")]
+
+
+async def test_the_nodes_of_a_flavor_are_those_that_count():
+    """Kueue adds the labels of the flavor when it admits: a node without them has no room for the tree."""
+    job = a_job("flavored")
+    nodes = a_node("n1", {"pool": "a"}, cpu="2"), a_node("n2", {"pool": "b"}, cpu="1")
+    stage, checks, control = await asked(*nodes, jobs=[job])
+    async with stage:
+        for pool in "ab":
+            checks.put_kueue("ResourceFlavor", pool, {"nodeLabels": {"pool": pool}})
+        checks.queue("w", job, flavor="b")
+        await control.look()
+        checks.queue("w", job, flavor="a")
+        await control.look()
+        assert states(checks) == [("w", "Rejected"), ("w", "Ready")]
+
+
+async def test_a_workload_that_cannot_be_planned_is_tried_again_with_the_message():
+    job = a_job("odd", cpu="many")
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
+    async with stage:
+        checks.queue("w", job)
+        await control.look()
+        (answer,) = checks.answers
+        assert answer[1] == "Retry"
+        assert 'quantity "many" is not a number' in answer[2]
+
+
+def test_a_workload_of_another_form_is_refused_by_name():
+    stage = Stage()
+    with pytest.raises(BadInput, match="Workload/default/w"):
+        Checks(stage).queue("w", a_job("x"), count="many")
