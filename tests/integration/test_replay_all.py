@@ -10,14 +10,13 @@ import json
 import shutil
 import subprocess
 import sys
-from asyncio import run
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.database import fresh_database
 
+from tests.support.logs.postgres import fresh_database, run
 from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_fleet, a_gang
 from tests.support.service.replicas import ROOT, Replica
@@ -159,11 +158,16 @@ def test_another_version_differs_with_both_placements_and_reasons(log, other):
 
 
 def test_a_smaller_search_budget_is_decided_with(log):
-    """A budget of one search node is used up where there is something to search; the settings of the report name it."""
+    """Where there is something to search, a budget of one search node finds less; the report names the setting."""
     report = log.report("--set", "search-budget=1", code=1)
     assert report["replaced"] == {"search_budget": "1"}
-    assert {d["position"] for d in report["different"]} <= {log.refused, *log.admitted.values()}
-    assert any("search budget" in str(d) or "search node" in str(d) for d in report["different"])
+    (difference,) = report["different"]
+    assert difference["position"] == log.refused
+    recorded, now = (
+        difference["result"][f"answer_{when}"]["reasons"] for when in ("recorded", "now")
+    )
+    assert "minCount 16 instead of 40 at PodGroup default/large" in recorded
+    assert "minCount 1 instead of 40 at PodGroup default/large" in now  # true, and less of a help
     assert log.report("--set", "search_budget=20000")["different"] == []
 
 
@@ -190,7 +194,7 @@ def test_a_process_that_is_killed_loses_no_decision(log, other):
         (("--set", "search_budget"), "--set search_budget: is not NAME=VALUE, "),
         (("--set", "lease_duration_s=1"), "--set lease_duration_s=1: is not a part of recorded inputs, "),
         (("--set", "nonsense=1"), "--set nonsense=1: there is no such setting; those that can be set are search_budget\n"),
-        (("--set", "search_budget=x"), "--search-budget "),
+        (("--set", "search_budget=x"), "--set search_budget=x: 'x' is not a whole number, for example 20000\n"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip

@@ -209,7 +209,10 @@ def _replaced(texts: Sequence[str]) -> dict[str, str]:
             raise BadInput(
                 f"--set {text}: {problem}; those that can be set are {', '.join(REPLACEABLE)}"
             )
-        settings_module.load({}, **{name: value})
+        try:
+            settings_module.load({}, **{name: value})
+        except BadInput as error:
+            raise BadInput(f"--set {text}: {str(error).partition(': ')[2]}") from error
         values[name] = value
     return values
 

@@ -32,6 +32,7 @@ from extender.queries.log.decision_details import StoredDecision
 from extender.runtime.child_process import end_with_parent
 
 WORKER = Path(__file__).with_name("replay_worker.py")
+PACKAGES = Path(__file__).parents[3]  # where this version is imported from
 IN_FLIGHT = 3  # batches for each process: one that takes long does not stop the others at once
 _ANSWERS = msgspec.msgpack.Decoder(list[BatchAnswer])
 _GREETING = msgspec.msgpack.Decoder(Greeting)
@@ -75,9 +76,10 @@ def environment_of(wheel: Path | None, python: Path | None) -> Iterator[Path]:
         yield interpreter
 
 
-def _environ() -> dict[str, str]:
-    """Return the environment variables of another version: none that leads to the modules of this one."""
-    return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+def _environ(path: str = "") -> dict[str, str]:
+    """Return the environment variables for an interpreter: none that leads to other modules than its own, or those in `path`."""
+    environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    return environ | ({"PYTHONPATH": path} if path else {})
 
 
 class ReplayProcess:
@@ -98,7 +100,7 @@ class ReplayProcess:
         process = await asyncio.create_subprocess_exec(
             str(interpreter), "-P", str(WORKER),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if own else subprocess.PIPE,
-            env=None if own else _environ(), preexec_fn=end_with_parent(signal.SIGKILL),
+            env=_environ(str(PACKAGES) if own else ""), preexec_fn=end_with_parent(signal.SIGKILL),
             start_new_session=True,  # Ctrl-C is for this process, which kills them
         )  # fmt: skip
         try:
