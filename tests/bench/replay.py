@@ -1,7 +1,7 @@
 """`decision replay --all` over a log of admissions and refusals, in decisions per second.
 
-Each decision was planned when the log was written: gangs of 2 to 64 pods arrive on a fleet that is nearly full, each tenth needs more
-than there is, and the oldest leave when one does not fit. The command is a process, and the log is in a durable PostgreSQL.
+Each decision was planned when the log was written: gangs of 2 to 64 pods of one GPU arrive on a fleet that is more than half full, and
+the oldest leave when one does not fit; each tenth is of 8 pods of whole nodes, of which none is free, and is refused. The command is a process, and the log is in a durable PostgreSQL.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from extender.core.log.events import (
     RecordedEvent,
 )
 from extender.core.model.ids import Epoch, GangUid, PlanId, Position
+from extender.core.model.pods import PodShape
 from extender.core.planner.codec.request_codec import Encoder
 from extender.core.planner.plan_types import (
     PLANNER_VERSION,
@@ -39,14 +40,19 @@ from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import START_US
-from tests.bench.planner import SHAPES, leaf, make_nodes
+from tests.bench.planner import leaf, make_nodes
 from tests.bench.store import server
 from tests.support.logs.bulk_log import copy_events, writing_connection
 from tests.support.logs.postgres import fresh_database
 
 SIZES = (2, 4, 8, 16, 64)
-EVERY_HOPELESS = 10
-REQUESTS = dict(SHAPES[0].requests)
+EVERY_REFUSED = 10
+WHOLE_NODES = 8  # pods of a gang that is refused
+SMALL, WHOLE = (
+    PodShape(requests=(("cpu", 4000), ("memory", 32 << 30), ("nvidia.com/gpu", gpus), ("pods", 1)))
+    for gpus in (1, 8)
+)
+REQUESTS = dict(SMALL.requests)
 
 
 def run(scale: Scale) -> Iterator[list[Figure]]:
@@ -88,7 +94,10 @@ async def fill(url: str, nodes: int, count: int) -> None:
     connection = await writing_connection(url)
     try:
         inputs = PostgresDecisionInputs(engine)
-        events = [event async for event in decisions(inputs, make_nodes(nodes), count)]
+        events = [
+            event
+            async for event in decisions(inputs, make_nodes(nodes, gpus=lambda i: i % 4), count)
+        ]
         await copy_events(connection, events)
         await connection.execute("UPDATE gx.lease SET epoch = 1")
         await connection.execute("VACUUM (ANALYZE)", timeout=600)
@@ -105,13 +114,13 @@ async def decisions(
     running: deque[tuple[Assignment, ...]] = deque()
     number = 0
     while number < count:
-        hopeless = number % EVERY_HOPELESS == EVERY_HOPELESS - 1
-        pods = 9 * len(nodes) if hopeless else chance.choice(SIZES)
+        refused = number % EVERY_REFUSED == EVERY_REFUSED - 1
+        pods, shape = (WHOLE_NODES, WHOLE) if refused else (chance.choice(SIZES), SMALL)
         name = f"gang-{number:06}"
-        request = PlanRequest(root=leaf(name, pods), nodes=nodes, shapes=SHAPES[:1])
+        request = PlanRequest(root=leaf(name, pods), nodes=nodes, shapes=(shape,))
         table = table.renewed(nodes)
         verdict = plan(request, node_table=table)
-        if not isinstance(verdict, Plan) and not hopeless:
+        if not isinstance(verdict, Plan) and not refused:
             nodes = _moved(nodes, running.popleft(), -1)
             continue
         encoded = encoder.encode(request)
