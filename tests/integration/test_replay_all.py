@@ -10,6 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,6 +156,36 @@ def test_another_version_differs_with_both_placements_and_reasons(log, other):
     assert f"position {log.admitted['train']}, " in printed
     assert f"  now: placed {', '.join(now)}\n" in printed
     assert printed.splitlines()[-1].endswith(f"{len(moved)} differ")
+
+
+def test_the_version_of_a_wheel_is_installed_by_pip_and_decides(log, tmp_path):
+    """The wheel brings a way to the packages of this environment, so that pip needs no registry."""
+    wheel = tmp_path / "gang_extender-0.0.9-py3-none-any.whl"
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    texts = {
+        "packages.pth": "\n".join(packages),
+        "gang_extender-0.0.9.dist-info/METADATA": "Metadata-Version: 2.1\nName: gang-extender\nVersion: 0.0.9\n",
+        "gang_extender-0.0.9.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "gang_extender-0.0.9.dist-info/RECORD": "",
+    }
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in (ROOT / "extender").rglob("*.py"):
+            texts[str(file.relative_to(ROOT))] = file.read_text()
+        texts["extender/__init__.py"] += '\n__version__ = "0.0.9"\n'
+        for name, text in texts.items():
+            archive.writestr(name, text)
+    report = log.report("--with", str(wheel))
+    assert (report["version"], report["different"]) == ("0.0.9", [])
+    assert report["decided"] == log.report()["decided"]
+
+
+def test_a_wheel_that_pip_cannot_install_is_named(log, tmp_path):
+    wheel = tmp_path / "gang_extender-0.0.9-py3-none-any.whl"
+    wheel.write_text("no archive")
+    done = log.replay("--with", str(wheel), code=2)
+    assert done.stderr.startswith(
+        f"gang-extender: --with {wheel}: `-m pip install` failed: ERROR: "
+    )
 
 
 def test_a_smaller_search_budget_is_decided_with(log):

@@ -22,7 +22,8 @@ from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
-from extender.ports.query_ports import EventFilter
+from extender.ports.log_ports import DecisionInputs
+from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import (
     DecisionWithInput,
     ReplayableEventData,
@@ -160,7 +161,8 @@ def replay(  # noqa: PLR0917 -- typer reads options from the signature
         if source is not None:
             asyncio.run(run.decide(_served(source, event_filter)))
         else:
-            ask(database_url, data_dir, lambda opened: run.decide(_read(opened, event_filter)))
+            settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+            asyncio.run(_decide_recorded(run, settings, event_filter))
     run.end(event_filter.after)
 
 
@@ -217,21 +219,32 @@ def _replaced(texts: Sequence[str]) -> dict[str, str]:
     return values
 
 
-async def _read(opened: Store, event_filter: EventFilter) -> AsyncIterator[_Batch]:
+async def _decide_recorded(
+    run: _Run, settings: settings_module.Settings, event_filter: EventFilter
+) -> None:
+    from extender.composition import recorded_decisions
+
+    async with recorded_decisions(settings) as (reader, inputs):
+        await run.decide(_read(reader, inputs, event_filter))
+
+
+async def _read(
+    reader: EventQueries, inputs: DecisionInputs, event_filter: EventFilter
+) -> AsyncIterator[_Batch]:
     """Yield the decisions of a database."""
     more = True
     while more:
-        page = await opened.audit.page(event_filter)
+        page = await reader.page(event_filter)
         more = page.more and bool(page.events)
         listed: dict[int, _Listed] = {}
         decisions = []
         digests = {getattr(event.data, "input_digest", "") for event in page.events} - {""}
-        inputs = await opened.inputs.load_many(digests)
+        loaded = await inputs.load_many(digests)
         for event in page.events:
             event_filter = msgspec.structs.replace(event_filter, after=event.position)
             data = event.data
             assert isinstance(data, ReplayableEventData)  # the filter has these types
-            stored = inputs.get(data.input_digest)
+            stored = loaded.get(data.input_digest)
             listed[event.position] = _Listed(
                 event.position, rfc3339(event.at_us), type(data).__name__, event.gang
             )
