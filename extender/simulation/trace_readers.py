@@ -7,7 +7,6 @@ column and value; a line that is well formed and asks for nothing is counted wit
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -15,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from extender.core.model.errors import BadInput
 from extender.simulation.arrivals import (
@@ -297,29 +298,40 @@ def _batsim(path: Path) -> Arrivals:
     """Read the jobs of Batsim, each with a pod of a core for each resource; only delays have a run time without a platform."""
     trace = _Trace(path)
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
+        whole = msgspec.json.decode(path.read_bytes())
         jobs, profiles = whole["jobs"], whole["profiles"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, KeyError, TypeError) as error:
         raise BadInput(f"{path}: is not JSON of Batsim with jobs and profiles: {error}") from error
 
-    def delay_s(profile: str, place: str) -> float | None:
+    def delay_s(profile: str, place: str, within: tuple[str, ...] = ()) -> float | None:
         """Return the run time of a profile; None: it depends on the platform."""
         if not isinstance(profiles.get(profile), dict):
             raise BadInput(
                 wrong_value(place, "profile", profile, "is not among the profiles of the file")
             )
+        if profile in within:
+            raise BadInput(wrong_value(place, "profile", profile, "is composed of itself"))
         fields = profiles[profile]
         if fields.get("type") == "delay":
             return _number(
                 {"delay": str(fields.get("delay", ""))}, "delay", f"{path.name}: profiles.{profile}"
             )
         if fields.get("type") == "composed":
-            parts = [delay_s(str(part), place) for part in fields.get("seq", ())]
+            parts = [
+                delay_s(str(part), place, (*within, profile)) for part in fields.get("seq", ())
+            ]
             known = [part for part in parts if part is not None]
-            return sum(known) * int(fields.get("repeat", 1)) if len(known) == len(parts) else None
+            times = _number(
+                {"repeat": str(fields.get("repeat", 1))},
+                "repeat",
+                f"{path.name}: profiles.{profile}",
+            )
+            return sum(known) * times if len(known) == len(parts) else None
         return None
 
-    def job(place: str, entry: Mapping[str, Any]) -> Arrival | str:
+    def job(place: str, entry: Any) -> Arrival | str:  # noqa: ANN401 -- of a file
+        if not isinstance(entry, dict):
+            raise BadInput(wrong_value(place, "job", entry, "is not an object"))
         row = {name: str(value) for name, value in entry.items()}
         missing = {"id", "subtime", "res", "profile"} - row.keys()
         if missing:
@@ -328,11 +340,12 @@ def _batsim(path: Path) -> Arrivals:
         runs_for_s = delay_s(row["profile"], place)
         if runs_for_s is None:
             return "the run time of its profile depends on a platform"
-        walltime = float(row["walltime"]) if "walltime" in row else UNKNOWN
+        walltime = row.get("walltime", "-1")
+        most_s = math.inf if walltime.startswith("-1") else _number(row, "walltime", place)
         group = ArrivingGroup(name="tasks", pods=pods, minimum=pods, requests=_requests(cpu=CORE))
         return Arrival(
             at_s=_number(row, "subtime", place), namespace="batsim", name=_name(f"job-{row['id']}", place, "id"), groups=(group,),
-            runs_for_s=runs_for_s if walltime < 0 else min(runs_for_s, walltime),
+            runs_for_s=min(runs_for_s, most_s),
         )  # fmt: skip
 
     for number, entry in enumerate(jobs):

@@ -372,9 +372,9 @@ def _sentence(report: ReplayReport) -> str:
 
 def _print_difference(difference: ReplayDifference) -> None:
     result = difference.result
-    what = f"recorded {result.recorded}, now {result.now}" if result else difference.error
+    outcome = f"recorded {result.recorded}, now {result.now}" if result else difference.error
     head = f"position {difference.position}, {difference.time[:19]}Z, {difference.type} of {difference.gang}"
-    console(wrap=False).print(f"{head}: {what}")
+    console(wrap=False).print(f"{head}: {outcome}")
     if result is not None:
         _print_answers(result)
 
