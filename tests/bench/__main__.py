@@ -36,6 +36,7 @@ BENCHES = {
     "asof": "tests.bench.asof",
     "reports": "tests.bench.reports",
     "replay": "tests.bench.replay",
+    "arena": "tests.bench.arena.contest",
     "partitions": "tests.bench.partitions",
     "verbs": "tests.bench.verbs",
     "cost": "tests.bench.member_cost",
