@@ -35,6 +35,8 @@ OUT = Path(__file__).parents[3] / ".bench" / "arena.md"
 STARVED_S = 24 * 3600.0
 CLASSES = {"1 pod": 1, "2 to 8": 8, "more": math.inf}  # size class -> its largest number of pods
 OURS = "this planner"
+PODS_MAX = 110  # of a node
+RACK_GPUS = 64
 
 
 def run(scale: Scale) -> list[Figure]:
@@ -86,9 +88,9 @@ def made_up(jobs: int, seed: int = 47) -> list[Arrival]:
     chance, arrivals, at_s = random.Random(seed), [], 0.0
     for number in range(jobs):
         at_s += chance.expovariate(1 / 350)
-        key = RACK if chance.random() < 1 / 3 else ""
-        pods = chance.choice((1, 1, 2, 2, 4, 8, 16))
-        groups = [_group("workers", pods, chance.choice((1, 2, 2, 4, 8, 8)), pods, key)]
+        pods, gpus = chance.choice((1, 1, 2, 2, 4, 8, 16)), chance.choice((1, 2, 2, 4, 8, 8))
+        key = RACK if chance.random() < 1 / 3 and pods * gpus <= RACK_GPUS else ""
+        groups = [_group("workers", pods, gpus, pods, key)]
         if chance.random() < 1 / 5:
             extras = chance.choice((0, 2))
             groups.insert(0, _group("routers", 2 + extras, 1, 2, key))
@@ -157,14 +159,15 @@ class Ours:
         return tuple((number_of[a.group.name], host_of[a.node]) for a in verdict.assignments)
 
     def _renew(self, free: Free) -> None:
-        before = self._nodes or (None,) * len(free.hosts)
         nodes = []
-        for host, amounts, node in zip(free.hosts, free.amounts, before, strict=True):
-            now = amounts | {"pods": 110}
-            if node is None:
-                node = PlanNode(name=NodeName(host.name), labels=host.labels, allocatable=host.capacity | {"pods": 110}, free=now)  # fmt: skip
-            elif node.free != now:
-                node = msgspec.structs.replace(node, free=now)
+        for number, (host, amounts) in enumerate(zip(free.hosts, free.amounts, strict=True)):
+            now = amounts | {"pods": PODS_MAX}
+            if not self._nodes:
+                allocatable = host.capacity | {"pods": PODS_MAX}
+                node = PlanNode(name=NodeName(host.name), labels=host.labels, allocatable=allocatable, free=now)  # fmt: skip
+            else:
+                node = self._nodes[number]
+                node = node if node.free == now else msgspec.structs.replace(node, free=now)
             nodes.append(node)
         self._nodes = tuple(nodes)
         self._table = self._table.renewed(self._nodes)

@@ -7,7 +7,6 @@ capacity, each group with its minimum, all pods of a group with a topology key i
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -187,8 +186,3 @@ ArrivingShape = tuple[int, int, tuple[tuple[str, int], ...], str]
 
 def _shape(group: ArrivingGroup) -> ArrivingShape:
     return group.pods, group.minimum, tuple(sorted(group.requests.items())), group.topology_key
-
-
-def seats_by_group(seats: Sequence[Seat]) -> Counter[int]:
-    """Return how many pods of each group have a seat."""
-    return Counter(of for of, _ in seats)
