@@ -129,6 +129,26 @@ async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
+async def recorded_decisions(
+    settings: Settings,
+) -> AsyncIterator[tuple[PostgresEventQueries, PostgresDecisionInputs]]:
+    """Yield what reads the decisions of a database and their inputs, and writes nothing.
+
+    Before an upgrade the schema may be that of the version before: migrations only add, so what is read is there.
+
+    Raises:
+        BadInput: There is no database.
+        StoreUnavailable: No answer, or the schema is too old to be read.
+    """
+    async with database(settings, creates=False) as url:
+        reading = create_reading_engine(url)
+        try:
+            yield PostgresEventQueries(reading), PostgresDecisionInputs(reading)
+        finally:
+            await reading.dispose()
+
+
+@contextlib.asynccontextmanager
 async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
     """Yield the adapters of the database.
 

@@ -172,11 +172,13 @@ def _database_url(container: str, key: str) -> str:
     }
 
 
+URL = (
+    r"^            - name: GANG_EXTENDER_DATABASE_URL\n              valueFrom:\n"
+    r"                secretKeyRef: \{name: gang-extender-database, key: %s\}\n"
+)
+
+
 def _deployment() -> tuple[Edit, ...]:
-    url = (
-        r"^            - name: GANG_EXTENDER_DATABASE_URL\n              valueFrom:\n"
-        r"                secretKeyRef: \{name: gang-extender-database, key: %s\}\n"
-    )
     return (
         Edit(r"^  replicas: .*$", "  replicas: {{ .Values.replicas }}"),
         Edit(
@@ -201,8 +203,8 @@ def _deployment() -> tuple[Edit, ...]:
             rf"^(          startupProbe:\n.*\n            periodSeconds: {PERIOD_S}\n            failureThreshold:) .*$",
             STARTUP,
         ),
-        Edit(url % "migrate-url", _database_url("initContainers", "migrateUrlKey")),
-        Edit(url % "url", _database_url("containers", "urlKey")),
+        Edit(URL % "migrate-url", _database_url("initContainers", "migrateUrlKey")),
+        Edit(URL % "url", _database_url("containers", "urlKey")),
         Edit(r'(GANG_EXTENDER_LISTEN, value: "0.0.0.0:)8888', r"\1{{ .Values.ports.verbs }}"),
         Edit(r'(GANG_EXTENDER_API_LISTEN, value: "0.0.0.0:)8443', r"\1{{ .Values.ports.https }}"),
         Edit(
@@ -377,6 +379,34 @@ INGRESS = (
 )
 
 
+HOOK = """\
+metadata:
+  annotations:
+    helm.sh/hook: pre-upgrade
+    helm.sh/hook-delete-policy: before-hook-creation
+"""
+REPLAY = (
+    Edit(r"^metadata:\n(?=  name: gang-extender-replay)", HOOK),
+    Edit(
+        r"^    metadata:\n      labels: \{app.kubernetes.io/name: gang-extender-replay\}\n    spec:\n",
+        POD_METADATA.replace("name: gang-extender{{", "name: gang-extender-replay{{"),
+    ),
+    Edit(r"^(      nodeSelector: .*)\n(      tolerations:\n        - .*)\n", TOLERATIONS),
+    Edit(r"^          image: .*\n", IMAGE),
+    Edit(r"--since, 90d,", "--since, {{ .Values.replay.since | quote }},"),
+    Edit(URL % "url", _database_url("containers", "urlKey")),
+    Edit(r"^( +- \{name: GANG_EXTENDER_DATA_DIR, .*\n)", r"\1" + EXTRA_ENV),
+    Edit(
+        r"^          resources:\n(?:            .*\n)+",
+        "          resources: {{ toJson .Values.replay.resources }}\n",
+    ),
+    Edit(r"^( +- \{name: tmp, mountPath: /tmp\}\n)", r"\1" + DATABASE_MOUNT + EXTRA_MOUNTS),
+    Edit(
+        r"^(        - name: tmp\n          emptyDir: .*\n)", r"\1" + DATABASE_VOLUME + EXTRA_VOLUMES
+    ),
+)
+
+
 class Source(NamedTuple):
     """One template: its source below deploy/kubernetes, the condition under which it is rendered, and its edits."""
 
@@ -388,6 +418,7 @@ class Source(NamedTuple):
 VERBATIM: Mapping[str, Source] = {
     "rbac.yaml": Source("rbac.yaml", "", ACCOUNT),
     "ingress.yaml": Source("ingress/ingress.yaml", ".Values.ingress.enabled", INGRESS),
+    "replay-job.yaml": Source("replay/job.yaml", ".Values.replay.enabled", REPLAY),
     "service.yaml": Source("service.yaml", "", SERVICE),
     "confinement.yaml": Source("confinement.yaml", ".Values.policies.confinement"),
     "group-limits.yaml": Source("group-limits.yaml", ".Values.policies.groupLimits"),

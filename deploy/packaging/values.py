@@ -40,6 +40,7 @@ def defaults() -> dict[str, Any]:
     reference = manifests.container()["env"][0]["valueFrom"]["secretKeyRef"]
     (migrate,) = spec["template"]["spec"]["initContainers"]
     (ingress,) = manifests.documents_of("ingress/ingress.yaml")
+    (replay,) = manifests.documents_of("replay/job.yaml")
     rules = yaml.safe_load(manifests.alerting_rules())["groups"][0]["rules"]
     runbook = rules[0]["annotations"]["runbook_url"]
     probe = manifests.container()["startupProbe"]
@@ -54,6 +55,7 @@ def defaults() -> dict[str, Any]:
         "affinity": spec["template"]["spec"]["affinity"],
         "startupSeconds": probe["periodSeconds"] * probe["failureThreshold"],
         "ingress.annotations": ingress["metadata"]["annotations"],
+        "replay.resources": replay["spec"]["template"]["spec"]["containers"][0]["resources"],
         "settings": {name: _number(variables[f"GANG_EXTENDER_{name.upper()}"]) for name in TUNED},
         "database.secretName": reference["name"],
         "database.urlKey": reference["key"],

@@ -75,8 +75,8 @@ COMMANDS = {
         "Show the state of the service on one screen, what is wrong first. Exit 1 when something is.",
     ),
     "decision replay": (
-        "extender.cli.commands.history_commands:replay",
-        "Plan the stored input of a decision again and compare. Exit 1 when the result differs.",
+        "extender.cli.replay.replay_command:replay",
+        "Plan the stored input of a decision again and compare, or all of them before an upgrade. Exit 1 when a result differs.",
     ),
     "config": (
         "extender.cli.commands.config_command:config",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -280,6 +280,10 @@ class DecisionInputs(Protocol):
 
     async def load(self, digest: str) -> DecisionInput | None:
         """Return the input with a digest, byte for byte as saved; None if there is none."""
+        ...
+
+    async def load_many(self, digests: Collection[str]) -> Mapping[str, DecisionInput]:
+        """Return the inputs that are stored, by digest; a part that several have is read once, and is one object."""
         ...
 
 

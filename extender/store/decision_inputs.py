@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import zlib
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -164,29 +164,34 @@ class PostgresDecisionInputs:
             CorruptLog: A part is missing or altered.
             StoreUnavailable: No answer.
         """
-        async with transaction(self._engine, "loading a decision's input") as connection:
-            statement = sa.select(DECISION_INPUT.c.parts).where(DECISION_INPUT.c.digest == digest)
-            packed = (await connection.execute(statement)).scalar_one_or_none()
-            if packed is None:
-                return None
-            numbers = unpack(packed, digest)
+        return (await self.load_many((digest,))).get(digest)
+
+    async def load_many(self, digests: Collection[str]) -> Mapping[str, DecisionInput]:
+        """See `DecisionInputs.load_many`.
+
+        Raises:
+            CorruptLog: A part is missing or altered.
+            StoreUnavailable: No answer.
+        """
+        async with transaction(self._engine, "loading inputs of decisions") as connection:
+            rows = await connection.execute(
+                sa.select(DECISION_INPUT.c.digest, DECISION_INPUT.c.parts).where(
+                    DECISION_INPUT.c.digest == sa.any_(sa.cast(list(digests), sa.ARRAY(sa.Text)))
+                )
+            )
+            numbers = {row.digest: unpack(row.parts, row.digest) for row in rows}
+            every = sorted({number for part in numbers.values() for number in part})
             rows = await connection.execute(
                 sa.select(
                     DECISION_INPUT_CHUNK.c.id,
                     DECISION_INPUT_CHUNK.c.digest,
                     DECISION_INPUT_CHUNK.c.body,
                 ).where(
-                    DECISION_INPUT_CHUNK.c.id
-                    == sa.any_(sa.cast(sorted(set(numbers)), sa.ARRAY(sa.BigInteger)))
+                    DECISION_INPUT_CHUNK.c.id == sa.any_(sa.cast(every, sa.ARRAY(sa.BigInteger)))
                 )
             )
             stored = {row.id: (row.digest, row.body) for row in rows}
-        bodies = await asyncio.to_thread(_whole, stored, digest)
-        try:
-            head, *parts = (bodies[number] for number in numbers)
-        except (KeyError, ValueError) as error:
-            raise CorruptLog(f"input {digest}: part {error} is missing") from error
-        return DecisionInput(digest=digest, head=head, parts=tuple(parts))
+        return await asyncio.to_thread(_assembled, numbers, stored)
 
 
 async def _number(
@@ -231,17 +236,35 @@ def _compress(digests: Sequence[bytes], bodies: Mapping[bytes, bytes]) -> list[b
     return [zlib.compress(bodies[digest]) for digest in digests]
 
 
-def _whole(stored: dict[int, tuple[bytes, bytes]], name: str) -> dict[int, bytes]:
-    bodies = {}
-    for number, (digest, packed) in stored.items():
+def _assembled(
+    numbers: Mapping[str, list[int]], stored: Mapping[int, tuple[bytes, bytes]]
+) -> dict[str, DecisionInput]:
+    """Return inputs from the numbers of their parts; raises CorruptLog."""
+    bodies: dict[int, bytes] = {}
+    inputs = {}
+    for name, parts in numbers.items():
+        for number in parts:
+            if number not in bodies:
+                bodies[number] = _part(number, stored, name)
         try:
-            body = zlib.decompress(packed)
-        except zlib.error as error:
-            raise CorruptLog(f"input {name}: part {number} is damaged") from error
-        if hashlib.sha256(body).digest() != digest:
-            raise CorruptLog(f"input {name}: part {number} was altered")
-        bodies[number] = body
-    return bodies
+            head, *rest = (bodies[number] for number in parts)
+        except ValueError as error:
+            raise CorruptLog(f"input {name}: it has no parts") from error
+        inputs[name] = DecisionInput(digest=name, head=head, parts=tuple(rest))
+    return inputs
+
+
+def _part(number: int, stored: Mapping[int, tuple[bytes, bytes]], name: str) -> bytes:
+    if number not in stored:
+        raise CorruptLog(f"input {name}: part {number} is missing")
+    digest, packed = stored[number]
+    try:
+        body = zlib.decompress(packed)
+    except zlib.error as error:
+        raise CorruptLog(f"input {name}: part {number} is damaged") from error
+    if hashlib.sha256(body).digest() != digest:
+        raise CorruptLog(f"input {name}: part {number} was altered")
+    return body
 
 
 def _pack(numbers: Sequence[int]) -> bytes:

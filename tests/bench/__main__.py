@@ -35,6 +35,8 @@ BENCHES = {
     "audit": "tests.bench.audit",
     "asof": "tests.bench.asof",
     "reports": "tests.bench.reports",
+    "replay": "tests.bench.replay",
+    "arena": "tests.bench.arena.contest",
     "partitions": "tests.bench.partitions",
     "verbs": "tests.bench.verbs",
     "cost": "tests.bench.member_cost",

@@ -38,6 +38,17 @@ async def test_bytes_come_back(inputs):
     assert await inputs.load(f"{2:064x}") is None
 
 
+async def test_several_are_loaded_in_one_go(inputs):
+    """Those that are not stored are left out; a part of several is one object."""
+    several = [an_input(n, [b"shared", b"node %d" % n]) for n in range(3)]
+    for saved in several[:2]:
+        await inputs.save(saved)
+    loaded = await inputs.load_many([saved.digest for saved in several])
+    assert dict(loaded) == {saved.digest: saved for saved in several[:2]}
+    assert len({id(saved.parts[0]) for saved in loaded.values()}) == 1
+    assert dict(await inputs.load_many([])) == {}
+
+
 async def test_no_parts_at_all(inputs):
     await inputs.save(an_input(1, []))
     assert await inputs.load(f"{1:064x}") == an_input(1, [])

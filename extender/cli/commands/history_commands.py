@@ -1,4 +1,4 @@
-"""`history`, `events`, `decision replay`: read the log of the service, or of a database, or follow it as it grows."""
+"""`history`, `events`: read the log of the service, or of a database, or follow it as it grows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from extender.cli.options.list_options import (
     NoHeaders,
     OfNamespace,
     SortBy,
-    ValueForm,
     list_format,
     listed,
 )
@@ -38,7 +37,7 @@ from extender.cli.output.list_table import (
     number_column,
     time_column,
 )
-from extender.cli.output.printing import Output, complain, console, print_value
+from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.message_formatting import counted
@@ -62,7 +61,6 @@ from extender.queries.log.parameter_validation import (
 
 if TYPE_CHECKING:
     from extender.composition import Store
-    from extender.queries.log.decision_details import DecisionWithInput
 
 import signal
 import sys
@@ -533,39 +531,3 @@ def _query_of(event_filter: EventFilter, after: int | None) -> list[tuple[str, s
         *((name, text) for name, text in single.items() if text),
         *(("type", t) for t in event_filter.types),
     ]
-
-
-def replay(
-    position: Annotated[int, typer.Argument(help="Position of a decision in the log.", min=1)],
-    server: Server = None,
-    database_url: LogUrl = None,
-    data_dir: LogFolder = None,
-    output: ValueForm = Output.table,
-) -> None:
-    """Plan the stored input of a decision again and compare. Exit 1 when the result differs.
-
-    It is planned by this program: of a service it takes the input only, which needs the right to read all namespaces.
-    """
-    from extender.queries.log.decision_details import StoredDecision, decision_with_input
-    from extender.queries.log.decision_replay import replay_decision
-
-    source = log_source(server, database_url, data_dir)
-    if source is not None:
-        served = source(f"/v1/decisions/{position}/input", StoredDecision)
-        decision = served.decoded()
-    else:
-
-        async def question(opened: Store) -> DecisionWithInput:
-            return await decision_with_input(opened.audit, opened.inputs, Position(position))
-
-        decision = ask(database_url, data_dir, question)
-    result = replay_decision(decision.position, decision.data, decision.input)
-    if output is not Output.table:
-        print_value(result, output)
-    elif result.same:
-        console().print(f"position {position}: the same result ({result.recorded})")
-    else:
-        console().print(f"position {position}: recorded {result.recorded}, now {result.now}")
-        for difference in result.differences:
-            console().print(f"  {difference}")
-    raise typer.Exit(0 if result.same else 1)

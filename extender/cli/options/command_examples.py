@@ -55,6 +55,13 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("What is wrong, again and again", "status -w"),
         ("For a maintainer who must not know the names of your gangs", "status --bundle status.tar.gz --no-names"),
     ),
+    "decision replay": (
+        ("The decision at position 17 of the log", "decision replay 17"),
+        ("Which decisions of the last quarter the next version makes otherwise",
+         "decision replay --all --since 90d --with gang_extender-0.2.0-py3-none-any.whl"),
+        ("All of them with a larger search budget, for programs",
+         "decision replay --all --set search_budget=40000 -o json"),
+    ),
     "certs": (
         ("For a service that is called by two addresses, valid for 90 days",
          "certs pki --name 10.0.0.7 --name extender.example.com --days 90"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
@@ -21,17 +22,40 @@ from extender.core.log.events import (
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
-from extender.core.planner.codec.request_codec import decode, digest_of
-from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Verdict
-from extender.core.planner.planning import plan
+from extender.core.planner.codec.request_codec import Decoder, digest_of_hashes
+from extender.core.planner.plan_types import (
+    PLANNER_VERSION,
+    Assignment,
+    Plan,
+    Refusal,
+    Verdict,
+)
+from extender.core.planner.planning import NodeTable, plan
 from extender.core.planner.preempt.judgement import Judgement, judge
-from extender.core.planner.preempt.victim_search import PreemptionPlan, PreemptionVerdict, preempt
+from extender.core.planner.preempt.victim_search import (
+    NoPreemption,
+    PreemptionPlan,
+    PreemptionVerdict,
+    preempt,
+)
 from extender.core.trees.tree_events import decode_request, replay_tree
 from extender.core.verbs import preempt_verb_input
 from extender.core.verbs.preempt_verb import VictimChoice, choose_victims
 from extender.core.workloads.tree_compiler import TABLE_VERSION
 from extender.ports.log_ports import DecisionInput
 from extender.queries.log.decision_details import ReplayableEventData
+
+PlannedEventData = (
+    GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned | CapacityHeld
+)
+
+
+class DecidedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a decision was: where its members are placed, what is evicted for them, or why neither."""
+
+    placed: tuple[str, ...] = ()  # `pod on node`, sorted
+    evicted: tuple[str, ...] = ()  # names of units, sorted
+    reasons: tuple[str, ...] = ()  # of a refusal; then what would help
 
 
 class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +68,8 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
     planner_recorded: str
     planner_now: str = PLANNER_VERSION
     differences: tuple[str, ...] = ()
+    answer_recorded: DecidedAnswer | None = None  # None: it is the same now, or a tree
+    answer_now: DecidedAnswer | None = None
 
 
 def replay_decision(
@@ -51,54 +77,70 @@ def replay_decision(
     data: ReplayableEventData,
     stored: DecisionInput,
 ) -> ReplayResult:
-    """Plan the stored input again and return how the result differs from the recorded decision.
+    """Return the replay of a single decision; see `DecisionReplayer.replay`."""
+    return DecisionReplayer().replay(position, data, stored)
 
-    Raises:
-        CorruptLog: The stored input is not the one the event names.
-    """
-    if digest_of(stored.head, stored.parts) != data.input_digest:
-        msg = f"position {position}: the stored input does not have digest {data.input_digest}"
-        raise CorruptLog(msg)
-    if isinstance(data, TreeCompiled | TreeRefused):
-        return _replayed_tree(position, data, stored)
-    if isinstance(data, PreemptionPlanned) and data.kind == "Pod":
-        choice = choose_victims(
-            preempt_verb_input.decode(stored.head, stored.parts), preemption=data.preemption
-        )
-        return _replayed(
-            position, data, _compare_choice(data, choice), _evicts(data), _chosen(choice)
-        )
-    request = decode(stored.head, stored.parts)
-    if isinstance(data, PreemptionPlanned):
-        if not data.assignments:  # of the tree without its pods
-            whole = plan(request)
-            differences = (
-                [] if isinstance(whole, Plan) else [f"it does not fit anew: {_word(whole)}"]
+
+class DecisionReplayer:
+    """Replays one decision after another; parts that their inputs share are hashed and decoded once."""
+
+    HASHES_MAX = 20_000  # parts, of some kB each
+
+    def __init__(self) -> None:
+        self._decoder = Decoder()
+        self._nodes = NodeTable(())
+        self._hashes: dict[bytes, bytes] = {}  # part -> SHA-256
+
+    def replay(
+        self, position: Position, data: ReplayableEventData, stored: DecisionInput
+    ) -> ReplayResult:
+        """Plan the stored input again and return how the result differs from the recorded decision.
+
+        Raises:
+            CorruptLog: The stored input is not the one the event names.
+        """
+        if self._digest_of(stored) != data.input_digest:
+            msg = f"position {position}: the stored input does not have digest {data.input_digest}"
+            raise CorruptLog(msg)
+        if isinstance(data, TreeCompiled | TreeRefused):
+            return _replayed_tree(position, data, stored)
+        if isinstance(data, PreemptionPlanned) and data.kind == "Pod":
+            choice = choose_victims(
+                preempt_verb_input.decode(stored.head, stored.parts), preemption=data.preemption
             )
-            return _replayed(position, data, differences, _evicts(data), _word(whole))
-        answer = preempt(request)
-        return _replayed(
-            position, data, _compare_victims(data, answer), _evicts(data), _found(answer)
-        )
-    if isinstance(data, GangUnschedulable):
-        judged = judge(request)
-        differences = _compare_refusal(data, judged)
-        return _replayed(position, data, differences, data.outcome, _word(judged.verdict))
-    verdict = plan(request)
-    if isinstance(data, CapacityHeld):
-        minimum = (
-            msgspec.structs.replace(
-                verdict, assignments=tuple(a for a in verdict.assignments if not a.extra)
-            )
-            if isinstance(verdict, Plan)
-            else verdict
-        )
-        differences = _compare_admission(data, minimum)
-        recorded, verdict = f"{len(data.assignments)} placed", minimum
-    else:
-        differences = _compare_admission(data, verdict)
-        recorded = f"{len(data.assignments)} placed"
-    return _replayed(position, data, differences, recorded, _word(verdict))
+            differences = _compare_choice(data, choice)
+            return _replayed(position, data, differences, _chosen(choice), _answer_of(choice.plan))
+        request = self._decoder.decode(stored.head, stored.parts)
+        self._nodes = table = self._nodes.renewed(request.nodes)
+        if isinstance(data, PreemptionPlanned) and data.assignments:
+            answer = preempt(request, node_table=table)
+            differences = _compare_victims(data, answer)
+            return _replayed(position, data, differences, _found(answer), _answer_of(answer))
+        if isinstance(data, GangUnschedulable):
+            judged = judge(request, node_table=table)
+            differences = _compare_refusal(data, judged)
+            chosen = judged.preemption if _evicts_now(judged) else judged.verdict
+            return _replayed(position, data, differences, _word(judged.verdict), _answer_of(chosen))
+        verdict = plan(request, node_table=table)
+        if isinstance(data, PreemptionPlanned):  # of the tree without its pods
+            fits = isinstance(verdict, Plan)
+            differences = [] if fits else [f"it does not fit anew: {_word(verdict)}"]
+        else:
+            if isinstance(data, CapacityHeld) and isinstance(verdict, Plan):
+                minimum = tuple(a for a in verdict.assignments if not a.extra)
+                verdict = msgspec.structs.replace(verdict, assignments=minimum)
+            differences = _compare_admission(data, verdict)
+        return _replayed(position, data, differences, _word(verdict), _answer_of(verdict))
+
+    def _digest_of(self, stored: DecisionInput) -> str:
+        """Return what `request_codec.digest_of` returns."""
+        if len(self._hashes) > self.HASHES_MAX:
+            self._hashes.clear()
+        bodies = (stored.head, *stored.parts)
+        for part in bodies:
+            if part not in self._hashes:
+                self._hashes[part] = hashlib.sha256(part).digest()
+        return digest_of_hashes(self._hashes[part] for part in bodies)
 
 
 def _replayed_tree(
@@ -141,11 +183,16 @@ def _tree(data: TreeCompiled | TreeRefused | None) -> str:
 
 def _replayed(
     position: Position,
-    data: GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned | CapacityHeld,
+    data: PlannedEventData,
     differences: list[str],
-    recorded: str,
     now: str,
+    answer: DecidedAnswer,
 ) -> ReplayResult:
+    recorded = f"{len(getattr(data, 'assignments', ()))} placed"
+    if isinstance(data, PreemptionPlanned):
+        recorded = _evicts(data)
+    elif isinstance(data, GangUnschedulable):
+        recorded = data.outcome
     return ReplayResult(
         position=position,
         same=not differences,
@@ -153,7 +200,38 @@ def _replayed(
         now=now,
         planner_recorded=data.planner,
         differences=tuple(differences),
+        answer_recorded=_answer_of(data) if differences else None,
+        answer_now=answer if differences else None,
     )
+
+
+def _answer_of(
+    decided: PlannedEventData | Verdict | PreemptionVerdict | None,
+) -> DecidedAnswer:
+    """Return the answer of an event, or of the planner now; empty where kube-scheduler decides alone."""
+    if decided is None:
+        return DecidedAnswer()
+    if isinstance(decided, PreemptionPlan):
+        units = {unit.name for unit in decided.victims}
+        units |= {unit.name.partition("/")[2] for unit in decided.superseded}
+        return msgspec.structs.replace(_answer_of(decided.plan), evicted=tuple(sorted(units)))
+    if isinstance(decided, GangUnschedulable):
+        return DecidedAnswer(reasons=(*decided.reasons, *decided.help))
+    if isinstance(decided, Refusal):
+        return DecidedAnswer(reasons=(*decided.reasons, *decided.relaxations))
+    if isinstance(decided, NoPreemption):
+        return DecidedAnswer(reasons=decided.reasons)
+    evicted: list[str] = []
+    if isinstance(decided, PreemptionPlanned):
+        evicted = [unit.name for unit in decided.victims] + [s.gang for s in decided.superseded]
+    return DecidedAnswer(
+        placed=tuple(sorted(f"{a.pod} on {a.node}" for a in decided.assignments)),
+        evicted=tuple(sorted(evicted)),
+    )
+
+
+def _evicts_now(judged: Judgement) -> bool:
+    return isinstance(judged.preemption, PreemptionPlan)
 
 
 def _evicts(data: PreemptionPlanned) -> str:

@@ -349,6 +349,11 @@ class FakeDecisionInputs:
     async def load(self, digest: str) -> DecisionInput | None:
         return self.database.inputs.get(digest)
 
+    async def load_many(self, digests):
+        return {
+            name: self.database.inputs[name] for name in digests if name in self.database.inputs
+        }
+
 
 class FakeEventQueries:
     """`EventQueries` in memory."""

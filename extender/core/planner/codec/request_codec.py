@@ -118,7 +118,7 @@ class Encoder:
             head=head,
             parts=(*self._parts, *about_units),
             hashes=hashes,
-            digest=_digest(hashes),
+            digest=digest_of_hashes(hashes),
         )
 
     def _take(self, nodes: tuple[PlanNode, ...]) -> None:
@@ -175,10 +175,11 @@ def encode(request: PlanRequest) -> EncodedRequest:
 
 def digest_of(head: bytes, parts: Sequence[bytes]) -> str:
     """Return the hash over the hashes of head and parts, so that it depends on where the parts are cut."""
-    return _digest(hashlib.sha256(part).digest() for part in (head, *parts))
+    return digest_of_hashes(hashlib.sha256(part).digest() for part in (head, *parts))
 
 
-def _digest(hashes: Iterable[bytes]) -> str:
+def digest_of_hashes(hashes: Iterable[bytes]) -> str:
+    """Return what `digest_of` returns, from the SHA-256 of head and parts."""
     return hashlib.sha256(b"".join(hashes)).hexdigest()
 
 

@@ -1,0 +1,406 @@
+"""`decision replay`: make one decision of the log again, or all of them before an upgrade."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, get_args
+from urllib.parse import urlencode
+
+import msgspec
+import typer
+
+from extender import settings as settings_module
+from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
+from extender.cli.connection.service_client import Server
+from extender.cli.options.list_options import ValueForm
+from extender.cli.options.time_options import Since, Until, span_us, times
+from extender.cli.output.printing import Output, complain, console, print_value
+from extender.core.model.errors import BadInput, NotFound
+from extender.core.model.ids import Position
+from extender.core.model.message_formatting import counted
+from extender.ports.log_ports import DecisionInputs
+from extender.ports.query_ports import EventFilter, EventQueries
+from extender.queries.log.decision_details import (
+    DecisionWithInput,
+    ReplayableEventData,
+    StoredDecision,
+    decision_with_input,
+    stored_decision,
+)
+from extender.queries.log.decision_replay import DecidedAnswer, ReplayResult, replay_decision
+from extender.queries.log.event_dto import rfc3339
+
+if TYPE_CHECKING:
+    from extender.cli.connection.service_list import Ask
+    from extender.cli.replay.replay_worker import BatchAnswer
+    from extender.composition import Store
+
+BATCH: Final = 32  # decisions that a process gets at once: their inputs share most parts
+REPORTED: Final = 10_000  # decisions between two lines about the progress
+SHOWN_MAX: Final = 10  # members, units or reasons of an answer in a table; -o json has all
+REPLACEABLE: Final = {"search_budget": "budget"}  # settings that are a part of recorded inputs
+_TYPES = tuple(kind.__name__ for kind in get_args(ReplayableEventData))
+_NOT_STORED = StoredDecision(
+    position=Position(0), type="", data=msgspec.Raw(b"null"), digest="", head=b"", parts=()
+)
+
+
+class ReplayDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision that is not the same now, or cannot be made."""
+
+    position: int
+    time: str  # RFC 3339
+    type: str
+    gang: str  # namespace/name of the root, or of the pod that preempted
+    result: ReplayResult | None = None  # None: see `error`
+    error: str = ""
+
+
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay of all decisions has found."""
+
+    version: str  # that decided
+    planner: str  # its planner
+    replaced: dict[str, str]  # settings in the place of those of the inputs
+    decided: int
+    same: int
+    without_input: int  # decisions whose input is not stored any more: not decided
+    last_position: int  # of the last decision
+    different: tuple[ReplayDifference, ...]
+
+
+class _Listed(msgspec.Struct):
+    """A decision in the list of events."""
+
+    position: int
+    time: str
+    type: str
+    gang: str
+
+
+class _Batch(msgspec.Struct):
+    """Decisions of a part of the log, in its order; those with an input, and how many have none."""
+
+    listed: dict[int, _Listed]
+    stored: list[StoredDecision]
+    without_input: int
+
+
+def replay(  # noqa: PLR0917 -- typer reads options from the signature
+    position: Annotated[
+        int | None, typer.Argument(help="Position of a decision in the log.", min=1)
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All decisions of the log.")] = False,
+    since: Since = None,
+    until: Until = None,
+    after: Annotated[
+        int | None, typer.Option(help="With --all: only decisions after this position.", min=0)
+    ] = None,
+    wheel: Annotated[
+        Path | None,
+        typer.Option(
+            "--with",
+            help="With --all: decide with the version of this wheel, which pip installs with its packages in an environment of its own.",
+        ),
+    ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --all: decide with the version that is installed for this interpreter, such as venv/bin/python."
+        ),
+    ] = None,
+    replaced: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="With --all: decide with this setting in the place of the recorded one: search_budget. Repeatable.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="With --all: processes that decide; default: one for each CPU.", min=1),
+    ] = None,
+    server: Server = None,
+    database_url: LogUrl = None,
+    data_dir: LogFolder = None,
+    output: ValueForm = Output.table,
+) -> None:
+    """Plan the stored input of a decision again and compare, or all of them before an upgrade. Exit 1 when a result differs.
+
+    It is planned by this program: of a service it takes the input only, which needs the right to read all namespaces.
+    """
+    source = log_source(server, database_url, data_dir)
+    options = {"--since": since, "--until": until, "--after": after, "--with": wheel, "--python": python,
+               "--set": replaced, "--processes": processes}  # fmt: skip
+    if not every:
+        extra = [name for name, value in options.items() if value is not None]
+        if position is None:
+            raise BadInput("name the position of a decision, or --all")
+        if extra:
+            raise BadInput(f"{extra[0]}: only with --all")
+        _replay_position(Position(position), source, database_url, data_dir, output)
+        return
+    if position is not None:
+        raise BadInput(f"position {position}: not together with --all")
+    if wheel is not None and python is not None:
+        raise BadInput(f"--with {wheel}: not together with --python {python}")
+    since_us, until_us = span_us(since, until)
+    event_filter = EventFilter(
+        types=_TYPES, since_us=since_us, until_us=until_us, after=Position(after or 0), limit=BATCH
+    )
+    values = _replaced(replaced or ())
+    from extender.cli.replay.replay_processes import environment_of
+
+    with environment_of(wheel, python) as interpreter:
+        run = _Run(interpreter, values, processes or len(os.sched_getaffinity(0)), output)
+        if source is not None:
+            asyncio.run(run.decide(_served(source, event_filter)))
+        else:
+            settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+            asyncio.run(_decide_recorded(run, settings, event_filter))
+    run.end(event_filter.after)
+
+
+def _replay_position(
+    position: Position,
+    source: Ask | None,
+    database_url: str | None,
+    data_dir: str | None,
+    output: Output,
+) -> None:
+    if source is not None:
+        decision = source(f"/v1/decisions/{position}/input", StoredDecision).decoded()
+    else:
+
+        async def question(opened: Store) -> DecisionWithInput:
+            return await decision_with_input(opened.audit, opened.inputs, position)
+
+        decision = ask(database_url, data_dir, question)
+    result = replay_decision(decision.position, decision.data, decision.input)
+    if output is not Output.table:
+        print_value(result, output)
+    elif result.same:
+        console().print(f"position {position}: the same result ({result.recorded})")
+    else:
+        console().print(f"position {position}: recorded {result.recorded}, now {result.now}")
+        _print_answers(result)
+    raise typer.Exit(0 if result.same else 1)
+
+
+def _replaced(texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of --set by the name of the setting.
+
+    Raises:
+        BadInput: A text is not NAME=VALUE, or the setting has no such value, or is not a part of a recorded input.
+    """
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().lower().replace("-", "_")
+        if not equals:
+            raise BadInput(f"--set {text}: is not NAME=VALUE, such as search_budget=20000")
+        if name not in REPLACEABLE:
+            problem = "is not a part of recorded inputs, so a replay cannot change it"
+            if name not in {setting.name for setting in settings_module.all_settings()}:
+                problem = "there is no such setting"
+            raise BadInput(
+                f"--set {text}: {problem}; those that can be set are {', '.join(REPLACEABLE)}"
+            )
+        try:
+            settings_module.load({}, **{name: value})
+        except BadInput as error:
+            raise BadInput(f"--set {text}: {str(error).partition(': ')[2]}") from error
+        values[name] = value
+    return values
+
+
+async def _decide_recorded(
+    run: _Run, settings: settings_module.Settings, event_filter: EventFilter
+) -> None:
+    from extender.composition import recorded_decisions
+
+    async with recorded_decisions(settings) as (reader, inputs):
+        await run.decide(_read(reader, inputs, event_filter))
+
+
+async def _read(
+    reader: EventQueries, inputs: DecisionInputs, event_filter: EventFilter
+) -> AsyncIterator[_Batch]:
+    """Yield the decisions of a database."""
+    more = True
+    while more:
+        page = await reader.page(event_filter)
+        more = page.more and bool(page.events)
+        listed: dict[int, _Listed] = {}
+        decisions = []
+        digests = {getattr(event.data, "input_digest", "") for event in page.events} - {""}
+        loaded = await inputs.load_many(digests)
+        for event in page.events:
+            event_filter = msgspec.structs.replace(event_filter, after=event.position)
+            data = event.data
+            assert isinstance(data, ReplayableEventData)  # the filter has these types
+            stored = loaded.get(data.input_digest)
+            listed[event.position] = _Listed(
+                event.position, rfc3339(event.at_us), type(data).__name__, event.gang
+            )
+            if stored is not None:
+                decision = DecisionWithInput(event.position, data, stored, page.head)
+                decisions.append(stored_decision(decision))
+        yield _Batch(listed, decisions, len(listed) - len(decisions))
+
+
+async def _served(source: Ask, event_filter: EventFilter) -> AsyncIterator[_Batch]:
+    """Yield the decisions of a service; it answers one input at a time."""
+    query = [("type", kind) for kind in event_filter.types]
+    query += [*times(event_filter.since_us, event_filter.until_us).items(), ("limit", str(BATCH))]
+    after, listed = int(event_filter.after), [_Listed(0, "", "", "")]
+    while listed:
+        path = f"/v1/events?{urlencode([*query, ('after', str(after))])}"
+        listed = await asyncio.to_thread(source, path, list[_Listed])
+        decisions = []
+        for event in listed:
+            after = event.position
+            path = f"/v1/decisions/{after}/input"
+            stored = await asyncio.to_thread(source, path, StoredDecision, absent=_NOT_STORED)
+            decisions += [stored] if stored is not _NOT_STORED else []
+        yield _Batch({e.position: e for e in listed}, decisions, len(listed) - len(decisions))
+
+
+class _Run:
+    """A replay of all decisions: what it has found so far."""
+
+    def __init__(
+        self, interpreter: Path, replaced: dict[str, str], processes: int, output: Output
+    ) -> None:
+        self._interpreter = interpreter
+        self._replaced = replaced
+        self._processes = processes
+        self._output = output
+        self._listed: dict[int, _Listed] = {}  # of batches without an answer yet
+        self._different: list[ReplayDifference] = []
+        self._decided = self._without_input = self._last = 0
+        self._version = self._planner = ""
+        self._took_s = 0.0
+
+    async def decide(self, batches: AsyncIterator[_Batch]) -> None:
+        """Decide all again, and print what differs as it comes."""
+        from extender.cli.replay.replay_processes import replay_pool
+
+        budget = self._replaced.get("search_budget")
+        began_s = time.monotonic()
+        async with replay_pool(
+            self._interpreter,
+            processes=self._processes,
+            budget=int(budget) if budget is not None else None,
+        ) as pool:
+            self._version, self._planner = pool.greeting.version, pool.greeting.planner
+            began_s = time.monotonic()
+            try:
+                async for answers in pool.decided(self._stored(batches)):
+                    for answer in answers:
+                        self._take(answer)
+            except asyncio.CancelledError:  # Ctrl-C
+                complain(f"stopped after position {self._last}; --after {self._last} goes on")
+                raise
+        self._took_s = time.monotonic() - began_s
+
+    async def _stored(
+        self, batches: AsyncIterator[_Batch]
+    ) -> AsyncIterator[Sequence[StoredDecision]]:
+        async for batch in batches:
+            self._without_input += batch.without_input
+            if batch.stored:
+                self._listed |= batch.listed
+                yield batch.stored
+
+    def _take(self, answer: BatchAnswer) -> None:
+        listed = self._listed.pop(answer.position)
+        self._decided += 1
+        self._last = answer.position
+        result = msgspec.convert(answer.result, ReplayResult) if answer.result else None
+        if result is None or not result.same:
+            difference = ReplayDifference(
+                position=listed.position, time=listed.time, type=listed.type, gang=listed.gang,
+                result=result, error=answer.error,
+            )  # fmt: skip
+            self._different.append(difference)
+            if self._output is Output.table:
+                _print_difference(difference)
+        if self._decided % REPORTED == 0:
+            complain(f"position {self._last}: {counted(self._decided, 'decision')}, {len(self._different)} of them differ")  # fmt: skip
+
+    def end(self, after: int) -> None:
+        """Print the report, and exit with 1 if a decision differs.
+
+        Raises:
+            NotFound: There was nothing to compare.
+        """
+        if not self._decided:
+            raise NotFound(
+                f"no decision after position {after} has a stored input; {counted(self._without_input, 'decision')} "
+                "without one; `gang-extender db prune` deletes inputs of old decisions"
+            )
+        report = ReplayReport(
+            version=self._version, planner=self._planner, replaced=self._replaced, decided=self._decided,
+            same=self._decided - len(self._different), without_input=self._without_input,
+            last_position=self._last, different=tuple(self._different),
+        )  # fmt: skip
+        if self._output is not Output.table:
+            print_value(report, self._output)
+        else:
+            console(wrap=False).print(_sentence(report))
+        rate = self._decided / max(self._took_s, 1e-9)
+        complain(f"{self._took_s:.1f} s, {rate:,.0f} decisions/s with {counted(self._processes, 'process')}")  # fmt: skip
+        raise typer.Exit(1 if report.different else 0)
+
+
+def _sentence(report: ReplayReport) -> str:
+    """Return the report in one line."""
+    settings = "".join(f", {name}={value}" for name, value in report.replaced.items())
+    by = f"gang-extender {report.version} (planner {report.planner}{settings})"
+    text = f"{counted(report.decided, 'decision')} up to position {report.last_position} made again by {by}: "
+    text += f"{len(report.different)} differ" if report.different else "all the same"
+    if report.without_input:
+        text += f"; {report.without_input} more have no stored input"
+    return text
+
+
+def _print_difference(difference: ReplayDifference) -> None:
+    result = difference.result
+    outcome = f"recorded {result.recorded}, now {result.now}" if result else difference.error
+    head = f"position {difference.position}, {difference.time[:19]}Z, {difference.type} of {difference.gang}"
+    console(wrap=False).print(f"{head}: {outcome}")
+    if result is not None:
+        _print_answers(result)
+
+
+def _print_answers(result: ReplayResult) -> None:
+    """Print what differs, then what was decided and what is decided now."""
+    _print_lines("", result.differences)
+    if result.planner_now != result.planner_recorded:
+        _print_lines("", [f"planner {result.planner_now} instead of {result.planner_recorded}"])
+    for word, answer in (("recorded", result.answer_recorded), ("now", result.answer_now)):
+        for text in _answer_texts(answer) if answer is not None else ():
+            console(wrap=False).print(f"  {word}: {text}")
+
+
+def _answer_texts(answer: DecidedAnswer) -> list[str]:
+    parts = (("placed ", answer.placed), ("evicts ", answer.evicted), ("", answer.reasons))
+    return [f"{word}{_shortened(names)}" for word, names in parts if names]
+
+
+def _shortened(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - SHOWN_MAX} more" if len(texts) > SHOWN_MAX else ""
+    return ", ".join(texts[:SHOWN_MAX]) + more
+
+
+def _print_lines(indent: str, texts: Sequence[str]) -> None:
+    for text in texts[:SHOWN_MAX]:
+        console(wrap=False).print(f"  {indent}{text}")
+    if len(texts) > SHOWN_MAX:
+        console(wrap=False).print(f"  {indent}and {len(texts) - SHOWN_MAX} more")
