@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import yaml
 from selenium.webdriver.common.keys import Keys
@@ -40,6 +42,11 @@ def focused(browser, selector):
 
 def waits(name="huge", **more):
     return a_gang(name, pods=20, requests={GPU: 8}, schedulingGates=GATED, **more)
+
+
+def lacks_one(name, pods):
+    """Make a gang that has a member less than its minimum."""
+    return a_gang(name, pods=pods, minimum=pods + 1, requests={GPU: 1}, schedulingGates=GATED)
 
 
 def search(browser, text):
@@ -146,20 +153,21 @@ async def test_the_first_sentence_of_a_gang_is_that_of_the_commands(service, bro
 
 async def test_filters_are_in_the_address_and_long_lists_are_whole(service, browser):
     """Namespace and state; 230 gangs, their events from the first on, and 230 members of one gang."""
-    for n in range(230):
-        write(service, f"g{n}", a_gang(f"g{n}", pods=1, requests={GPU: 99}, schedulingGates=GATED))
+    # each of them lacks a member, so that none is planned
+    write(service, "many", [part for n in range(230) for part in lacks_one(f"g{n}", pods=1)])
     other = waits("other")
     for thing in other:
         thing["metadata"]["namespace"] = "team-b"
     write(service, "other", other)
-    write(service, "wide", a_gang("wide", pods=230, requests={GPU: 1}, schedulingGates=GATED))
+    write(service, "wide", lacks_one("wide", pods=230))
     service.start()
 
-    def waiting():
-        return [gang for gang in service.get("/v1/gangs") if gang["state"] == "unschedulable"]
+    def states():
+        return Counter(gang["state"] for gang in service.get("/v1/gangs"))
 
     # a page that is open meanwhile draws its lists anew after each of them
-    await eventually(lambda: len(waiting()) == 232, "all wait", every_s=0.2, state=service.tail)
+    all_wait = {"waiting": 231, "unschedulable": 1}
+    await eventually(lambda: states() == all_wait, "all wait", every_s=0.2, state=service.tail)
     browser.open(f"{service.url}/ui/")
     await seen(
         browser, lambda: "232 gangs, 232 pending" in browser.text("#gang-count"), "all gangs"

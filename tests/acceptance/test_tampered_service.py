@@ -17,6 +17,7 @@ from tests.acceptance.test_process_kills import a_service
 from tests.support import waiting
 from tests.support.logs.postgres import run
 from tests.support.logs.tampering import tamper
+from tests.support.service import fork_server
 from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_gang
 
@@ -87,7 +88,8 @@ def until_found(service, ways):
 
 def test_a_leader_finds_what_is_changed_beside_the_log_and_in_it():
     """Four ways at once, each with its own finding; then a row of the log, which the others follow from or not."""
-    with a_service() as service:
+    pauses = {"log_verifier__FIRST_AFTER_S": 1.0, "log_verifier__PASS_EVERY_S": 1.0}
+    with fork_server.shortened(**pauses), a_service() as service:
         gang = a_gang("g", pods=2, requests={"cpu": 1})
         (service.manifests / "g.yaml").write_text(yaml.safe_dump_all(gang))
         service.start()
