@@ -93,7 +93,7 @@ def prometheus(service, tmp_path_factory):
         yield f"http://{address}"
     finally:
         running.terminate()
-        running.wait(60)
+        running.wait()
 
 
 async def get(url, path, **parameters):
