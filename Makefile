@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 # Tests start many processes; without bytecode files each of them would compile all of extender anew (0.5 s of CPU).
 unexport PYTHONDONTWRITEBYTECODE
-# Stories wait more than they compute. Each worker has a PostgreSQL, and for e2e a control plane, of its own.
-WORKERS ?= 2
+# Stories wait more than they compute. Each worker has a PostgreSQL of its own, and for e2e, which computes more, a control plane.
+WORKERS ?= $(if $(filter e2e,$(MAKECMDGOALS)),2,3)
 CONTAINERS ?= docker
 IMAGE ?= gang-extender:0.1.0
 BASE ?=

@@ -183,7 +183,7 @@ class Project:
             OSError: No answer, or an error (HTTPError).
         """
         url = f"https://{self.address}:{self.port}{path}"
-        with urllib.request.urlopen(url, timeout=30, context=self._tls()) as response:
+        with urllib.request.urlopen(url, timeout=600, context=self._tls()) as response:
             text: str = response.read().decode()
             return text
 

@@ -30,7 +30,7 @@ SHORT = ("planner|victim search|rebuild|gang of 8", {"quick": 13})
 @pytest.mark.parametrize(
     ("only", "benches"),
     [
-        pytest.param(*SHORT, id="short"),
+        pytest.param(*SHORT, id="short", marks=pytest.mark.full),
         *(pytest.param("", part, id="-".join(part), marks=pytest.mark.long) for part in PARTS),
     ],
 )

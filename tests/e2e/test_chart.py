@@ -65,7 +65,7 @@ def defined(plane: ControlPlane) -> Iterator[ControlPlane]:
         for part in ("-f", str(file))
     ]
     succeeds(plane.kubectl("apply", "--server-side", *flags))
-    succeeds(plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", *flags[2:]))
+    succeeds(plane.kubectl("wait", "--for=condition=Established", "--timeout=600s", *flags[2:]))
     yield plane
     succeeds(plane.kubectl("delete", "--wait=false", *flags[2:]))
 

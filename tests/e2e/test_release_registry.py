@@ -76,7 +76,7 @@ def place(tmp_path: Path) -> Iterator[str]:
         yield f"{address}/team"
     finally:
         running.terminate()
-        running.wait(60)
+        running.wait()
 
 
 def answers(url: str) -> bool:

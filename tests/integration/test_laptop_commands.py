@@ -15,6 +15,7 @@ from extender.http.v1.status_api import LEADER_PATH
 from extender.queries.state.service_status import ServiceStatus
 from tests.support.documented_commands import PAGES, documented_commands
 from tests.support.logs.postgres import fresh_database, run
+from tests.support.service import fork_server
 from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_fleet, a_gang
 from tests.support.service.replicas import Replica
@@ -93,7 +94,10 @@ def place(tmp_path_factory, postgres_url, template_database):
     folder = tmp_path_factory.mktemp("manifests")
     objects = [*a_fleet("4 nodes", gpu=4), *a_gang("train", pods=2), *a_gang("serve", pods=2)]
     (folder / "all.yaml").write_text(yaml.safe_dump_all(objects))
-    with fresh_database(postgres_url, template=template_database) as url:
+    with (
+        fork_server.shortened(log_verifier__FIRST_AFTER_S=0.1),
+        fresh_database(postgres_url, template=template_database) as url,
+    ):
         logs = tmp_path_factory.mktemp("serve")
         leader = Replica(logs, url, folder, "a", lease_duration_s=15)
         follower = None

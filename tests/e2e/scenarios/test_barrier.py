@@ -65,7 +65,7 @@ def of(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.lived_in("long")
 @pytest.mark.settings(barrier_timeout_s="4")
-@pytest.mark.parametrize("verb", ["bind", "filter"])
+@pytest.mark.parametrize("verb", ["bind", pytest.param("filter", marks=pytest.mark.full)])
 async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str) -> None:
     """One of eight is kept from bind: no pod is bound, all reservations are released and recorded, then it is admitted again."""
     obstacle = True
@@ -255,7 +255,9 @@ STATUS = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
 
 @pytest.mark.lived_in("long")
 @pytest.mark.settings(bind_timeout_s="24", barrier_timeout_s="15")
-@pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
+@pytest.mark.parametrize(
+    ("status", "reason"), [(404, "NotFound"), pytest.param(409, "Conflict", marks=pytest.mark.full)]
+)
 async def test_a_refused_binding_stops_no_other_binding(
     story: Story, status: int, reason: str
 ) -> None:

@@ -44,8 +44,10 @@ async def second(story: Story, tmp_path: Path) -> AsyncIterator[Service]:
     folder = tmp_path / "second"
     folder.mkdir()
     made = Service(
-        story.plane, folder, story.service.database_url, identity="second", lease_duration_s="4"
-    )
+        story.plane, folder, story.service.database_url,
+        # the first one sends the calls that it has, on to it, which it does not without TLS
+        certificates=story.service.certificates, identity="second", lease_duration_s="4",
+    )  # fmt: skip
     made.starts = 1  # what is published is of this very log
     await made.start()
     try:

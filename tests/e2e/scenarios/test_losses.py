@@ -68,7 +68,7 @@ async def test_history_names_the_cause_of_a_lost_member(
         await story.until_event("GangScheduled")
 
         selector = "--pod-selector=gang-extender.dev/pod-group=g"
-        await story.kubectl("drain", "drained", "--force", selector, "--timeout=60s")
+        await story.kubectl("drain", "drained", "--force", selector, "--timeout=600s")
         await story.kubectl("taint", "node", "tainted", "broken=yes:NoExecute")
         await story.kubectl("delete", "node", "deleted")
         # An ordinary pod of higher priority that fits nowhere else; the profile of ordinary pods preempts by itself.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tests.e2e.trees.workloads import (
     racks,
     until_groups,
 )
+from tests.support.service import fork_server
 
 pytestmark = [
     pytest.mark.e2e,
@@ -43,6 +44,13 @@ pytestmark = [
 JOBSETS = "jobsets.jobset.x-k8s.io"
 CONTROLLERS = ("job-controller", "garbage-collector-controller")
 SERVED, GONE = "workload kind is served", "workload kind is not served any more"
+
+
+@pytest.fixture(autouse=True)
+def discovery_is_soon() -> Iterator[None]:
+    """The service looks for kinds every second, not every minute."""
+    with fork_server.shortened(workload_informers__DISCOVER_EVERY_S=1.0):
+        yield
 
 
 @pytest.fixture
@@ -134,7 +142,7 @@ def a_train() -> Object:
 async def test_the_definition_of_a_kind_comes_and_goes(
     job_controllers: None, definition: Path, story: Story
 ) -> None:
-    """Absent: Jobs are placed. There: JobSets are compiled within a minute. Gone: their trees and groups go, Jobs stay."""
+    """Absent: Jobs are placed. There: JobSets are compiled. Gone: their trees and groups go, Jobs stay."""
     await until_jobs_become_trees(story.api)
     await story.create(*racks("r0", cpu="40"))
     assert not lines_about(story, SERVED, JOBSETS)

@@ -185,7 +185,7 @@ async def test_a_caller_who_hangs_up_does_not_wait(handled_by_aiohttp) -> None:
 
 async def test_a_kept_connection_is_closed_after_its_time() -> None:
     """Without a next call, and nothing is sent in between."""
-    async with listening(keepalive_timeout_s=1.0, header_timeout_s=0.1) as (served, connect):
+    async with listening(keepalive_timeout_s=3.0, header_timeout_s=0.1) as (served, connect):
         verb, body = bodies(served)["filter"]
         peer = await connect()
         for _ in range(2):

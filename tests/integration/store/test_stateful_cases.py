@@ -147,7 +147,13 @@ async def bound_without_a_record(place):
     return gang
 
 
-@pytest.mark.parametrize("root_stays", [False, True], ids=["root deleted", "root stays"])
+@pytest.mark.parametrize(
+    "root_stays",
+    [
+        pytest.param(False, id="root deleted"),
+        pytest.param(True, id="root stays", marks=pytest.mark.full),
+    ],
+)
 async def test_members_that_were_bound_and_deleted_while_we_were_down(place, root_stays):
     """They were bound and have terminated, in log, history and reports; no reservation was left unused."""
     group, *_ = await bound_without_a_record(place)
@@ -294,8 +300,15 @@ def only(objects, *names):
     return [o for o in objects if o["kind"] != "Pod" or o["metadata"]["name"] in names]
 
 
-@pytest.mark.parametrize("down", [False, True], ids=["seen", "while down"])
-@pytest.mark.parametrize("objects", [running, composite], ids=["flat", "composite"])
+@pytest.mark.parametrize(
+    ("objects", "down"),
+    [
+        pytest.param(running, False, id="flat-seen"),
+        pytest.param(running, True, id="flat-while down", marks=pytest.mark.full),
+        pytest.param(composite, False, id="composite-seen", marks=pytest.mark.full),
+        pytest.param(composite, True, id="composite-while down"),
+    ],
+)
 async def test_the_minimum_of_a_gang_older_than_the_log_is_that_of_its_groups(place, objects, down):
     """Case bound-before-the-log: 4 of 4, then degraded with 1 of 4; also when the members went while we were down."""
     place.write("nodes", *racks())
@@ -330,7 +343,13 @@ async def test_a_minimum_that_is_lowered_and_raised_is_the_one_that_counts(place
     await place.until_gang("default/p", state="degraded", minimum_present=1, minimum_needed=2)
 
 
-@pytest.mark.parametrize("down", [False, True], ids=["seen", "while down"])
+@pytest.mark.parametrize(
+    "down",
+    [
+        pytest.param(False, id="seen", marks=pytest.mark.full),
+        pytest.param(True, id="while down"),
+    ],
+)
 async def test_a_group_that_is_created_again_with_running_members_has_its_minimum(place, down):
     """The new one has 4 of 4 and is degraded when three are gone; no member of the old one has terminated."""
     place.write("nodes", *racks())

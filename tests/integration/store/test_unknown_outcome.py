@@ -126,19 +126,19 @@ async def test_a_follower_survives_its_connection(database_url, monkeypatch):
 async def test_a_hanging_append_times_out_and_spends_the_grant(database_url):
     """Every caller gets an answer: those in flight, those queued, those who come later; then a take heals."""
     blocker = await asyncpg.connect(database_url)
-    async with PostgresEventLog(
-        database_url, limits=Limits(command_timeout_s=2.0, batch_events_max=2)
-    ) as log:
+    hurried = Limits(command_timeout_s=2.0, batch_events_max=2)
+    async with PostgresEventLog(database_url) as log:
         grant = await take(log)
         script = Script(grant)
         await blocker.execute("BEGIN; LOCK TABLE gx.event IN SHARE MODE")
         calls = [script.some(2) for _ in range(10)]
-        outcomes = await asyncio.gather(
-            *(log.append(grant, events) for events in calls), return_exceptions=True
-        )
-        assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
-        with pytest.raises(StoreUnavailable, match="take the lease again"):
-            await log.append(grant, script.some(1))
+        async with PostgresEventLog(database_url, limits=hurried) as writer:
+            outcomes = await asyncio.gather(
+                *(writer.append(grant, events) for events in calls), return_exceptions=True
+            )
+            assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+            with pytest.raises(StoreUnavailable, match="take the lease again"):
+                await writer.append(grant, script.some(1))
         await blocker.execute("ROLLBACK")
         _, fresh = await resolve(log, [event for events in calls for event in events])
         await log.append(fresh.grant, fresh.some(1))
@@ -149,12 +149,16 @@ async def test_a_hanging_append_times_out_and_spends_the_grant(database_url):
 async def test_a_written_event_whose_answer_was_lost_is_found(database_url):
     """The append hangs in the server, the caller gives up, the server commits afterwards."""
     blocker = await asyncpg.connect(database_url)
-    async with PostgresEventLog(database_url, limits=Limits(call_timeout_s=1.0)) as log:
+    hurried = Limits(call_timeout_s=1.0)
+    async with (
+        PostgresEventLog(database_url) as log,
+        PostgresEventLog(database_url, limits=hurried) as writer,
+    ):
         grant = await take(log)
         events = Script(grant).some(3)
         await blocker.execute("BEGIN; LOCK TABLE gx.event IN SHARE MODE")
         with pytest.raises(StoreUnavailable):
-            await log.append(grant, events)
+            await writer.append(grant, events)
         await blocker.execute("ROLLBACK")
         grant = await take(log)
         assert await log.find([event.event_id for event in events]) == {

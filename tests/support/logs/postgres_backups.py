@@ -141,4 +141,4 @@ class Standby:
     def stop(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(60)
+            self._process.wait()

@@ -3,6 +3,7 @@
 A command runs as one of `python -m extender` does: in a session of its own, with the environment, the streams and the
 exit code that belong to it. What it shares with the others of one pytest process is the memory as it is after the imports,
 so also the seed of hashes, and what Python itself reads from the environment when it starts, but for PYTHONUNBUFFERED.
+Pauses of the product that are constants, not settings, can be `shortened`: a test of what comes after them need not wait.
 `/proc/PID/cmdline` and `/proc/PID/environ` are those of the fork server.
 
 The fork server ends with the pytest process, whose end closes the socket between them, and the commands end with it.
@@ -27,11 +28,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 from typing import IO, Any, NoReturn, Self
+from unittest import mock
 
 import msgspec
 
@@ -40,6 +42,7 @@ from tests.controlplane.processes import dying_with_parent
 ROOT = Path(__file__).parents[3]
 REQUEST_BYTES_MAX = 1 << 20
 CODE_BYTES = 4
+CONSTANTS = "FORK_SERVER_CONSTANTS"  # variable of a command: its constants with other values
 # What `serve` imports when it runs; each of these modules imports most of it late.
 SERVING = ("cli.main", "cli.commands.serve_command", "composition", "query_main")
 # What only functions import.
@@ -172,6 +175,18 @@ def run(
     return ForkedCommand(mine, [*ours, None][:3])
 
 
+@contextlib.contextmanager
+def shortened(**constants: float) -> Iterator[None]:
+    """Let the commands whose environment is made meanwhile have other values of constants, as `log_verifier__PASS_EVERY_S=1`.
+
+    Args:
+        constants: By the name of their module in `extender` and their own, with two underscores between.
+    """
+    values = msgspec.json.encode(constants).decode()
+    with mock.patch.dict(os.environ, {CONSTANTS: values}):
+        yield
+
+
 @functools.cache
 def _server() -> socket.socket:
     """Start the fork server of this pytest process; return the socket that takes requests."""
@@ -249,6 +264,7 @@ def _run(request: Request, streams: Sequence[int], control: int) -> str:
         os.close(stream)
     os.environ.clear()
     os.environ.update(request.environ)
+    _set_constants(msgspec.json.decode(os.environ.pop(CONSTANTS, "{}")))
     os.chdir(request.folder)
     time.tzset()
     sys.stdin = _text_stream(0, sys.stdin)
@@ -256,6 +272,23 @@ def _run(request: Request, streams: Sequence[int], control: int) -> str:
     sys.stderr = sys.__stderr__ = _text_stream(2, sys.stderr)
     sys.argv[1:] = request.words
     return request.module
+
+
+def _set_constants(constants: Mapping[str, float]) -> None:
+    """Set constants of modules that this process has imported.
+
+    Raises:
+        AttributeError: The module has no such constant, so the test would wait for what it wanted to shorten.
+    """
+    for place, value in constants.items():
+        name, constant = place.split("__")
+        (module,) = (
+            sys.modules[key]
+            for key in sys.modules
+            if key.endswith(f".{name}") and key.startswith("extender.")
+        )
+        getattr(module, constant)
+        setattr(module, constant, value)
 
 
 def _text_stream(number: int, like: Any) -> Any:
