@@ -16,8 +16,13 @@ from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
 from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.errors import BadQuantity, several
 from extender.core.model.message_formatting import did_you_mean
-from extender.core.model.pod_groups import NEAR_MAX, PREFERRED_MAX, SliceLevel, slices_problem
 from extender.core.model.quantities import NANO, nanos
+from extender.core.model.scheduling_constraints import (
+    NEAR_MAX,
+    PREFERRED_MAX,
+    SliceLevel,
+    slices_problem,
+)
 
 TEMPLATES_MAX: Final = 8
 TOPOLOGY_MAX: Final = 1

@@ -24,22 +24,17 @@ from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import BadInput, BadQuantity, several
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, NodeName
 from extender.core.model.nodes import Node, Taint
-from extender.core.model.pod_groups import (
-    Blueprint,
-    ExclusiveDomain,
-    Group,
-    LostMembers,
-    Mode,
-    NearGroup,
-    SliceLevel,
-    Source,
-    by_size,
-    composite_key,
-    leaf_key,
-    slices_problem,
-)
+from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
 from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
 from extender.core.model.quantities import amounts
+from extender.core.model.scheduling_constraints import (
+    ExclusiveDomain,
+    LostMembers,
+    NearGroup,
+    SliceLevel,
+    by_size,
+    slices_problem,
+)
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
 from extender.core.workloads.workload_object import MANAGED_BY
 from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS

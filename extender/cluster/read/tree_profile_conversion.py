@@ -6,7 +6,7 @@ from extender.cluster import types as api
 from extender.cluster.types.group_types import ExclusiveEntry, SliceEntry
 from extender.cluster.types.tree_profile_types import ProfileNear
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import (
+from extender.core.model.scheduling_constraints import (
     PREFERRED_MAX,
     ExclusiveDomain,
     SliceLevel,

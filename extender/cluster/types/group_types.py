@@ -14,7 +14,7 @@ from extender.cluster.types.common_types import (
     Priority,
     StoredCondition,
 )
-from extender.core.model.pod_groups import ExclusiveScope, LostMembers
+from extender.core.model.scheduling_constraints import ExclusiveScope, LostMembers
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]  # minCount and minGroupCount: int32, at least 1
 

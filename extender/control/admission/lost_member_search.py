@@ -18,7 +18,7 @@ from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
 from extender.core.admit.verdict_events import EventContext, decide_verdict, still_holds
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import GangUid
-from extender.core.model.pod_groups import LostMembers
+from extender.core.model.scheduling_constraints import LostMembers
 from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
 from extender.core.preempt.preemption_planning import decide_give_up
 from extender.core.preempt.unbound_gang_members import unbound_reservations

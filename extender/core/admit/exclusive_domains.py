@@ -18,8 +18,9 @@ from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import join_names, spaced
 from extender.core.model.object_identity import IdentityMemo
-from extender.core.model.pod_groups import ExclusiveDomain, ExclusiveScope, Group, Tree
+from extender.core.model.pod_groups import Group, Tree
 from extender.core.model.pods import Pod
+from extender.core.model.scheduling_constraints import ExclusiveDomain, ExclusiveScope
 from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.plan_types import PlanExclusive, PlanGroup
 from extender.core.workloads.workload_object import TREE_LABEL

@@ -16,7 +16,8 @@ from extender.core.log.capacity_claim import claims_by_node
 from extender.core.log.reservation_state import ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import NodeName
-from extender.core.model.pod_groups import LostMembers, Tree
+from extender.core.model.pod_groups import Tree
+from extender.core.model.scheduling_constraints import LostMembers
 from extender.core.planner.explain.tree_variants import map_groups, walk
 from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.plan_types import (

@@ -27,8 +27,9 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo, changed_keys
-from extender.core.model.pod_groups import Forest, Group, SliceLevel, Tree
+from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod, PodShape
+from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.model.leaf_slices import RANK_STEP, with_slices
 from extender.core.planner.plan_types import (
     NodeRejection,

@@ -13,13 +13,7 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.message_formatting import did_you_mean, join_names
 from extender.core.model.nodes import WIDTH, Node
-from extender.core.model.pod_groups import (
-    PROBLEMS_NAMED_MAX,
-    Blueprint,
-    Group,
-    Tree,
-    composite_key,
-)
+from extender.core.model.pod_groups import PROBLEMS_NAMED_MAX, Blueprint, Group, Tree, composite_key
 from extender.core.workloads.workload_object import MANAGED_BY
 
 

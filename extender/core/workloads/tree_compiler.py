@@ -15,9 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from extender.core.model.message_formatting import counted, did_you_mean
-from extender.core.model.pod_groups import (
-    CHILDREN_MAX,
-    DEPTH_MAX,
+from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
+from extender.core.model.scheduling_constraints import (
     NEAR_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,

@@ -7,7 +7,12 @@ from typing import Any
 
 import msgspec
 
-from extender.core.model.pod_groups import ExclusiveDomain, LostMembers, NearGroup, SliceLevel
+from extender.core.model.scheduling_constraints import (
+    ExclusiveDomain,
+    LostMembers,
+    NearGroup,
+    SliceLevel,
+)
 from extender.core.workloads.workload_object import WorkloadObject
 
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from extender.core.model.pod_groups import (
+from extender.core.model.scheduling_constraints import (
     NEAR_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,

@@ -12,8 +12,8 @@ from typing import Any, get_args
 import msgspec
 
 from extender.core.model.message_formatting import counted
-from extender.core.model.pod_groups import (
-    DEPTH_MAX,
+from extender.core.model.pod_groups import DEPTH_MAX
+from extender.core.model.scheduling_constraints import (
     ExclusiveDomain,
     LostMembers,
     NearGroup,

@@ -33,14 +33,7 @@ from extender.core.model.message_formatting import (
     did_you_mean,
     join_names,
 )
-from extender.core.model.pod_groups import (
-    Forest,
-    Group,
-    Orphan,
-    Tree,
-    composite_key,
-    too_deep_text,
-)
+from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key, too_deep_text
 from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
 from extender.core.planner.plan_types import (

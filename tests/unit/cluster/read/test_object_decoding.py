@@ -24,7 +24,6 @@ from extender.cluster.read.object_decoding import (
 from extender.cluster.read.pod_conversion import ended, pod_of, requests_of
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import ExclusiveDomain, NearGroup, SliceLevel
 from extender.core.model.pods import (
     AboutPods,
     HostPort,
@@ -37,6 +36,7 @@ from extender.core.model.pods import (
     SoftRules,
     Toleration,
 )
+from extender.core.model.scheduling_constraints import ExclusiveDomain, NearGroup, SliceLevel
 from tests.support.service.manifest_builders import a_group, a_node, a_pod, an_object
 
 NO_CLASSES = Priorities()

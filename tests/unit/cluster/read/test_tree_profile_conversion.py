@@ -11,7 +11,7 @@ from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import ExclusiveDomain, SliceLevel
+from extender.core.model.scheduling_constraints import ExclusiveDomain, SliceLevel
 from extender.core.workloads.tree_policy import KindPolicy, NearRole, TreeProfile
 
 PROFILE = """
