@@ -20,6 +20,7 @@ from extender.core.model.quantities import NANO, nanos
 from extender.core.model.scheduling_constraints import (
     NEAR_MAX,
     PREFERRED_MAX,
+    UNBALANCED,
     SliceLevel,
     slices_problem,
 )
@@ -170,8 +171,7 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
     elif problem := slices_problem(levels):
         yield f"{slices}: {problem}"
     if constraints.balanced and not constraints.preferred:
-        text = "is true without preferred, so there are no domains to balance; name preferred keys, or leave it out"
-        yield f"{path}.schedulingConstraints.balanced: {text}"
+        yield f"{path}.schedulingConstraints.balanced: {UNBALANCED}"
     yield from _too_many(f"{path}.resourceClaims", spec.resource_claims, CLAIMS_MAX)
     yield from _references(path, spec.resource_claims)
     if composite and spec.resource_claims:

@@ -37,7 +37,11 @@ def choices_of(state: ReservationState, tree: Tree, request: PlanRequest) -> fro
         tree: The tree.
         request: Its plan request, with the required keys.
     """
-    asking = {g.key: g.lost_members for g in tree.groups if g.lost_members != "Wait" and g.topology}
+    asking = {
+        g.key: g.constraints.lost_members
+        for g in tree.groups
+        if g.constraints.lost_members != "Wait" and g.constraints.topology
+    }
     root = state.gangs.get(tree.root.uid)
     if not asking or root is None or root.phase != "scheduled" or root.last_loss is None:
         return frozenset()
@@ -63,7 +67,11 @@ def with_wider_domains(request: PlanRequest, tree: Tree, *, proved: bool) -> Pla
         tree: The tree.
         proved: Whether it is proved that no node of their domain can take the lost members.
     """
-    widened = {g.key for g in tree.groups if g.lost_members == "Widen" and g.topology}
+    widened = {
+        g.key
+        for g in tree.groups
+        if g.constraints.lost_members == "Widen" and g.constraints.topology
+    }
     if not widened:
         return request
     nodes = _Nodes(request)

@@ -165,7 +165,7 @@ def collect_warnings(
                 "them are evicted together; meant for a gang, and refused by Kubernetes 1.38 in built-in groups (E11)"
             )
         for child in tree.children.get(group.key, ()):
-            above[child.key] = (*wider, *group.domain_keys)
+            above[child.key] = (*wider, *group.constraints.domain_keys)
         if warnings:
             by_group[group.key] = tuple(warnings)
     return by_group
@@ -198,7 +198,7 @@ def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
 
 def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
     yield from _preferred_keys(group, above, labels)
-    for key in group.domain_keys:
+    for key in group.constraints.domain_keys:
         if not labels.has(key):
             yield f"{group.key}: {labels.absent(key)}"
             continue
@@ -207,13 +207,13 @@ def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[
             if text:
                 yield f"{group.key}: {text}"
         wider, text = labels.repeated(key)
-        if text and wider not in above and wider not in group.domain_keys:
+        if text and wider not in above and wider not in group.constraints.domain_keys:
             yield f"{group.key}: {text}"
 
 
 def _preferred_keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
-    required = (*group.domain_keys, *above)
-    for position, key in enumerate(group.preferred):
+    required = (*group.constraints.domain_keys, *above)
+    for position, key in enumerate(group.constraints.preferred):
         name = f"preferred topology key {key}"
         if not labels.has(key):
             yield f"{group.key}: {labels.absent(key)}"
@@ -222,13 +222,15 @@ def _preferred_keys(group: Group, above: tuple[str, ...], labels: NodeLabels) ->
         elif narrow := next((other for other in required if labels.is_wider(key, other)), ""):
             yield f"{group.key}: {name} is wider than {narrow}, which is required, so it asks for nothing more; leave it out (W2)"
         else:
-            later = (k for k in group.preferred[position + 1 :] if labels.is_wider(key, k))
+            later = (
+                k for k in group.constraints.preferred[position + 1 :] if labels.is_wider(key, k)
+            )
             if narrow := next(later, ""):
                 yield f"{group.key}: {name} is wider than {narrow}, which is named after it; name the narrowest first (W2)"
 
 
 def _nearness(tree: Tree, group: Group, labels: NodeLabels) -> Iterable[str]:
-    for near in group.near:
+    for near in group.constraints.near:
         if tree.partner(group, near) is None:
             yield (
                 f"{group.key}: near {near.group}: the tree has no such group that is neither above nor below this one, so it asks "
@@ -239,8 +241,8 @@ def _nearness(tree: Tree, group: Group, labels: NodeLabels) -> Iterable[str]:
 
 
 def _slices(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
-    required = (*group.domain_keys, *above)
-    for level in group.slices:
+    required = (*group.constraints.domain_keys, *above)
+    for level in group.constraints.slices:
         if not labels.has(level.key):
             yield f"{group.key}: {labels.absent(level.key)}"
         elif narrow := next(

@@ -19,12 +19,7 @@ from extender.core.model.dropped_fields import dropped_field_text
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, PodUid
 from extender.core.model.message_formatting import counted
 from extender.core.model.pods import Pod
-from extender.core.model.scheduling_constraints import (
-    ExclusiveDomain,
-    LostMembers,
-    NearGroup,
-    SliceLevel,
-)
+from extender.core.model.scheduling_constraints import NearGroup, SchedulingConstraints
 
 DEPTH_MAX = 4  # levels counting the leaf (B7)
 CHILDREN_MAX = (
@@ -53,13 +48,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     basic: bool = False
     minimum: int = 1  # minCount or minGroupCount; 1 when basic
     required: tuple[str, ...] = ()  # of a composite: names of children that always count
-    topology: tuple[str, ...] = ()
-    preferred: tuple[str, ...] = ()  # topology keys, narrowest first: a wish
-    exclusive: ExclusiveDomain | None = None
-    balanced: bool = False  # a wish: shares of its preferred domains are as equal as can be
-    near: tuple[NearGroup, ...] = ()  # a wish
-    slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
-    lost_members: LostMembers = "Wait"
+    constraints: SchedulingConstraints = SchedulingConstraints()
     disruption_mode: Mode = "single"
     priority: int = 0
     priority_class: str = ""
@@ -78,19 +67,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # (type, status, reason, message) as stored
     conditions: tuple[tuple[str, str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()  # unusual settings of the object, which are accepted
-
-    @property
-    def topology_keys(self) -> tuple[str, ...]:
-        """Return the topology keys that it has a constraint or a wish about."""
-        near = (entry.key for entry in self.near)
-        slices = (entry.key for entry in self.slices)
-        return (*self.domain_keys, *self.preferred, *near, *slices)
-
-    @property
-    def domain_keys(self) -> tuple[str, ...]:
-        """Return the topology keys of which it must be in one domain."""
-        exclusive = (self.exclusive.key,) if self.exclusive is not None else ()
-        return tuple(dict.fromkeys((*self.topology, *exclusive)))
 
 
 class Blueprint(msgspec.Struct, frozen=True, gc=False):

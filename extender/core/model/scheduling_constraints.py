@@ -11,6 +11,7 @@ import msgspec
 PREFERRED_MAX = 4  # preferred topology keys of a group
 NEAR_MAX = 4  # entries of `near` of a group
 SLICES_MAX = 3  # levels of slices of a leaf
+UNBALANCED = "is true without preferred, so there are no domains to balance; name preferred keys, or leave it out"
 
 # Which other trees: those of the same TreeProfile (all without one, if it has none), of the same namespace, or all.
 ExclusiveScope = Literal["Profile", "Namespace", "Cluster"]
@@ -40,6 +41,33 @@ class SliceLevel(msgspec.Struct, frozen=True, gc=False):
 
     key: str
     size: int
+
+
+class SchedulingConstraints(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
+    """What a group asks of the nodes of its pods, named as in the API; `preferred`, `balanced` and `near` are wishes, which refuse no placement."""
+
+    topology: tuple[str, ...] = ()  # node labels of which it is in one domain; our kinds have one
+    preferred: tuple[
+        str, ...
+    ] = ()  # node labels of which it should be in one domain, narrowest first
+    balanced: bool = False  # shares of its preferred domains are as equal as can be
+    slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
+    exclusive: ExclusiveDomain | None = None
+    near: tuple[NearGroup, ...] = ()
+    lost_members: LostMembers = "Wait"
+
+    @property
+    def topology_keys(self) -> tuple[str, ...]:
+        """Return the node labels that it names."""
+        near = (entry.key for entry in self.near)
+        slices = (entry.key for entry in self.slices)
+        return (*self.domain_keys, *self.preferred, *near, *slices)
+
+    @property
+    def domain_keys(self) -> tuple[str, ...]:
+        """Return the node labels of which the group must be in one domain."""
+        exclusive = (self.exclusive.key,) if self.exclusive is not None else ()
+        return tuple(dict.fromkeys((*self.topology, *exclusive)))
 
 
 def by_size(levels: Iterable[SliceLevel]) -> tuple[SliceLevel, ...]:

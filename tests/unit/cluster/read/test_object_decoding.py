@@ -393,7 +393,7 @@ def test_a_leaf_of_every_version_reads_the_same() -> None:
     assert (a.source, b.source) == ("crd", "builtin")
     same = {"source": "crd", "api_version": "", "resource_version": ""}
     assert msgspec.structs.replace(a, **same) == msgspec.structs.replace(b, **same)
-    assert (a.parent, a.workload, a.template, a.minimum, a.disruption_mode, a.topology) == (
+    assert (a.parent, a.workload, a.template, a.minimum, a.disruption_mode, a.constraints.topology) == (
         "c", "w", "t", 4, "all", ("rack",),
     )  # fmt: skip
 
@@ -417,7 +417,7 @@ def test_the_workload_of_a_linked_group_is_that_of_its_controller() -> None:
 def test_spellings_of_topology(alias) -> None:
     """X1: the aliases are read, with a warning."""
     thing = a_group("g", gang=1, schedulingConstraints={"topology": [{alias: "rack"}]})
-    assert group_from(thing).topology == ("rack",)
+    assert group_from(thing).constraints.topology == ("rack",)
     warnings = group_warnings(convert(api.PodGroup, thing))
     assert bool(warnings) == (alias != "key")
     assert all(alias in text and "PodGroup/default/g" in text for text in warnings)
@@ -467,18 +467,19 @@ def test_bad_groups_name_object_field_and_value(spec, words) -> None:
 def test_a_domain_alone_is_for_our_kinds() -> None:
     constraints = {"exclusive": {"key": "rack"}}
     group = group_from(a_group("g", gang=1, schedulingConstraints=constraints))
-    assert group.exclusive == ExclusiveDomain("rack", "Profile")
-    assert group.topology_keys == ("rack",)
+    assert group.constraints.exclusive == ExclusiveDomain("rack", "Profile")
+    assert group.constraints.topology_keys == ("rack",)
     builtin = "scheduling.k8s.io/v1beta1"
     with pytest.raises(BadInput, match=r"exclusive: only groups of gang-extender\.dev have it"):
         group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
 
 
 def test_lost_members_wait_unless_a_group_of_ours_has_another_choice() -> None:
-    assert group_from(a_group("g", gang=1)).lost_members == "Wait"
+    assert group_from(a_group("g", gang=1)).constraints.lost_members == "Wait"
     constraints = {"topology": [{"key": "rack"}], "lostMembers": "Widen"}
     assert (
-        group_from(a_group("g", gang=1, schedulingConstraints=constraints)).lost_members == "Widen"
+        group_from(a_group("g", gang=1, schedulingConstraints=constraints)).constraints.lost_members
+        == "Widen"
     )
     builtin = "scheduling.k8s.io/v1beta1"
     with pytest.raises(
@@ -493,8 +494,11 @@ def test_preferred_keys_are_those_of_our_kinds_alone() -> None:
     """Narrowest first, beside a required key or without one; kube-apiserver would drop them from a built-in group."""
     constraints = {"topology": [{"key": "zone"}], "preferred": ["rack", "block", "rack"]}
     group = group_from(a_group("g", gang=1, schedulingConstraints=constraints))
-    assert (group.topology, group.preferred) == (("zone",), ("rack", "block"))
-    assert group.topology_keys == ("zone", "rack", "block")
+    assert (group.constraints.topology, group.constraints.preferred) == (
+        ("zone",),
+        ("rack", "block"),
+    )
+    assert group.constraints.topology_keys == ("zone", "rack", "block")
     builtin = "scheduling.k8s.io/v1beta1"
     with pytest.raises(
         BadInput,
@@ -506,8 +510,8 @@ def test_preferred_keys_are_those_of_our_kinds_alone() -> None:
 def test_groups_to_be_near_to_are_of_our_kinds_alone() -> None:
     constraints = {"near": [{"group": "b", "key": "rack"}, {"group": "b", "key": "block"}]}
     group = group_from(a_group("g", gang=1, schedulingConstraints=constraints))
-    assert group.near == (NearGroup("b", "rack"), NearGroup("b", "block"))
-    assert group.topology_keys == ("rack", "block")
+    assert group.constraints.near == (NearGroup("b", "rack"), NearGroup("b", "block"))
+    assert group.constraints.topology_keys == ("rack", "block")
     builtin = "scheduling.k8s.io/v1beta1"
     with pytest.raises(BadInput, match=r"near: only groups of gang-extender\.dev have it; found b"):
         group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
@@ -517,8 +521,8 @@ def test_slices_and_balance_are_of_our_kinds_alone() -> None:
     """Slices of leaves, the largest first whatever the order is."""
     slices = [{"size": 2, "key": "host"}, {"size": 4, "key": "rack"}]
     group = group_from(a_group("g", gang=1, schedulingConstraints={"slices": slices}))
-    assert group.slices == (SliceLevel("rack", 4), SliceLevel("host", 2))
-    assert group.topology_keys == ("rack", "host")
+    assert group.constraints.slices == (SliceLevel("rack", 4), SliceLevel("host", 2))
+    assert group.constraints.topology_keys == ("rack", "host")
     builtin = "scheduling.k8s.io/v1beta1"
     words = r"slices: only PodGroups of gang-extender\.dev have them; found 2"
     with pytest.raises(BadInput, match=words):
@@ -526,7 +530,7 @@ def test_slices_and_balance_are_of_our_kinds_alone() -> None:
     with pytest.raises(BadInput, match=words):
         group_from(a_group("g", composite=True, schedulingConstraints={"slices": slices}))
     wish = {"preferred": ["rack"], "balanced": True}
-    assert group_from(a_group("g", gang=1, schedulingConstraints=wish)).balanced
+    assert group_from(a_group("g", gang=1, schedulingConstraints=wish)).constraints.balanced
     with pytest.raises(BadInput, match="preferred: only groups of"):
         group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=wish))
 

@@ -114,7 +114,7 @@ def test_questionable_preferred_keys(topo, preferred, expected):
     if topo:
         constraints["topology"] = [{"key": topo}]
     view, tree = tree_of(*nodes, a_group("one", gang=1, schedulingConstraints=constraints))
-    assert tree.root.preferred == preferred
+    assert tree.root.constraints.preferred == preferred
     texts = [text for several in collect_warnings(view, tree).values() for text in several]
     assert [text.partition(" key ")[2] for text in texts] == expected
 
