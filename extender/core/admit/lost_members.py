@@ -24,6 +24,8 @@ from extender.core.planner.plan_types import (
     PlanGroup,
     PlanNode,
     PlanRequest,
+    Refusal,
+    Verdict,
 )
 
 _PROVED: Final = "impossible"  # outcome of the last decision
@@ -89,6 +91,22 @@ def with_wider_domains(request: PlanRequest, tree: Tree, *, proved: bool) -> Pla
 
     root = map_groups(request.root, change)
     return request if root == request.root else msgspec.structs.replace(request, root=root)
+
+
+def in_vain_text(choice: LostMembers, verdict: Verdict) -> str:
+    """Return that a choice did not help lost members, as a reason why they wait.
+
+    Args:
+        choice: `Widen` or `GiveUp`.
+        verdict: The answer of the planner; no plan that places any.
+    """
+    text = "the lost members have no place outside of the domain either"
+    if choice == "GiveUp":
+        text = "the whole gang has no other place without its own pods either, so it is not evicted"
+    proved = isinstance(verdict, Refusal) and verdict.outcome == _PROVED
+    return (
+        f"lostMembers {choice} was tried in vain: {text} ({'proved' if proved else 'not proved'})"
+    )
 
 
 class _Nodes:

@@ -83,6 +83,8 @@ class LiveProgress:
     ]  # why trees are not planned now, by the UID of the root
     at_bind: Callable[[], Collection[PodUid]]  # the members that wait at the bind barrier
     unheld: Callable[[], Mapping[GangUid, HoldRefusal]] = dict  # why no capacity is held for trees
+    # what was tried in vain for lost members of running gangs, as sentences
+    lost_in_vain: Callable[[], Mapping[GangUid, tuple[str, ...]]] = dict
     # when the pause of trees ends: until they are planned again, and until victims are searched for them again
     planned_again_us: Callable[[], Mapping[GangUid, int]] = dict
     victims_again_us: Callable[[], Mapping[GangUid, int]] = dict
@@ -231,6 +233,7 @@ class _Now(ObjectReader):
                 status,
                 groups_known=bool(self._service.node_groups),
                 pause=self._pause(gang, tree, verdict),
+                lost_in_vain=live.lost_in_vain().get(root.uid, ()),
             )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
         if domains := tuple(ExclusiveDomains().sentences(view, self.state, tree, self._readers)):
