@@ -156,6 +156,7 @@ def collect_warnings(
         warnings = [*group.warnings, *_only_child(tree, group), *_keys(group, wider, labels)]
         warnings += _nearness(tree, group, labels)
         warnings += _slices(group, wider, labels)
+        warnings += _lost_members(group)
         if group.key in basic:
             warnings.append(basic[group.key])
         if group.basic and group.disruption_mode == "all":
@@ -252,6 +253,15 @@ def _slices(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterabl
                 f"{group.key}: slices of {level.size} by {level.key}: the whole group is in one {narrow}, so they ask for nothing "
                 "more; leave them out (W2)"
             )
+
+
+def _lost_members(group: Group) -> Iterable[str]:
+    choice = group.constraints.lost_members
+    if choice != "Wait" and not group.constraints.topology:
+        yield (
+            f"{group.key}: lostMembers {choice}: the group has no required topology key, so it asks for nothing; name one in "
+            "schedulingConstraints.topology, or leave it out (W6)"
+        )
 
 
 def _pairs(

@@ -65,6 +65,7 @@ from extender.core.workloads.tree_policy import (
 )
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
+    LOST_MEMBERS_ANNOTATION,
     MIN_ANNOTATION,
     NEAR_ANNOTATION,
     PARENT_ANNOTATION,
@@ -214,8 +215,8 @@ def _parts_of(part: Part) -> Iterable[Part]:
             yield from _parts_of(child)
 
 
-# Changes whenever the same input may give other groups; recorded with each compiled tree.
-TABLE_VERSION = 7
+# Changes whenever the same input may give other groups or notices; recorded with each compiled tree.
+TABLE_VERSION = 8
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -335,8 +336,18 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         unused = ()  # a profile is for workloads of other roles too; of a running tree a role may have ended
     groups = _never_raised(groups, request)
     ignored = (Notice(reason="FieldNotUsed", message=f"{of}: {note}") for of, note in notes)
-    notices = (*plan.notices, *unused, *ignored)
+    notices = (*plan.notices, *unused, *_lost_members_unused(request, groups), *ignored)
     return CompiledTree(outcome="compiled", groups=groups, notices=notices)
+
+
+def _lost_members_unused(request: CompileRequest, groups: Iterable[GroupSpec]) -> Iterable[Notice]:
+    """Yield a notice for an annotation about lost members where no group has a required topology."""
+    source = request.owner or request.workload
+    choice = source.annotations.get(LOST_MEMBERS_ANNOTATION, "Wait")
+    if choice != "Wait" and not any(group.topology for group in groups):
+        text = f"{choice} asks for nothing: no group has a required topology key; write one into {TOPOLOGY_ANNOTATION}, such as leaf=net/rack, or leave it out"
+        message = f"{source}: metadata.annotations[{LOST_MEMBERS_ANNOTATION}]: {text}"
+        yield Notice(reason="LostMembersNotUsed", message=message)
 
 
 def _roles_at_first(
@@ -401,7 +412,10 @@ def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         group for group in _never_raised(groups, request) if group.kind == "CompositePodGroup"
     )
     notices = native_notices(workload, groups, adopted, settings)
-    return CompiledTree(outcome="compiled", groups=composites, adopted=adopted, notices=notices)
+    unused = _lost_members_unused(request, composites)
+    return CompiledTree(
+        outcome="compiled", groups=composites, adopted=adopted, notices=(*notices, *unused)
+    )
 
 
 def workload_parts(

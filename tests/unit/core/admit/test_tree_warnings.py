@@ -253,6 +253,24 @@ def test_questionable_groups_to_be_near_to(near, expected):
 
 
 @pytest.mark.parametrize(
+    ("constraints", "expected"),
+    [
+        ({"lostMembers": "Wait"}, []),
+        ({"lostMembers": "Widen", "topology": [{"key": "rack"}]}, []),
+        ({"lostMembers": "Widen", "preferred": ["rack"]}, ["lostMembers Widen: the group has no required topology key, so it asks for nothing"]),
+        ({"lostMembers": "GiveUp", "exclusive": {"key": "rack"}}, ["lostMembers GiveUp: the group has no required topology key, so it asks for nothing"]),
+    ],
+)  # fmt: skip
+def test_a_questionable_choice_for_lost_members(constraints, expected):
+    """A domain that a group has alone is never left (D26)."""
+    racks = [a_node(f"n{n}", {"rack": f"r{n}"}) for n in range(2)]
+    view, tree = tree_of(*racks, a_group("g", gang=1, schedulingConstraints=constraints))
+    texts = [text for several in collect_warnings(view, tree).values() for text in several]
+    assert len(texts) == len(expected)
+    assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+@pytest.mark.parametrize(
     ("topology", "key", "expected"),
     [
         ("zone", "rack", []),
