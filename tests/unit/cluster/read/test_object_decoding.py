@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from deploy.render.crd_group_types import LeafConstraints
 from extender.cluster import types as api
+from extender.cluster.manifests import workload_objects
 from extender.cluster.read.object_decoding import (
     convert,
     decode,
@@ -23,6 +25,7 @@ from extender.cluster.read.object_decoding import (
 )
 from extender.cluster.read.pod_conversion import ended, pod_of, requests_of
 from extender.cluster.read.priority_classes import Priorities
+from extender.cluster.write.tree_group_writer import constraints_body
 from extender.core.model.errors import BadInput
 from extender.core.model.pods import (
     AboutPods,
@@ -36,7 +39,13 @@ from extender.core.model.pods import (
     SoftRules,
     Toleration,
 )
-from extender.core.model.scheduling_constraints import ExclusiveDomain, NearGroup, SliceLevel
+from extender.core.model.scheduling_constraints import (
+    ExclusiveDomain,
+    NearGroup,
+    SchedulingConstraints,
+    SliceLevel,
+)
+from extender.core.workloads.tree_compiler import GroupSpec, constraint_fields
 from tests.support.service.manifest_builders import a_group, a_node, a_pod, an_object
 
 NO_CLASSES = Priorities()
@@ -533,6 +542,28 @@ def test_slices_and_balance_are_of_our_kinds_alone() -> None:
     assert group_from(a_group("g", gang=1, schedulingConstraints=wish)).constraints.balanced
     with pytest.raises(BadInput, match="preferred: only groups of"):
         group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=wish))
+
+
+def test_each_constraint_is_read_as_it_is_written() -> None:
+    """A constraint that one of the forms lacks would be dropped without a word."""
+    constraints = SchedulingConstraints(
+        topology=("zone",),
+        preferred=("rack", "block"),
+        balanced=True,
+        slices=(SliceLevel("rack", 4), SliceLevel("host", 2)),
+        exclusive=ExclusiveDomain("block", "Cluster", "nvidia.com/gpu"),
+        near=(NearGroup("b", "rack"),),
+        lost_members="Widen",
+    )
+    fields = msgspec.structs.fields(SchedulingConstraints)
+    assert all(getattr(constraints, field.name) != field.default for field in fields)
+    body = constraints_body(constraints)
+    custom_resource = {field.encode_name for field in msgspec.structs.fields(LeafConstraints)}
+    assert body.keys() == custom_resource == {field.encode_name for field in fields}
+    spec = GroupSpec(kind="PodGroup", name="g", **constraint_fields(constraints))
+    assert spec.constraints == constraints
+    assert group_from(a_group("g", gang=1, schedulingConstraints=body)).constraints == constraints
+    assert group_of(workload_objects.group_from(spec), NO_CLASSES).constraints == constraints
 
 
 def test_conditions_come_along() -> None:
