@@ -336,16 +336,26 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         unused = ()  # a profile is for workloads of other roles too; of a running tree a role may have ended
     groups = _never_raised(groups, request)
     ignored = (Notice(reason="FieldNotUsed", message=f"{of}: {note}") for of, note in notes)
-    notices = (*plan.notices, *unused, *_lost_members_unused(request, groups), *ignored)
+    notices = (
+        *plan.notices,
+        *unused,
+        *_lost_members_unused(request, groups, _TOPOLOGY_HINT),
+        *ignored,
+    )
     return CompiledTree(outcome="compiled", groups=groups, notices=notices)
 
 
-def _lost_members_unused(request: CompileRequest, groups: Iterable[GroupSpec]) -> Iterable[Notice]:
+_TOPOLOGY_HINT = f"write one into {TOPOLOGY_ANNOTATION}, such as leaf=net/rack, or leave it out"
+
+
+def _lost_members_unused(
+    request: CompileRequest, groups: Iterable[GroupSpec], hint: str
+) -> Iterable[Notice]:
     """Yield a notice for an annotation about lost members where no group has a required topology."""
     source = request.owner or request.workload
     choice = source.annotations.get(LOST_MEMBERS_ANNOTATION, "Wait")
     if choice != "Wait" and not any(group.topology for group in groups):
-        text = f"{choice} asks for nothing: no group has a required topology key; write one into {TOPOLOGY_ANNOTATION}, such as leaf=net/rack, or leave it out"
+        text = f"{choice} asks for nothing: no group that this service makes has a required topology key; {hint}"
         message = f"{source}: metadata.annotations[{LOST_MEMBERS_ANNOTATION}]: {text}"
         yield Notice(reason="LostMembersNotUsed", message=message)
 
@@ -412,7 +422,9 @@ def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         group for group in _never_raised(groups, request) if group.kind == "CompositePodGroup"
     )
     notices = native_notices(workload, groups, adopted, settings)
-    unused = _lost_members_unused(request, composites)
+    unused = _lost_members_unused(
+        request, composites, "leave it out, since those of its controller have no such choice"
+    )
     return CompiledTree(
         outcome="compiled", groups=composites, adopted=adopted, notices=(*notices, *unused)
     )

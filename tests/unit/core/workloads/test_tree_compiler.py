@@ -440,7 +440,9 @@ def test_a_choice_for_lost_members_of_no_required_topology_is_a_notice():
     ]
     assert reason == "LostMembersNotUsed"
     field = "metadata.annotations[gang-extender.dev/lost-members]"
-    assert message.startswith(f"Job/team/fit: {field}: GiveUp asks for nothing: no group has a")
+    assert message.startswith(
+        f"Job/team/fit: {field}: GiveUp asks for nothing: no group that this service makes has a"
+    )
     profile = TreeProfile(name="p", kinds={"Job": KindPolicy(lost_members="GiveUp")})
     assert compiled(job(2), profile=profile).notices == ()
 
