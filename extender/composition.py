@@ -571,6 +571,11 @@ class Service:
                         unheld=lambda: (
                             self.parts.exchange.published.unheld if self.leader.leads() else {}
                         ),
+                        lost_in_vain=lambda: (
+                            self.parts.exchange.published.lost_in_vain
+                            if self.leader.leads()
+                            else {}
+                        ),
                         planned_again_us=lambda: (
                             self.parts.exchange.published.planned_again_us
                             if self.leader.leads()

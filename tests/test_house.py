@@ -184,7 +184,6 @@ SATELLITES = {
     "http/access/route_permissions.py",
     "http/web/ui.py",
     "queries/plan/plan_query_worker.py",
-    "queries/plan/plan_tree.py",
     "snapshots/snapshot_backfill.py",
     "store/interval_projection.py",
     "store/log/lease_renewal.py",

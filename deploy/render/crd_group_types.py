@@ -15,8 +15,8 @@ from typing import Annotated, ClassVar, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from extender.core.model.pod_groups import (
-    CHILDREN_MAX,
+from extender.core.model.pod_groups import CHILDREN_MAX
+from extender.core.model.scheduling_constraints import (
     NEAR_MAX,
     PREFERRED_MAX,
     SLICES_MAX,

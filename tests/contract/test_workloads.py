@@ -231,7 +231,7 @@ async def test_a_group_is_created_as_it_is_asked_for(place: Place) -> None:
     wanted, group = await owned_leaf(place)
     spec = wanted.spec
     assert (group.parent, group.workload, group.template) == ("root", "root", spec.name)
-    assert (group.basic, group.minimum, group.topology) == (False, 4, (RACK,))
+    assert (group.basic, group.minimum, group.constraints.topology) == (False, 4, (RACK,))
     assert (group.disruption_mode, group.priority_class) == ("all", "")
     assert (group.owner_uid, group.managed_by) == (wanted.owner_uid, MANAGED_BY)
     assert group.uid
@@ -276,7 +276,7 @@ async def test_the_minimum_of_a_group_is_applied(place: Place) -> None:
     spec = msgspec.structs.replace(wanted.spec, minimum=2, topology="", parent="")
     await place.workloads.apply_group(msgspec.structs.replace(wanted, spec=spec), group.uid)
     found = await until_seen(place, wanted.key, minimum=2)
-    assert (found.topology, found.parent) == ((RACK,), "root")
+    assert (found.constraints.topology, found.parent) == ((RACK,), "root")
 
 
 async def test_an_apply_to_another_object_does_nothing(place: Place) -> None:
@@ -314,7 +314,7 @@ async def test_an_immutable_field_is_rejected(place: Place, frozen: dict[str, An
     await place.workloads.create_group(last)
     await until_seen(place, last.key)
     now = place.cluster.view().groups[wanted.key]
-    assert (now.minimum, now.topology, now.parent) == (4, (RACK,), "root")
+    assert (now.minimum, now.constraints.topology, now.parent) == (4, (RACK,), "root")
 
 
 async def test_a_group_is_deleted_by_its_uid(place: Place) -> None:

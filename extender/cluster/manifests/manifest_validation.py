@@ -16,8 +16,14 @@ from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
 from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.errors import BadQuantity, several
 from extender.core.model.message_formatting import did_you_mean
-from extender.core.model.pod_groups import NEAR_MAX, PREFERRED_MAX, SliceLevel, slices_problem
 from extender.core.model.quantities import NANO, nanos
+from extender.core.model.scheduling_constraints import (
+    NEAR_MAX,
+    PREFERRED_MAX,
+    UNBALANCED,
+    SliceLevel,
+    slices_problem,
+)
 
 TEMPLATES_MAX: Final = 8
 TOPOLOGY_MAX: Final = 1
@@ -165,8 +171,7 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
     elif problem := slices_problem(levels):
         yield f"{slices}: {problem}"
     if constraints.balanced and not constraints.preferred:
-        text = "is true without preferred, so there are no domains to balance; name preferred keys, or leave it out"
-        yield f"{path}.schedulingConstraints.balanced: {text}"
+        yield f"{path}.schedulingConstraints.balanced: {UNBALANCED}"
     yield from _too_many(f"{path}.resourceClaims", spec.resource_claims, CLAIMS_MAX)
     yield from _references(path, spec.resource_claims)
     if composite and spec.resource_claims:

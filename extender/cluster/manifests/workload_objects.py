@@ -13,14 +13,11 @@ from extender.cluster.read.object_decoding import OUR_GROUP, bad, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
 from extender.cluster.types.group_types import (
-    ExclusiveEntry,
     GangPolicy,
-    NearEntry,
-    SliceEntry,
-    TopologyEntry,
     WorkloadRef,
 )
 from extender.cluster.types.node_types import LimitRangeItem, RuntimeScheduling
+from extender.cluster.write.tree_group_writer import constraints_body
 from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
 from extender.core.model.quantities import exact, nanos
@@ -333,7 +330,6 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
         if spec.disruption_mode == "all"
         else api.DisruptionMode(single=Present())
     )
-    topology = (TopologyEntry(key=spec.topology),) if spec.topology else ()
     kind = api.PodGroup if leaf else api.CompositePodGroup
     ref = WorkloadRef(workload_name=spec.workload, template_name=spec.template)
     return kind(
@@ -349,20 +345,8 @@ def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
             scheduling_policy=api.SchedulingPolicy(basic=Present())
             if spec.basic
             else api.SchedulingPolicy(gang=gang),
-            scheduling_constraints=api.SchedulingConstraints(
-                topology=topology,
-                preferred=spec.preferred,
-                balanced=spec.balanced,
-                slices=tuple(SliceEntry(size=each.size, key=each.key) for each in spec.slices),
-                lost_members=spec.lost_members,
-                exclusive=ExclusiveEntry(
-                    key=spec.exclusive.key,
-                    scope=spec.exclusive.scope,
-                    resource=spec.exclusive.resource,
-                )
-                if spec.exclusive is not None
-                else None,
-                near=tuple(NearEntry(group=near.group, key=near.key) for near in spec.near),
+            scheduling_constraints=msgspec.convert(
+                constraints_body(spec.constraints), api.SchedulingConstraints
             ),
             disruption_mode=mode,
             priority_class_name=spec.priority_class,

@@ -20,26 +20,21 @@ from extender.cluster import types as api
 from extender.cluster.read.field_problems import field_problems, shown
 from extender.cluster.read.priority_classes import Priorities
 from extender.cluster.read.unknown_fields import fields_not_read
+from extender.cluster.types.group_types import ExclusiveEntry, NearEntry, SliceEntry
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import BadInput, BadQuantity, several
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, NodeName
 from extender.core.model.nodes import Node, Taint
-from extender.core.model.pod_groups import (
-    Blueprint,
-    ExclusiveDomain,
-    Group,
-    LostMembers,
-    Mode,
-    NearGroup,
-    SliceLevel,
-    Source,
-    by_size,
-    composite_key,
-    leaf_key,
-    slices_problem,
-)
+from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
 from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
 from extender.core.model.quantities import amounts
+from extender.core.model.scheduling_constraints import (
+    UNBALANCED,
+    SchedulingConstraints,
+    SliceLevel,
+    by_size,
+    slices_problem,
+)
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
 from extender.core.workloads.workload_object import MANAGED_BY
 from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
@@ -91,20 +86,12 @@ def _spec_of(text: str) -> Mapping[str, Any]:
 
 def _has(group: api.Group, parent: str, name: str) -> bool:
     spec = group.spec
-    constraints = spec.scheduling_constraints
     values: dict[str, object] = {
         "disruptionMode": spec.disruption_mode,
         "parentCompositePodGroupName": parent,
         "priorityClassName": spec.priority_class_name,
         "resourceClaims": spec.resource_claims,
-        "schedulingConstraints": constraints.topology
-        or constraints.topology_constraints
-        or constraints.preferred
-        or constraints.exclusive
-        or constraints.balanced
-        or constraints.near
-        or constraints.slices
-        or constraints.lost_members != "Wait",
+        "schedulingConstraints": spec.scheduling_constraints != api.SchedulingConstraints(),
     }
     return bool(values[name])
 
@@ -397,13 +384,7 @@ def group_of(group: api.Group, priorities: Priorities) -> Group:
         basic=basic,
         minimum=minimum,
         required=required,
-        topology=_topology(group),
-        preferred=_preferred(group),
-        exclusive=_exclusive(group),
-        balanced=_balanced(group),
-        near=_near(group),
-        slices=_slices(group),
-        lost_members=_lost_members(group),
+        constraints=_constraints(group),
         disruption_mode=_mode(group),
         priority=priority.value,
         priority_class=priority.class_name,
@@ -523,6 +504,25 @@ def _required(group: api.Group) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _constraints(group: api.Group) -> SchedulingConstraints:
+    """Return the constraints of a group; but for `topology` only our kinds have them."""
+    given = group.spec.scheduling_constraints
+    if given == api.SchedulingConstraints():
+        return SchedulingConstraints()
+    topology = _topology(group)
+    for field, text in (*_not_built_in(group), *_impossible(group)):
+        raise bad(group, f"spec.schedulingConstraints.{field}", text)
+    given = msgspec.structs.replace(given, topology=())
+    constraints = msgspec.convert(given, SchedulingConstraints, from_attributes=True)
+    return msgspec.structs.replace(
+        constraints,
+        topology=topology,
+        preferred=tuple(dict.fromkeys(constraints.preferred)),
+        near=tuple(dict.fromkeys(constraints.near)),
+        slices=by_size(constraints.slices),
+    )
+
+
 def _topology(group: api.Group) -> tuple[str, ...]:
     constraints = group.spec.scheduling_constraints
     keys = []
@@ -534,86 +534,47 @@ def _topology(group: api.Group) -> tuple[str, ...]:
     return tuple(dict.fromkeys(keys))
 
 
-def _preferred(group: api.Group) -> tuple[str, ...]:
-    """Return the preferred topology keys, narrowest first; only our kinds have them."""
-    keys = group.spec.scheduling_constraints.preferred
-    field = "spec.schedulingConstraints.preferred"
-    if keys and source_of(group) == "builtin":
-        text = f"only groups of {OUR_GROUP} have it; found {', '.join(keys)}"
-        raise bad(group, field, text)
-    if "" in keys:
-        raise bad(group, field, "an entry is empty; name the key of a node label, or leave it out")
-    return tuple(dict.fromkeys(keys))
+def _not_built_in(group: api.Group) -> Iterable[tuple[str, str]]:
+    """Yield the fields that only groups of our kinds have, of one that is built in, each with what is wrong."""
+    if source_of(group) != "builtin":
+        return
+    for field, value in group.spec.scheduling_constraints.of_our_kinds():
+        match value:
+            case (str(), *_):
+                text = ", ".join(value)
+            case (NearEntry(), *_):
+                text = ", ".join(entry.group for entry in value)
+            case ExclusiveEntry():
+                text = f"key {value.key}"
+            case (SliceEntry(), *_):
+                yield field, f"only PodGroups of {OUR_GROUP} have them; found {len(value)}"
+                continue
+            case _:
+                text = "true" if value is True else str(value)
+        yield field, f"only groups of {OUR_GROUP} have it; found {text}"
 
 
-def _balanced(group: api.Group) -> bool:
-    """Return whether the shares of preferred domains are to be equal; only our kinds have it."""
-    constraints = group.spec.scheduling_constraints
-    field = "spec.schedulingConstraints.balanced"
-    if constraints.balanced and source_of(group) == "builtin":
-        raise bad(group, field, f"only groups of {OUR_GROUP} have it; found true")
-    if constraints.balanced and not constraints.preferred:
-        text = "is true without preferred, so there are no domains to balance; name preferred keys, or leave it out"
-        raise bad(group, field, text)
-    return constraints.balanced
-
-
-def _slices(group: api.Group) -> tuple[SliceLevel, ...]:
-    """Return the slices of a leaf, the largest first; only our PodGroup has them."""
-    entries = group.spec.scheduling_constraints.slices
-    field = "spec.schedulingConstraints.slices"
-    if entries and (source_of(group) == "builtin" or group.kind != "PodGroup"):
-        text = f"only PodGroups of {OUR_GROUP} have them; found {len(entries)}"
-        raise bad(group, field, text)
-    levels = tuple(SliceLevel(entry.key, entry.size) for entry in entries)
-    if problem := slices_problem(levels):
-        raise bad(group, field, problem)
-    return by_size(levels)
-
-
-def _exclusive(group: api.Group) -> ExclusiveDomain | None:
-    """Return of which topology key a group has a domain alone; only our kinds can have it."""
-    entry = group.spec.scheduling_constraints.exclusive
-    if entry is None:
-        return None
-    field = "spec.schedulingConstraints.exclusive"
-    if source_of(group) == "builtin":
-        text = f"only groups of {OUR_GROUP} have it; found key {entry.key}"
-        raise bad(group, field, text)
-    if not entry.key:
-        raise bad(group, f"{field}.key", "is empty; name the key of a node label, such as net/rack")
-    return ExclusiveDomain(entry.key, entry.scope, entry.resource)
-
-
-def _near(group: api.Group) -> tuple[NearGroup, ...]:
-    """Return the groups that a group shall be near to; only our kinds have them."""
-    entries = group.spec.scheduling_constraints.near
-    field = "spec.schedulingConstraints.near"
-    if entries and source_of(group) == "builtin":
-        names = ", ".join(entry.group for entry in entries)
-        raise bad(group, field, f"only groups of {OUR_GROUP} have it; found {names}")
-    for n, entry in enumerate(entries):
+def _impossible(group: api.Group) -> Iterable[tuple[str, str]]:
+    """Yield the fields whose values are not possible, each with what is wrong."""
+    given = group.spec.scheduling_constraints
+    if "" in given.preferred:
+        yield "preferred", "an entry is empty; name the key of a node label, or leave it out"
+    if given.exclusive is not None and not given.exclusive.key:
+        yield "exclusive.key", "is empty; name the key of a node label, such as net/rack"
+    if given.balanced and not given.preferred:
+        yield "balanced", UNBALANCED
+    for n, entry in enumerate(given.near):
         if not entry.group:
-            raise bad(group, f"{field}[{n}].group", "is empty; name another group of the tree")
+            yield f"near[{n}].group", "is empty; name another group of the tree"
         if not entry.key:
-            text = "is empty; name the key of a node label, such as net/block"
-            raise bad(group, f"{field}[{n}].key", text)
+            yield f"near[{n}].key", "is empty; name the key of a node label, such as net/block"
         if entry.group == group.metadata.name:
-            raise bad(
-                group,
-                f"{field}[{n}].group",
-                f"{entry.group} is itself; name another group of the tree",
-            )
-    return tuple(dict.fromkeys(NearGroup(entry.group, entry.key) for entry in entries))
-
-
-def _lost_members(group: api.Group) -> LostMembers:
-    """Return what becomes of lost members of a group; only our kinds have another choice than Wait."""
-    choice = group.spec.scheduling_constraints.lost_members
-    if choice != "Wait" and source_of(group) == "builtin":
-        field = "spec.schedulingConstraints.lostMembers"
-        raise bad(group, field, f"only groups of {OUR_GROUP} have it; found {choice}")
-    return choice
+            yield f"near[{n}].group", f"{entry.group} is itself; name another group of the tree"
+    if given.slices and group.kind != "PodGroup":
+        yield "slices", f"only PodGroups of {OUR_GROUP} have them; found {len(given.slices)}"
+    levels = tuple(SliceLevel(entry.key, entry.size) for entry in given.slices)
+    if problem := slices_problem(levels):
+        yield "slices", problem
 
 
 def _mode(group: api.Group) -> Mode:

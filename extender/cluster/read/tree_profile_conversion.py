@@ -6,7 +6,7 @@ from extender.cluster import types as api
 from extender.cluster.types.group_types import ExclusiveEntry, SliceEntry
 from extender.cluster.types.tree_profile_types import ProfileNear
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import (
+from extender.core.model.scheduling_constraints import (
     PREFERRED_MAX,
     ExclusiveDomain,
     SliceLevel,
@@ -58,8 +58,8 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
         kinds[entry.kind] = KindPolicy(
             enabled=entry.enabled,
             gang=entry.gang,
-            root_topology=entry.topology.root,
-            leaf_topology=entry.topology.leaf,
+            root_topology=_key(f"{field}.topology.root", entry.topology.root or None),
+            leaf_topology=_key(f"{field}.topology.leaf", entry.topology.leaf or None),
             root_preferred=_keys(f"{field}.topology.rootPreferred", entry.topology.root_preferred),
             leaf_preferred=_keys(f"{field}.topology.leafPreferred", entry.topology.leaf_preferred),
             balanced=entry.topology.balanced,
@@ -76,25 +76,26 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
     return TreeProfile(name=profile.metadata.name, kinds=kinds)
 
 
+def _key(field: str, key: str | None, example: str = "net/rack") -> str:
+    """Return a key of a node label; empty for None, which is none.
+
+    Raises:
+        BadInput: A label cannot have it.
+    """
+    if key is not None and not is_label_key(key):
+        raise BadInput(f"{field}: {key!r} is not the key of a node label, such as {example}")
+    return key or ""
+
+
 def _exclusive(field: str, entry: ExclusiveEntry | None) -> ExclusiveDomain | None:
     if entry is None:
         return None
-    if not is_label_key(entry.key):
-        raise BadInput(f"{field}: {entry.key!r} is not the key of a node label, such as net/rack")
-    return ExclusiveDomain(entry.key, entry.scope, entry.resource)
+    return ExclusiveDomain(_key(field, entry.key), entry.scope, entry.resource)
 
 
 def _slices(field: str, entries: tuple[SliceEntry, ...]) -> tuple[SliceLevel, ...]:
-    levels = tuple(SliceLevel(entry.key, entry.size) for entry in entries)
-    bad_key = next(
-        (
-            f"{x.key!r} is not the key of a node label, such as net/rack"
-            for x in levels
-            if not is_label_key(x.key)
-        ),
-        "",
-    )
-    if problem := bad_key or slices_problem(levels):
+    levels = tuple(SliceLevel(_key(field, entry.key), entry.size) for entry in entries)
+    if problem := slices_problem(levels):
         raise BadInput(f"{field}: {problem}")
     return by_size(levels)
 
@@ -111,9 +112,7 @@ def _near(field: str, entries: tuple[ProfileNear, ...]) -> tuple[NearRole, ...]:
                 raise BadInput(f"{field}[{n}].{name}: {text}")
         if entry.role == entry.to:
             raise BadInput(f"{field}[{n}].to: {entry.to!r} is the role itself; name another one")
-        if not is_label_key(entry.key):
-            text = f"{entry.key!r} is not the key of a node label, such as net/block"
-            raise BadInput(f"{field}[{n}].key: {text}")
+        _key(f"{field}[{n}].key", entry.key, "net/block")
     wishes = tuple(NearRole(entry.role, entry.to, entry.key) for entry in entries)
     if problem := near_problem(wishes):
         raise BadInput(f"{field}: {problem}")
@@ -122,8 +121,7 @@ def _near(field: str, entries: tuple[ProfileNear, ...]) -> tuple[NearRole, ...]:
 
 def _keys(field: str, keys: tuple[str, ...], most: int = PREFERRED_MAX) -> tuple[str, ...]:
     for key in keys:
-        if not is_label_key(key):
-            raise BadInput(f"{field}: {key!r} is not the key of a node label, such as net/rack")
+        _key(field, key)
     if len(keys) > most:
         raise BadInput(f"{field}: {len(keys)} keys, at most {most}; leave out the widest")
     if len({*keys}) < len(keys):

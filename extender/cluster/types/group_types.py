@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
 from extender.cluster.types.common_types import (
@@ -14,7 +16,7 @@ from extender.cluster.types.common_types import (
     Priority,
     StoredCondition,
 )
-from extender.core.model.pod_groups import ExclusiveScope, LostMembers
+from extender.core.model.scheduling_constraints import ExclusiveScope, LostMembers
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]  # minCount and minGroupCount: int32, at least 1
 
@@ -75,6 +77,13 @@ class SchedulingConstraints(Part, frozen=True, kw_only=True):
     near: tuple[NearEntry, ...] = ()  # of our kinds alone
     slices: tuple[SliceEntry, ...] = ()  # of our PodGroup alone
     lost_members: LostMembers = "Wait"  # the same
+
+    def of_our_kinds(self) -> Iterator[tuple[str, Any]]:
+        """Yield name and value of each constraint that is set and that built-in groups do not have."""
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            if field.name not in {"topology", "topology_constraints"} and value != field.default:
+                yield field.encode_name, value
 
 
 class DisruptionMode(Part, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.cluster.types.common_types import KubernetesObject, Part
 from extender.cluster.types.group_types import ExclusiveEntry, SliceEntry
-from extender.core.model.pod_groups import LostMembers
+from extender.core.model.scheduling_constraints import LostMembers
 from extender.core.workloads.tree_policy import Disruption, GangMode, NativeGroups, TopologySource
 
 

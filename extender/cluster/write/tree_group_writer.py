@@ -8,7 +8,7 @@ garbage collector deletes it with the workload; that of plain pods has none, and
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,8 +24,8 @@ from extender.cluster.write.group_status import PLURALS
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
+from extender.core.model.scheduling_constraints import SchedulingConstraints
 from extender.core.workloads.kinds.plain_pods_kind import KIND as PLAIN
-from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import MANAGED_BY, PARENT_ANNOTATION, TREE_LABEL
 from extender.ports.workload_ports import GroupLink, GroupManifest
 from extender.ports.written_names import MANAGED_BY_LABEL
@@ -133,8 +133,7 @@ def manifest(group: GroupManifest) -> dict[str, object]:
             "workloadName": spec.workload or group.template_of,
             "templateName": spec.template or spec.name,
         }
-    constraints = _constraints(spec)
-    if constraints:
+    if constraints := constraints_body(spec.constraints):
         body["schedulingConstraints"] = constraints
     if spec.priority_class:
         body["priorityClassName"] = spec.priority_class
@@ -151,27 +150,18 @@ def manifest(group: GroupManifest) -> dict[str, object]:
     }
 
 
-def _constraints(spec: GroupSpec) -> dict[str, object]:
-    """Return the constraints on the nodes of a group."""
-    constraints: dict[str, object] = {}
-    if spec.topology:
-        constraints["topology"] = [{"key": spec.topology}]
-    if spec.preferred:
-        constraints["preferred"] = list(spec.preferred)
-    if spec.balanced:
-        constraints["balanced"] = True
-    if spec.slices:
-        constraints["slices"] = [{"size": each.size, "key": each.key} for each in spec.slices]
-    if spec.exclusive is not None:
-        exclusive = {"key": spec.exclusive.key, "scope": spec.exclusive.scope}
-        if spec.exclusive.resource:
-            exclusive["resource"] = spec.exclusive.resource
-        constraints["exclusive"] = exclusive
-    if spec.near:
-        constraints["near"] = [{"group": near.group, "key": near.key} for near in spec.near]
-    if spec.lost_members != "Wait":
-        constraints["lostMembers"] = spec.lost_members
-    return constraints
+def constraints_body(constraints: SchedulingConstraints) -> dict[str, Any]:
+    """Return the constraints of a group as the API server stores them, without those that are not set."""
+    body: dict[str, Any] = {
+        field.encode_name: msgspec.to_builtins(value)
+        for field in msgspec.structs.fields(constraints)
+        if (value := getattr(constraints, field.name)) != field.default
+    }
+    if constraints.topology:
+        body["topology"] = [{"key": key} for key in constraints.topology]
+    if constraints.exclusive is not None:  # the default too: the field never changes
+        body["exclusive"]["scope"] = constraints.exclusive.scope
+    return body
 
 
 def _owner(group: GroupManifest) -> dict[str, object]:

@@ -8,17 +8,19 @@ from __future__ import annotations
 import logging
 from concurrent.futures.process import BrokenProcessPool
 
+import msgspec
+
 from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.current_requests import CurrentRequests, TreeRequest
 from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
-from extender.core.admit.lost_members import choices_of, with_wider_domains
+from extender.core.admit.lost_members import choices_of, in_vain_text, with_wider_domains
 from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
 from extender.core.admit.verdict_events import EventContext, decide_verdict, still_holds
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import GangUid
-from extender.core.model.pod_groups import LostMembers
+from extender.core.model.scheduling_constraints import LostMembers
 from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
 from extender.core.preempt.preemption_planning import decide_give_up
 from extender.core.preempt.unbound_gang_members import unbound_reservations
@@ -27,8 +29,15 @@ from extender.ports.log_ports import DecisionInput
 log = logging.getLogger(__name__)
 
 
+class _InVain(msgspec.Struct, frozen=True, gc=False):
+    """A search that did not help, and why, as sentences."""
+
+    request: PlanRequest
+    reasons: tuple[str, ...]
+
+
 class LostMemberSearch:
-    """Searches for one gang after the other; remembers beside the log only which searches were in vain."""
+    """Searches for one gang after the other; remembers beside the log only which searches were in vain, and publishes it."""
 
     def __init__(self, parts: LoopParts, requests: CurrentRequests, searches: TreeSearches) -> None:
         self._searches = searches
@@ -39,11 +48,14 @@ class LostMemberSearch:
         self._planner = parts.planner
         self._readmissions = parts.readmissions
         self._requests = requests
-        self._in_vain: dict[GangUid, PlanRequest] = {}
+        self._published = parts.exchange.published
+        self._in_vain: dict[GangUid, _InVain] = {}
 
     def retain(self, roots: set[GangUid]) -> None:
         """Forget all other trees."""
-        self._in_vain = {uid: request for uid, request in self._in_vain.items() if uid in roots}
+        if self._in_vain.keys() - roots:
+            self._in_vain = {uid: each for uid, each in self._in_vain.items() if uid in roots}
+            self._publish()
 
     def may_help(self, refused: TreeRequest, compared: ComparedNodes) -> bool:
         """Return whether to search for a tree that would be refused as before."""
@@ -51,7 +63,7 @@ class LostMemberSearch:
         if uid in state.preemptions or not choices_of(state, refused.tree, refused.request):
             return False
         before = self._in_vain.get(uid)
-        return before is None or not would_be_refused(before, refused.request, compared)
+        return before is None or not would_be_refused(before.request, refused.request, compared)
 
     async def perform(self, search: WantedSearch, current: TreeRequest) -> None:
         """Search for a tree, and append what follows; in its turn.
@@ -65,27 +77,34 @@ class LostMemberSearch:
             StoreUnavailable: An append failed.
         """
         choices = choices_of(current.now.pending, current.tree, current.request)
+        attempts = [("Widen", self._widen), ("GiveUp", self._give_up)]
+        reasons: list[str] = []
         try:
-            ends = "Widen" in choices and await self._widen(current)
-            ends = ends or ("GiveUp" in choices and await self._give_up(current))
+            for attempt in (attempt for choice, attempt in attempts if choice in choices):
+                reason = await attempt(current)
+                if not reason:
+                    self._in_vain.pop(search.uid, None)
+                    await self._appends.flush()
+                    self._barriers.wakeup.wake()
+                    return
+                reasons.append(reason)
         except BrokenProcessPool:  # twice on the same input
             log.exception("planner process died", extra={"root": search.tree.root.key.path})
-            ends = False
-        if not ends:
-            self._in_vain[search.uid] = current.request
-            return
-        await self._appends.flush()
-        self._barriers.wakeup.wake()
+        self._in_vain[search.uid] = _InVain(current.request, tuple(reasons))
+        self._publish()
 
-    async def _widen(self, current: TreeRequest) -> bool:
-        """Place lost members in the nearest other domains; return False if that is not possible either."""
+    def _publish(self) -> None:
+        self._published.publish_lost_in_vain({u: each.reasons for u, each in self._in_vain.items()})
+
+    async def _widen(self, current: TreeRequest) -> str:
+        """Place lost members in the nearest other domains; return why that is not possible either, or an empty string."""
         request = with_wider_domains(current.request, current.tree, proved=True)
         encoded, verdict, moment = await self._planned(request)
         if not isinstance(verdict, Plan) or not verdict.assignments:
-            return False
+            return in_vain_text("Widen", verdict)
         now = self._requests.about(moment, current.tree)
         if now is None or now.request.root != current.request.root:
-            return True  # it has changed: the next pass plans it again
+            return ""  # it has changed: the next pass plans it again
         if still_holds(request, verdict, with_wider_domains(now.request, now.tree, proved=True)):
             view, state = now.now.view, now.now.pending
             context = self._context(state, now, encoded, "Widen")
@@ -94,23 +113,23 @@ class LostMemberSearch:
             where = {a.uid: a.node for a in verdict.assignments}
             now_ms = self._clock.monotonic_ms()
             self._readmissions.admitted(view, after, now.tree, where, now_ms)
-        return True
+        return ""
 
-    async def _give_up(self, current: TreeRequest) -> bool:
-        """Evict a gang that fits as a whole without its pods; return False if it does not."""
+    async def _give_up(self, current: TreeRequest) -> str:
+        """Evict a gang that fits as a whole without its pods; return why it does not, or an empty string."""
         encoded, verdict, moment = await self._planned(self._requests.anew(current))
         if not isinstance(verdict, Plan) or not verdict.assignments:
-            return False
+            return in_vain_text("GiveUp", verdict)
         now = self._requests.about(moment, current.tree)
         if now is None or now.request.root != current.request.root:
-            return True
+            return ""
         view, state, forest = now.now.view, now.now.pending, now.now.forest
         held = unbound_reservations(view, state, forest, [str(now.tree.root.key)])
         if self._barriers.binding().isdisjoint(reservation.uid for reservation in held):
             context = self._context(state, now, encoded, "GiveUp")
             drafts = decide_give_up(view, state, forest, now.tree, verdict, context)
             self._appends.append_nowait(drafts, encoded)
-        return True
+        return ""
 
     async def _planned(self, request: PlanRequest) -> tuple[DecisionInput, Verdict, Moment]:
         encoded = self._planner.encode(request)

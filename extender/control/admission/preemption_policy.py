@@ -192,7 +192,9 @@ class SearchedCapacity(msgspec.Struct, frozen=True):
 
 def _asks_of(tree: Tree) -> tuple[object, ...]:
     """Return what a tree asks for."""
-    groups = tuple((g.key, g.basic, g.minimum, g.domain_keys, g.priority) for g in tree.groups)
+    groups = tuple(
+        (g.key, g.basic, g.minimum, g.constraints.domain_keys, g.priority) for g in tree.groups
+    )
     pods = frozenset((p.uid, p.shape) for p in tree.pods if p.node is None and not p.deleting)
     return (groups, pods)
 

@@ -62,6 +62,8 @@ class PublishedPass:
         # ... and when victims are searched for again, if no change ends that pause
         self.victims_again_us: Mapping[GangUid, int] = {}
         self.unheld: Mapping[GangUid, HoldRefusal] = {}  # why no capacity is held for trees
+        # what was tried in vain for lost members of running gangs, as sentences
+        self.lost_in_vain: Mapping[GangUid, tuple[str, ...]] = {}
         self._observation = Observation()
         # a view and its trees: the published ones, or some on the way to the next
         self._base = (self._observation.view, self._observation.forest)
@@ -100,6 +102,10 @@ class PublishedPass:
     def publish_unheld(self, unheld: Mapping[GangUid, HoldRefusal]) -> None:
         """Publish why no capacity is held for trees that wait for long; not changed by the caller afterwards."""
         self.unheld = unheld
+
+    def publish_lost_in_vain(self, lost_in_vain: Mapping[GangUid, tuple[str, ...]]) -> None:
+        """Publish what did not help lost members of running gangs; not changed by the caller afterwards."""
+        self.lost_in_vain = lost_in_vain
 
     def publish_limited(self, limited: Mapping[GangUid, NewGangLimit]) -> None:
         """Publish which new gangs wait for the limit of their namespace; not changed by the caller afterwards."""

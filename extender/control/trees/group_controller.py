@@ -41,7 +41,7 @@ from extender.core.trees.group_writes import (
     wanted_links,
 )
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS, PlainPodGroups, plain_uid
-from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.workloads.tree_compiler import GroupSpec, constraint_fields
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster
 from extender.ports.workload_ports import GroupLink, GroupManifest, Workloads
@@ -269,13 +269,7 @@ def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:
         manifest.spec,
         parent=group.parent or "",
         basic=group.basic,
-        topology=group.topology[0] if group.topology else "",
-        preferred=group.preferred,
-        balanced=group.balanced,
-        slices=group.slices,
-        exclusive=group.exclusive,
-        near=group.near,
-        lost_members=group.lost_members,
+        **constraint_fields(group.constraints),
         disruption_mode=group.disruption_mode,
         priority_class=group.priority_class,
     )

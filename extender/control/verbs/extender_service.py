@@ -236,7 +236,7 @@ class ExtenderService:
 
     def _keys_in_use(self) -> tuple[str, ...]:
         groups = self._cluster.view().groups.values()
-        return tuple(sorted({key for group in groups for key in group.topology_keys}))
+        return tuple(sorted({key for group in groups for key in group.constraints.topology_keys}))
 
     async def preempt(self, pod: Pod, offered: Sequence[NodeCandidate]) -> Sequence[NodeCandidate]:
         """Answer /preempt; a preemption of a whole unit is in the log before the answer.

@@ -18,8 +18,9 @@ from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import join_names, spaced
 from extender.core.model.object_identity import IdentityMemo
-from extender.core.model.pod_groups import ExclusiveDomain, ExclusiveScope, Group, Tree
+from extender.core.model.pod_groups import Group, Tree
 from extender.core.model.pods import Pod
+from extender.core.model.scheduling_constraints import ExclusiveDomain, ExclusiveScope
 from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.plan_types import PlanExclusive, PlanGroup
 from extender.core.workloads.workload_object import TREE_LABEL
@@ -80,7 +81,9 @@ class ExclusiveDomains:
             if kept is None or kept.pods is not pods or kept.held is not held:
                 kept = self._nodes[leaf] = _NodesOfLeaf(pods, held, _nodes_of(pods, held))
             if kept.nodes:
-                exclusive = tuple(group for group in path if group.exclusive is not None)
+                exclusive = tuple(
+                    group for group in path if group.constraints.exclusive is not None
+                )
                 yield PlacedLeaf(leaf, path[-1], exclusive, kept.nodes)
 
     def holders(
@@ -94,7 +97,7 @@ class ExclusiveDomains:
         """
         if not view.exclusive:
             return {}
-        own = [group for group in tree.groups if group.exclusive is not None]
+        own = [group for group in tree.groups if group.constraints.exclusive is not None]
         others: list[PlacedLeaf] = []
         mine: set[NodeName] = set()
         for row in self.placed(view, state):
@@ -104,21 +107,22 @@ class ExclusiveDomains:
                 others.append(row)
         holders: dict[GroupKey | None, frozenset[DomainHolder]] = {}
         for group in own:
-            assert group.exclusive is not None
-            key, scope = group.exclusive.key, group.exclusive.scope
+            assert group.constraints.exclusive is not None
+            key, scope = group.constraints.exclusive.key, group.constraints.exclusive.scope
             holders[group.key] = frozenset(
                 DomainHolder(key, value, str(row.root.key), None)
                 for row in others
                 if _covers(tree.root, scope, row.root)
                 for value in _values(view, key, row.nodes)
-            ).union(_requesting(view, tree, group.exclusive))
+            ).union(_requesting(view, tree, group.constraints.exclusive))
         holders[None] = frozenset(
-            DomainHolder(group.exclusive.key, value, str(row.root.key), group.key)
+            DomainHolder(group.constraints.exclusive.key, value, str(row.root.key), group.key)
             for row in others
             for group in row.exclusive
-            if group.exclusive is not None and _covers(row.root, group.exclusive.scope, tree.root)
-            for value in _values(view, group.exclusive.key, row.nodes)
-            - _values(view, group.exclusive.key, mine)
+            if group.constraints.exclusive is not None
+            and _covers(row.root, group.constraints.exclusive.scope, tree.root)
+            for value in _values(view, group.constraints.exclusive.key, row.nodes)
+            - _values(view, group.constraints.exclusive.key, mine)
         )
         return holders
 
@@ -129,9 +133,9 @@ class ExclusiveDomains:
         holders = self.holders(view, state, tree)
         own = [row for row in self.placed(view, state) if row.root.key == tree.root.key]
         for group in tree.groups if holders else ():
-            if group.exclusive is None:
+            if group.constraints.exclusive is None:
                 continue
-            key, name = group.exclusive.key, spaced(group.key)
+            key, name = group.constraints.exclusive.key, spaced(group.key)
             mine: set[str] = set()
             for row in own:
                 mine |= _values(view, key, row.nodes) if group in row.exclusive else set()
@@ -149,7 +153,10 @@ class ExclusiveDomains:
                 f"{f' ({by})' if by else ''}; free: {join_names(free) if free else 'none'}"
             )
         for key in sorted({holder.key for holder in holders.get(None, ())}):
-            if not any(g.exclusive is not None and g.exclusive.key == key for g in tree.groups):
+            if not any(
+                g.constraints.exclusive is not None and g.constraints.exclusive.key == key
+                for g in tree.groups
+            ):
                 by = _by_whom(holders[None], key, readers)
                 yield f"it is kept out of each {key} that another tree has alone ({by})"
 
@@ -197,7 +204,11 @@ def closed_domains(
 
 def plan_exclusive(group: Group) -> PlanExclusive | UnsetType:
     """Return the exclusive domain of a group for a plan request, without what is taken."""
-    return UNSET if group.exclusive is None else PlanExclusive(key=group.exclusive.key)
+    return (
+        UNSET
+        if group.constraints.exclusive is None
+        else PlanExclusive(key=group.constraints.exclusive.key)
+    )
 
 
 def _covers(root: Group, scope: ExclusiveScope, other: Group) -> bool:

@@ -16,13 +16,16 @@ from extender.core.log.capacity_claim import claims_by_node
 from extender.core.log.reservation_state import ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import NodeName
-from extender.core.model.pod_groups import LostMembers, Tree
+from extender.core.model.pod_groups import Tree
+from extender.core.model.scheduling_constraints import LostMembers
 from extender.core.planner.explain.tree_variants import map_groups, walk
 from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.plan_types import (
     PlanGroup,
     PlanNode,
     PlanRequest,
+    Refusal,
+    Verdict,
 )
 
 _PROVED: Final = "impossible"  # outcome of the last decision
@@ -36,7 +39,11 @@ def choices_of(state: ReservationState, tree: Tree, request: PlanRequest) -> fro
         tree: The tree.
         request: Its plan request, with the required keys.
     """
-    asking = {g.key: g.lost_members for g in tree.groups if g.lost_members != "Wait" and g.topology}
+    asking = {
+        g.key: g.constraints.lost_members
+        for g in tree.groups
+        if g.constraints.lost_members != "Wait" and g.constraints.topology
+    }
     root = state.gangs.get(tree.root.uid)
     if not asking or root is None or root.phase != "scheduled" or root.last_loss is None:
         return frozenset()
@@ -62,7 +69,11 @@ def with_wider_domains(request: PlanRequest, tree: Tree, *, proved: bool) -> Pla
         tree: The tree.
         proved: Whether it is proved that no node of their domain can take the lost members.
     """
-    widened = {g.key for g in tree.groups if g.lost_members == "Widen" and g.topology}
+    widened = {
+        g.key
+        for g in tree.groups
+        if g.constraints.lost_members == "Widen" and g.constraints.topology
+    }
     if not widened:
         return request
     nodes = _Nodes(request)
@@ -80,6 +91,22 @@ def with_wider_domains(request: PlanRequest, tree: Tree, *, proved: bool) -> Pla
 
     root = map_groups(request.root, change)
     return request if root == request.root else msgspec.structs.replace(request, root=root)
+
+
+def in_vain_text(choice: LostMembers, verdict: Verdict) -> str:
+    """Return that a choice did not help lost members, as a reason why they wait.
+
+    Args:
+        choice: `Widen` or `GiveUp`.
+        verdict: The answer of the planner; no plan that places any.
+    """
+    text = "the lost members have no place outside of the domain either"
+    if choice == "GiveUp":
+        text = "the whole gang has no other place without its own pods either, so it is not evicted"
+    proved = isinstance(verdict, Refusal) and verdict.outcome == _PROVED
+    return (
+        f"lostMembers {choice} was tried in vain: {text} ({'proved' if proved else 'not proved'})"
+    )
 
 
 class _Nodes:

@@ -274,7 +274,7 @@ def _of_other_domain(
     pod, planned = view.pods.get(reservation.uid), view.nodes.get(reservation.node)
     if pod is None or planned is None:
         return False
-    keys = {key for group in groups_above(view, pod.group) for key in group.domain_keys}
+    keys = {key for group in groups_above(view, pod.group) for key in group.constraints.domain_keys}
     return any(
         all(
             name not in view.nodes or view.nodes[name].labels.get(key) != planned.labels[key]

@@ -27,8 +27,9 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import IdentityMemo, changed_keys
-from extender.core.model.pod_groups import Forest, Group, SliceLevel, Tree
+from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod, PodShape
+from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.model.leaf_slices import RANK_STEP, with_slices
 from extender.core.planner.plan_types import (
     NodeRejection,
@@ -199,9 +200,13 @@ def _tree_part(
         root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
         shapes=tuple(shapes.index),
         wanting=_lacks_reservation(tree, held),
-        slices={group.key: group.slices for group in tree.groups if group.slices},
+        slices={
+            group.key: group.constraints.slices for group in tree.groups if group.constraints.slices
+        },
         claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
-        topology_keys=frozenset(key for group in tree.groups for key in group.topology_keys),
+        topology_keys=frozenset(
+            key for group in tree.groups for key in group.constraints.topology_keys
+        ),
     )
 
 
@@ -338,10 +343,10 @@ def _plan_group(
         basic=group.basic,
         minimum=group.minimum,
         required=group.required or UNSET,
-        topology=group.topology,
+        topology=group.constraints.topology,
         exclusive=plan_exclusive(group),
-        preferred=group.preferred or UNSET,
-        balanced=group.balanced or UNSET,
+        preferred=group.constraints.preferred or UNSET,
+        balanced=group.constraints.balanced or UNSET,
         near=_plan_near(tree, group),
         members=tuple(members),
         bound=tuple(bound),
@@ -355,7 +360,7 @@ def _plan_group(
 
 def _plan_near(tree: Tree, group: Group) -> tuple[PlanNear, ...] | UnsetType:
     """Return the wishes to be near groups that the tree has."""
-    pairs = [(tree.partner(group, near), near.key) for near in group.near]
+    pairs = [(tree.partner(group, near), near.key) for near in group.constraints.near]
     return tuple(PlanNear(group=g.key, key=key) for g, key in pairs if g is not None) or UNSET
 
 

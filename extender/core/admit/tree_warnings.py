@@ -13,13 +13,7 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.message_formatting import did_you_mean, join_names
 from extender.core.model.nodes import WIDTH, Node
-from extender.core.model.pod_groups import (
-    PROBLEMS_NAMED_MAX,
-    Blueprint,
-    Group,
-    Tree,
-    composite_key,
-)
+from extender.core.model.pod_groups import PROBLEMS_NAMED_MAX, Blueprint, Group, Tree, composite_key
 from extender.core.workloads.workload_object import MANAGED_BY
 
 
@@ -162,6 +156,7 @@ def collect_warnings(
         warnings = [*group.warnings, *_only_child(tree, group), *_keys(group, wider, labels)]
         warnings += _nearness(tree, group, labels)
         warnings += _slices(group, wider, labels)
+        warnings += _lost_members(group)
         if group.key in basic:
             warnings.append(basic[group.key])
         if group.basic and group.disruption_mode == "all":
@@ -171,7 +166,7 @@ def collect_warnings(
                 "them are evicted together; meant for a gang, and refused by Kubernetes 1.38 in built-in groups (E11)"
             )
         for child in tree.children.get(group.key, ()):
-            above[child.key] = (*wider, *group.domain_keys)
+            above[child.key] = (*wider, *group.constraints.domain_keys)
         if warnings:
             by_group[group.key] = tuple(warnings)
     return by_group
@@ -204,7 +199,7 @@ def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:
 
 def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
     yield from _preferred_keys(group, above, labels)
-    for key in group.domain_keys:
+    for key in group.constraints.domain_keys:
         if not labels.has(key):
             yield f"{group.key}: {labels.absent(key)}"
             continue
@@ -213,13 +208,13 @@ def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[
             if text:
                 yield f"{group.key}: {text}"
         wider, text = labels.repeated(key)
-        if text and wider not in above and wider not in group.domain_keys:
+        if text and wider not in above and wider not in group.constraints.domain_keys:
             yield f"{group.key}: {text}"
 
 
 def _preferred_keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
-    required = (*group.domain_keys, *above)
-    for position, key in enumerate(group.preferred):
+    required = (*group.constraints.domain_keys, *above)
+    for position, key in enumerate(group.constraints.preferred):
         name = f"preferred topology key {key}"
         if not labels.has(key):
             yield f"{group.key}: {labels.absent(key)}"
@@ -228,13 +223,15 @@ def _preferred_keys(group: Group, above: tuple[str, ...], labels: NodeLabels) ->
         elif narrow := next((other for other in required if labels.is_wider(key, other)), ""):
             yield f"{group.key}: {name} is wider than {narrow}, which is required, so it asks for nothing more; leave it out (W2)"
         else:
-            later = (k for k in group.preferred[position + 1 :] if labels.is_wider(key, k))
+            later = (
+                k for k in group.constraints.preferred[position + 1 :] if labels.is_wider(key, k)
+            )
             if narrow := next(later, ""):
                 yield f"{group.key}: {name} is wider than {narrow}, which is named after it; name the narrowest first (W2)"
 
 
 def _nearness(tree: Tree, group: Group, labels: NodeLabels) -> Iterable[str]:
-    for near in group.near:
+    for near in group.constraints.near:
         if tree.partner(group, near) is None:
             yield (
                 f"{group.key}: near {near.group}: the tree has no such group that is neither above nor below this one, so it asks "
@@ -245,8 +242,8 @@ def _nearness(tree: Tree, group: Group, labels: NodeLabels) -> Iterable[str]:
 
 
 def _slices(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
-    required = (*group.domain_keys, *above)
-    for level in group.slices:
+    required = (*group.constraints.domain_keys, *above)
+    for level in group.constraints.slices:
         if not labels.has(level.key):
             yield f"{group.key}: {labels.absent(level.key)}"
         elif narrow := next(
@@ -256,6 +253,15 @@ def _slices(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterabl
                 f"{group.key}: slices of {level.size} by {level.key}: the whole group is in one {narrow}, so they ask for nothing "
                 "more; leave them out (W2)"
             )
+
+
+def _lost_members(group: Group) -> Iterable[str]:
+    choice = group.constraints.lost_members
+    if choice != "Wait" and not group.constraints.topology:
+        yield (
+            f"{group.key}: lostMembers {choice}: the group has no required topology key, so it asks for nothing; name one in "
+            "schedulingConstraints.topology, or leave it out (W6)"
+        )
 
 
 def _pairs(

@@ -269,7 +269,8 @@ def _topology(
     tree: Tree, nodes: Iterable[PlanNode], used: set[NodeName], context: EventContext
 ) -> dict[str, dict[str, str]]:
     keys = sorted(
-        {key for group in tree.groups for key in group.topology_keys} | set(context.topology_keys)
+        {key for group in tree.groups for key in group.constraints.topology_keys}
+        | set(context.topology_keys)
     )
     return {
         node.name: {key: node.labels[key] for key in keys if key in node.labels}

@@ -92,9 +92,9 @@ def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
 
     A key of groups that no node has is left out: it is a mistake of its group, not a level without free capacity.
     """
-    of_groups = {key for group in view.groups.values() for key in group.topology_keys} - {
-        *configured
-    }
+    of_groups = {
+        key for group in view.groups.values() for key in group.constraints.topology_keys
+    } - {*configured}
     on_nodes = {key for key in of_groups if any(key in n.labels for n in view.nodes.values())}
     return tuple(sorted({*configured, *on_nodes}))
 

@@ -200,7 +200,7 @@ def without_group(view: ClusterView, key: GroupKey) -> ClusterView:
 
 def _with_groups(view: ClusterView, groups: Map[GroupKey, Group], key: GroupKey) -> ClusterView:
     group, exclusive = groups.get(key), view.exclusive
-    if group is not None and group.exclusive is not None:
+    if group is not None and group.constraints.exclusive is not None:
         exclusive = exclusive.set(key, group)
     elif key in exclusive:
         exclusive = exclusive.delete(key)

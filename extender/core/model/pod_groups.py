@@ -19,14 +19,12 @@ from extender.core.model.dropped_fields import dropped_field_text
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, PodUid
 from extender.core.model.message_formatting import counted
 from extender.core.model.pods import Pod
+from extender.core.model.scheduling_constraints import NearGroup, SchedulingConstraints
 
 DEPTH_MAX = 4  # levels counting the leaf (B7)
 CHILDREN_MAX = (
     512  # groups under one parent (B16), by default; always of trees that are made from workloads
 )
-PREFERRED_MAX = 4  # preferred topology keys of a group
-NEAR_MAX = 4  # entries of `near` of a group
-SLICES_MAX = 3  # levels of slices of a leaf
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
 # Rules whose breach is that of a chain of parents, which belongs to no tree.
@@ -37,61 +35,6 @@ PODS_DIFFER = (
 
 Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a lone pod of `plan`
 Mode = Literal["single", "all"]
-# Which other trees: those of the same TreeProfile (all without one, if it has none), of the same namespace, or all.
-ExclusiveScope = Literal["Profile", "Namespace", "Cluster"]
-# What becomes of a running gang when no node of the domain of a group can take its lost members (D26)
-LostMembers = Literal["Wait", "Widen", "GiveUp"]
-
-
-class ExclusiveDomain(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The topology key of which a group shares its domain with no other tree of a scope, nor with a group that asks for the same."""
-
-    key: str
-    scope: ExclusiveScope = "Profile"
-    resource: str = (
-        ""  # pods that request it are not shared with either, whether they belong to a tree or not
-    )
-
-
-class NearGroup(msgspec.Struct, frozen=True, gc=False):
-    """A wish: as few pairs of pods as possible, one of a group and one of this one, in different domains of a key."""
-
-    group: str  # name of a group of the same tree
-    key: str
-
-
-class SliceLevel(msgspec.Struct, frozen=True, gc=False):
-    """So many pods of a leaf each in one domain of a key."""
-
-    key: str
-    size: int
-
-
-def by_size(levels: Iterable[SliceLevel]) -> tuple[SliceLevel, ...]:
-    """Return the levels of slices, the largest first."""
-    return tuple(sorted(levels, key=lambda level: -level.size))
-
-
-def slices_problem(levels: Sequence[SliceLevel]) -> str:
-    """Return what is wrong with the levels of slices, and what would help; empty: nothing."""
-    if len(levels) > SLICES_MAX:
-        return f"{len(levels)} levels, at most {SLICES_MAX} are possible; leave some out"
-    for level in levels:
-        if not level.key:
-            return "an entry has no key; name a node label, such as net/rack"
-        if level.size < 1:
-            return (
-                f"the size of {level.key} is {level.size}; write a number of at least 1, such as 4"
-            )
-    if len({level.key for level in levels}) < len(levels):
-        return f"{', '.join(level.key for level in levels)}: a key is there twice; name each once"
-    for outer, inner in itertools.pairwise(by_size(levels)):
-        if outer.size % inner.size or outer.size == inner.size:
-            return (
-                f"{outer.size} of {outer.key} is no larger multiple of {inner.size} of {inner.key}; "
-                f"write a multiple, such as {(outer.size // inner.size + 1) * inner.size}"
-            )
-    return ""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -105,13 +48,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     basic: bool = False
     minimum: int = 1  # minCount or minGroupCount; 1 when basic
     required: tuple[str, ...] = ()  # of a composite: names of children that always count
-    topology: tuple[str, ...] = ()
-    preferred: tuple[str, ...] = ()  # topology keys, narrowest first: a wish
-    exclusive: ExclusiveDomain | None = None
-    balanced: bool = False  # a wish: shares of its preferred domains are as equal as can be
-    near: tuple[NearGroup, ...] = ()  # a wish
-    slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
-    lost_members: LostMembers = "Wait"
+    constraints: SchedulingConstraints = SchedulingConstraints()
     disruption_mode: Mode = "single"
     priority: int = 0
     priority_class: str = ""
@@ -130,19 +67,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # (type, status, reason, message) as stored
     conditions: tuple[tuple[str, str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()  # unusual settings of the object, which are accepted
-
-    @property
-    def topology_keys(self) -> tuple[str, ...]:
-        """Return the topology keys that it has a constraint or a wish about."""
-        near = (entry.key for entry in self.near)
-        slices = (entry.key for entry in self.slices)
-        return (*self.domain_keys, *self.preferred, *near, *slices)
-
-    @property
-    def domain_keys(self) -> tuple[str, ...]:
-        """Return the topology keys of which it must be in one domain."""
-        exclusive = (self.exclusive.key,) if self.exclusive is not None else ()
-        return tuple(dict.fromkeys((*self.topology, *exclusive)))
 
 
 class Blueprint(msgspec.Struct, frozen=True, gc=False):

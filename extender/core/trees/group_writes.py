@@ -157,21 +157,17 @@ def is_blocked(desired: Wanted, parent: Group | None, *, own: bool) -> bool:
 
 def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:
     """Return the immutable fields in which a group differs from what its workload asks for now."""
-    topology = (spec.topology,) if spec.topology else ()
+    now, then = spec.constraints, group.constraints
     # a wish that the API server dropped, or that came with a later release, is no reason to make the workload again
-    preferred = (spec.preferred, spec.balanced) if group.preferred else ((), False)
-    near = spec.near if group.near else ()
+    if not then.preferred:
+        now = msgspec.structs.replace(now, preferred=(), balanced=False)
+    if not then.near:
+        now = msgspec.structs.replace(now, near=())
+    now = msgspec.structs.replace(now, lost_members=then.lost_members)
     pairs = (
         ("parentCompositePodGroupName", spec.parent, group.parent or ""),
         ("schedulingPolicy", spec.basic, group.basic),
-        (
-            "schedulingConstraints",
-            (topology, preferred, spec.exclusive, spec.slices, near),
-            (
-                *(group.topology, (group.preferred, group.balanced)),
-                *(group.exclusive, group.slices, group.near),
-            ),
-        ),
+        ("schedulingConstraints", now, then),
         ("disruptionMode", spec.disruption_mode, group.disruption_mode),
         ("priorityClassName", spec.priority_class, group.priority_class),
     )

@@ -15,14 +15,14 @@ from typing import Any, Literal
 import msgspec
 
 from extender.core.model.message_formatting import counted, did_you_mean
-from extender.core.model.pod_groups import (
-    CHILDREN_MAX,
-    DEPTH_MAX,
+from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
+from extender.core.model.scheduling_constraints import (
     NEAR_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,
     LostMembers,
     NearGroup,
+    SchedulingConstraints,
     SliceLevel,
     by_size,
     slices_problem,
@@ -48,6 +48,7 @@ from extender.core.workloads.tree_parts import (
     Part,
     basic_leaves,
     leaves_of,
+    with_constraints,
 )
 from extender.core.workloads.tree_policy import (
     Disruption,
@@ -64,6 +65,7 @@ from extender.core.workloads.tree_policy import (
 )
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
+    LOST_MEMBERS_ANNOTATION,
     MIN_ANNOTATION,
     NEAR_ANNOTATION,
     PARENT_ANNOTATION,
@@ -203,7 +205,7 @@ def _with_near(part: Part, near: Mapping[tuple[type, str], list[NearGroup]]) -> 
     entries = near.get((type(part), part.name))
     if entries is None:
         return part
-    return msgspec.structs.replace(part, near=tuple(dict.fromkeys(entries))[:NEAR_MAX])
+    return with_constraints(part, near=tuple(dict.fromkeys(entries))[:NEAR_MAX])
 
 
 def _parts_of(part: Part) -> Iterable[Part]:
@@ -213,8 +215,8 @@ def _parts_of(part: Part) -> Iterable[Part]:
             yield from _parts_of(child)
 
 
-# Changes whenever the same input may give other groups; recorded with each compiled tree.
-TABLE_VERSION = 7
+# Changes whenever the same input may give other groups or notices; recorded with each compiled tree.
+TABLE_VERSION = 8
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -231,10 +233,11 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     basic: bool = False
     minimum: int = 1  # minCount or minGroupCount; 1 when basic
     required: tuple[str, ...] = ()  # of a composite: requiredGroups, in order
+    # its `constraints`, one by one as in the events of all versions
     topology: str = ""
-    preferred: tuple[str, ...] = ()  # narrowest first
+    preferred: tuple[str, ...] = ()
     balanced: bool = False
-    slices: tuple[SliceLevel, ...] = ()  # the largest first
+    slices: tuple[SliceLevel, ...] = ()
     exclusive: ExclusiveDomain | None = None
     near: tuple[NearGroup, ...] = ()
     lost_members: LostMembers = "Wait"
@@ -242,6 +245,19 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
     priority_class: str = ""
     workload: str = ""  # the user's Workload that it is made from; empty: none
     template: str = ""  # its template there
+
+    @property
+    def constraints(self) -> SchedulingConstraints:
+        """Return its constraints as one value."""
+        values = {name: getattr(self, name) for name in SchedulingConstraints.__struct_fields__}
+        topology = (self.topology,) if self.topology else ()
+        return SchedulingConstraints(**(values | {"topology": topology}))
+
+
+def constraint_fields(constraints: SchedulingConstraints) -> dict[str, Any]:
+    """Return the fields of a `GroupSpec` with these constraints."""
+    topology = constraints.topology[0] if constraints.topology else ""
+    return msgspec.structs.asdict(constraints) | {"topology": topology}
 
 
 class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,8 +336,28 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         unused = ()  # a profile is for workloads of other roles too; of a running tree a role may have ended
     groups = _never_raised(groups, request)
     ignored = (Notice(reason="FieldNotUsed", message=f"{of}: {note}") for of, note in notes)
-    notices = (*plan.notices, *unused, *ignored)
+    notices = (
+        *plan.notices,
+        *unused,
+        *_lost_members_unused(request, groups, _TOPOLOGY_HINT),
+        *ignored,
+    )
     return CompiledTree(outcome="compiled", groups=groups, notices=notices)
+
+
+_TOPOLOGY_HINT = f"write one into {TOPOLOGY_ANNOTATION}, such as leaf=net/rack, or leave it out"
+
+
+def _lost_members_unused(
+    request: CompileRequest, groups: Iterable[GroupSpec], hint: str
+) -> Iterable[Notice]:
+    """Yield a notice for an annotation about lost members where no group has a required topology."""
+    source = request.owner or request.workload
+    choice = source.annotations.get(LOST_MEMBERS_ANNOTATION, "Wait")
+    if choice != "Wait" and not any(group.topology for group in groups):
+        text = f"{choice} asks for nothing: no group that this service makes has a required topology key; {hint}"
+        message = f"{source}: metadata.annotations[{LOST_MEMBERS_ANNOTATION}]: {text}"
+        yield Notice(reason="LostMembersNotUsed", message=message)
 
 
 def _roles_at_first(
@@ -386,7 +422,12 @@ def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         group for group in _never_raised(groups, request) if group.kind == "CompositePodGroup"
     )
     notices = native_notices(workload, groups, adopted, settings)
-    return CompiledTree(outcome="compiled", groups=composites, adopted=adopted, notices=notices)
+    unused = _lost_members_unused(
+        request, composites, "leave it out, since those of its controller have no such choice"
+    )
+    return CompiledTree(
+        outcome="compiled", groups=composites, adopted=adopted, notices=(*notices, *unused)
+    )
 
 
 def workload_parts(
@@ -443,13 +484,8 @@ def _basic(
     )
     plain = msgspec.structs.replace(
         plain,
-        root_topology="",
-        root_preferred=(),
-        leaf_topology="",
-        leaf_preferred=(),
-        slices=(),
-        root_exclusive=None,
-        leaf_exclusive=None,
+        root=SchedulingConstraints(),
+        leaf=SchedulingConstraints(),
         near=(),
         parent="",
         workload="",
@@ -497,9 +533,9 @@ def _with_podsets(source: WorkloadObject, part: Part, policy: TreePolicy) -> Par
     for template in (t for leaf in leaves_of(part) for t in (*leaf.leading, leaf.template)):
         annotations |= (template.get("metadata") or {}).get("annotations") or {}
     required, preferred = _podset(source, annotations, policy)
-    part = msgspec.structs.replace(
-        part, topology=part.topology or required, preferred=part.preferred or preferred
-    )
+    own = part.constraints
+    topology = own.topology or ((required,) if required else ())
+    part = with_constraints(part, topology=topology, preferred=own.preferred or preferred)
     if SLICES_ANNOTATION in source.annotations:
         return part
     return _with_podset_slices(source, part, annotations, several=len(leaves_of(part)) > 1)
@@ -526,7 +562,7 @@ def _with_podset_slices(
     if problem:
         field = "the pod template, metadata.annotations[kueue.x-k8s.io/podset-slice-...]"
         raise _invalid(source, "InvalidAnnotation", field, problem)
-    return msgspec.structs.replace(part, slices=levels)
+    return with_constraints(part, slices=levels)
 
 
 def _podset_slices(
@@ -581,7 +617,7 @@ def _podset(
     preferred = keys["preferred"]
     if not preferred:
         return keys["required"], ()
-    return keys["required"], from_level(preferred, policy.levels, balanced=policy.leaf_balanced)
+    return keys["required"], from_level(preferred, policy.levels, balanced=policy.leaf.balanced)
 
 
 # --- groups
@@ -640,8 +676,7 @@ def _groups_of(
     is_root: bool,
 ) -> Iterable[GroupSpec]:
     given = part.given
-    topology = _topology(part, policy, is_root=is_root)
-    lost_members = given.lost_members if given else policy.lost_members
+    constraints = given.constraints if given else _constraints(part, policy, is_root=is_root)
     group = GroupSpec(
         kind="PodGroup" if isinstance(part, Leaf) else "CompositePodGroup",
         name=part.name,
@@ -649,13 +684,7 @@ def _groups_of(
         basic=part.minimum == BASIC,
         minimum=max(1, part.minimum),
         required=_required(part),
-        topology=topology,
-        preferred=_preferred(part, policy, is_root=is_root),
-        balanced=_balanced(part, policy, is_root=is_root),
-        slices=_slices(part, policy),
-        exclusive=_exclusive(part, policy, is_root=is_root),
-        near=part.given.near if part.given else part.near,
-        lost_members=lost_members if topology or given else "Wait",
+        **constraint_fields(constraints),
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
         workload=given.workload if given else "",
@@ -681,50 +710,24 @@ def _required(part: Part) -> tuple[str, ...]:
     return tuple(sorted({child.name for child in part.children}.intersection(part.required)))
 
 
-def _topology(part: Part, policy: TreePolicy, *, is_root: bool) -> str:
-    if part.given is not None:
-        return part.given.topology
-    topology = part.topology
-    if isinstance(part, Leaf) and part.most > 1:
-        topology = topology or policy.leaf_topology
-    return topology or (policy.root_topology if is_root else "")
-
-
-def _preferred(part: Part, policy: TreePolicy, *, is_root: bool) -> tuple[str, ...]:
-    """Return the preferred keys of a part, narrowest first: those of a leaf that is a root come before those of roots."""
-    if part.given is not None:
-        return part.given.preferred
-    keys = part.preferred
-    if isinstance(part, Leaf) and part.most > 1:
-        keys = keys or policy.leaf_preferred
-    of_root = policy.root_preferred if is_root and not part.preferred else ()
-    return tuple(dict.fromkeys((*keys, *of_root)))[:PREFERRED_MAX]
-
-
-def _balanced(part: Part, policy: TreePolicy, *, is_root: bool) -> bool:
-    """Return whether the shares of the preferred domains of a part are to be equal."""
-    if part.given is not None:
-        return part.given.balanced
-    of_leaf = isinstance(part, Leaf) and part.most > 1 and policy.leaf_preferred
-    balanced = policy.leaf_balanced if part.preferred or of_leaf else policy.root_balanced
-    return balanced and bool(_preferred(part, policy, is_root=is_root))
-
-
-def _slices(part: Part, policy: TreePolicy) -> tuple[SliceLevel, ...]:
-    """Return the slices of a leaf with more than one pod, the largest first."""
-    if part.given is not None:
-        return part.given.slices
-    if not isinstance(part, Leaf) or part.most <= 1:
-        return ()
-    return part.slices or policy.slices
-
-
-def _exclusive(part: Part, policy: TreePolicy, *, is_root: bool) -> ExclusiveDomain | None:
-    """Return the domain that a part has alone: that of leaves with more than one pod comes before that of roots."""
-    if part.given is not None:
-        return part.given.exclusive
-    of_leaf = policy.leaf_exclusive if isinstance(part, Leaf) and part.most > 1 else None
-    return of_leaf or (policy.root_exclusive if is_root else None)
+def _constraints(part: Part, policy: TreePolicy, *, is_root: bool) -> SchedulingConstraints:
+    """Return the constraints of a part: of each field its own, else the policy of leaves with several pods, else that of roots."""
+    own, several = part.constraints, isinstance(part, Leaf) and part.most > 1
+    leaf = policy.leaf if several else SchedulingConstraints()
+    root = policy.root if is_root else SchedulingConstraints()
+    topology = own.topology or leaf.topology or root.topology
+    keys = own.preferred or leaf.preferred
+    preferred = (*keys, *(() if own.preferred else root.preferred))  # of a leaf that is a root both
+    balanced = policy.leaf.balanced if keys else policy.root.balanced
+    return SchedulingConstraints(
+        topology=topology,
+        preferred=tuple(dict.fromkeys(preferred))[:PREFERRED_MAX],
+        balanced=balanced and bool(preferred),
+        slices=(own.slices or leaf.slices) if several else (),
+        exclusive=leaf.exclusive or root.exclusive,
+        near=own.near,
+        lost_members=policy.root.lost_members if topology else "Wait",
+    )
 
 
 def _depth(part: Part) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from extender.core.model.pod_groups import ExclusiveDomain, LostMembers, NearGroup, SliceLevel
+from extender.core.model.scheduling_constraints import SchedulingConstraints
 from extender.core.workloads.workload_object import WorkloadObject
 
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own
@@ -18,13 +18,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     workload: str  # the Workload
     template: str
-    topology: str = ""
-    preferred: tuple[str, ...] = ()  # node labels, narrowest first
-    balanced: bool = False  # over the preferred ones
-    slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
-    exclusive: ExclusiveDomain | None = None
-    near: tuple[NearGroup, ...] = ()
-    lost_members: LostMembers = "Wait"
+    constraints: SchedulingConstraints
     disrupted_as_a_whole: bool = False
 
 
@@ -40,10 +34,8 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     leading: tuple[
         Mapping[str, Any], ...
     ] = ()  # the templates of its first pods, where they differ: the leader's
-    topology: str = ""  # a node label that the workload itself asks for; empty: the policy decides
-    preferred: tuple[str, ...] = ()  # node labels that it prefers, narrowest first; the same
-    slices: tuple[SliceLevel, ...] = ()  # that it asks for, the largest first; the same
-    near: tuple[NearGroup, ...] = ()  # groups of the same tree
+    # that the workload itself asks for, with groups of the same tree; what is not set the policy decides
+    constraints: SchedulingConstraints = SchedulingConstraints()
     one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is
     given: Given | None = None
     apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
@@ -72,9 +64,7 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
     minimum: int  # how many of the children must be placed together; BASIC: each for itself
     required: tuple[str, ...] = ()  # names of the children that are always among them
     most: int = 0  # how many children the controller makes at most, if some are made later
-    topology: str = ""
-    preferred: tuple[str, ...] = ()
-    near: tuple[NearGroup, ...] = ()
+    constraints: SchedulingConstraints = SchedulingConstraints()  # the same
     one_by_one: bool = False  # its children are disrupted one by one, whatever the policy is
     given: Given | None = None
     # of children that start one after the other: each in the order of the children; empty: all start at once
@@ -83,6 +73,12 @@ class Composite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Part = Leaf | Composite
+
+
+def with_constraints(part: Part, **changes: object) -> Part:
+    """Return a part with changes to its constraints."""
+    constraints = msgspec.structs.replace(part.constraints, **changes)
+    return msgspec.structs.replace(part, constraints=constraints)
 
 
 class LeafUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -132,7 +128,7 @@ def first_leaves(part: Part) -> tuple[Leaf, ...]:
 def basic_leaves(parts: tuple[Part, ...]) -> tuple[Leaf, ...]:
     """Return the leaves of the parts, each a Basic root: their pods are placed one by one."""
     return tuple(
-        msgspec.structs.replace(leaf, minimum=BASIC, topology="", preferred=(), slices=())
+        msgspec.structs.replace(leaf, minimum=BASIC, constraints=SchedulingConstraints())
         for part in parts
         for leaf in leaves_of(part)
     )

@@ -12,13 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 import msgspec
+from msgspec.structs import replace
 
-from extender.core.model.pod_groups import (
+from extender.core.model.scheduling_constraints import (
     NEAR_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,
     ExclusiveScope,
     LostMembers,
+    SchedulingConstraints,
     SliceLevel,
     by_size,
     slices_problem,
@@ -103,6 +105,29 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     # what becomes of the groups that the controller of a workload with a scheduling block makes
     native_groups: NativeGroups = "Ignore"
 
+    @property
+    def root(self) -> SchedulingConstraints:
+        """Return what is asked of the whole tree."""
+        return SchedulingConstraints(
+            topology=(self.root_topology,) if self.root_topology else (),
+            preferred=self.root_preferred,
+            balanced=self.balanced,
+            exclusive=self.root_exclusive,
+            lost_members=self.lost_members,
+        )
+
+    @property
+    def leaf(self) -> SchedulingConstraints:
+        """Return what is asked of each leaf with more than one pod."""
+        return SchedulingConstraints(
+            topology=(self.leaf_topology,) if self.leaf_topology else (),
+            preferred=self.leaf_preferred,
+            balanced=self.balanced,
+            slices=self.slices,
+            exclusive=self.leaf_exclusive,
+            lost_members=self.lost_members,
+        )
+
 
 class TreeProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A profile that operators write and users name."""
@@ -122,17 +147,9 @@ class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of one tree: the profile with the annotations of the workload over it."""
 
     gang: GangMode
-    root_topology: str
-    leaf_topology: str
-    root_preferred: tuple[str, ...]
-    leaf_preferred: tuple[str, ...]
-    root_balanced: bool
-    leaf_balanced: bool
-    slices: tuple[SliceLevel, ...]
-    root_exclusive: ExclusiveDomain | None
-    leaf_exclusive: ExclusiveDomain | None
+    root: SchedulingConstraints  # of the whole tree
+    leaf: SchedulingConstraints  # of each leaf with more than one pod
     near: tuple[NearRole, ...]
-    lost_members: LostMembers
     levels: tuple[str, ...]
     disruption_mode: Disruption
     minima: Mapping[str, int]  # by role; "" is the only role of the workload
@@ -151,17 +168,14 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
         InvalidPolicy: An annotation cannot be read.
     """
     _only_templates(workload)
-    topology = _pairs(workload, TOPOLOGY_ANNOTATION, ("root", "leaf"))
-    root = (kind.root_topology, kind.root_preferred, kind.balanced)
-    leaf = (kind.leaf_topology, kind.leaf_preferred, kind.balanced)
-    if "root" in topology:
-        root = _levels(workload, "root", topology["root"])
-    if "leaf" in topology:
-        leaf = _levels(workload, "leaf", topology["leaf"])
-    exclusive = {
-        level: _exclusive(workload, level, text)
-        for level, text in _pairs(workload, EXCLUSIVE_ANNOTATION, ("root", "leaf")).items()
-    }
+    of: dict[str, SchedulingConstraints] = {"root": kind.root, "leaf": kind.leaf}
+    topology = _pairs(workload, TOPOLOGY_ANNOTATION, tuple(of))
+    for level, base in of.items():
+        if level in topology:
+            of[level] = _levels(workload, level, topology[level], base)
+    for level, text in _pairs(workload, EXCLUSIVE_ANNOTATION, tuple(of)).items():
+        exclusive = _exclusive(workload, level, text)
+        of[level] = replace(of[level], exclusive=exclusive)
     gang = workload.annotations.get(GANG_ANNOTATION, kind.gang)
     if gang not in get_args(GangMode):
         text = f"{gang!r} is none of {', '.join(get_args(GangMode))}"
@@ -172,17 +186,9 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
         raise _invalid(workload, LOST_MEMBERS_ANNOTATION, text)
     return TreePolicy(
         gang=gang,  # type: ignore[arg-type]
-        root_topology=root[0],
-        leaf_topology=leaf[0],
-        root_preferred=root[1],
-        leaf_preferred=leaf[1],
-        root_balanced=root[2],
-        leaf_balanced=leaf[2],
-        slices=_slices(workload, kind),
-        root_exclusive=exclusive.get("root", kind.root_exclusive),
-        leaf_exclusive=exclusive.get("leaf", kind.leaf_exclusive),
+        root=replace(of["root"], lost_members=lost_members),
+        leaf=replace(of["leaf"], lost_members=lost_members, slices=_slices(workload, kind)),
         near=_near(workload) or kind.near,
-        lost_members=lost_members,  # type: ignore[arg-type]
         levels=kind.levels,
         disruption_mode=kind.disruption_mode,
         minima=_minima(workload),
@@ -191,8 +197,10 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
     )
 
 
-def _levels(workload: WorkloadObject, level: str, text: str) -> tuple[str, tuple[str, ...], bool]:
-    """Return the required key, or an empty string, the preferred ones, and whether they are balanced.
+def _levels(
+    workload: WorkloadObject, level: str, text: str, base: SchedulingConstraints
+) -> SchedulingConstraints:
+    """Return `base` with another required key, or none, other preferred ones, and whether they are balanced.
 
     Of `net/zone~net/rack~net/block`, or with `:Balanced` at its end.
     """
@@ -215,7 +223,12 @@ def _levels(workload: WorkloadObject, level: str, text: str) -> tuple[str, tuple
         raise _invalid(
             workload, TOPOLOGY_ANNOTATION, f"{level}={problem}{hint if preferred or colon else ''}"
         )
-    return required, tuple(preferred), bool(colon)
+    return replace(
+        base,
+        topology=(required,) if required else (),
+        preferred=tuple(preferred),
+        balanced=bool(colon),
+    )
 
 
 def _slices(workload: WorkloadObject, kind: KindPolicy) -> tuple[SliceLevel, ...]:

@@ -12,11 +12,12 @@ from typing import Any, get_args
 import msgspec
 
 from extender.core.model.message_formatting import counted
-from extender.core.model.pod_groups import (
-    DEPTH_MAX,
+from extender.core.model.pod_groups import DEPTH_MAX
+from extender.core.model.scheduling_constraints import (
     ExclusiveDomain,
     LostMembers,
     NearGroup,
+    SchedulingConstraints,
     SliceLevel,
     by_size,
     slices_problem,
@@ -303,15 +304,18 @@ def _given(template: Template, reading: _Reading) -> Given:
             raise reading.refusal("WorkloadDiffers", text)
     constraints = template.get("schedulingConstraints") or {}
     topology = constraints.get("topology") or ()
+    key = str(topology[0].get("key", "")) if topology else ""
     return Given(
         workload=reading.user.name,
         template=name,
-        topology=str(topology[0].get("key", "")) if topology else "",
-        preferred=tuple(dict.fromkeys(map(str, constraints.get("preferred") or ()))),
-        balanced=bool(constraints.get("balanced")),
-        slices=_slices(name, constraints.get("slices"), reading),
-        exclusive=_exclusive(name, constraints.get("exclusive"), reading),
-        near=tuple(_near(name, constraints.get("near") or (), reading)),
-        lost_members=_lost_members(name, constraints.get("lostMembers", "Wait"), reading),
+        constraints=SchedulingConstraints(
+            topology=(key,) if key else (),
+            preferred=tuple(dict.fromkeys(map(str, constraints.get("preferred") or ()))),
+            balanced=bool(constraints.get("balanced")),
+            slices=_slices(name, constraints.get("slices"), reading),
+            exclusive=_exclusive(name, constraints.get("exclusive"), reading),
+            near=tuple(_near(name, constraints.get("near") or (), reading)),
+            lost_members=_lost_members(name, constraints.get("lostMembers", "Wait"), reading),
+        ),
         disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,
     )

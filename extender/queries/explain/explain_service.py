@@ -9,11 +9,13 @@ from itertools import chain
 import msgspec
 
 from extender.core.admit.exclusive_domains import ExclusiveDomains
+from extender.core.admit.plan_request import GATE, is_candidate
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.admit.wish_sentences import WishLine, anew_text, group_lines
 from extender.core.capacity.hold_progress import HELD, hold_progress
 from extender.core.fairness.wait_reasons import WaitReason
 from extender.core.holds.hold_turns import HoldRefusal
+from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import (
     GangState,
     Reservation,
@@ -34,24 +36,22 @@ from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.planner.plan_types import SEARCH_BUDGET
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
 from extender.ports.log_ports import Clock, StateSource
-from extender.queries.explain.explanation import BetterPlacement, Check, Explanation
+from extender.queries.explain.explanation import BetterPlacement, Check, Explanation, Outcome
 from extender.queries.explain.gang_checks import (
     GROUP_HELP,
     Finding,
+    barrier_text,
+    bind_failure_text,
     checks_until,
     gang_finding,
     missing_group,
+    not_examined,
     orphan_finding,
     pause_text,
     planned_finding,
     turn_finding,
     with_bind_failure,
     with_unheld,
-)
-from extender.queries.explain.member_checks import (
-    extra_finding,
-    extra_members,
-    placed_checks,
 )
 from extender.queries.explain.name_lookup import ObjectName, WantedName, all_names, similar_names
 from extender.queries.explain.name_search import NameSearch, search_names
@@ -64,7 +64,7 @@ from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.node_groups import NodeGroup
 from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanAnswer, PlanInput
 from extender.queries.plan.plan_service import ClusterSource
-from extender.queries.state.gang_status import RootWorkload, gang_status
+from extender.queries.state.gang_status import GangStatus, RootWorkload, gang_status
 from extender.queries.state.live_node import live_node
 from extender.queries.state.node_inventory import groups_below, groups_by_parent
 from extender.queries.state.state_report import gang_at
@@ -72,6 +72,7 @@ from extender.queries.state.workload_trees import RootKey, root_groups, workload
 from extender.runtime.cooperative_yield import Yielder
 
 WARNINGS_MAX = 3  # of one tree
+NODES_MAX = 5  # rejected nodes that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class LiveProgress:
     ]  # why trees are not planned now, by the UID of the root
     at_bind: Callable[[], Collection[PodUid]]  # the members that wait at the bind barrier
     unheld: Callable[[], Mapping[GangUid, HoldRefusal]] = dict  # why no capacity is held for trees
+    # what was tried in vain for lost members of running gangs, as sentences
+    lost_in_vain: Callable[[], Mapping[GangUid, tuple[str, ...]]] = dict
     # when the pause of trees ends: until they are planned again, and until victims are searched for them again
     planned_again_us: Callable[[], Mapping[GangUid, int]] = dict
     victims_again_us: Callable[[], Mapping[GangUid, int]] = dict
@@ -231,6 +234,7 @@ class _Now(ObjectReader):
                 status,
                 groups_known=bool(self._service.node_groups),
                 pause=self._pause(gang, tree, verdict),
+                lost_in_vain=live.lost_in_vain().get(root.uid, ()),
             )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
         if domains := tuple(ExclusiveDomains().sentences(view, self.state, tree, self._readers)):
@@ -341,6 +345,147 @@ class _Now(ObjectReader):
         if not answer.gangs:
             raise NotFound(f"{spaced(key)}: the group was deleted meanwhile")
         return answer.gangs[0]
+
+
+def placed_checks(
+    state: ReservationState,
+    gang: GangState,
+    pod: Pod,
+    at_bind: Collection[PodUid] = (),
+) -> tuple[tuple[Check, ...], tuple[str, ...]] | None:
+    """Return the checks and reasons of a member that is bound or has a reservation; None: it has neither.
+
+    Args:
+        state: The reservation state.
+        gang: Its gang.
+        pod: The member.
+        at_bind: The members that wait at the bind barrier; known to the leader only.
+    """
+    if pod.node is not None:
+        return checks_until("bound", "yes", f"on {pod.node}"), ()
+    reservation = gang.reservations.get(pod.uid)
+    if reservation is None:
+        return None
+    if GATE in pod.gates:
+        text = f"our gate {GATE} is still there; it is removed after the nomination"
+        return checks_until("gates removed", "no", text), ()
+    failure = tuple(_failure(gang, pod))
+    if pod.uid in at_bind:
+        text = f"it waits at bind for {reservation.node}"
+        return checks_until("bound", "no", text), (*_barrier(gang, at_bind), *failure)
+    text = f"capacity is reserved on {reservation.node}"
+    checks = checks_until("accepted by kube-scheduler", "unknown", text)
+    evidence = _evidence(state, gang, reservation, pod)
+    return checks, (*evidence, *_barrier(gang, at_bind), *failure)
+
+
+def _barrier(gang: GangState, at_bind: Collection[PodUid]) -> Iterable[str]:
+    """Yield which members the others wait for at bind."""
+    if text := barrier_text(gang, at_bind):
+        yield text
+
+
+def _failure(gang: GangState, pod: Pod) -> Iterable[str]:
+    """Yield what kept the members from being bound last, if it is about this one."""
+    failure = gang.bind_failure
+    if failure is not None and (failure.missing or pod.path in failure.pods):
+        yield bind_failure_text(failure)
+
+
+def _evidence(
+    state: ReservationState, gang: GangState, reservation: Reservation, pod: Pod
+) -> Iterable[str]:
+    """Yield what is known of kube-scheduler's attempts to place a member."""
+    if pod.unschedulable:
+        yield f"kube-scheduler: {pod.unschedulable}"
+    if pod.nominated != reservation.node:
+        yield f"it is not nominated on {reservation.node} yet"
+    refused = [
+        f"{key.node} until {rfc3339(rejection.until_ms * 1000)}"
+        for key, rejection in state.rejections.items()
+        if key.gang_uid == gang.uid and (key.uid == pod.uid or rejection.by_shape)
+    ]
+    if refused:
+        yield f"kube-scheduler rejected nodes for it or for pods of its shape: {', '.join(sorted(refused)[:NODES_MAX])}"
+
+
+def extra_members(
+    gang: GangState | None, status: GangStatus | None, tree: Tree, leaf: GroupKey, pod: Pod | None
+) -> tuple[Pod, ...]:
+    """Return the members beyond the minimum that wait and that a question is about.
+
+    Args:
+        gang: The gang of the tree; None: the log does not have it.
+        status: As it is shown.
+        tree: The tree.
+        leaf: The group of the question.
+        pod: The member of the question; None: the question is about all of the leaf.
+
+    Returns:
+        None of them where the gang waits, or where a member of the leaf has a place.
+    """
+    if gang is None or status is None or gang.phase not in HOLDS_CAPACITY:
+        return ()
+    if status.state not in ("scheduled", "admitted") or tree.problems:
+        return ()
+    members = tree.members.get(leaf, ())
+    waiting = [p for p in members if p.node is None and p.uid not in gang.reservations]
+    if pod is not None:
+        return (pod,) if any(p.uid == pod.uid for p in waiting) else ()
+    alone = leaf == tree.root.key or len(waiting) < len(members)
+    return () if alone else tuple(waiting)
+
+
+def extra_finding(
+    pod: Pod | None, leaf: GroupKey, pods: tuple[Pod, ...], verdict: GangVerdict, gang_answer: str
+) -> Finding:
+    """Return the finding about members beyond the minimum that wait.
+
+    Args:
+        pod: The member that the finding is about; None: it is about their group.
+        leaf: Their group.
+        pods: The members; not empty.
+        verdict: The answer of a plan query about the tree.
+        gang_answer: The answer about the gang.
+    """
+    subject = f"Pod {pod.path}" if pod is not None else spaced(leaf)
+    role = "an extra member" if pod is not None else "a child group beyond the minimum"
+
+    def waits(text: str) -> str:
+        return f"waits, {role} that {text}; {gang_answer}"
+
+    held = sorted({gate for pod in pods for gate in pod.gates if gate != GATE})
+    if held and not any(map(is_candidate, pods)):
+        text = f"is held by the scheduling gates {', '.join(held)}"
+        return Finding(
+            subject=subject,
+            text=waits(text),
+            checks=checks_until("members complete", "no", text),
+            help=(f"remove the scheduling gates {', '.join(held)}; until then it is no member",),
+        )
+    names = {pod.path for pod in pods}
+    placed = sum(line.pod in names for line in verdict.assignments)
+    if placed and verdict.victims:
+        units = ", ".join(spaced(victim.unit) for victim in verdict.victims)
+        text = f"fits only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
+        checks = checks_until("fits now", "no", text)
+        return Finding(subject=subject, text=waits(text), checks=not_examined(checks))
+    if placed:
+        text = f"fits now and is about to get {'its place' if placed == 1 else counted(placed, 'place')}"
+        checks = checks_until("fits now", "yes", text)
+        return Finding(subject=subject, text=waits(text), checks=not_examined(checks))
+    prefix = f"{spaced(leaf)}: "
+    mine = [text.removeprefix(prefix) for text in verdict.reasons if text.startswith(prefix)]
+    first, *others = mine or verdict.reasons or ("no more fit",)
+    outcome: Outcome = "unknown" if verdict.verdict == "unknown" else "no"
+    text = f"may fit or not: {first}" if outcome == "unknown" else f"does not fit now: {first}"
+    return Finding(
+        subject=subject,
+        text=waits(text),
+        checks=not_examined(checks_until("fits now", outcome, first)),
+        reasons=tuple(others),
+        help=verdict.help,
+    )
 
 
 def _nearer_placements(

@@ -300,6 +300,7 @@ def planned_finding(
     *,
     groups_known: bool = False,
     pause: str = "",
+    lost_in_vain: tuple[str, ...] = (),
 ) -> Finding:
     """Return the finding about a complete tree, from a plan on the cluster as it is now.
 
@@ -309,6 +310,7 @@ def planned_finding(
         status: As the gang is shown; None: the log does not have it yet.
         groups_known: The query had the node groups of a cluster autoscaler.
         pause: The `pause_text` of a tree that has a place; empty: it is about to be admitted, or to preempt.
+        lost_in_vain: What was tried in vain for its lost members.
     """
     was = lost_text(status)
     if verdict.verdict == "placed" and not verdict.victims:
@@ -333,6 +335,7 @@ def planned_finding(
         text = waiting_text(first)
         return Finding(subject=who, text=text, checks=checks, reasons=tuple(others))
     finding = _refused(who, _decision(verdict), NOW, was, unexamined="unknown")
+    finding = msgspec.structs.replace(finding, reasons=(*finding.reasons, *lost_in_vain))
     if groups_known and verdict.verdict == "impossible":
         finding = msgspec.structs.replace(finding, text=f"{finding.text}; {_grown(verdict)}")
     if verdict.verdict == "unknown" and verdict.when_empty != "never":

@@ -29,24 +29,30 @@ class GroupRelaxation(msgspec.Struct, frozen=True, kw_only=True):
     def of(self, group: Group) -> Group:
         """Return the group with the requirement dropped or lowered."""
         if self.field == "topology":
-            return msgspec.structs.replace(group, topology=(), exclusive=None)
+            return _with(group, topology=(), exclusive=None)
         if self.field == "slices":
-            return msgspec.structs.replace(group, slices=())
+            return _with(group, slices=())
         if self.field == "exclusive":
-            return msgspec.structs.replace(group, topology=group.domain_keys, exclusive=None)
+            return _with(group, topology=group.constraints.domain_keys, exclusive=None)
         return msgspec.structs.replace(group, minimum=self.minimum)
 
     def text(self, group: Group) -> str:
         """Return what is changed about the group, as a sentence."""
         name = spaced(group.key)
         if self.field == "topology":
-            return f"{name} without its topology constraint ({', '.join(group.domain_keys)})"
+            return f"{name} without its topology constraint ({', '.join(group.constraints.domain_keys)})"
         if self.field == "slices":
-            levels = ", ".join(f"{level.size} by {level.key}" for level in group.slices)
+            levels = ", ".join(f"{level.size} by {level.key}" for level in group.constraints.slices)
             return f"{name} without its slices ({levels})"
-        if self.field == "exclusive" and group.exclusive is not None:
-            return f"{name} sharing its domain of {group.exclusive.key} with others"
+        if self.field == "exclusive" and group.constraints.exclusive is not None:
+            return f"{name} sharing its domain of {group.constraints.exclusive.key} with others"
         return f"{name} with {_minimum_field(group)} {self.minimum} in place of {group.minimum}"
+
+
+def _with(group: Group, **constraints: object) -> Group:
+    """Return a group with other constraints."""
+    changed = msgspec.structs.replace(group.constraints, **constraints)
+    return msgspec.structs.replace(group, constraints=changed)
 
 
 def read_relaxations(
@@ -85,11 +91,11 @@ def _relaxation(
     if field in {"topology", "slices", "exclusive"}:
         if equals:
             raise BadInput(f'relax "{text}": {field} takes no value; the constraint is dropped')
-        if field == "topology" and not group.domain_keys:
+        if field == "topology" and not group.constraints.domain_keys:
             raise BadInput(f'relax "{text}": {spaced(group.key)} has no topology constraint')
-        if field == "slices" and not group.slices:
+        if field == "slices" and not group.constraints.slices:
             raise BadInput(f'relax "{text}": {spaced(group.key)} has no slices')
-        if field == "exclusive" and group.exclusive is None:
+        if field == "exclusive" and group.constraints.exclusive is None:
             raise BadInput(f'relax "{text}": {spaced(group.key)} has no exclusive domain')
         return GroupRelaxation(group=group.key, field=field)  # type: ignore[arg-type]
     right = _minimum_field(group)

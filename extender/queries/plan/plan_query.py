@@ -7,7 +7,7 @@ minimum come after the minima of all trees of the same priority, as in the contr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -33,16 +33,10 @@ from extender.core.model.message_formatting import (
     did_you_mean,
     join_names,
 )
-from extender.core.model.pod_groups import (
-    Forest,
-    Group,
-    Orphan,
-    Tree,
-    composite_key,
-    too_deep_text,
-)
+from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key, too_deep_text
 from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
+from extender.core.planner.explain.relaxations import evicting
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     Conflict,
@@ -62,6 +56,7 @@ from extender.core.planner.preempt.victim_search import (
 )
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.preempt.preemption_planning import preemption_request
+from extender.core.workloads.workload_object import MIN_ANNOTATION
 from extender.queries.plan.node_groups import (
     NodeGroup,
     NodeGroupGrowth,
@@ -78,7 +73,6 @@ from extender.queries.plan.plan_steps import (
     with_largest_use,
     without_pods,
 )
-from extender.queries.plan.plan_tree import GroupLine, change_texts, group_lines
 from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
@@ -86,6 +80,76 @@ AnswerWord = VerdictWord | Literal["nothing"]  # nothing: no tree and no pod was
 LOOPS_AND_DEPTHS = frozenset({"B6", "B7"})  # their orphans wait for nothing
 BUDGET_MAX = 200_000  # search nodes that a query may ask for
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
+
+
+class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of a tree; counts are of pods, for a composite of child groups."""
+
+    group: str
+    kind: str
+    parent: str  # empty for the root
+    role: (
+        str  # what the user calls it, such as the name of a ReplicatedJob; empty if it has no name
+    )
+    minimum: int  # how many must be placed together; 0: each for itself
+    total: int  # how many there are
+    placed: int  # how many run or would be placed; child groups count with their minimum
+
+
+def group_lines(
+    tree: Tree, placed: Mapping[str, int], origins: Mapping[GroupKey, GroupOrigin]
+) -> tuple[GroupLine, ...]:
+    """Return the groups of a tree, root first, children in their stored order.
+
+    Args:
+        tree: The tree.
+        placed: How many pods would be placed, by the name of their leaf.
+        origins: What the groups were made from.
+    """
+    lines: dict[GroupKey, GroupLine] = {}
+    for group in reversed(tree.groups):
+        below = tree.children.get(group.key, ())
+        pods = [pod for pod in tree.members.get(group.key, ()) if not pod.deleting]
+        if group.key.kind == "PodGroup":
+            total = len(pods)
+            count = sum(pod.node is not None for pod in pods) + placed.get(group.key.name, 0)
+        else:
+            total = len(below)
+            count = sum(
+                lines[child.key].placed >= max(1, lines[child.key].minimum) for child in below
+            )
+        origin = origins.get(group.key)
+        lines[group.key] = GroupLine(
+            group=group.key.name,
+            kind=group.key.kind,
+            parent=group.parent or "",
+            role=origin.role if origin is not None else "",
+            minimum=0 if group.basic else group.minimum,
+            total=total,
+            placed=count,
+        )
+    return tuple(lines[group.key] for group in tree.groups)
+
+
+def change_texts(
+    changes: Iterable[Relaxation], origins: Mapping[GroupKey, GroupOrigin]
+) -> Iterator[str]:
+    """Yield what would help; a lower minimum of groups that follow their workload as what the workload asks for, first.
+
+    Args:
+        changes: Changes with which the tree would fit.
+        origins: What the groups were made from.
+    """
+    plain = []
+    for change in changes:
+        origin = origins.get(change.groups[0]) if change.minimum else None
+        if origin is None or not origin.role:
+            plain.append(change.text)
+            continue
+        annotation = f"{MIN_ANNOTATION}: {origin.role}={change.minimum}"
+        text = f"{change.kind} {change.minimum}: annotation {annotation} on {origin.workload}"
+        yield evicting(text, change.evicts)
+    yield from plain
 
 
 class AssignmentLine(msgspec.Struct, frozen=True):

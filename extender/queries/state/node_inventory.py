@@ -181,7 +181,7 @@ async def _keys_in_use(view: ClusterView, pace: Yielder) -> list[str]:
     """Return the keys of topology constraints that nodes have: a misspelt key is no level of the cluster."""
     keys: set[str] = set()
     for group in view.groups.values():
-        keys.update(group.topology_keys)
+        keys.update(group.constraints.topology_keys)
         await pace.yield_if_due()
     in_use: set[str] = set()
     for node in view.nodes.values() if keys else ():
@@ -227,7 +227,7 @@ def _group_now(group: Group, view: ClusterView) -> GroupNow:
         parent=group.parent or "",
         basic=group.basic,
         minimum=group.minimum,
-        topology=group.topology,
+        topology=group.constraints.topology,
         disruption_mode=group.disruption_mode,
         deleting=group.deleting,
         members=[

@@ -109,7 +109,7 @@ def seen(group: Group) -> dict[str, Any]:
     return {
         "basic": group.basic,
         "minimum": group.minimum,
-        "topology": group.topology,
+        "topology": group.constraints.topology,
         "mode": group.disruption_mode,
         "priority": (group.priority, group.priority_class),
         "workload": (group.workload, group.template),

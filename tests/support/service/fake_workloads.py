@@ -98,7 +98,7 @@ class FakeWorkloads:
         applied = msgspec.structs.replace(
             group.spec,
             parent=group.spec.parent or found.parent or "",
-            topology=group.spec.topology or "".join(found.topology),
+            topology=group.spec.topology or "".join(found.constraints.topology),
             priority_class=group.spec.priority_class or found.priority_class,
         )
         if fields := frozen_differences(applied, found):

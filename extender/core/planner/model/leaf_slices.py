@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import SliceLevel
+from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.model.feasibility import required_names, threshold
 from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
 

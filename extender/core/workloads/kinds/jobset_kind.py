@@ -123,7 +123,7 @@ def _needs_root(name: str, only: Part, policy: TreePolicy, observed: Observed) -
     was_made = any(
         group.kind == "CompositePodGroup" and group.name == name for group in observed.existing
     )
-    both = bool(policy.root_topology and policy.leaf_topology)
+    both = bool(policy.root.topology and policy.leaf.topology)
     return was_made or (both and isinstance(only, Leaf) and only.most > 1)
 
 

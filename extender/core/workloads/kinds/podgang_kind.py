@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from extender.core.model.scheduling_constraints import SchedulingConstraints
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
 from extender.core.workloads.tree_policy import (
@@ -46,8 +47,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
                 role="",
                 children=tuple(leaves[name] for name in names),
                 minimum=len(names),
-                topology=_required(config),
-                preferred=_preferred(config, policy),
+                constraints=_constraints(config, policy),
             )
             children.append(composite)
             inner.update(dict.fromkeys(names, composite))
@@ -59,8 +59,7 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
         role="",
         children=tuple(children),
         minimum=len(children),
-        topology=_required(workload.spec),
-        preferred=_preferred(workload.spec, policy),
+        constraints=_constraints(workload.spec, policy),
     )
     return WorkloadParts(roots=(root,), notices=tuple(_notices(workload)))
 
@@ -80,8 +79,7 @@ def _leaf(workload: WorkloadObject, group: Item, policy: TreePolicy) -> Leaf:
         most=pods,
         minimum=minimum or BASIC,
         template={"spec": {"priorityClassName": its_class}} if its_class else {},
-        topology=_required(group),
-        preferred=_preferred(group, policy),
+        constraints=_constraints(group, policy),
     )
 
 
@@ -106,14 +104,13 @@ def _pack(item: Item, field: str) -> str:
     return str(constraint.get(field) or "")
 
 
-def _required(item: Item) -> str:
-    return _pack(item, "required")
-
-
-def _preferred(item: Item, policy: TreePolicy) -> tuple[str, ...]:
-    """Return the preferred keys: Grove means the one that it names, then the wider ones."""
-    key = _pack(item, "preferred")
-    return from_level(key, policy.levels) if is_label_key(key) else ()
+def _constraints(item: Item, policy: TreePolicy) -> SchedulingConstraints:
+    """Return the constraints of an item: by a preferred key Grove means that one, then the wider ones."""
+    required, preferred = _pack(item, "required"), _pack(item, "preferred")
+    return SchedulingConstraints(
+        topology=(required,) if required else (),
+        preferred=from_level(preferred, policy.levels) if is_label_key(preferred) else (),
+    )
 
 
 def _constrained(workload: WorkloadObject) -> Iterable[tuple[str, Item]]:
@@ -139,7 +136,7 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal
     del policy
     refusals = []
     for place, item in _constrained(workload):
-        required = _required(item)
+        required = _pack(item, "required")
         if required and not is_label_key(required):
             field = f"{place}.topologyConstraint.packConstraint.required"
             text = (

@@ -41,7 +41,7 @@ def a_topology(*domains):
 def tree_of(found):
     groups = found.world.view.groups
     return {
-        key.name: (groups[key].parent, groups[key].minimum, groups[key].topology)
+        key.name: (groups[key].parent, groups[key].minimum, groups[key].constraints.topology)
         for key in found.groups
     }
 
@@ -116,7 +116,11 @@ def test_the_topology_binding_that_a_part_names_or_inherits_has_its_domains() ->
     assert tree["serve-0-router"] == ("serve-0", 1, (RACK,))
     assert tree["serve-0-serve-0-pd-0"] == ("serve-0", 2, (RACK,))
     groups = found.world.view.groups.values()
-    preferred = {group.key.name: group.preferred for group in groups if group.preferred}
+    preferred = {
+        group.key.name: group.constraints.preferred
+        for group in groups
+        if group.constraints.preferred
+    }
     assert preferred == {"serve-0-serve-0-pd-0": (BLOCK,), "serve-0-pd-0": (BLOCK,)}
     assert found.warnings == ()
 

@@ -64,7 +64,7 @@ def test_the_runtime_is_in_the_files(where, kind) -> None:
     found = a_manifest(cluster, [trainjob] if cluster else [trainjob, runtime])
     assert group_names(found) == [f"tune-node-0-{UID[:8]}"]
     leaf = found.world.view.groups[found.groups[0]]
-    assert (leaf.minimum, leaf.topology) == (3, (RACK,))
+    assert (leaf.minimum, leaf.constraints.topology) == (3, (RACK,))
     pods = [found.world.view.pods[uid] for uid in found.pods]
     assert [dict(pod.shape.requests)["cpu"] for pod in pods] == [4000] * 3
 

@@ -72,8 +72,10 @@ def test_the_jobset_of_the_examples() -> None:
         "pretrain-worker-1": (4, 4),
     }
     tree = the_tree(found)
-    assert tree.root.topology == (BLOCK,)
-    assert {group.topology for group in tree.groups if group.key.kind == "PodGroup"} == {
+    assert tree.root.constraints.topology == (BLOCK,)
+    assert {
+        group.constraints.topology for group in tree.groups if group.key.kind == "PodGroup"
+    } == {
         (),
         (RACK,),
     }
@@ -281,7 +283,9 @@ def test_a_profile_and_a_namespace_decide() -> None:
     tree = the_tree(found)
     assert (tree.root.basic, tree.root.disruption_mode) == (True, "single")
     assert {
-        group.topology for group in tree.groups if len(tree.members.get(group.key, ())) > 1
+        group.constraints.topology
+        for group in tree.groups
+        if len(tree.members.get(group.key, ())) > 1
     } == {(RACK,)}
     own = a_manifest([profile, space], [a_jobset()])
     assert not the_tree(own).root.basic

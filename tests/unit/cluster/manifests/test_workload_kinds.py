@@ -11,7 +11,8 @@ import yaml
 
 from extender.cluster.manifests.manifest_loader import load
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
-from extender.core.model.pod_groups import SliceLevel, build_forest
+from extender.core.model.pod_groups import build_forest
+from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.workloads.kind_table import BY_KIND, OBJECT_KINDS
 from extender.core.workloads.workload_object import GROUP_LABEL, LEAF_LABEL, TREE_LABEL
 from tests.support.planning.controller_records import NAMES, record
@@ -154,7 +155,8 @@ def test_a_workload_of_the_user_gives_the_groups() -> None:
     tree = the_tree(found)
     uid = tree.root.key.name.rpartition("-")[2]
     assert {
-        (g.key.name.removesuffix(f"-{uid}"), g.minimum, g.topology, g.template) for g in tree.groups
+        (g.key.name.removesuffix(f"-{uid}"), g.minimum, g.constraints.topology, g.template)
+        for g in tree.groups
     } == {
         ("train-all", 2, (), "all"),
         ("train-driver", 1, (), "driver"),
@@ -245,7 +247,9 @@ def test_the_example_of_slices_has_each_form() -> None:
     assert (answer.warnings, answer.refused) == ((), ())
     view = answer.world.view
     rack = "topology.example.com/rack"
-    forms = {g.key.name: (g.slices, g.balanced) for g in view.groups.values()}
+    forms = {
+        g.key.name: (g.constraints.slices, g.constraints.balanced) for g in view.groups.values()
+    }
     assert {name.partition("-")[0]: form for name, form in forms.items()} == {
         "pipeline": ((SliceLevel(rack, 4),), False),
         "allreduce": ((), True),
@@ -262,7 +266,10 @@ def test_the_example_of_preferred_keys_has_each_form() -> None:
     assert (found.warnings, found.refused) == ((), ())
     view = found.world.view
     rack, block = "topology.example.com/rack", "topology.example.com/block"
-    wishes = {group.key.name: (group.topology, group.preferred) for group in view.groups.values()}
+    wishes = {
+        group.key.name: (group.constraints.topology, group.constraints.preferred)
+        for group in view.groups.values()
+    }
     assert {name.partition("-")[0]: wish for name, wish in wishes.items()} == {
         "pretrain": ((), (rack, block)),
         "finetune": ((block,), (rack,)),

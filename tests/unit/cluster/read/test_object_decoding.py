@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from deploy.render.crd_group_types import LeafConstraints
 from extender.cluster import types as api
+from extender.cluster.manifests import workload_objects
 from extender.cluster.read.object_decoding import (
     convert,
     decode,
@@ -23,8 +25,8 @@ from extender.cluster.read.object_decoding import (
 )
 from extender.cluster.read.pod_conversion import ended, pod_of, requests_of
 from extender.cluster.read.priority_classes import Priorities
+from extender.cluster.write.tree_group_writer import constraints_body
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import ExclusiveDomain, NearGroup, SliceLevel
 from extender.core.model.pods import (
     AboutPods,
     HostPort,
@@ -37,6 +39,13 @@ from extender.core.model.pods import (
     SoftRules,
     Toleration,
 )
+from extender.core.model.scheduling_constraints import (
+    ExclusiveDomain,
+    NearGroup,
+    SchedulingConstraints,
+    SliceLevel,
+)
+from extender.core.workloads.tree_compiler import GroupSpec, constraint_fields
 from tests.support.service.manifest_builders import a_group, a_node, a_pod, an_object
 
 NO_CLASSES = Priorities()
@@ -393,7 +402,7 @@ def test_a_leaf_of_every_version_reads_the_same() -> None:
     assert (a.source, b.source) == ("crd", "builtin")
     same = {"source": "crd", "api_version": "", "resource_version": ""}
     assert msgspec.structs.replace(a, **same) == msgspec.structs.replace(b, **same)
-    assert (a.parent, a.workload, a.template, a.minimum, a.disruption_mode, a.topology) == (
+    assert (a.parent, a.workload, a.template, a.minimum, a.disruption_mode, a.constraints.topology) == (
         "c", "w", "t", 4, "all", ("rack",),
     )  # fmt: skip
 
@@ -417,7 +426,7 @@ def test_the_workload_of_a_linked_group_is_that_of_its_controller() -> None:
 def test_spellings_of_topology(alias) -> None:
     """X1: the aliases are read, with a warning."""
     thing = a_group("g", gang=1, schedulingConstraints={"topology": [{alias: "rack"}]})
-    assert group_from(thing).topology == ("rack",)
+    assert group_from(thing).constraints.topology == ("rack",)
     warnings = group_warnings(convert(api.PodGroup, thing))
     assert bool(warnings) == (alias != "key")
     assert all(alias in text and "PodGroup/default/g" in text for text in warnings)
@@ -467,18 +476,19 @@ def test_bad_groups_name_object_field_and_value(spec, words) -> None:
 def test_a_domain_alone_is_for_our_kinds() -> None:
     constraints = {"exclusive": {"key": "rack"}}
     group = group_from(a_group("g", gang=1, schedulingConstraints=constraints))
-    assert group.exclusive == ExclusiveDomain("rack", "Profile")
-    assert group.topology_keys == ("rack",)
+    assert group.constraints.exclusive == ExclusiveDomain("rack", "Profile")
+    assert group.constraints.topology_keys == ("rack",)
     builtin = "scheduling.k8s.io/v1beta1"
     with pytest.raises(BadInput, match=r"exclusive: only groups of gang-extender\.dev have it"):
         group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
 
 
 def test_lost_members_wait_unless_a_group_of_ours_has_another_choice() -> None:
-    assert group_from(a_group("g", gang=1)).lost_members == "Wait"
+    assert group_from(a_group("g", gang=1)).constraints.lost_members == "Wait"
     constraints = {"topology": [{"key": "rack"}], "lostMembers": "Widen"}
     assert (
-        group_from(a_group("g", gang=1, schedulingConstraints=constraints)).lost_members == "Widen"
+        group_from(a_group("g", gang=1, schedulingConstraints=constraints)).constraints.lost_members
+        == "Widen"
     )
     builtin = "scheduling.k8s.io/v1beta1"
     with pytest.raises(
@@ -493,8 +503,11 @@ def test_preferred_keys_are_those_of_our_kinds_alone() -> None:
     """Narrowest first, beside a required key or without one; kube-apiserver would drop them from a built-in group."""
     constraints = {"topology": [{"key": "zone"}], "preferred": ["rack", "block", "rack"]}
     group = group_from(a_group("g", gang=1, schedulingConstraints=constraints))
-    assert (group.topology, group.preferred) == (("zone",), ("rack", "block"))
-    assert group.topology_keys == ("zone", "rack", "block")
+    assert (group.constraints.topology, group.constraints.preferred) == (
+        ("zone",),
+        ("rack", "block"),
+    )
+    assert group.constraints.topology_keys == ("zone", "rack", "block")
     builtin = "scheduling.k8s.io/v1beta1"
     with pytest.raises(
         BadInput,
@@ -506,8 +519,8 @@ def test_preferred_keys_are_those_of_our_kinds_alone() -> None:
 def test_groups_to_be_near_to_are_of_our_kinds_alone() -> None:
     constraints = {"near": [{"group": "b", "key": "rack"}, {"group": "b", "key": "block"}]}
     group = group_from(a_group("g", gang=1, schedulingConstraints=constraints))
-    assert group.near == (NearGroup("b", "rack"), NearGroup("b", "block"))
-    assert group.topology_keys == ("rack", "block")
+    assert group.constraints.near == (NearGroup("b", "rack"), NearGroup("b", "block"))
+    assert group.constraints.topology_keys == ("rack", "block")
     builtin = "scheduling.k8s.io/v1beta1"
     with pytest.raises(BadInput, match=r"near: only groups of gang-extender\.dev have it; found b"):
         group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=constraints))
@@ -517,8 +530,8 @@ def test_slices_and_balance_are_of_our_kinds_alone() -> None:
     """Slices of leaves, the largest first whatever the order is."""
     slices = [{"size": 2, "key": "host"}, {"size": 4, "key": "rack"}]
     group = group_from(a_group("g", gang=1, schedulingConstraints={"slices": slices}))
-    assert group.slices == (SliceLevel("rack", 4), SliceLevel("host", 2))
-    assert group.topology_keys == ("rack", "host")
+    assert group.constraints.slices == (SliceLevel("rack", 4), SliceLevel("host", 2))
+    assert group.constraints.topology_keys == ("rack", "host")
     builtin = "scheduling.k8s.io/v1beta1"
     words = r"slices: only PodGroups of gang-extender\.dev have them; found 2"
     with pytest.raises(BadInput, match=words):
@@ -526,9 +539,31 @@ def test_slices_and_balance_are_of_our_kinds_alone() -> None:
     with pytest.raises(BadInput, match=words):
         group_from(a_group("g", composite=True, schedulingConstraints={"slices": slices}))
     wish = {"preferred": ["rack"], "balanced": True}
-    assert group_from(a_group("g", gang=1, schedulingConstraints=wish)).balanced
+    assert group_from(a_group("g", gang=1, schedulingConstraints=wish)).constraints.balanced
     with pytest.raises(BadInput, match="preferred: only groups of"):
         group_from(a_group("g", gang=1, version=builtin, schedulingConstraints=wish))
+
+
+def test_each_constraint_is_read_as_it_is_written() -> None:
+    """A constraint that one of the forms lacks would be dropped without a word."""
+    constraints = SchedulingConstraints(
+        topology=("zone",),
+        preferred=("rack", "block"),
+        balanced=True,
+        slices=(SliceLevel("rack", 4), SliceLevel("host", 2)),
+        exclusive=ExclusiveDomain("block", "Cluster", "nvidia.com/gpu"),
+        near=(NearGroup("b", "rack"),),
+        lost_members="Widen",
+    )
+    fields = msgspec.structs.fields(SchedulingConstraints)
+    assert all(getattr(constraints, field.name) != field.default for field in fields)
+    body = constraints_body(constraints)
+    custom_resource = {field.encode_name for field in msgspec.structs.fields(LeafConstraints)}
+    assert body.keys() == custom_resource == {field.encode_name for field in fields}
+    spec = GroupSpec(kind="PodGroup", name="g", **constraint_fields(constraints))
+    assert spec.constraints == constraints
+    assert group_from(a_group("g", gang=1, schedulingConstraints=body)).constraints == constraints
+    assert group_of(workload_objects.group_from(spec), NO_CLASSES).constraints == constraints
 
 
 def test_conditions_come_along() -> None:

@@ -11,7 +11,7 @@ from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.core.model.errors import BadInput
-from extender.core.model.pod_groups import ExclusiveDomain, SliceLevel
+from extender.core.model.scheduling_constraints import ExclusiveDomain, SliceLevel
 from extender.core.workloads.tree_policy import KindPolicy, NearRole, TreeProfile
 
 PROFILE = """
@@ -82,6 +82,8 @@ def test_a_profile_without_kinds_is_the_default(spec: Any) -> None:
         ([{"kind": "Job", "nativeGroups": "Take"}], r"training.*nativeGroups.*\"Take\""),
         ([{"kind": "Job", "disruptionMode": "none"}], r"training.*disruptionMode.*\"none\""),
         ([{"kind": "Job", "enabled": "yes"}], r"TreeProfile/training: spec\.kinds\[0\]\.enabled.*yes"),
+        ([{"kind": "Job", "topology": {"root": "a key"}}], r"kinds\[0\]\.topology\.root: 'a key' is not the key of a node label, such as net/rack"),
+        ([{"kind": "Job", "topology": {"leaf": "/"}}], r"kinds\[0\]\.topology\.leaf: '/' is not the key of a node label"),
         ([{"kind": "Job", "topology": {"leafPreferred": ["/"]}}], r"kinds\[0\]\.topology\.leafPreferred: '/' is not the key"),
         ([{"kind": "Job", "topology": {"leafPreferred": [*"abcde"]}}], r"leafPreferred: 5 keys, at most 4"),
         ([{"kind": "Job", "topology": {"rootPreferred": [*"aba"]}}], r"rootPreferred: a, b, a has a key twice"),

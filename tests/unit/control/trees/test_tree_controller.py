@@ -11,7 +11,7 @@ import pytest
 from extender.control.trees.tree_controller import TreeController
 from extender.core.log.events import TreeCompiled, TreeRefused, TreeRetired
 from extender.core.model.errors import ClusterUnavailable, CorruptLog
-from extender.core.model.pod_groups import NearGroup
+from extender.core.model.scheduling_constraints import NearGroup
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fake_workloads import FakeWorkloads
@@ -237,8 +237,8 @@ async def test_an_unknown_profile_holds_until_it_exists():
             TreeProfile(name="racks", kinds={"JobSet": KindPolicy(leaf_topology="net/rack")})
         )
         await eventually(lambda: groups(stage).keys() == NAMES, "groups")
-        assert groups(stage)["train-worker-0-01234567"].topology == ("net/rack",)
-        assert groups(stage)["train-driver-01234567"].topology == ()
+        assert groups(stage)["train-worker-0-01234567"].constraints.topology == ("net/rack",)
+        assert groups(stage)["train-driver-01234567"].constraints.topology == ()
 
 
 async def test_a_wish_to_be_near_is_written_and_stays_when_a_minimum_changes():
@@ -248,15 +248,15 @@ async def test_a_wish_to_be_near_is_written_and_stays_when_a_minimum_changes():
     async with stage:
         await eventually(lambda: groups(stage).keys() == NAMES, "groups")
         expected = (NearGroup("train-driver-01234567", "net/rack"),)
-        assert groups(stage)["train-worker-01234567"].near == expected
+        assert groups(stage)["train-worker-01234567"].constraints.near == expected
         other = {
             "gang-extender.dev/near": "driver=worker~net/block",
             "gang-extender.dev/min": "worker=1,driver=1",
         }
         workloads.put(a_jobset(annotations=other))
         await eventually(lambda: groups(stage)["train-worker-01234567"].minimum == 1, "minimum")
-        assert groups(stage)["train-worker-01234567"].near == expected
-        assert groups(stage)["train-driver-01234567"].near == ()
+        assert groups(stage)["train-worker-01234567"].constraints.near == expected
+        assert groups(stage)["train-driver-01234567"].constraints.near == ()
 
 
 async def test_a_kind_that_a_profile_switches_off_runs_pod_by_pod():

@@ -114,7 +114,7 @@ def test_questionable_preferred_keys(topo, preferred, expected):
     if topo:
         constraints["topology"] = [{"key": topo}]
     view, tree = tree_of(*nodes, a_group("one", gang=1, schedulingConstraints=constraints))
-    assert tree.root.preferred == preferred
+    assert tree.root.constraints.preferred == preferred
     texts = [text for several in collect_warnings(view, tree).values() for text in several]
     assert [text.partition(" key ")[2] for text in texts] == expected
 
@@ -247,6 +247,24 @@ def test_questionable_groups_to_be_near_to(near, expected):
         a_group("a", gang=1, parent="root", schedulingConstraints=entry),
         a_group("b", gang=1, parent="root"),
     )
+    texts = [text for several in collect_warnings(view, tree).values() for text in several]
+    assert len(texts) == len(expected)
+    assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("constraints", "expected"),
+    [
+        ({"lostMembers": "Wait"}, []),
+        ({"lostMembers": "Widen", "topology": [{"key": "rack"}]}, []),
+        ({"lostMembers": "Widen", "preferred": ["rack"]}, ["lostMembers Widen: the group has no required topology key, so it asks for nothing"]),
+        ({"lostMembers": "GiveUp", "exclusive": {"key": "rack"}}, ["lostMembers GiveUp: the group has no required topology key, so it asks for nothing"]),
+    ],
+)  # fmt: skip
+def test_a_questionable_choice_for_lost_members(constraints, expected):
+    """A domain that a group has alone is never left (D26)."""
+    racks = [a_node(f"n{n}", {"rack": f"r{n}"}) for n in range(2)]
+    view, tree = tree_of(*racks, a_group("g", gang=1, schedulingConstraints=constraints))
     texts = [text for several in collect_warnings(view, tree).values() for text in several]
     assert len(texts) == len(expected)
     assert all(words in text for words, text in zip(expected, texts, strict=True))

@@ -18,6 +18,7 @@ from extender.core.log.events import GangAdmitted, GangExtended
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.model.nodes import Taint
+from extender.core.model.scheduling_constraints import SchedulingConstraints
 from extender.core.planner.plan_types import PLANNER_VERSION, NodeRejection, Plan, Refusal
 from extender.core.planner.planning import plan
 from tests.support.service.fakes import FakeCluster, forest_of
@@ -159,7 +160,7 @@ def test_a_plan_holds_while_its_input_holds(planned):
         lambda c: c.change_pod("g-1", deleting=True),
         lambda c: c.add(a_pod("g-2", "g", requests={GPU: 1})),
         lambda c: c.change_group("g", minimum=1),
-        lambda c: c.change_group("g", topology=(RACK,)),
+        lambda c: c.change_group("g", constraints=SchedulingConstraints(topology=(RACK,))),
     ],
     ids=["capacity", "labels", "taint", "cordon", "allocatable", "node gone", "pod gone", "pod going",
          "member more", "minimum", "topology"],

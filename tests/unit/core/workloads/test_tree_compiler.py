@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX, ExclusiveDomain, SliceLevel
+from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
+from extender.core.model.scheduling_constraints import ExclusiveDomain, SliceLevel
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree, workload_parts
 from extender.core.workloads.tree_parts import Composite, ExistingGroup, Leaf, leaves_of
@@ -424,8 +425,26 @@ def test_groups_with_a_required_topology_have_the_choice_for_lost_members():
             "gang-extender.dev/lost-members": "Widen",
         },
     )
-    groups = {name_of(group): group.lost_members for group in compiled(workload_object).groups}
+    result = compiled(workload_object)
+    groups = {name_of(group): group.lost_members for group in result.groups}
     assert groups == {"train": "Wait", "train-a-0": "Widen", "train-b": "Wait"}
+    assert result.notices == ()
+
+
+def test_a_choice_for_lost_members_of_no_required_topology_is_a_notice():
+    """Not that of a profile, which is for other workloads too."""
+    annotations = {f"gang-extender.dev/{k}": v for k, v in {"topology": "leaf=~net/rack", "lost-members": "GiveUp"}.items()}  # fmt: skip
+    ((reason, message),) = [
+        (notice.reason, notice.message)
+        for notice in compiled(job(2, annotations=annotations)).notices
+    ]
+    assert reason == "LostMembersNotUsed"
+    field = "metadata.annotations[gang-extender.dev/lost-members]"
+    assert message.startswith(
+        f"Job/team/fit: {field}: GiveUp asks for nothing: no group that this service makes has a"
+    )
+    profile = TreeProfile(name="p", kinds={"Job": KindPolicy(lost_members="GiveUp")})
+    assert compiled(job(2), profile=profile).notices == ()
 
 
 def test_leaves_with_more_than_one_pod_have_a_domain_alone():

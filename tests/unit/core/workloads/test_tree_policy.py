@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.model.pod_groups import ExclusiveDomain
+from extender.core.model.scheduling_constraints import ExclusiveDomain
 from extender.core.workloads.tree_policy import (
     DEFAULT_PROFILE,
     InvalidPolicy,
@@ -31,7 +31,7 @@ def test_without_annotations_the_profile_counts():
     )
     policy = read(kind)
     assert policy.gang == "per-job"
-    assert (policy.root_topology, policy.leaf_topology) == ("net/block", "net/rack")
+    assert (policy.root.topology, policy.leaf.topology) == (("net/block",), ("net/rack",))
     assert policy.disruption_mode == "single"
     assert (policy.minima, policy.workload, policy.parent) == ({}, "", "")
 
@@ -39,7 +39,10 @@ def test_without_annotations_the_profile_counts():
 def test_annotations_refine_the_profile_level_by_level():
     kind = KindPolicy(root_topology="net/block", leaf_topology="net/rack")
     policy = read(kind, topology="leaf=kubernetes.io/hostname", gang="per-replicated-job")
-    assert (policy.root_topology, policy.leaf_topology) == ("net/block", "kubernetes.io/hostname")
+    assert (policy.root.topology, policy.leaf.topology) == (
+        ("net/block",),
+        ("kubernetes.io/hostname",),
+    )
     assert policy.gang == "per-replicated-job"
 
 
@@ -60,8 +63,8 @@ def test_an_entry_takes_the_place_of_all_that_the_profile_has_for_its_level(text
         leaf_preferred=("net/rack",),
     )
     policy = read(kind, topology=text)
-    assert (policy.root_topology, policy.root_preferred) == root
-    assert (policy.leaf_topology, policy.leaf_preferred) == leaf
+    assert ("".join(policy.root.topology), policy.root.preferred) == root
+    assert ("".join(policy.leaf.topology), policy.leaf.preferred) == leaf
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def test_an_entry_takes_the_place_of_all_that_the_profile_has_for_its_level(text
 def test_exclusive_domains_refine_the_profile_level_by_level(text, root, leaf):
     kind = KindPolicy(leaf_exclusive=ExclusiveDomain("net/rack", "Cluster"))
     policy = read(kind, exclusive=text)
-    assert (policy.root_exclusive, policy.leaf_exclusive) == (root, leaf)
+    assert (policy.root.exclusive, policy.leaf.exclusive) == (root, leaf)
 
 
 @pytest.mark.parametrize(

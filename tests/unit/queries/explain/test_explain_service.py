@@ -33,6 +33,7 @@ from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import (
     GPU,
     RACK,
+    a_fleet,
     a_gang,
     a_group,
     a_node,
@@ -40,6 +41,7 @@ from tests.support.service.manifest_builders import (
 )
 from tests.support.waiting import eventually
 from tests.unit.control.actuators.test_evictor import lows, preemptor_tree
+from tests.unit.control.loop.test_lost_members import gang, lose, running
 
 WHOLE = {GPU: 8}
 
@@ -61,6 +63,7 @@ def explaining(stage):
             turns=lambda: published.turns,
             at_bind=stage.barriers.members_at_bind,
             unheld=lambda: published.unheld,
+            lost_in_vain=lambda: published.lost_in_vain,
             planned_again_us=lambda: published.planned_again_us,
             victims_again_us=lambda: published.victims_again_us,
         ),
@@ -672,3 +675,26 @@ async def test_taken_and_free_domains_of_exclusive_groups():
         stage.where("a").values()
     )
     assert stage.where("c")
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("Wait", []),
+        ("Widen", ["lostMembers Widen was tried in vain: the lost members have no place outside of the domain either (proved)"]),
+        ("GiveUp", ["lostMembers GiveUp was tried in vain: the whole gang has no other place without its own pods either, so it is not evicted (proved)"]),
+    ],
+)  # fmt: skip
+async def test_what_did_not_help_lost_members(choice, expected):
+    """Until it helps: with a node in another rack, or a whole one."""
+    stage = await running(*gang(choice), fleet="1 block x 1 rack x 4 nodes")
+    async with stage:
+        await lose(stage, "g-0")
+        waiting = await explaining(stage)("g")
+        assert waiting.state == "degraded"
+        assert failing(waiting) == ("fits now", "no")
+        assert [text for text in waiting.reasons if text.startswith("lostMembers")] == expected
+        stage.cluster.add(*a_fleet("1 block x 2 racks x 4 nodes", gpu=1)[4:])
+        await stage.settled()
+        later = await explaining(stage)("g")
+        assert not [text for text in later.reasons if text.startswith("lostMembers")]

@@ -43,7 +43,6 @@ from extender.http.web.health import Health
 from extender.queries.explain import (
     explain_service,
     gang_checks,
-    member_checks,
     object_explanation,
 )
 from extender.queries.explain.explain_service import ExplainService
@@ -789,7 +788,7 @@ def test_every_state_has_an_output() -> None:
 
 
 # Modules with first lines
-WRITTEN_IN = (gang_sentences, gang_checks, member_checks, explain_service, object_explanation)
+WRITTEN_IN = (gang_sentences, gang_checks, explain_service, object_explanation)
 WRITTEN_BY = ("_text", "_not_found", "waits")  # ends of the names of functions
 
 

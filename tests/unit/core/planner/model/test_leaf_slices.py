@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import SliceLevel
+from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.model.feasibility import admissible, threshold
 from extender.core.planner.model.leaf_slices import (
     RANK_STEP,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import SliceLevel
 from extender.core.model.pods import PodShape
+from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.model.leaf_slices import with_slices
 from extender.core.planner.model.node_table import NodeTable

@@ -205,6 +205,20 @@ def test_topology_of_one_group_is_refused_and_that_of_a_profile_is_named():
     assert "topology.leaf and topology.root and near of the TreeProfile" in notice.message
 
 
+def test_a_choice_for_lost_members_is_for_composites_with_a_topology():
+    """The controller's own groups have none."""
+    lost = {"lost-members": "Widen"}
+    asked = job(4, scheduling=GANG, annotations=annotated(**lost))
+    (notice,) = result_of(asked, "fit").notices
+    assert notice.reason == "LostMembersNotUsed"
+    assert "leave it out, since those of its controller have no such choice" in notice.message
+    above = annotated(topology="root=net/block", **lost)
+    jobs = scheduled(DRIVER, WORKER, block=PER_REPLICATED_JOB, annotations=above)
+    result = result_of(jobs, "driver", "worker")
+    assert [group.lost_members for group in result.groups] == ["Widen"]
+    assert result.notices == ()
+
+
 def test_a_group_of_an_unknown_template_is_refused():
     refusal = result_of(scheduled(DRIVER, WORKER, block=PER_JOB), "driver", "other").refusal
     assert refusal.reason == "UnknownNativeGroup"
