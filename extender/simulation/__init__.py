@@ -1,0 +1,1 @@
+"""A cluster in virtual time, and what arrives in it; imports everything below `cli`."""
