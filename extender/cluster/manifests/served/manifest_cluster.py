@@ -38,7 +38,6 @@ from extender.cluster.manifests.served.journal import (
     ManifestPaths,
     Record,
 )
-from extender.cluster.manifests.served.journal_replay import with_writes
 from extender.cluster.manifests.served.recorded_cluster import RecordedCluster
 from extender.cluster.manifests.workload_sources import owner_uid
 from extender.cluster.manifests.yaml_reader import STDIN
@@ -183,7 +182,6 @@ class ManifestCluster(RecordedCluster):
         self._log_head = LogHeadFile(data_dir / LOG_HEAD_FILE)
         self._paths = absolute_paths(paths)
         self._recorded_paths: tuple[str, ...] = ()  # by the newest line of the journal
-        self._invalid: set[Ident] = set()  # of `_things`: not in the world as they are
         self._left: dict[str, Ident] = {}  # removed from the manifests, and not recorded yet
         self._was_valid = False
         self._faults: ObjectFaults[str] = ObjectFaults("cluster")
@@ -343,28 +341,12 @@ class ManifestCluster(RecordedCluster):
         self._wake_waiting()
         await asyncio.sleep(0)
 
-    def _upsert(self, ident: Ident) -> None:
-        """Apply an object of the manifests with the writes to it; it may have been deleted since."""
-        if ident in self._objects:
-            self._pass_on(ident, functools.partial(self._put, ident))
-
     def _pass_on(self, ident: Ident, change: Callable[[], None]) -> None:
         """Change an object of the world; after a defect with it, it stays as it is there for a pause."""
         kind, _, *name = ident
         self._changes.make(
             f"{kind} {'/'.join(filter(None, name))}", change, may_wait=self._was_valid
         )
-
-    def _put(self, ident: Ident) -> None:
-        obj = self._objects.get(ident)
-        if obj is None:
-            return
-        self._invalid.discard(ident)
-        try:
-            self._world.upsert(with_writes(obj, self._overlay))
-        except BadInput as fault:
-            self._invalid.add(ident)
-            logger.warning("An object is left out", extra={"fault": str(fault)})
 
     async def _record_removals(self) -> None:
         """Record what is in the manifests no more, if this process may; what is not recorded is tried again."""
@@ -398,24 +380,6 @@ class ManifestCluster(RecordedCluster):
             self._refresh(uid)
         if changed:
             self._wake_waiting()
-
-    def _refresh(self, uid: str) -> None:
-        """Apply the writes to one object; a group of a workload may be new, or deleted."""
-        group = self._overlay.groups.get(uid)
-        owner = owner_uid(group) if group is not None else None
-        if group is not None and (owner in self._by_uid or not owner):
-            current = self._objects.get(ident_of(group), group)
-            if current.metadata.uid == uid:
-                self._objects[ident_of(group)], self._by_uid[uid] = group, ident_of(group)
-        ident = self._by_uid.get(uid)
-        if ident is None:
-            return
-        if uid not in self._overlay.where:
-            del self._by_uid[uid]
-            obj = self._objects.pop(ident)
-            self._pass_on(ident, functools.partial(self._world.delete, obj))
-            return
-        self._upsert(ident)
 
     async def _write(self, record: Record) -> None:
         await self._journal.append(record)

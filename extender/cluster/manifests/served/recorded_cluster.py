@@ -6,16 +6,17 @@ Owns the preconditions of the writes. Where records are kept is the part of its 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.manifest_entries import Ident
+from extender.cluster.manifests.manifest_entries import Ident, ident_of
 from extender.cluster.manifests.served.journal import (
     Bound,
     Conditions,
@@ -26,13 +27,14 @@ from extender.cluster.manifests.served.journal import (
     Nominated,
     Record,
 )
-from extender.cluster.manifests.served.journal_replay import JournalOverlay
+from extender.cluster.manifests.served.journal_replay import JournalOverlay, with_writes
 from extender.cluster.manifests.served.manifest_workloads import ManifestWorkloads
+from extender.cluster.manifests.workload_sources import owner_uid
 from extender.cluster.read.object_store import ObjectStore
 from extender.core.admit.plan_request import GATE
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import Pod, PodEnd, VolumeConstraints
 from extender.core.reconcile.finalizer_rules import FinalizerChange
@@ -59,6 +61,7 @@ class RecordedCluster(ABC):
         self._overlay = JournalOverlay()
         self._world = ObjectStore(max_children=max_children)
         self._objects: dict[Ident, api.Readable] = {}  # without the overlay
+        self._invalid: set[Ident] = set()  # of `_objects`: not in the world as they are
         self._by_uid: dict[str, Ident] = {}  # of pods, groups and workloads
         self.workloads = ManifestWorkloads(self._world, self._overlay, self._write, clock)
         self._view_changed = Wakeup()
@@ -74,6 +77,44 @@ class RecordedCluster(ABC):
         Raises:
             ClusterUnavailable: It cannot be kept.
         """
+
+    def _upsert(self, ident: Ident) -> None:
+        """Apply an object of the manifests with the writes to it; it may have been deleted since."""
+        if ident in self._objects:
+            self._pass_on(ident, functools.partial(self._put, ident))
+
+    def _pass_on(self, ident: Ident, change: Callable[[], None]) -> None:  # noqa: ARG002 -- for subclasses
+        """Change an object of the world."""
+        change()
+
+    def _put(self, ident: Ident) -> None:
+        obj = self._objects.get(ident)
+        if obj is None:
+            return
+        self._invalid.discard(ident)
+        try:
+            self._world.upsert(with_writes(obj, self._overlay))
+        except BadInput as fault:
+            self._invalid.add(ident)
+            logger.warning("An object is left out", extra={"fault": str(fault)})
+
+    def _refresh(self, uid: str) -> None:
+        """Apply the writes to one object; a group of a workload may be new, or deleted."""
+        group = self._overlay.groups.get(uid)
+        owner = owner_uid(group) if group is not None else None
+        if group is not None and (owner in self._by_uid or not owner):
+            current = self._objects.get(ident_of(group), group)
+            if current.metadata.uid == uid:
+                self._objects[ident_of(group)], self._by_uid[uid] = group, ident_of(group)
+        ident = self._by_uid.get(uid)
+        if ident is None:
+            return
+        if uid not in self._overlay.where:
+            del self._by_uid[uid]
+            obj = self._objects.pop(ident)
+            self._pass_on(ident, functools.partial(self._world.delete, obj))
+            return
+        self._upsert(ident)
 
     def _wake_waiting(self) -> None:
         self._view_changed.wake()
@@ -96,7 +137,7 @@ class RecordedCluster(ABC):
             await self._view_changed.wait(self._view_changed.revision)
         return self.view().revision
 
-    async def explain_waiting(self, pod: PodRef, message: str) -> None:
+    async def explain_waiting(self, pod: PodRef, message: str) -> None:  # noqa: B027
         """Do nothing: the pods of files have no conditions."""
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
