@@ -30,6 +30,7 @@ from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_object import GROUP_LABEL, WorkloadObject
 from extender.simulation.arrivals import Arrival
 from extender.simulation.simulated_cluster import SimulatedCluster
+from extender.simulation.virtual_time import simulation_loop
 
 T = TypeVar("T", bound=api.Readable)
 AGAIN_S: Final = 1.0  # after the end of a pod its controller makes another one
@@ -93,6 +94,7 @@ class Controllers:
         self._profiles: Mapping[str, TreeProfile] = {}
         self._templates: Mapping[tuple[str, str], WorkloadObject] = {}
         self._used = 0
+        self._unbound = 0  # pods of jobs without a node
         self._used_since_s = 0.0
         self.used_unit_s = 0.0
         self._memory = Memory(incarnation=cluster.incarnations())
@@ -127,18 +129,18 @@ class Controllers:
             specs.append(
                 GroupSpec(kind="CompositePodGroup", name=job.name, minimum=len(arrival.groups))
             )
-        for group in arrival.groups:
-            specs.append(
-                GroupSpec(
-                    kind="PodGroup",
-                    name=f"{job.name}-{group.name}" if several else job.name,
-                    parent=job.name if several else "",
-                    basic=group.minimum == 0,
-                    minimum=max(group.minimum, 1),
-                    topology=group.topology_key,
-                    disruption_mode="all",
-                )
+        specs += [
+            GroupSpec(
+                kind="PodGroup",
+                name=f"{job.name}-{group.name}" if several else job.name,
+                parent=job.name if several else "",
+                basic=group.minimum == 0,
+                minimum=max(group.minimum, 1),
+                topology=group.topology_key,
+                disruption_mode="all",
             )
+            for group in arrival.groups
+        ]
         for spec in specs:
             made = self._identified(group_from(spec), job.namespace)
             made = msgspec.structs.replace(
@@ -193,7 +195,7 @@ class Controllers:
         return pods
 
     def _serve(self) -> None:
-        self._cluster.workloads.take(
+        self._cluster.serve(
             ServedWorkloads(
                 manifests=tuple(self._manifests.values()),
                 profiles=self._profiles,
@@ -207,6 +209,7 @@ class Controllers:
         uid = PodUid(pod.metadata.uid)
         job.live[uid] = name
         self._job_of[uid] = job
+        self._unbound += 1
         self._cluster.put(pod)
 
     def _identified(self, obj: T, namespace: str) -> T:
@@ -223,7 +226,7 @@ class Controllers:
             if pod is not None and pod.node is not None:
                 self._use(-self._units(pod))
                 self._cluster.succeed(uid)
-        asyncio.get_running_loop().call_later(CLEANED_AFTER_S, self._clean_up, job)
+        simulation_loop().act_later(CLEANED_AFTER_S, self._clean_up, job)
 
     def _clean_up(self, job: Job) -> None:
         pods, job.live = list(job.live), {}
@@ -242,6 +245,8 @@ class Controllers:
     def _on_bound(self, pod: Pod) -> None:
         self._use(self._units(pod))
         job = self._job_of.get(pod.uid)
+        if job is not None:
+            self._unbound -= 1
         if job is not None and job.bound_s is None:
             job.bound_s = self._now_s()
 
@@ -253,12 +258,13 @@ class Controllers:
         if job.began_s is None and self._minimum_runs(job):
             job.began_s = self._now_s()
             if math.isfinite(job.runs_for_s):
-                loop = asyncio.get_running_loop()
-                job.ends = loop.call_later(job.runs_for_s, self._end, job)
+                job.ends = simulation_loop().act_later(job.runs_for_s, self._end, job)
 
     def _on_gone(self, pod: Pod) -> None:
         """Count what was lost with a pod, and make another one under its name."""
         job = self._job_of.pop(pod.uid, None)
+        if job is not None and pod.node is None:
+            self._unbound -= 1
         ended = job is not None and job.ended_s is not None
         if pod.node is not None and not ended:
             self._use(-self._units(pod))
@@ -274,7 +280,7 @@ class Controllers:
             job.began_s = None
             if job.ends is not None:
                 job.ends.cancel()
-        asyncio.get_running_loop().call_later(AGAIN_S, self._make_again, job, name)
+        simulation_loop().act_later(AGAIN_S, self._make_again, job, name)
 
     def _make_again(self, job: Job, name: str) -> None:
         if job.ended_s is None:
@@ -291,6 +297,10 @@ class Controllers:
             if sum(pod.uid in job.running for pod in members) < minimum:
                 return False
         return bool(pods)
+
+    def waits(self) -> bool:
+        """Return whether a job waits for a place for one of its pods, or for its controller."""
+        return self._unbound > 0
 
     def _units(self, pod: Pod) -> int:
         return dict(pod.shape.requests).get(self._counted, 0)

@@ -26,11 +26,13 @@ from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanNode
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
 from extender.runtime.wakeup import first_of
+from extender.simulation.virtual_time import simulation_loop
 
 CYCLE_S: Final = 0.001  # of a scheduling cycle
 BACKOFF_S: Final = (1.0, 10.0)  # podInitialBackoffSeconds and podMaxBackoffSeconds
 SWEEP_S: Final = 300.0  # a pod waits at most so long for a change
 SWEEP_EVERY_S: Final = 30.0
+IDLE_S: Final = 86_400.0
 
 
 class _Queued(msgspec.Struct):
@@ -79,6 +81,7 @@ class KubeScheduler:
                 if entry is None:
                     await self._wait()
                     continue
+                simulation_loop().pace.active_s = simulation_loop().time()
                 await asyncio.sleep(CYCLE_S)
                 self._observe()
                 if entry.state == "active" and entry.pod.uid in self._queue:
@@ -171,7 +174,9 @@ class KubeScheduler:
             lambda: self._cluster.changed(self._view.revision),
             self._woken.wait,
         ]
-        await first_of(*(wait() for wait in waits), timeout_s=min(ends, default=86_400.0))
+        timeout_s = max(0.0, min(ends, default=IDLE_S))
+        simulation_loop().pace.will_act(now_s + timeout_s)
+        await first_of(*(wait() for wait in waits), timeout_s=timeout_s)
 
     def _failed(self, entry: _Queued, changes: int, *, error: bool) -> None:
         """Put a pod back that got no node."""

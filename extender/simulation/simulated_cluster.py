@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
+from extender.cluster.manifests.controller_simulation import ServedWorkloads
 from extender.cluster.manifests.manifest_entries import ident_of, with_metadata
 from extender.cluster.manifests.served.journal import (
     Bound,
@@ -35,6 +36,7 @@ from extender.core.model.pod_groups import CHILDREN_MAX
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import PodRef
 from extender.ports.log_ports import Clock
+from extender.simulation.virtual_time import simulation_loop
 
 WRITE_S: Final = 0.004  # of a request to the API server, on average
 LAG_S: Final = 0.010  # until a watch shows a change, on average
@@ -150,6 +152,14 @@ class SimulatedCluster(RecordedCluster):
             self._upsert(ident)
         self._wake_waiting()
 
+    def serve(self, served: ServedWorkloads) -> None:
+        """Replace the workloads."""
+        for uid in [u for u, ident in self._by_uid.items() if ident not in self._objects]:
+            del self._by_uid[uid]
+        for manifest in served.manifests:
+            self._by_uid[manifest.metadata.uid] = (manifest.kind, "", *manifest.key)
+        self.workloads.take(served)
+
     def remove(self, uid: str) -> None:
         """Remove an object at once; nothing happens if it is gone."""
         ident = self._by_uid.get(uid)
@@ -227,7 +237,8 @@ class SimulatedCluster(RecordedCluster):
 
     def _wake_waiting(self) -> None:
         """Show what is stored now after the lag of the watches, never before what was stored earlier."""
-        loop = asyncio.get_running_loop()
+        loop = simulation_loop()
+        loop.pace.active_s = loop.time()
         due_s = loop.time() + self._chance.uniform(0.5, 1.5) * LAG_S
         self._shows_at_s = max(self._shows_at_s, due_s)
         loop.call_at(self._shows_at_s, self._show, self._world.view)
@@ -235,7 +246,8 @@ class SimulatedCluster(RecordedCluster):
     def _show(self, view: ClusterView) -> None:
         if view.revision > self._shown.revision:
             self._shown = view
+            simulation_loop().pace.active_s = self._shows_at_s
             self._view_changed.wake()
 
     def _later(self, after_s: float, act: Callable[[PodUid], None], uid: PodUid) -> None:
-        asyncio.get_running_loop().call_later(after_s, act, uid)
+        simulation_loop().act_later(after_s, act, uid)

@@ -28,12 +28,19 @@ from extender.simulation.memory_log import (
     MemorySnapshots,
 )
 from extender.simulation.simulated_cluster import SimulatedCluster
-from extender.simulation.virtual_time import InLoopWorker, SimulationLoop, VirtualClock
+from extender.simulation.virtual_time import (
+    InLoopWorker,
+    SimulationLoop,
+    VirtualClock,
+    simulation_loop,
+)
 from extender.store.log.event_codec import to_event
 
 BEGAN_US: Final = 1_704_067_200_000_000  # time 0 of a simulation: Monday, 2024-01-01T00:00:00Z
 IDENTITY: Final = "simulation"
 NEVER: Final = 1 << 60  # of checkpoints: a log in memory is not loaded again
+A_DAY_S: Final = 86_400.0
+WAITING_REST_S: Final = 30.0  # while trees wait, the service looks at the clock at least so often
 ACCELERATOR: Final = "gpu"
 
 
@@ -98,16 +105,16 @@ def simulate(scenario: Scenario) -> Outcome:
 
 
 async def _run(scenario: Scenario) -> Outcome:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimulationLoop)
+    loop = simulation_loop()
     clock = VirtualClock(loop, BEGAN_US, scenario.seed)
     database = MemoryDatabase(clock.now_us, clock.new_id)
     settings = msgspec.structs.replace(scenario.settings, identity=IDENTITY)
     log = MemoryEventLog(database)
+    leases_ms = int((scenario.until_s + A_DAY_S) * 1000)  # there is no other replica
     identity = LeaseIdentity(
         holder=IDENTITY,
         address="",
-        ttl_ms=int(settings.lease_duration_s * 1000),
+        ttl_ms=leases_ms,
         checkpoint_events=NEVER,
         checkpoint_ms=NEVER,
     )
@@ -122,6 +129,16 @@ async def _run(scenario: Scenario) -> Outcome:
     context = [entry for entry in scenario.cluster if not _is_alone(entry)]
     controllers = Controllers(cluster, context, counted)
     scheduler = KubeScheduler(cluster, engine.extender_service, scenario.seed)
+
+    def may_rest_s() -> float:
+        state, view = leader.committed, cluster.stored()
+        if leader.in_flight or cluster.view() is not view:
+            return 0.0
+        claims = state.claims_on or state.preemptions or state.capacity_holds
+        waits = claims or controllers.waits()
+        return WAITING_REST_S if waits else A_DAY_S
+
+    loop.pace.may_rest_s = may_rest_s
     tasks = [asyncio.create_task(leader.run(), name="leader")]
     loops = {**engine.engine_loops(), "kube-scheduler": scheduler.run}
     tasks += [
@@ -129,7 +146,7 @@ async def _run(scenario: Scenario) -> Outcome:
     ]
     arriving = asyncio.create_task(_arrive(controllers, scenario.jobs), name="arrivals")
     try:
-        ended = asyncio.create_task(asyncio.sleep(scenario.until_s), name="end")
+        ended = asyncio.create_task(loop.rest_until(scenario.until_s), name="end")
         done, _ = await asyncio.wait({ended, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
@@ -152,9 +169,9 @@ async def _run(scenario: Scenario) -> Outcome:
 
 
 async def _arrive(controllers: Controllers, jobs: Sequence[Job]) -> None:
-    loop = asyncio.get_running_loop()
+    loop = simulation_loop()
     for job in sorted(jobs, key=lambda job: (job.at_s, job.path)):
-        await asyncio.sleep(max(0.0, job.at_s - loop.time()))
+        await loop.rest_until(job.at_s)
         controllers.arrive(job)
 
 

@@ -7,6 +7,7 @@ Nothing in it decides an order but the program: what would run in a thread runs 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import selectors
 import uuid
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from extender.core.planner.plan_types import Plan, Refusal
 from extender.core.planner.preempt.judgement import Judgement
 
 TURN_S: Final = 1e-5  # of each turn of the loop, so that what runs all the time keeps nothing else from its time
+SETTLED_S: Final = (
+    2.0  # after the last change, within which the service has done what follows from it
+)
 SEARCH_NODE_S: Final = 1e-4  # CPU time of a search node, about; see *search budget* in the glossary
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -51,8 +55,53 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self.virtual.now_s
 
 
+class JumpingSelector(VirtualSelector):
+    """Passes over the timers that only look at the clock, while nothing happens.
+
+    The service looks at the clock each second or more often. While nothing has happened for `SETTLED_S`, nothing can
+    follow from that but what is due by time; then time goes on in one step to what the model does next, or by the rest that
+    `may_rest_s` returns. A timer of the service that is passed over fires then, late.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_rest_s: Callable[[], float] = lambda: 0.0
+        self.active_s = 0.0  # when something happened last
+        self._due: list[float] = []  # a heap: when the model does something
+
+    def will_act(self, at_s: float) -> None:
+        """Let time stand at a moment at which the model does something."""
+        heapq.heappush(self._due, at_s)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what is ready; see the class."""
+        if timeout and self.now_s - self.active_s >= SETTLED_S:
+            while self._due and self._due[0] <= self.now_s:
+                heapq.heappop(self._due)
+            rest_s = self.may_rest_s()
+            due_s = self._due[0] - self.now_s if self._due else rest_s
+            timeout = max(timeout, min(rest_s, due_s))
+        return super().select(timeout)
+
+
 class SimulationLoop(VirtualTimeLoop):
     """A virtual loop in which threads decide no order: it has none."""
+
+    def __init__(self) -> None:
+        self.pace = JumpingSelector()
+        super().__init__(self.pace)
+
+    def act_later(
+        self, after_s: float, act: Callable[[*Ts], object], *args: *Ts
+    ) -> asyncio.TimerHandle:
+        """Do something of the model after some time; never late."""
+        self.pace.will_act(self.time() + after_s)
+        return self.call_later(after_s, act, *args)
+
+    async def rest_until(self, at_s: float) -> None:
+        """Wait in the model until a time; never late."""
+        self.pace.will_act(at_s)
+        await asyncio.sleep(max(0.0, at_s - self.time()))
 
     def run_in_executor(  # type: ignore[override]
         self,
@@ -67,6 +116,13 @@ class SimulationLoop(VirtualTimeLoop):
         except Exception as error:  # noqa: BLE001 -- of the caller, who awaits the answer
             answer.set_exception(error)
         return answer
+
+
+def simulation_loop() -> SimulationLoop:
+    """Return the loop that runs, which is one of a simulation."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulationLoop), "a simulation runs in virtual time"
+    return loop
 
 
 class VirtualClock:
