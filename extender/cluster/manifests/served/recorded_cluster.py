@@ -70,7 +70,7 @@ class RecordedCluster(ABC):
     def access_reviews(self, *, api_server_tokens: bool) -> None:  # noqa: B027 -- it is complete
         """Return None: there are no rights of readers."""
 
-    @property
+    @property  # noqa: B027 -- it is complete
     def admission_checks(self) -> None:
         """Return None: Kueue reads neither files nor simulated objects."""
 
