@@ -134,7 +134,7 @@ def group_lines(
 def change_texts(
     changes: Iterable[Relaxation], origins: Mapping[GroupKey, GroupOrigin]
 ) -> Iterator[str]:
-    """Yield what would help; a lower minimum of groups that follow their workload as what the workload asks for, first.
+    """Yield what would help; a lower minimum of a group that follows its workload as what the workload asks for, first.
 
     Args:
         changes: Changes with which the tree would fit.
@@ -143,8 +143,10 @@ def change_texts(
     plain = []
     for change in changes:
         origin = origins.get(change.groups[0]) if change.minimum else None
-        if origin is None or not origin.role:
+        if origin is None:
             plain.append(change.text)
+            continue
+        if not origin.role:  # of a group over several roles, for which the workload has no field
             continue
         annotation = f"{MIN_ANNOTATION}: {origin.role}={change.minimum}"
         text = f"{change.kind} {change.minimum}: annotation {annotation} on {origin.workload}"
