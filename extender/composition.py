@@ -585,6 +585,21 @@ class Service(Engine):
                 ask_leader=self.forwarder.fetch,
             )
         )
+
+        def live() -> LiveProgress:
+            published = self.parts.exchange.published
+            at_bind = self.parts.barriers.members_at_bind()
+            if not self.leader.leads():
+                return LiveProgress(at_bind=at_bind)
+            return LiveProgress(
+                turns=published.turns,
+                at_bind=at_bind,
+                unheld=published.unheld,
+                lost_in_vain=published.lost_in_vain,
+                planned_again_us=published.planned_again_us,
+                victims_again_us=published.victims_again_us,
+            )
+
         query_handlers = (
             self.query_process,
             gangs,
@@ -600,30 +615,7 @@ class Service(Engine):
                     plans.plan_live,
                     groups,
                     self.settings.search_budget,
-                    LiveProgress(
-                        turns=lambda: (
-                            self.parts.exchange.published.turns if self.leader.leads() else {}
-                        ),
-                        at_bind=self.parts.barriers.members_at_bind,
-                        unheld=lambda: (
-                            self.parts.exchange.published.unheld if self.leader.leads() else {}
-                        ),
-                        lost_in_vain=lambda: (
-                            self.parts.exchange.published.lost_in_vain
-                            if self.leader.leads()
-                            else {}
-                        ),
-                        planned_again_us=lambda: (
-                            self.parts.exchange.published.planned_again_us
-                            if self.leader.leads()
-                            else {}
-                        ),
-                        victims_again_us=lambda: (
-                            self.parts.exchange.published.victims_again_us
-                            if self.leader.leads()
-                            else {}
-                        ),
-                    ),
+                    live,
                 ),
                 self.query_process.fetch,
             ),

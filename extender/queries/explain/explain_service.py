@@ -75,23 +75,19 @@ WARNINGS_MAX = 3  # of one tree
 NODES_MAX = 5  # rejected nodes that are named
 
 
-@dataclass(frozen=True, slots=True)
-class LiveProgress:
+class LiveProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What the leader has in memory and the log does not have."""
 
-    turns: Callable[
-        [], Mapping[GangUid, WaitReason]
-    ]  # why trees are not planned now, by the UID of the root
-    at_bind: Callable[[], Collection[PodUid]]  # the members that wait at the bind barrier
-    unheld: Callable[[], Mapping[GangUid, HoldRefusal]] = dict  # why no capacity is held for trees
+    turns: Mapping[
+        GangUid, WaitReason
+    ] = {}  # why trees are not planned now, by the UID of the root
+    at_bind: Collection[PodUid] = ()  # the members that wait at the bind barrier
+    unheld: Mapping[GangUid, HoldRefusal] = {}  # why no capacity is held for trees
     # what was tried in vain for lost members of running gangs, as sentences
-    lost_in_vain: Callable[[], Mapping[GangUid, tuple[str, ...]]] = dict
+    lost_in_vain: Mapping[GangUid, tuple[str, ...]] = {}
     # when the pause of trees ends: until they are planned again, and until victims are searched for them again
-    planned_again_us: Callable[[], Mapping[GangUid, int]] = dict
-    victims_again_us: Callable[[], Mapping[GangUid, int]] = dict
-
-
-NOT_LEADING = LiveProgress(turns=dict, at_bind=frozenset)
+    planned_again_us: Mapping[GangUid, int] = {}
+    victims_again_us: Mapping[GangUid, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +101,7 @@ class ExplainService:
     plan: Callable[[PlanInput], Awaitable[PlanAnswer]]
     node_groups: tuple[NodeGroup, ...] = ()  # of the cluster autoscaler; empty: not known
     budget: int = SEARCH_BUDGET  # search nodes that one of these queries may cost
-    live: LiveProgress = NOT_LEADING  # what only the leader knows
+    live: Callable[[], LiveProgress] = LiveProgress
     workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = field(default_factory=IdentityMemo)
     labels: IdentityMemo[NodeLabels] = field(default_factory=IdentityMemo)
 
@@ -139,6 +135,7 @@ class _Now(ObjectReader):
     def __init__(self, service: ExplainService, readers: Visibility) -> None:
         self.state = service.state.committed
         self._view = service.cluster.view()
+        self._live = service.live()
         self._service = service
         self._readers = readers
         self._pace = Yielder()
@@ -205,7 +202,7 @@ class _Now(ObjectReader):
 
     async def _gang(self, key: GroupKey, pod: Pod | None = None, *, extras: bool) -> ObjectDetails:
         """Return what is known of the gang of a group; with a pod, of one of its members."""
-        view, state, live = self._view, self.state, self._service.live
+        view, state, live = self._view, self.state, self._live
         if key not in view.groups:
             return ObjectDetails(finding=await self._missing(key))
         forest = await _forest_around(view, key, self._pace)
@@ -220,10 +217,10 @@ class _Now(ObjectReader):
         )
         made_for = workloads.get(RootKey(root.key.path, root.key.kind))
         status = gang_status(gang, made_for) if gang is not None else None
-        at_bind = live.at_bind()
+        at_bind = live.at_bind
         finding = gang_finding(view, state, tree, status, at_bind)
         conflict: tuple[str, ...] = ()
-        turn = live.turns().get(root.uid)
+        turn = live.turns.get(root.uid)
         if finding.plan_needed and turn is not None:
             finding = turn_finding(who, turn, gang, status)
         elif finding.plan_needed:
@@ -234,7 +231,7 @@ class _Now(ObjectReader):
                 status,
                 groups_known=bool(self._service.node_groups),
                 pause=self._pause(gang, tree, verdict),
-                lost_in_vain=live.lost_in_vain().get(root.uid, ()),
+                lost_in_vain=live.lost_in_vain.get(root.uid, ()),
             )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
         if domains := tuple(ExclusiveDomains().sentences(view, self.state, tree, self._readers)):
@@ -242,7 +239,7 @@ class _Now(ObjectReader):
             finding = msgspec.structs.replace(finding, reasons=reasons)
         finding = _with_holds(finding, view, self.state, root.uid)
         if root.uid not in state.capacity_holds:
-            unheld = live.unheld().get(root.uid)
+            unheld = live.unheld.get(root.uid)
             finding = with_unheld(finding, state, gang, unheld, self._service.clock.now_us())
         finding = with_bind_failure(finding, gang)
         if extras and (extra := extra_members(gang, status, tree, key, pod)):
@@ -290,9 +287,9 @@ class _Now(ObjectReader):
 
     def _pause(self, gang: GangState | None, tree: Tree, verdict: GangVerdict) -> str:
         """Return what a tree with a place waits for before it is admitted, or preempts; empty: nothing."""
-        live, uid = self._service.live, tree.root.uid
-        again_us = live.planned_again_us().get(uid, 0)
-        victims_us = live.victims_again_us().get(uid, 0) if verdict.victims else 0
+        live, uid = self._live, tree.root.uid
+        again_us = live.planned_again_us.get(uid, 0)
+        victims_us = live.victims_again_us.get(uid, 0) if verdict.victims else 0
         if verdict.verdict != "placed" or max(again_us, victims_us) <= self._service.clock.now_us():
             return ""
         return pause_text(gang, again_us, victims_us)

@@ -59,13 +59,13 @@ def explaining(stage):
         stage.leader,
         stage.clock,
         plans.plan_live,
-        live=LiveProgress(
-            turns=lambda: published.turns,
-            at_bind=stage.barriers.members_at_bind,
-            unheld=lambda: published.unheld,
-            lost_in_vain=lambda: published.lost_in_vain,
-            planned_again_us=lambda: published.planned_again_us,
-            victims_again_us=lambda: published.victims_again_us,
+        live=lambda: LiveProgress(
+            turns=published.turns,
+            at_bind=stage.barriers.members_at_bind(),
+            unheld=published.unheld,
+            lost_in_vain=published.lost_in_vain,
+            planned_again_us=published.planned_again_us,
+            victims_again_us=published.victims_again_us,
         ),
     )
 
