@@ -137,7 +137,9 @@ def _rank_faults(request: PlanRequest, plan: Plan) -> list[str]:
                 bad.append(f"{key}: an outcome without ranks")
             continue
         # the narrowest key has the most domains; one that no node has is none
-        counts = {k: len({n.labels[k] for n in request.nodes if k in n.labels}) for k in leaves[0][1]}
+        counts = {
+            k: len({n.labels[k] for n in request.nodes if k in n.labels}) for k in leaves[0][1]
+        }
         widest = sorted(filter(counts.get, counts), key=lambda k: (counts[k], k))
         bound = [(b.rank, nodes[b.node]) for leaf, _ in leaves for b in leaf.bound if b.rank is not UNSET and b.node in nodes]  # fmt: skip
 

@@ -75,7 +75,9 @@ def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBou
     return UpperBounds(best=best, root=most, together=together)
 
 
-def capacity_of(problem: PlacementProblem, group: CompiledGroup, kind: int, pods: PodBounds) -> Ints:
+def capacity_of(
+    problem: PlacementProblem, group: CompiledGroup, kind: int, pods: PodBounds
+) -> Ints:
     """Count per domain how many pods of a kind fit, shape (domains,)."""
     total = pods.total((kind,), group.level)
     return np.minimum(total, 1) if problem.claims[kind] else total

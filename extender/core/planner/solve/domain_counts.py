@@ -183,9 +183,9 @@ class PairCount:
         sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
         total, difference = sum(sizes), sizes[0] - sizes[1]
         kinds = sorted({kind for group in self.groups for kind in group.kinds})
-        capacity = np.bincount(
-            self.level.domain, weights=problem.pods().per_node(kinds)
-        ).astype(np.int64)
+        capacity = np.bincount(self.level.domain, weights=problem.pods().per_node(kinds)).astype(
+            np.int64
+        )
         for group in self.groups:
             np.add.at(capacity, self.level.domain[group.bound_nodes], 1)
         capacity = np.sort(np.minimum(capacity[capacity > 0], total))[::-1]
