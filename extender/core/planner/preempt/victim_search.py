@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.visibility import Visibility, name_for
@@ -31,6 +32,7 @@ from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import (
     EVICTING,
     Plan,
+    PlanGroup,
     PlanRequest,
     PlanRule,
     SearchEffort,
@@ -140,7 +142,7 @@ def preempt(
     elif verdict.outcome != "impossible":
         idle = f"the refusal is no proof ({verdict.outcome}), so no pod is evicted for it"
     elif verdict.status != "Unschedulable":
-        idle = "no eviction can help: it is not refused for lack of capacity"
+        idle = _no_lack_reason(request)
     else:
         idle = ""
     if idle:
@@ -197,6 +199,21 @@ def _not_triggered_reason(request: PlanRequest, verdict: Plan, node_table: NodeT
     if request.root.basic and verdict.assignments:
         return f"{name} is basic: what fits is placed first"
     return ""
+
+
+def _no_lack_reason(request: PlanRequest) -> str:
+    """Return why a tree that is not refused for lack of capacity does not preempt."""
+    cause = "it is not refused for lack of capacity"
+    if not isinstance(request.closed, UnsetType) or _keeps_out(request.root):
+        # evicting all that is in such a domain would help, and is not done (D20)
+        return f"no eviction is made for it: {cause}, and preemption empties no exclusive domain"
+    return f"no eviction can help: {cause}"
+
+
+def _keeps_out(group: PlanGroup) -> bool:
+    """Return whether others have domains of which a group, or one below it, would have one alone."""
+    own = group.exclusive
+    return bool(own is not UNSET and own.taken) or any(map(_keeps_out, group.groups))
 
 
 def _none(cause: NoPreemptionCause, text: str, nodes: int, *, proved: bool = True) -> NoPreemption:

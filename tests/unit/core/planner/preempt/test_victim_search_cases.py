@@ -12,6 +12,7 @@ from extender.core.model.pods import HostPort, PodShape
 from extender.core.planner.plan_types import (
     NodeRejection,
     PlanBound,
+    PlanExclusive,
     PlanGroup,
     PlanMember,
     PlanNode,
@@ -110,6 +111,23 @@ def test_the_planned_members_run_where_the_victims_were():
     assert {a.node for a in made.plan.assignments} == {"r-0", "r-1"}
     later = without(request, [p for u in made.victims for p in u.pods])
     assert not may_trigger_preemption(later, plan(later))
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["taken", "closed"])
+def test_no_domain_is_emptied_of_a_tree_that_has_it_alone(other):
+    """D20: one pod of low priority holds the only rack; the reason does not claim that its eviction would not help."""
+    own = PlanExclusive(key="rack", taken=() if other else ("r1",))
+    fleet = nodes(r1=[4])
+    request = ask(leaf("hi", 2, exclusive=own), fleet, lone("a", "r1-0"))
+    if other:
+        request = msgspec.structs.replace(
+            request, closed=(PlanExclusive(key="rack", taken=("r1",)),)
+        )
+    made = preempt(request)
+    assert isinstance(made, NoPreemption)
+    assert made.reasons == (
+        "no eviction is made for it: it is not refused for lack of capacity, and preemption empties no exclusive domain",
+    )
 
 
 def test_a_full_rack_is_cleared_for_a_gang_that_must_share_one():
