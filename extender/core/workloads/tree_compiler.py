@@ -214,7 +214,7 @@ def _parts_of(part: Part) -> Iterable[Part]:
 
 
 # Changes whenever the same input may give other groups; recorded with each compiled tree.
-TABLE_VERSION = 7
+TABLE_VERSION = 8
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
