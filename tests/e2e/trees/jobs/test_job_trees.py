@@ -150,6 +150,17 @@ async def test_a_suspended_job_keeps_its_leaf(
     before = uids(await groups(story))
     await story.api.patch(f"{JOBS}/asleep", {"spec": {"suspend": True}})
     await until_pods(story, 0)
+    (leaf,) = before
+
+    async def shown() -> dict[str, str]:
+        lines = await story.service.get("/v1/gangs")
+        return next(line for line in lines if line["gang"] == f"default/{leaf}")
+
+    async def is_suspended() -> bool:
+        return (await shown())["state"] == "suspended"
+
+    await story.until(is_suspended)
+    assert (await shown())["waiting_since"] == ""
     assert uids(await groups(story)) == before
     await story.api.create(a_job("other", 1))
     (guest,) = await story.until_bound(1, "other-")
@@ -161,8 +172,10 @@ async def test_a_suspended_job_keeps_its_leaf(
         assert "no member of its gang runs any more" in released["data"]["message"]
     await story.api.patch(f"{JOBS}/asleep", {"spec": {"suspend": False}})
     await until_pods(story, 5)
-    (leaf,) = before
     await story.until_event("GangUnschedulable", f"default/{leaf}", outcome="impossible")
+    resumed = (await story.service.events("TreeCompiled"))[-1]
+    assert "suspended" not in resumed["data"]
+    assert (await shown())["waiting_since"] == resumed["time"]
     assert not await story.bound("asleep-")
     await until_running(story, "other-", 1, gone=frozenset())
     await kubelet.succeed(guest)

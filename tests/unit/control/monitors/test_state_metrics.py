@@ -8,7 +8,10 @@ import pytest
 
 from extender.control.monitors.capacity_sampler import CapacitySampler
 from extender.control.monitors.state_metrics import NAMESPACES_MAX, DatabaseSize, StateMetrics
+from extender.core.log.events import NewEvent, TreeCompiled
 from extender.core.model.errors import StoreUnavailable
+from extender.core.model.ids import NIL_GANG
+from extender.core.workloads.tree_compiler import GroupSpec
 from extender.telemetry import METRICS, NO_CLASS, OTHERS, PRIORITY_CLASSES_MAX, Metrics
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_node, a_pod
@@ -85,6 +88,37 @@ async def test_a_gang_is_counted_at_each_stage_once():
         stage.cluster.delete_pod("g-0")
         await stage.settled()
         assert {count for count, _ in added(before).values()} == {1}
+
+
+@pytest.mark.parametrize("owner", ["w", "above"])
+async def test_the_time_of_a_suspended_workload_is_not_counted(owner):
+    """Its group is there before it is resumed; the owner of the group may be what the workload belongs to."""
+
+    def compiled(*, suspended):
+        data = TreeCompiled(
+            kind="Job", workload="default/job", uid="w", generation=1, table_version=1, profile="", owner_uid="above",
+            groups=(GroupSpec(kind="PodGroup", name="g"),), suspended=suspended,
+        )  # fmt: skip
+        return NewEvent(gang_uid=NIL_GANG, gang="", data=data, actor="test")
+
+    async with Stage(a_node("n", gpu=8)) as stage:
+        await stage.lead()
+        Watched(stage)
+        before = counted()
+        await stage.leader.append([compiled(suspended=True)])
+        group, *pods = a_gang("g", pods=2)
+        stage.cluster.add(group)
+        stage.cluster.change_group("g", created_us=stage.clock.us, owner_uid=owner)
+        stage.later(1000)
+        await stage.leader.append([compiled(suspended=False)])
+        stage.later(7)
+        stage.cluster.add(*pods)
+        stage.cluster.change_group("g", owner_uid=owner)
+        await stage.settled()
+        assert stage.root("g").phase == "admitted"
+        count, seconds = added(before)["admitted"]
+        assert count == 1
+        assert 7 <= seconds < 1000
 
 
 async def test_another_leader_counts_only_what_it_appends():
