@@ -8,12 +8,15 @@ import json
 import ssl
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
 
 from extender.cli.connection import service_client
+from extender.cli.connection.http_request import TimeLimits
+from extender.cli.connection.service_credentials import CredentialOptions, ServiceCredentials
 from tests.support.certificates import certificate_folder
 from tests.support.service.command_line import run_command
 from tests.support.service.relaying_kubectl import RelayingKubectl
@@ -260,3 +263,25 @@ def test_the_found_context_is_whose_token_is_sent(service, kubectl, tmp_path, mo
     done = run_command("gangs", "-o", "json", KUBECONFIG=path, **kubectl.environ)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
     assert service.given == ["", "Bearer secret"]
+
+
+@pytest.mark.parametrize("service", ["plain"], indirect=True)
+def test_requests_at_the_same_time_ask_for_one_token(service):
+    """As of a page through the proxy: a plugin that opens a browser opens one."""
+    loaded, count = [], 4
+    together = threading.Barrier(count)
+
+    def load():
+        loaded.append("secret")
+        return "secret"
+
+    credentials = ServiceCredentials(CredentialOptions(), lambda: None, load)
+
+    def ask_one(_):
+        together.wait()
+        with credentials.send("GET", service.url, headers={}, body=None, limits=TimeLimits(), of_cluster=True, forwarded=False) as answer:  # fmt: skip
+            return answer.status
+
+    with ThreadPoolExecutor(count) as threads:
+        assert [*threads.map(ask_one, range(count))] == [200] * count
+    assert loaded == ["secret"]

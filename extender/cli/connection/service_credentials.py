@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -63,6 +64,7 @@ class ServiceCredentials:
         self._kubectl = kubectl
         self._load_token = load_token
         self._token = ""
+        self._renewing = threading.Lock()  # a plugin may ask the user: once for all requests
         self._context: ssl.SSLContext | None = None
         if self._account:
             _account_of(self._account)
@@ -89,21 +91,24 @@ class ServiceCredentials:
         """
         tls = self._tls(forwarded=forwarded) if url.startswith("https://") else None
         name = SERVER_NAME if forwarded else ""
-        if self._explicit and not self._token:
-            _check_private(url)
-            self._token = self._explicit_token()
-        for again in (False, True):
-            given = dict(headers)
-            if self._token:
+        with self._renewing:
+            if self._explicit and not self._token:
                 _check_private(url)
-                given["Authorization"] = f"Bearer {self._token}"
+                self._token = self._explicit_token()
+        for again in (False, True):
+            token, given = self._token, dict(headers)
+            if token:
+                _check_private(url)
+                given["Authorization"] = f"Bearer {token}"
             with answered(
                 method, url, headers=given, body=body, limits=limits, tls=tls, server_name=name
             ) as answer:
                 if again or answer.status != HTTPStatus.UNAUTHORIZED:
                     yield answer
                     return
-            self._token = self._next_token(url, of_cluster=of_cluster)
+            with self._renewing:
+                if self._token == token:  # else another request has renewed it
+                    self._token = self._next_token(url, of_cluster=of_cluster)
 
     @property
     def _explicit(self) -> bool:
