@@ -216,7 +216,7 @@ async def with_check(story: Story) -> None:
 
 
 @pytest.mark.settings(admission_check_retry_s="2")
-async def test_the_check_waits_with_its_reason_until_there_is_room(
+async def test_the_check_waits_with_its_reason_until_it_fits(
     story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
 ) -> None:
     """Quota for both Jobs, and one rack: the second has the reason, gives its quota back, and runs after the first."""
