@@ -159,7 +159,6 @@ SATELLITES = {
     "cli/options/command_examples.py",
     "cli/output/history_lines.py",
     "cluster/api_server/access_reviews.py",
-    "cluster/read/workload_store.py",
     "cluster/write/finalizer_writer.py",
     "cluster/write/pod_evictions.py",
     "control/actuators/finalizer_controller.py",

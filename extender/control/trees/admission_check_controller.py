@@ -47,6 +47,7 @@ LOOK_EVERY_S = 5.0  # also without a change: an owner may be known only after it
 RETRY_S = 1.0
 # Workloads that got *Ready* and are not placed yet, in one query; it plans 200 trees at most.
 PLACING_MAX = 50
+EXPECTED = (ClusterUnavailable, RequestRejected, TooManyQueries)
 AskPlanner = Callable[[bytes, Visibility], Awaitable[bytes]]
 
 
@@ -97,7 +98,7 @@ class AdmissionCheckController:
             retry_s=RETRY_S,
             condition=self._may_answer,
             changes=Changes(lambda: self._checks.view().revision, self._checks.changed),
-            expected=(ClusterUnavailable, TooManyQueries),
+            expected=(ClusterUnavailable,),
             failure="admission checks not answered",
         ).run()
 
@@ -110,20 +111,23 @@ class AdmissionCheckController:
         """Answer every check that is Pending.
 
         Raises:
-            ClusterUnavailable: An answer was not written, or the view is not current; the next call decides it again.
-            TooManyQueries: The planner has too much to do; the next call asks again.
+            ClusterUnavailable: An answer was not found or not written; the next call decides it again.
         """
         view = self._checks.view()
         if not view.checks:
             return
+        failures: list[Exception] = []
         for check in [check for check in view.checks.values() if not check.active]:
-            await self._checks.activate_check(check)
+            with self._faults.alone(f"AdmissionCheck/{check.name}"):
+                try:
+                    await self._checks.activate_check(check)
+                except EXPECTED as error:
+                    failures.append(error)
         self._answered = {
             uid: entry
             for uid, entry in self._answered.items()
             if uid in view.queued and view.queued[uid].resource_version == entry[0]
         }
-        failure: ClusterUnavailable | None = None
         for queued in sorted(
             view.queued.values(), key=lambda q: (q.reserved_at, q.namespace, q.name)
         ):
@@ -139,18 +143,15 @@ class AdmissionCheckController:
             with self._faults.alone(name):
                 try:
                     await self._decide(queued, pending, view)
-                except (
-                    ClusterUnavailable,
-                    RequestRejected,
-                ) as error:  # the others do not wait for it
-                    failure = ClusterUnavailable(str(error))
-        if failure is not None:
-            raise failure
+                except EXPECTED as error:  # the others do not wait for it
+                    failures.append(error)
+        if failures:
+            raise ClusterUnavailable("; ".join(map(str, failures)))
 
     async def _decide(self, queued: QueuedWorkload, pending: list[str], view: WorkloadView) -> None:
         """Plan one Workload, and write the answer into its checks."""
         trees = trees_of(queued, view)
-        if not trees and waits_for_owner(queued):
+        if not trees and waits_for_owner(queued, view.synced | view.pending):
             return  # the informer of its kind is behind that of Kueue's Workloads
         mine = objects_of(queued, trees, view.flavors)
         objects = [*self._placing(queued, view), *mine]

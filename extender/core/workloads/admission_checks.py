@@ -7,7 +7,7 @@ the Workload; only with all of them *Ready* may the pods run. So a check is answ
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -203,10 +203,14 @@ def _profile(tree: WorkloadObject, templates: Iterable[Mapping[str, Any]]) -> st
     )
 
 
-def waits_for_owner(queued: QueuedWorkload) -> bool:
-    """Return whether the pods ask for a tree, so that a Workload without its owner cannot be answered yet."""
-    owner = queued.owner
-    if owner is None or owner.kind not in BY_KIND:
+def waits_for_owner(queued: QueuedWorkload, kinds: Collection[str]) -> bool:
+    """Return whether the pods ask for a tree, so that a Workload without its owner cannot be answered yet.
+
+    Args:
+        queued: The Workload.
+        kinds: Those whose objects are read.
+    """
+    if queued.owner is None or queued.owner.kind not in kinds:
         return False
     return any(
         TREE_LABEL in ((pod_set.template.get("metadata") or {}).get("labels") or {})

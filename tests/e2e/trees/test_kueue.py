@@ -6,6 +6,7 @@ The objects are those of docs/how-to/kueue.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -18,7 +19,6 @@ from tests.controlplane.controllers.workload_controllers import WorkloadControll
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.processes import Process
 from tests.e2e.scenarios.conftest import DEPLOY, Story
-from tests.e2e.trees.conftest import clear_workloads
 from tests.e2e.trees.workloads import a_jobset, a_replicated_job, a_template, racks, until_groups
 from tests.support.page_commands import blocks
 from tests.support.waiting import eventually
@@ -33,8 +33,9 @@ PAGE = "docs/how-to/kueue.md"
 QUEUES = "/apis/kueue.x-k8s.io/v1beta2"
 WORKLOADS = f"{QUEUES}/namespaces/default/workloads"
 QUEUE = {"kueue.x-k8s.io/queue-name": "team-a"}
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 STORED = (
-    WORKLOADS,
     f"{QUEUES}/namespaces/default/localqueues",
     *(f"{QUEUES}/{plural}" for plural in ("clusterqueues", "resourceflavors", "admissionchecks")),
 )
@@ -62,13 +63,19 @@ async def kueue(running_kueue: Process, controllers: WorkloadControllers) -> Asy
     """Kueue, with no queue and no Workload of another story afterwards."""
     yield running_kueue
     async with controllers.plane.api() as api:
-        await clear_workloads(api)  # a queue in use is kept by a finalizer
+        pods = "/api/v1/namespaces/default/pods"
 
         async def gone() -> bool:
             left = 0
-            for path in STORED:
+            # Workloads first: Kueue keeps the pods of a group until theirs has ended, and queues until none is in them.
+            for path in (WORKLOADS, JOBS, JOBSETS, pods, *STORED):
                 await api.delete(path)
                 left += len((await api.get(path))["items"])
+            for pod in (await api.get(pods))["items"]:
+                with contextlib.suppress(ApiError):  # it has gone by itself
+                    await api.patch(
+                        f"{pods}/{pod['metadata']['name']}", {"metadata": {"finalizers": None}}
+                    )
             return left == 0
 
         await eventually(gone, "no object of Kueue is left", every_s=0.2)
@@ -209,7 +216,7 @@ async def with_check(story: Story) -> None:
 
 
 @pytest.mark.settings(admission_check_retry_s="2")
-async def test_the_check_waits_with_its_reason_until_there_is_room(
+async def test_the_check_waits_with_its_reason_until_it_fits(
     story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
 ) -> None:
     """Quota for both Jobs, and one rack: the second has the reason, gives its quota back, and runs after the first."""

@@ -275,7 +275,7 @@ async def test_a_workload_whose_owner_is_not_read_yet_waits():
 
 
 async def test_the_nodes_of_a_flavor_are_those_that_count():
-    """Kueue adds the labels of the flavor when it admits: a node without them has no room for the tree."""
+    """Kueue adds the labels of the flavor when it admits: a node without them is not for the tree."""
     job = a_job("flavored")
     nodes = a_node("n1", {"pool": "a"}, cpu="2"), a_node("n2", {"pool": "b"}, cpu="1")
     stage, checks, control = await asked(*nodes, jobs=[job])
