@@ -320,13 +320,13 @@ def _batsim(path: Path) -> Arrivals:
             parts = [
                 delay_s(str(part), place, (*within, profile)) for part in fields.get("seq", ())
             ]
-            known = [part for part in parts if part is not None]
+            delays = [part for part in parts if part is not None]
             times = _number(
                 {"repeat": str(fields.get("repeat", 1))},
                 "repeat",
                 f"{path.name}: profiles.{profile}",
             )
-            return sum(known) * times if len(known) == len(parts) else None
+            return sum(delays) * times if len(delays) == len(parts) else None
         return None
 
     def job(place: str, entry: Any) -> Arrival | str:  # noqa: ANN401 -- of a file

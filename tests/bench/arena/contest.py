@@ -83,7 +83,7 @@ def contest(*, quick: bool = False) -> tuple[list[Host], list[Arrival]]:
 def made_up(jobs: int, seed: int = 47) -> list[Arrival]:
     """Return a trace: gangs of 1 to 16 pods of 1 to 8 GPUs, a third of them in one rack, a fifth with two roles.
 
-    More arrives than the cluster has room for most of the time, which is when algorithms differ.
+    Most of the time more waits than fits, which is when algorithms differ.
     """
     chance, arrivals, at_s = random.Random(seed), [], 0.0
     for number in range(jobs):

@@ -42,7 +42,7 @@ def after_kube_scheduler(
         for hosts in trial.domains(group.topology_key).values():
             chosen = _greedy(trial, hosts, group, choose or least_allocated)
             if len(chosen) >= group.minimum:
-                # the tightest domain, and in it as many pods as possible (SPEC D9), with equal weights
+                # the tightest domain, and in it as many pods as possible, with equal weights
                 score = (len(chosen), _allocated(trial, hosts, group.requests))
                 if best is None or score > best[0]:
                     best = score, chosen
