@@ -233,11 +233,11 @@ class Controllers:
         for uid in pods:
             self._job_of.pop(uid, None)
             self._cluster.remove(uid)
-        for uid in job.owned:
-            for group in self._cluster.groups_owned_by(uid):
+        for owner in job.owned:
+            for group in self._cluster.groups_owned_by(owner):
                 self._cluster.remove(group)
-            if self._manifests.pop(uid, None) is None:
-                self._cluster.remove(uid)
+            if self._manifests.pop(owner, None) is None:
+                self._cluster.remove(owner)
         self._serve()
 
     # --- what becomes of pods
