@@ -22,7 +22,7 @@ from extender.core.log.events import (
 from extender.settings import Settings
 from extender.simulation.arrivals import Arrival, ArrivingGroup
 from extender.simulation.controllers import Job
-from extender.simulation.job_files import jobs_of
+from extender.simulation.job_files import job_of, jobs_of
 from extender.simulation.simulation import Outcome, Scenario, simulate
 from tests.support.service.hash_seeds import outputs
 from tests.support.service.manifest_builders import a_fleet
@@ -51,7 +51,7 @@ def an_arrival(
     arrival = Arrival(
         at_s=at_s, namespace=namespace, name=name, groups=groups, runs_for_s=runs_for_s, **fields,
     )  # fmt: skip
-    return Job(namespace=namespace, name=name, at_s=at_s, runs_for_s=runs_for_s, arrival=arrival)
+    return job_of(arrival)
 
 
 def a_trace(count: int) -> tuple[Job, ...]:
@@ -151,6 +151,5 @@ def test_the_same_seed_gives_the_same_log_and_another_one_another() -> None:
 
 
 def job_again(job: Job) -> Job:
-    return Job(
-        namespace=job.namespace, name=job.name, at_s=job.at_s, runs_for_s=job.runs_for_s, arrival=job.arrival,
-    )  # fmt: skip
+    assert job.arrival is not None
+    return job_of(job.arrival)
