@@ -22,7 +22,9 @@ from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_gang
 
 pytestmark = pytest.mark.postgres
-PAUSES = {"log_verifier__FIRST_AFTER_S": 1.0, "log_verifier__PASS_EVERY_S": 1.0}
+PAUSES = {
+    f"control.monitors.log_verifier.{name}": 1.0 for name in ("FIRST_AFTER_S", "PASS_EVERY_S")
+}
 # What is found -> what is done, and words of the message.
 BESIDE_THE_LOG = {
     "forged-projection": ("UPDATE gx.gang_state SET priority = 7", "by the log it is 0"),
@@ -89,7 +91,7 @@ def until_found(service, ways):
 
 def test_a_leader_finds_what_is_changed_beside_the_log_and_in_it():
     """Four ways at once, each with its own finding; then a row of the log, which the others follow from or not."""
-    with fork_server.shortened(**PAUSES), a_service() as service:
+    with fork_server.shortened(PAUSES), a_service() as service:
         gang = a_gang("g", pods=2, requests={"cpu": 1})
         (service.manifests / "g.yaml").write_text(yaml.safe_dump_all(gang))
         service.start()
@@ -118,7 +120,7 @@ def test_a_leader_finds_what_is_changed_beside_the_log_and_in_it():
 
 def test_a_leader_whose_table_is_renamed_ends_and_the_database_is_to_be_kept():
     """A column of the log has another name: no line advises a change first, and the next start changes nothing."""
-    with fork_server.shortened(**PAUSES), a_service() as service:
+    with fork_server.shortened(PAUSES), a_service() as service:
         service.start()
         url = run(owner_url(Path(service.environ["GANG_EXTENDER_DATA_DIR"])))
         run(tamper(url, "ALTER TABLE gx.event RENAME COLUMN actor TO author"))

@@ -71,3 +71,12 @@ def test_streams_and_folder_are_those_asked_for(tmp_path):
     output, errors = forked.communicate("kind: [")
     assert (forked.returncode, output) == (2, "")
     assert errors.startswith("gang-extender: standard input: ")
+
+
+def test_a_constant_that_is_shortened_must_exist():
+    """Else a test would wait for what it shortens since the constant has another name."""
+    with fork_server.shortened({"control.monitors.log_verifier.NONSENSE_S": 1.0}):
+        forked = fork_server.run(["--version"], os.environ, PIPE, errors=PIPE, text=True)
+    output, errors = forked.communicate()
+    assert (forked.returncode, output) == (1, "")
+    assert "does not have the attribute 'NONSENSE_S'" in errors

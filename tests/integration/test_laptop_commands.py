@@ -95,7 +95,7 @@ def place(tmp_path_factory, postgres_url, template_database):
     objects = [*a_fleet("4 nodes", gpu=4), *a_gang("train", pods=2), *a_gang("serve", pods=2)]
     (folder / "all.yaml").write_text(yaml.safe_dump_all(objects))
     with (
-        fork_server.shortened(log_verifier__FIRST_AFTER_S=0.1),
+        fork_server.shortened({"control.monitors.log_verifier.FIRST_AFTER_S": 0.1}),
         fresh_database(postgres_url, template=template_database) as url,
     ):
         logs = tmp_path_factory.mktemp("serve")

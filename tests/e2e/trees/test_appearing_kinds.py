@@ -49,7 +49,8 @@ SERVED, GONE = "workload kind is served", "workload kind is not served any more"
 @pytest.fixture(autouse=True)
 def discovery_is_soon() -> Iterator[None]:
     """The service looks for kinds every second, not every minute."""
-    with fork_server.shortened(workload_informers__DISCOVER_EVERY_S=1.0):
+    place = "cluster.api_server.workload_informers.DISCOVER_EVERY_S"
+    with fork_server.shortened({place: 1.0}):
         yield
 
 

@@ -176,14 +176,13 @@ def run(
 
 
 @contextlib.contextmanager
-def shortened(**constants: float) -> Iterator[None]:
-    """Let the commands whose environment is made meanwhile have other values of constants, as `log_verifier__PASS_EVERY_S=1`.
+def shortened(constants: Mapping[str, float]) -> Iterator[None]:
+    """Let the commands whose environment is made meanwhile have other values of constants.
 
     Args:
-        constants: By the name of their module in `extender` and their own, with two underscores between.
+        constants: By their place in `extender`, such as `control.monitors.log_verifier.PASS_EVERY_S`.
     """
-    values = msgspec.json.encode(constants).decode()
-    with mock.patch.dict(os.environ, {CONSTANTS: values}):
+    with mock.patch.dict(os.environ, {CONSTANTS: msgspec.json.encode(constants).decode()}):
         yield
 
 
@@ -264,7 +263,8 @@ def _run(request: Request, streams: Sequence[int], control: int) -> str:
         os.close(stream)
     os.environ.clear()
     os.environ.update(request.environ)
-    _set_constants(msgspec.json.decode(os.environ.pop(CONSTANTS, "{}")))
+    for place, value in msgspec.json.decode(os.environ.pop(CONSTANTS, "{}")).items():
+        mock.patch(f"extender.{place}", value).start()  # fails where there is no such constant
     os.chdir(request.folder)
     time.tzset()
     sys.stdin = _text_stream(0, sys.stdin)
@@ -272,23 +272,6 @@ def _run(request: Request, streams: Sequence[int], control: int) -> str:
     sys.stderr = sys.__stderr__ = _text_stream(2, sys.stderr)
     sys.argv[1:] = request.words
     return request.module
-
-
-def _set_constants(constants: Mapping[str, float]) -> None:
-    """Set constants of modules that this process has imported.
-
-    Raises:
-        AttributeError: The module has no such constant, so the test would wait for what it wanted to shorten.
-    """
-    for place, value in constants.items():
-        name, constant = place.split("__")
-        (module,) = (
-            sys.modules[key]
-            for key in sys.modules
-            if key.endswith(f".{name}") and key.startswith("extender.")
-        )
-        getattr(module, constant)
-        setattr(module, constant, value)
 
 
 def _text_stream(number: int, like: Any) -> Any:
