@@ -138,7 +138,8 @@ def _exclusive_keys(g: PlanGroup) -> tuple[str, ...]:
 def shared_domains(request: PlanRequest, new: dict) -> list[str]:
     """Return which exclusive groups have new pods where others are; `new`: the nodes of the new pods of each leaf.
 
-    Bound members are where they are: a group with some stays in their domain, even if others are in it.
+    Bound members are where they are: a group with some stays in their domain, even if others are in it, and so do the groups
+    below it (D20).
     """
     labels = {n.name: n.labels for n in request.nodes}
     bad = []
@@ -151,6 +152,9 @@ def shared_domains(request: PlanRequest, new: dict) -> list[str]:
             continue
         if fresh & set(g.exclusive.taken):
             bad.append(f"{g.key}: is in {fresh}, which others have")
+        above = [a for a in groups if a.exclusive.key == key and a is not g and g in _walk(a)]
+        if any(leaf.bound for a in above for leaf in _leaves(a)):
+            continue
         for h in groups:
             if h.exclusive.key != key or h in _walk(g) or g in _walk(h):
                 continue

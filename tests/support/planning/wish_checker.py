@@ -12,7 +12,13 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from extender.core.planner.plan_types import Plan, PlanGroup, PlanNear, PlanRequest
+from extender.core.planner.plan_types import (
+    SEARCH_BUDGET,
+    Plan,
+    PlanGroup,
+    PlanNear,
+    PlanRequest,
+)
 from tests.support.planning.plan_checker import (
     _exclusive_keys,
     _holds,
@@ -252,11 +258,17 @@ def _not_best(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
             mine, optimum = smallest(seats), max(smallest(rival) for rival in rivals)
             proved = all(v.best == v.value for g in unit if (v := balance.get(g.key)) is not None)
             if optimum > mine:
-                return (
-                    [f"balanced {[g.key.name for g in unit]}: {mine}, possible {optimum}"]
-                    if proved
-                    else []
-                )
+
+                def below_equal(option: Seats, unit=unit, key=keys[0]) -> int:
+                    amounts = [shares(request, g, option, key) for g in unit]
+                    return sum(sum(each) // len(each) - each[0] for each in amounts if each)
+
+                # what a plan states is below an equal share of the pods that the group has; a small budget may end before the
+                # placement that gives it more pods, of which no more are missing
+                fewest = min(map(below_equal, rivals))
+                if proved and (request.budget >= SEARCH_BUDGET or fewest < below_equal(seats)):
+                    return [f"balanced {[g.key.name for g in unit]}: {mine}, possible {optimum}"]
+                return []
             if not proved:
                 return []
             rivals = [rival for rival in rivals if smallest(rival) == mine]
