@@ -208,6 +208,7 @@ VALUES = {
     "notify_namespaces": ("team-a", None),
     "notify_waiting_after_s": (60, "long"),
     "notify_source": ("east", None),
+    "admission_check_retry_s": (60, "soon"),
     "log_level": ("DEBUG", "LOUD"),
     "log_format": ("text", "xml"),
 }

@@ -69,7 +69,8 @@ async def kueue(running_kueue: Process, controllers: WorkloadControllers) -> Asy
             left = 0
             # Workloads first: Kueue keeps the pods of a group until theirs has ended, and queues until none is in them.
             for path in (WORKLOADS, JOBS, JOBSETS, pods, *STORED):
-                await api.delete(path)
+                # no kubelet ends them any more
+                await api.delete(path, {"gracePeriodSeconds": 0} if path == pods else None)
                 left += len((await api.get(path))["items"])
             for pod in (await api.get(pods))["items"]:
                 with contextlib.suppress(ApiError):  # it has gone by itself
