@@ -88,6 +88,16 @@ def lines_about(story: Story, message: str, resource: str) -> list[dict[str, Any
     return [line for line in story.service.lines(message) if line["resource"] == resource]
 
 
+async def create_definition(story: Story, definition: Path) -> None:
+    """Create a definition; kube-controller-manager begins anew with it.
+
+    Its garbage collector looks for new kinds every 30 s, and never deletes what an object of an unknown kind owned.
+    """
+    await asyncio.to_thread(create_kinds, story.plane, [definition])
+    story.plane.stop_controller_manager()
+    story.plane.start_controller_manager(CONTROLLERS)
+
+
 async def created(story: Story, workload: Object) -> Object:
     """Create a workload as soon as the admission policies know its kind; they refuse it before, with 503."""
 
@@ -149,7 +159,7 @@ async def test_the_definition_of_a_kind_comes_and_goes(
     assert not lines_about(story, SERVED, JOBSETS)
     await a_job_is_placed(story, "first")
 
-    await asyncio.to_thread(create_kinds, story.plane, [definition])
+    await create_definition(story, definition)
     made = await created(story, a_train())
     await until_compiled(story, made)
     await until_line(story, SERVED, 1)
@@ -176,10 +186,7 @@ async def test_the_definition_of_a_kind_goes_while_the_service_is_away(
     await until_jobs_become_trees(story.api)
     await story.create(*racks("r0", cpu="40"))
     story.service.kill()
-    await asyncio.to_thread(create_kinds, story.plane, [definition])
-    # Its garbage collector looks for new kinds every 30 s, and never deletes what an object of an unknown kind owned.
-    story.plane.stop_controller_manager()
-    story.plane.start_controller_manager(CONTROLLERS)
+    await create_definition(story, definition)
     made = await created(story, a_train())
     await story.service.start()
     await until_compiled(story, made)
