@@ -274,7 +274,9 @@ def _checked_workloads() -> Policy:
         (Rule(KUEUE, ("workloads/status",), ("UPDATE",)),),
         {"changed": _changed_status("admissionChecks")},
         (
-            _unchanged("the extender changes nothing of a Workload of Kueue but its admissionChecks"),
+            _unchanged(
+                "the extender changes nothing of a Workload of Kueue but its admissionChecks"
+            ),
             Validation(
                 "oldObject.status.admissionChecks.map(c, c.name) == object.status.admissionChecks.map(c, c.name)",
                 "the extender adds and removes no AdmissionCheck of a Workload",
