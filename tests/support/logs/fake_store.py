@@ -156,7 +156,7 @@ class FakeIntervalProjection:
     async def projected(self) -> Position:
         await asyncio.sleep(0)
         if self.unavailable:
-            raise StoreUnavailable("the fake is set to be unavailable")
+            raise StoreUnavailable("the log in memory is set to be unavailable")
         return Position(self.database.projected)
 
 

@@ -28,6 +28,8 @@ def faults_of(command):
     """Yield what is wrong with a command that a page names."""
     parts = shlex.split(command.replace("[", "").replace("]", ""))
     words = next((name for name in COMMANDS if parts[: len(name.split())] == name.split()), None)
+    if parts == ["--help"]:
+        return
     if words is None:
         yield "there is no such command"
         return

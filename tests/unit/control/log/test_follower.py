@@ -118,7 +118,7 @@ async def test_a_follower_that_cannot_read_is_not_ready_and_does_not_lead(pair):
     check = second.extender_service.checks()[1]
     assert (check.name, check.ok) == ("log", False)
     assert check.reason.startswith(
-        "5 s behind the log, at position 4: the fake is set to be unavailable"
+        "5 s behind the log, at position 4: the log in memory is set to be unavailable"
     )
     second.log.unavailable = False
     await eventually(lambda: not second.leader.follower.lag_reason(), "current")

@@ -96,7 +96,7 @@ async def test_the_outcome_of_a_failed_append_is_found(leader, written):
     task = leader.append("a")
     await leader.end()
     (outcome,) = await asyncio.gather(task, return_exceptions=True)
-    lost = "the fake lost the answer" if written else "the fake lost the append"
+    lost = "the answer was set to be lost" if written else "the append was set to be lost"
     assert leader.changes == [("leading", ""), ("settling", lost), ("leading", "")]
     assert isinstance(outcome, tuple if written else StoreUnavailable)
     assert len(leader.appends.committed.gangs) == int(written)
