@@ -33,7 +33,7 @@ from extender.core.model.errors import BadInput, SchemaOutdated, StoreUnavailabl
 from extender.core.model.pods import Pod, VolumeConstraints
 from extender.ports.access_ports import AccessReviews
 from extender.ports.cluster_ports import Cluster, ControlPlane
-from extender.ports.log_ports import Clock
+from extender.ports.log_ports import Clock, DecisionInputs
 from extender.ports.workload_ports import Workloads
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.database_clock import DatabaseClock
@@ -59,6 +59,7 @@ from extender.store.snapshot_table import PostgresSnapshots
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from extender.control.admission.planner_pool import PlannerPool
     from extender.control.log.leader import Leader
     from extender.http.web.query_process import ForkedQueryProcess
     from extender.runtime.worker_process import WorkerProcess
@@ -332,7 +333,90 @@ def fork_children(answer: Callable[[bytes], None]) -> Children:
     return Children(queries, planner)
 
 
-class Service:
+class Engine:
+    """The part of the service that decides and acts, on any adapters: no HTTP, no process, no database of its own."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        inputs: DecisionInputs,
+        cluster_adapter: Runnable,
+        writer: Leader,
+        clock: Clock,
+        planner: PlannerPool,
+    ) -> None:
+        """Build and connect the objects; nothing runs before `engine_loops` are started.
+
+        Args:
+            settings: Of the service.
+            inputs: Where inputs of decisions are stored.
+            cluster_adapter: The cluster.
+            writer: The leader.
+            clock: The only source of time.
+            planner: Answers plan requests.
+        """
+        from extender.control.actuators.finalizer_controller import FinalizerController
+        from extender.control.actuators.status_reporter import StatusReporter
+        from extender.control.admission.loop_parts import MEMBER_ARRIVAL_MS, loop_parts
+        from extender.control.binding.bind_barrier import BindBarriers
+        from extender.control.loop.control_loop import ControlLoop
+        from extender.control.monitors.capacity_sampler import CapacitySampler
+        from extender.control.trees.tree_controller import TreeController
+        from extender.control.trees.unadopted_groups import AdoptionHold
+        from extender.control.verbs.extender_service import ExtenderService
+
+        self.settings = settings
+        self.cluster = cluster_adapter
+        self.leader = writer
+        self.barriers = BindBarriers(
+            cluster=cluster_adapter, leader=writer, clock=clock, settings=settings
+        )
+        self.capacity_sampler = CapacitySampler(cluster_adapter, writer, settings)
+        self.reporter = StatusReporter(
+            cluster_adapter, writer, clock, show_names=settings.show_names_across_namespaces
+        )
+        self.finalizers = FinalizerController(cluster_adapter, writer, clock)
+        self.trees = TreeController(
+            cluster_adapter, cluster_adapter.workloads, writer, inputs, settings
+        )
+        parts = loop_parts(
+            cluster=cluster_adapter,
+            leader=writer,
+            inputs=inputs,
+            barriers=self.barriers,
+            reporter=self.reporter,
+            clock=clock,
+            settings=settings,
+        )
+        self.parts = msgspec.structs.replace(parts, arrival_ms=MEMBER_ARRIVAL_MS, planner=planner)
+        self.parts.requests.is_held = AdoptionHold(cluster_adapter.workloads, writer)
+        self.control_loop = ControlLoop(self.parts)
+        self.extender_service = ExtenderService(
+            cluster=cluster_adapter,
+            leader=writer,
+            inputs=inputs,
+            exchange=self.parts.exchange,
+            barriers=self.barriers,
+            clock=clock,
+            settings=settings,
+        )
+        writer.add_lost_listener(self.barriers.fail_waiting_calls)
+
+    def engine_loops(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        """Return what decides and acts beside the leader, by name; each is called again if a defect ends it."""
+        return {
+            "control loop": self.control_loop.run,
+            "nominations": self.parts.nominator.run,
+            "evictions": self.parts.evictor.run,
+            "gate removal": self.parts.gate_remover.run,
+            "reporter": self.reporter.run,
+            "finalizers": self.finalizers.run,
+            "capacity sampler": self.capacity_sampler.run,
+            "trees": self.trees.run,
+        }
+
+
+class Service(Engine):
     """The running service: its objects, and the order in which they start and stop."""
 
     def __init__(
@@ -344,19 +428,10 @@ class Service:
         clock: DatabaseClock,
         children: Children | None = None,
     ) -> None:
-        from extender.control.actuators.finalizer_controller import FinalizerController
-        from extender.control.actuators.status_reporter import StatusReporter
-        from extender.control.admission.loop_parts import MEMBER_ARRIVAL_MS, loop_parts
         from extender.control.admission.planner_pool import PlannerPool
-        from extender.control.binding.bind_barrier import BindBarriers
-        from extender.control.loop.control_loop import ControlLoop
-        from extender.control.monitors.capacity_sampler import CapacitySampler
         from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
         from extender.control.monitors.notifier import HttpReceiver, Notifier
         from extender.control.monitors.state_metrics import DatabaseSize, StateMetrics
-        from extender.control.trees.tree_controller import TreeController
-        from extender.control.trees.unadopted_groups import AdoptionHold
-        from extender.control.verbs.extender_service import ExtenderService
         from extender.http.listener.tls_contexts import TlsContexts
         from extender.http.scheduler.leader_proxy import LeaderProxy
         from extender.http.web.query_process import QueryProcess
@@ -364,52 +439,14 @@ class Service:
         from extender.runtime.cooperative_yield import Yielder
         from extender.runtime.garbage_collection import FullCollections
 
-        self.settings = settings
-        self.cluster = cluster_adapter
-        self.leader = writer
-        self.barriers = BindBarriers(
-            cluster=cluster_adapter, leader=self.leader, clock=clock, settings=settings
-        )
+        planner = PlannerPool(children.planner if children else None)
+        super().__init__(settings, opened.inputs, cluster_adapter, writer, clock, planner)
         self._watch_log(opened, clock)
-        self.capacity_sampler = CapacitySampler(cluster_adapter, writer, settings)
         plane = cluster_adapter.control_plane
         self.features = (
             FeatureGateMonitor(cluster_adapter, plane, writer, clock, settings) if plane else None
         )
-        self.reporter = StatusReporter(
-            cluster_adapter, self.leader, clock, show_names=settings.show_names_across_namespaces
-        )
-        self.finalizers = FinalizerController(cluster_adapter, self.leader, clock)
-        self.trees = TreeController(
-            cluster_adapter, cluster_adapter.workloads, writer, opened.inputs, settings
-        )
-        parts = loop_parts(
-            cluster=cluster_adapter,
-            leader=self.leader,
-            inputs=opened.inputs,
-            barriers=self.barriers,
-            reporter=self.reporter,
-            clock=clock,
-            settings=settings,
-        )
-        self.parts = msgspec.structs.replace(
-            parts,
-            arrival_ms=MEMBER_ARRIVAL_MS,
-            planner=PlannerPool(children.planner if children else None),
-        )
-        self.parts.requests.is_held = AdoptionHold(cluster_adapter.workloads, writer)
-        self.control_loop = ControlLoop(self.parts)
-        self.extender_service = ExtenderService(
-            cluster=cluster_adapter,
-            leader=self.leader,
-            inputs=opened.inputs,
-            exchange=self.parts.exchange,
-            barriers=self.barriers,
-            clock=clock,
-            settings=settings,
-        )
         self.extender_service.recent_stall = self.loop_monitor.recent_stall
-        writer.add_lost_listener(self.barriers.fail_waiting_calls)
         self.tls = TlsContexts(settings, SystemClock()) if settings.has_tls else None
         self.forwarder = LeaderProxy(writer, settings, self.tls)
         self.query_process = QueryProcess(
@@ -596,21 +633,14 @@ class Service:
         """Return what runs beside the leader, by name; each is called again if a defect ends it."""
         loops: dict[str, Callable[[], Awaitable[object]]] = {
             "event loop monitor": self.loop_monitor.run,
-            "control loop": self.control_loop.run,
-            "nominations": self.parts.nominator.run,
-            "evictions": self.parts.evictor.run,
-            "gate removal": self.parts.gate_remover.run,
-            "reporter": self.reporter.run,
-            "finalizers": self.finalizers.run,
+            **self.engine_loops(),
             "state verifier": self.drift.run,
             "clock monitor": self.clock_monitor.run,
-            "capacity sampler": self.capacity_sampler.run,
             "publisher": self.publisher.run,
             "reference indexer": self.reference_indexer.run,
             "log verifier": self.verifier.run,
             "projector": self.projector.run,
             "query process": self.query_process.run,
-            "trees": self.trees.run,
             "garbage collection": self.collections.run,
             "database size": self.database_size.run,
         }

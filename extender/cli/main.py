@@ -37,6 +37,10 @@ COMMANDS = {
         "extender.cli.commands.plan_command:plan",
         "Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.",
     ),
+    "simulate": (
+        "extender.cli.commands.simulate_command:simulate",
+        "Simulate a cluster in virtual time: waits, utilisation, evictions and what starves, by namespace and size.",
+    ),
     "gangs": (
         "extender.cli.commands.gang_commands:gangs",
         "List the gangs of the service, with their state.",

@@ -1,4 +1,4 @@
-"""An event loop in which time passes only while everything waits for it, and then at once: no timer knows the machine."""
+"""The virtual event loop for tests, in which threads and processes take their time on the wall."""
 
 from __future__ import annotations
 
@@ -7,40 +7,30 @@ import selectors
 import time
 from typing import Any
 
-# Each turn of the loop takes so long, so that what runs all the time keeps nothing else from its time.
-TURN_S = 1e-5
+from extender.simulation import virtual_time
+from extender.simulation.virtual_time import VirtualSelector
 
 
-class _Selector(selectors.DefaultSelector):
-    """Waits for files as ever, and passes over time that nothing outside of the loop uses."""
+class _Selector(VirtualSelector):
+    """Waits for files as ever while threads and processes work."""
 
-    now_s = 0.0
     at_work = 0  # what threads and processes do for the loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self.at_work and timeout:  # their time is that of the wall
             began_s = time.monotonic()
-            ready = super().select(timeout)
+            ready = selectors.DefaultSelector.select(self, timeout)
             self.now_s += min(timeout, time.monotonic() - began_s)
             return ready
-        ready = super().select(0 if timeout else timeout)
-        self.now_s += timeout if timeout and not ready else TURN_S
-        return ready
+        return super().select(timeout)
 
 
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Its clock nearly stands while code runs, however long that takes, and jumps to the next timer when no code can run.
-
-    Only while a thread or a process works for the loop, timers take their time on the wall.
-    """
+class VirtualTimeLoop(virtual_time.VirtualTimeLoop):
+    """Only while a thread or a process works for the loop, timers take their time on the wall."""
 
     def __init__(self) -> None:
         self._virtual = _Selector()
         super().__init__(self._virtual)
-
-    def time(self) -> float:
-        """Return the seconds that passed in this loop."""
-        return self._virtual.now_s
 
     def at_work(self, answer: asyncio.Future[Any]) -> None:
         """Let time be that of the wall until a thread or a process has answered."""

@@ -31,6 +31,9 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "tree-from",
         "plan",
         "written",
+        "arrives-after",  # these three are for `simulate`
+        "arrives-every",
+        "runs-for",
     ),
 }
 _FIELD_OF: Final = {PREFIX + name: field for field, names in _NAMES.items() for name in names}

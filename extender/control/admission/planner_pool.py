@@ -12,7 +12,7 @@ import importlib
 import logging
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from extender.core.planner.codec.request_codec import Decoder, Encoder
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
@@ -39,16 +39,33 @@ SOLVER = "ortools.sat.python.cp_model"  # takes a second to load, so only the wo
 T = TypeVar("T")
 
 
+class Worker(Protocol):
+    """Runs functions of modules, one at a time; a `WorkerProcess` in the service."""
+
+    async def run(self, work: Callable[..., T], *args: object) -> T:
+        """Run a function after the calls before; its exceptions are raised here."""
+        ...
+
+    def warm_up(self, work: Callable[[], object]) -> None:
+        """Let a function run without waiting."""
+        ...
+
+    def stop(self) -> None:
+        """End for good."""
+        ...
+
+
 class PlannerPool:
     """Answers plan requests; each worker runs one at a time.
 
     Args:
-        worker: The process for long searches; None: a new one, which starts when it is first needed.
+        worker: For long searches; None: a new process, which starts when it is first needed.
+        explainer: Likewise, for the explanations of refusals of large requests.
     """
 
-    def __init__(self, worker: WorkerProcess | None = None) -> None:
+    def __init__(self, worker: Worker | None = None, explainer: Worker | None = None) -> None:
         self._worker = worker or WorkerProcess()
-        self._explainer = WorkerProcess(nice=NICE)
+        self._explainer = explainer or WorkerProcess(nice=NICE)
         self._nodes = NodeTable(())
         self._encoder = Encoder()
 
@@ -116,7 +133,7 @@ class PlannerPool:
 
 
 async def _run_in(
-    worker: WorkerProcess, work: Callable[..., T], encoded: DecisionInput, *more: object
+    worker: Worker, work: Callable[..., T], encoded: DecisionInput, *more: object
 ) -> T:
     """Run `work` in a worker, and once more if the worker dies."""
     try:

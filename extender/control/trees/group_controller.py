@@ -108,7 +108,7 @@ class GroupController:
             changed = owners ^ self._owners
             due.update(key for key, group in groups.items() if may_delete(group, changed))
         self._groups, self._owners, self._to_recheck = groups, owners, set()
-        for key in due:
+        for key in sorted(due, key=str):
             if not self._faults.attempt(key, functools.partial(self._look_at, key)):
                 self._to_recheck.add(key)
 

@@ -118,7 +118,8 @@ def decide_evictions(
     gangs = gangs or EachGang()
 
     def changes_of(preemption: PendingPreemption) -> Iterator[NewEvent]:
-        ended = [v for v in preemption.victims.values() if _is_gone(view, v)]
+        victims = sorted(preemption.victims.values(), key=lambda v: v.pod)
+        ended = [v for v in victims if _is_gone(view, v)]
         for victim in ended:
             yield context.draft(preemption, _victim_gone(view, preemption, victim, context))
         end = None
@@ -128,7 +129,7 @@ def decide_evictions(
             yield context.draft(preemption, end)
 
     drafts: list[NewEvent] = []
-    for preemption in state.preemptions.values():
+    for preemption in sorted(state.preemptions.values(), key=lambda p: p.gang_uid):
         name = f"preemption of {preemption.gang}"
         decide = functools.partial(changes_of, preemption)
         drafts += gangs.decide(preemption.gang_uid, name, decide)

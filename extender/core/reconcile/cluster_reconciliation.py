@@ -140,7 +140,7 @@ def root_differences(
     bound_here = {f.uid: f.node for f in events if isinstance(f, PodBound)}
     lost = [
         m
-        for m in root.bound.values()
+        for m in sorted(root.bound.values(), key=lambda m: m.pod)
         if m.uid not in elsewhere and m.uid not in now.awaited and _is_lost(view, m.uid, m.node)
     ]
     runs = bool(bound_here) or len(root.bound) > len(lost)
@@ -180,7 +180,10 @@ def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[
     ]
     bound_here = [data for data in events if isinstance(data, PodBound)]
     unresolved = {uid for uid in now.binding if unassigned(view, uid)} | now.awaited
-    members: list[BoundMember | PodBound] = [*root.bound.values(), *bound_here]
+    members: list[BoundMember | PodBound] = [
+        *sorted(root.bound.values(), key=lambda m: m.pod),
+        *bound_here,
+    ]
     events += [
         _lost(view, member, now)
         for member in members
@@ -324,7 +327,7 @@ def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, st
 
 def _settled(view: ClusterView, root: GangState) -> list[AnyEventData]:
     events: list[AnyEventData] = []
-    for reservation in root.reservations.values():
+    for reservation in sorted(root.reservations.values(), key=lambda r: r.pod):
         pod = view.pods.get(reservation.uid)
         if pod is None or pod.node is None:
             continue

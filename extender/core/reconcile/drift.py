@@ -107,7 +107,7 @@ def elsewhere_events(reservation: Reservation, node: NodeName) -> list[DriftDete
 def strayed_events(view: ClusterView, root: GangState) -> list[AnyEventData]:
     """Return the events for members that the log has as bound and that are on another node, or on none."""
     events: list[AnyEventData] = []
-    for member in root.bound.values():
+    for member in sorted(root.bound.values(), key=lambda m: m.pod):
         pod = view.pods.get(member.uid)
         if pod is None or pod.deleting or pod.node == member.node:
             continue
@@ -149,7 +149,7 @@ def bound_outside(
     root = state.gangs.get(tree.root.uid)
     events: list[AnyEventData] = []
     for leaf, pods in tree.members.items():
-        for pod in pods:
+        for pod in sorted(pods, key=lambda p: p.path):
             if not is_running(pod) or pod.node not in view.nodes or _is_recorded(root, pod):
                 continue
             if pod.uid in state.gang_of and state.gang_of[pod.uid] not in removed:

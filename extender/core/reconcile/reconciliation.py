@@ -259,7 +259,7 @@ class Reconciliation:
             recreated=RecreatedLeaves(state.trees),
         )
         drafts: list[NewEvent] = []
-        for root in filter(None, map(state.gangs.get, roots)):
+        for root in filter(None, map(state.gangs.get, sorted(roots))):
             compare = functools.partial(_differences, current, root, roots[root.uid], shared)
             events, is_whole = gangs.result(root.uid, root.gang, compare) or ([], True)
             drafts += events
@@ -269,7 +269,7 @@ class Reconciliation:
                 uids = frozenset(e.data.uid for e in events if isinstance(e.data, PodBound))
                 self._open[root.uid] = None if is_whole else uids
         removed = {event.gang_uid for event in drafts if isinstance(event.data, GangRemoved)}
-        for tree in filter(None, map(forest.populated.get, trees)):
+        for tree in filter(None, map(forest.populated.get, sorted(trees, key=str))):
             name = f"members of {tree.root.key.path} without a reservation"
             outside = functools.partial(bound_outside, view, state, tree, now, removed)
             events = gangs.decide(tree.root.uid, name, outside)

@@ -21,11 +21,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -34,35 +33,19 @@ from extender.cluster.manifests.manifest_entries import Ident, ident_of
 from extender.cluster.manifests.served.file_watcher import FileWatcher, ManifestFiles
 from extender.cluster.manifests.served.journal import (
     FILE,
-    Bound,
-    Conditions,
     DeletedObject,
-    EventRecorded,
-    Evicted,
-    GateRemoved,
     Journal,
     ManifestPaths,
-    MarkedDisrupted,
-    Nominated,
     Record,
 )
-from extender.cluster.manifests.served.journal_replay import JournalOverlay, with_writes
-from extender.cluster.manifests.served.manifest_workloads import ManifestWorkloads
+from extender.cluster.manifests.served.recorded_cluster import RecordedCluster
 from extender.cluster.manifests.workload_sources import owner_uid
 from extender.cluster.manifests.yaml_reader import STDIN
 from extender.cluster.read.object_decoding import source_of
-from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.write.log_head_configmap import read_anchors
-from extender.core.admit.plan_request import GATE
 from extender.core.log.anchors import Anchor, encode_anchors
-from extender.core.log.events import GoneVia
-from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
-from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.model.pod_groups import CHILDREN_MAX, Source
-from extender.core.model.pods import Pod, PodEnd, VolumeConstraints
-from extender.core.reconcile.finalizer_rules import FinalizerChange
-from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectChanges, ObjectFaults
 from extender.runtime.wakeup import Wakeup
@@ -158,7 +141,7 @@ _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
 )
 
 
-class ManifestCluster:
+class ManifestCluster(RecordedCluster):
     """A cluster of manifests and the writes to it."""
 
     def __init__(
@@ -191,35 +174,22 @@ class ManifestCluster:
             if not Path(path).exists():
                 msg = f"--cluster {path}: no such file or directory; make it first, it may be empty"
                 raise BadInput(msg)
+        super().__init__(clock, max_children)
         self._watcher = FileWatcher(paths)
-        self._clock = clock
         self._fence = fence
         self._poll_s = poll_s
         self._journal = Journal(data_dir / FILE)
         self._log_head = LogHeadFile(data_dir / LOG_HEAD_FILE)
         self._paths = absolute_paths(paths)
         self._recorded_paths: tuple[str, ...] = ()  # by the newest line of the journal
-        self._overlay = JournalOverlay()
-        self._world = ObjectStore(max_children=max_children)
-        self._objects: dict[Ident, api.Readable] = {}  # of the manifests, without the overlay
-        self._by_uid: dict[str, Ident] = {}  # of pods, groups and workloads
-        self._invalid: set[Ident] = set()  # of `_things`: not in the world as they are
         self._left: dict[str, Ident] = {}  # removed from the manifests, and not recorded yet
-        self.workloads = ManifestWorkloads(self._world, self._overlay, self._write, clock)
         self._was_valid = False
         self._faults: ObjectFaults[str] = ObjectFaults("cluster")
         self._changes = ObjectChanges("cluster", clock.monotonic_ms)
         self._fault = "the manifests were not read yet"
         self._ignored: Mapping[str, str] = {}  # files that are not valid, and why
-        self._view_changed = Wakeup()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._polling: asyncio.Task[None] | None = None
         self._polls = Wakeup()  # after each poll
-
-    control_plane: Final = None  # files have neither kube-apiserver nor kube-scheduler
-
-    def access_reviews(self, *, api_server_tokens: bool) -> None:
-        """Return None: files have no rights of readers."""
 
     # --- life
 
@@ -371,28 +341,12 @@ class ManifestCluster:
         self._wake_waiting()
         await asyncio.sleep(0)
 
-    def _upsert(self, ident: Ident) -> None:
-        """Apply an object of the manifests with the writes to it; it may have been deleted since."""
-        if ident in self._objects:
-            self._pass_on(ident, functools.partial(self._put, ident))
-
     def _pass_on(self, ident: Ident, change: Callable[[], None]) -> None:
         """Change an object of the world; after a defect with it, it stays as it is there for a pause."""
         kind, _, *name = ident
         self._changes.make(
             f"{kind} {'/'.join(filter(None, name))}", change, may_wait=self._was_valid
         )
-
-    def _put(self, ident: Ident) -> None:
-        obj = self._objects.get(ident)
-        if obj is None:
-            return
-        self._invalid.discard(ident)
-        try:
-            self._world.upsert(with_writes(obj, self._overlay))
-        except BadInput as fault:
-            self._invalid.add(ident)
-            logger.warning("An object is left out", extra={"fault": str(fault)})
 
     async def _record_removals(self) -> None:
         """Record what is in the manifests no more, if this process may; what is not recorded is tried again."""
@@ -427,36 +381,11 @@ class ManifestCluster:
         if changed:
             self._wake_waiting()
 
-    def _refresh(self, uid: str) -> None:
-        """Apply the writes to one object; a group of a workload may be new, or deleted."""
-        group = self._overlay.groups.get(uid)
-        owner = owner_uid(group) if group is not None else None
-        if group is not None and (owner in self._by_uid or not owner):
-            current = self._objects.get(ident_of(group), group)
-            if current.metadata.uid == uid:
-                self._objects[ident_of(group)], self._by_uid[uid] = group, ident_of(group)
-        ident = self._by_uid.get(uid)
-        if ident is None:
-            return
-        if uid not in self._overlay.where:
-            del self._by_uid[uid]
-            obj = self._objects.pop(ident)
-            self._pass_on(ident, functools.partial(self._world.delete, obj))
-            return
-        self._upsert(ident)
-
     async def _write(self, record: Record) -> None:
         await self._journal.append(record)
         self._read_journal()
 
-    def _wake_waiting(self) -> None:
-        self._view_changed.wake()
-
     # --- the port
-
-    def view(self) -> ClusterView:
-        """Return the newest view."""
-        return self._world.view
 
     def not_ready_reason(self) -> str:
         """Return the reason why decisions must not use the view, or an empty string.
@@ -476,114 +405,6 @@ class ManifestCluster:
         """Return the files that are ignored, and why."""
         return tuple(f"ignored file: {fault}" for fault in self._ignored.values())
 
-    def priority_classes(self) -> tuple[bytes, ...]:
-        """Return the PriorityClasses as JSON objects."""
-        return self._world.priorities.documents()
-
-    def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
-        """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
-        return self._world.claims_named(names)
-
-    async def changed(self, revision: int) -> int:
-        """Wait until the view's revision differs from `revision`; return the new one."""
-        while self._world.view.revision == revision:
-            await self._view_changed.wait(self._view_changed.revision)
-        return self._world.view.revision
-
-    async def explain_waiting(self, pod: PodRef, message: str) -> None:
-        """Do nothing: the pods of files have no conditions."""
-
-    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
-        """Record a nominated node; None clears it.
-
-        Raises:
-            RequestRejected: The pod was deleted or recreated, or is bound.
-            ClusterUnavailable: The file cannot be written.
-        """
-        async with self._lock(pod.uid):
-            stored = self._pod(pod)
-            if stored.node is not None:
-                raise _refused(pod, f"is bound to {stored.node}")
-            if stored.nominated != node:
-                at = self._clock.now_us()
-                await self._write(
-                    Nominated(
-                        at_us=at,
-                        namespace=pod.namespace,
-                        name=pod.name,
-                        uid=pod.uid,
-                        node=node or "",
-                    )
-                )
-
-    async def remove_gate(self, pod: PodRef) -> None:
-        """Remove our scheduling gate from a pod, if it has it.
-
-        Raises:
-            RequestRejected: The pod was deleted or recreated.
-            ClusterUnavailable: The file cannot be written.
-        """
-        async with self._lock(pod.uid):
-            if GATE in self._pod(pod).gates:
-                at = self._clock.now_us()
-                await self._write(
-                    GateRemoved(at_us=at, namespace=pod.namespace, name=pod.name, uid=pod.uid)
-                )
-
-    async def mark_disrupted(self, pod: PodRef, message: str) -> None:
-        """Record that a pod will be disrupted; see the port."""
-        async with self._lock(pod.uid):
-            self._pod(pod)
-            at, namespace, name = self._clock.now_us(), pod.namespace, pod.name
-            await self._write(
-                MarkedDisrupted(
-                    at_us=at, namespace=namespace, name=name, uid=pod.uid, message=message
-                )
-            )
-
-    async def evict(self, pod: PodRef, via: GoneVia) -> None:  # noqa: ARG002 -- no budgets here
-        """Record that a pod was deleted; without a kubelet it is removed at once."""
-        async with self._lock(pod.uid):
-            self._pod(pod)
-            at, namespace, name = self._clock.now_us(), pod.namespace, pod.name
-            await self._write(Evicted(at_us=at, namespace=namespace, name=name, uid=pod.uid))
-
-    async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Return how a pod ended; None if it is in the view. The journal has the node of one that was removed."""
-        if pod.uid in self._world.view.pods:
-            return None
-        end = self._world.view.ends.get(pod.uid, PodEnd("deleted"))
-        return msgspec.structs.replace(end, node=end.node or self._overlay.node_of(pod.uid))
-
-    async def bind(self, binding: Binding) -> None:
-        """Bind a pod; a pod that is already bound to this node is a success.
-
-        Raises:
-            RequestRejected: The pod was deleted, recreated, is terminating, gated, or bound to another node.
-            ClusterUnavailable: The file cannot be written.
-        """
-        pod, node = binding.pod, binding.node
-        async with self._lock(pod.uid):
-            stored = self._pod(pod)
-            if stored.node is None:
-                if stored.deleting:
-                    raise _refused(pod, "is being deleted")
-                if stored.gates:
-                    raise _refused(pod, f"has scheduling gates: {', '.join(stored.gates)}")
-                await self._write(
-                    Bound(
-                        at_us=self._clock.now_us(),
-                        namespace=pod.namespace,
-                        name=pod.name,
-                        uid=pod.uid,
-                        node=node,
-                        plan=binding.plan or "",
-                    )
-                )
-                stored = self._pod(pod)  # another process may have bound it first
-            if stored.node != node:
-                raise _refused(pod, f"is bound to {stored.node}, not to {node}")
-
     async def published(self) -> tuple[Anchor, ...]:
         """Return the published anchors; see `LogHeadFile`."""
         return await self._log_head.published()
@@ -591,85 +412,6 @@ class ManifestCluster:
     async def publish(self, anchors: Sequence[Anchor]) -> None:
         """Publish anchors; see `LogHeadFile`."""
         await self._log_head.publish(anchors)
-
-    async def set_conditions(
-        self, group: GroupKey, uid: str, conditions: Sequence[Condition]
-    ) -> None:
-        """Merge conditions into the status of a group; only those that differ are recorded.
-
-        Raises:
-            RequestRejected: The group was deleted or recreated.
-            ClusterUnavailable: The file cannot be written.
-        """
-        async with self._lock(uid):
-            current = self._world.view.groups.get(group)
-            if current is None or current.uid != uid:
-                msg = f"{group}: not found, or not the one with UID {uid}"
-                raise RequestRejected(msg)
-            stored = {
-                (kind, status, reason, text) for kind, status, reason, text in current.conditions
-            }
-            differing = tuple(
-                c for c in conditions if (c.type, c.status, c.reason, c.message) not in stored
-            )
-            if differing:
-                await self._write(
-                    Conditions(
-                        at_us=self._clock.now_us(),
-                        kind=group.kind,
-                        source=current.source,
-                        namespace=group.namespace,
-                        name=group.name,
-                        uid=uid,
-                        conditions=differing,
-                    )
-                )
-
-    async def set_finalizers(self, change: FinalizerChange) -> None:
-        """Reject the change: files have no finalizers.
-
-        Raises:
-            RequestRejected: Always.
-        """
-        raise RequestRejected(f"finalizers of {change.group}: a cluster of files has none")
-
-    async def notice(self, notice: K8sEvent) -> None:
-        """Record a Kubernetes Event; a failure is logged, not raised."""
-        record = EventRecorded(
-            at_us=self._clock.now_us(),
-            kind=notice.kind,
-            namespace=notice.namespace,
-            name=notice.name,
-            uid=notice.uid,
-            reason=notice.reason,
-            message=notice.message,
-            warning=notice.warning,
-            action=notice.action,
-            related=notice.related,
-        )
-        try:
-            await self._write(record)
-        except ClusterUnavailable as fault:
-            logger.warning("A Kubernetes Event is lost", extra={"fault": str(fault)})
-
-    # --- helpers
-
-    def _lock(self, uid: str) -> asyncio.Lock:
-        """Return the lock under which one object is read and changed."""
-        lock = self._locks.get(uid)
-        if lock is None:
-            lock = self._locks[uid] = asyncio.Lock()
-        return lock
-
-    def _pod(self, ref: PodRef) -> Pod:
-        pod = self._world.view.pods.get(PodUid(ref.uid))
-        if pod is None or (pod.namespace, pod.name) != (ref.namespace, ref.name):
-            raise _refused(ref, f"not found, or not the one with UID {ref.uid}")
-        return pod
-
-
-def _refused(pod: PodRef, reason: str) -> RequestRejected:
-    return RequestRejected(f"Pod/{pod.namespace}/{pod.name}: {reason}")
 
 
 def _perhaps_there(files: ManifestFiles, missing: Ident) -> BadInput:

@@ -1,0 +1,174 @@
+"""Jobs of a simulation from files: workloads and pods with annotations about when they arrive and how long they run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+from typing import Final
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, SourceEntry, with_metadata
+from extender.core.model.errors import BadInput, several
+from extender.core.workloads.kinds.plain_pods_kind import is_plain
+from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS
+from extender.simulation.controllers import Job
+
+ARRIVES_AFTER: Final = "gang-extender.dev/arrives-after"
+ARRIVES_EVERY: Final = "gang-extender.dev/arrives-every"
+RUNS_FOR: Final = "gang-extender.dev/runs-for"
+ARRIVALS_MAX: Final = 100_000  # of one workload: more is a mistake of the file
+SPANS: Final = "a span such as 90m, 2h or 1d12h"
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_SPAN: Final = re.compile(r"(\d{1,9}[smhdw])+", re.ASCII)
+_RANGE: Final = re.compile(r"(?P<least>\w+)-(?P<most>\w+)", re.ASCII)
+
+
+def span_s(text: str, field: str) -> float:
+    """Return a span of time in seconds.
+
+    >>> span_s("1d12h", "--until")
+    129600.0
+
+    Raises:
+        BadInput: The text is none.
+    """
+    if not _SPAN.fullmatch(text):
+        raise BadInput(f"{field}: {text[:40]!r} is not {SPANS}")
+    return sum(int(part[:-1]) * _UNITS[part[-1]] for part in re.findall(r"\d+[smhdw]", text))
+
+
+class Duration(msgspec.Struct, frozen=True):
+    """How long jobs run: between two spans, each as likely as another, or with a mean (an exponential distribution)."""
+
+    least_s: float
+    most_s: float
+    is_mean: bool = False  # both are the mean
+
+    @classmethod
+    def read(cls, text: str, field: str) -> Duration:
+        """Return a duration.
+
+        >>> Duration.read("2h-6h", "--duration"), Duration.read("mean:1h", "--duration").is_mean
+        (Duration(least_s=7200.0, most_s=21600.0, is_mean=False), True)
+
+        Raises:
+            BadInput: The text is none.
+        """
+        kind, colon, rest = text.partition(":")
+        if colon and kind == "mean":
+            mean_s = span_s(rest, field)
+            return cls(mean_s, mean_s, is_mean=True)
+        bounds = _RANGE.fullmatch(text)
+        if bounds is None:
+            fixed_s = span_s(text, f"{field} (a span, 2h-6h, or mean:2h)")
+            return cls(fixed_s, fixed_s)
+        least_s, most_s = span_s(bounds["least"], field), span_s(bounds["most"], field)
+        if most_s < least_s:
+            raise BadInput(f"{field}: {text!r}: the second span is shorter than the first")
+        return cls(least_s, most_s)
+
+    def draw(self, chance: Random) -> float:
+        """Return one duration in seconds, at least one second."""
+        if self.is_mean:
+            return max(1.0, chance.expovariate(1 / self.least_s))
+        return max(1.0, chance.uniform(self.least_s, self.most_s))
+
+
+def jobs_of(
+    entries: Sequence[AnyEntry], *, until_s: float, duration: Duration | None, seed: int
+) -> tuple[tuple[AnyEntry, ...], tuple[Job, ...]]:
+    """Return the objects that are there from the beginning, and the jobs.
+
+    Args:
+        entries: Of the files of workloads.
+        until_s: End of the simulation: what arrives again and again does so until then.
+        duration: Of jobs without an annotation; None: those do not end.
+        seed: Of durations.
+
+    Raises:
+        BadInput: An annotation is wrong, or an object is not simulated; names all of them.
+    """
+    context: list[AnyEntry] = []
+    units: dict[tuple[str, ...], list[AnyEntry]] = {}
+    faults: list[str] = []
+    for entry in entries:
+        obj = entry.obj
+        if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+            text = "is not simulated by itself; write its workload, or plain pods with the labels of a group"
+            faults.append(f"{entry.where}: {obj.label}: {text}")
+        elif isinstance(entry, SourceEntry) and isinstance(obj, api.WorkloadManifest):
+            units[entry.ident] = [entry]
+        elif isinstance(entry, Entry) and isinstance(obj, api.Pod):
+            units.setdefault(_unit_of(obj), []).append(entry)
+        else:
+            context.append(entry)
+    jobs: list[Job] = []
+    for unit in units.values():
+        try:
+            jobs += _jobs(unit, until_s, duration, seed)
+        except BadInput as fault:
+            faults.append(f"{unit[0].where}: {unit[0].obj.label}: {fault}")
+    if faults:
+        raise several(tuple(faults))
+    return tuple(context), tuple(jobs)
+
+
+def _unit_of(pod: api.Pod) -> tuple[str, ...]:
+    labels, (namespace, name) = pod.metadata.labels, pod.key
+    if is_plain(labels):
+        return "plain", namespace, labels[GROUP_LABEL]
+    for key in GROUP_LABELS:
+        if key in labels:
+            text = "names a group, which is not simulated without its workload"
+            raise BadInput(f"Pod/{namespace}/{name}: metadata.labels[{key}] {labels[key]!r} {text}")
+    return "pod", namespace, name
+
+
+def _jobs(
+    unit: Sequence[AnyEntry], until_s: float, duration: Duration | None, seed: int
+) -> Iterator[Job]:
+    first = unit[0]
+    metadata = first.obj.metadata
+    field = "metadata.annotations[{}]"
+    notes = metadata.annotations
+    after_s = span_s(notes.get(ARRIVES_AFTER, "0s"), field.format(ARRIVES_AFTER))
+    runs = Duration.read(notes[RUNS_FOR], field.format(RUNS_FOR)) if RUNS_FOR in notes else duration
+    plain = [_without_annotations(entry) for entry in unit]
+    names = [metadata.name]
+    times = [after_s]
+    if ARRIVES_EVERY in notes:
+        every_s = span_s(notes[ARRIVES_EVERY], field.format(ARRIVES_EVERY))
+        copies = math.ceil((until_s - after_s) / every_s) if every_s else ARRIVALS_MAX + 1
+        if copies > ARRIVALS_MAX or len(unit) > 1:
+            text = (
+                f"would arrive more than {ARRIVALS_MAX} times"
+                if len(unit) == 1
+                else "is for workloads and single pods"
+            )
+            raise BadInput(f"{field.format(ARRIVES_EVERY)}: {notes[ARRIVES_EVERY]!r} {text}")
+        times = [after_s + number * every_s for number in range(max(copies, 0))]
+        names = [f"{metadata.name}-{number}" for number in range(len(times))]
+    for name, at_s in zip(names, times, strict=True):
+        chance = Random(f"{seed} {metadata.namespace}/{name}")  # noqa: S311 -- durations, no secrets
+        yield Job(
+            namespace=metadata.namespace,
+            name=name,
+            at_s=at_s,
+            runs_for_s=runs.draw(chance) if runs is not None else math.inf,
+            objects=tuple(plain) if len(unit) > 1 else tuple(_named(plain, name)),
+        )
+
+
+def _without_annotations(entry: AnyEntry) -> AnyEntry:
+    own = {ARRIVES_AFTER, ARRIVES_EVERY, RUNS_FOR}
+    kept = {key: text for key, text in entry.obj.metadata.annotations.items() if key not in own}
+    return msgspec.structs.replace(entry, obj=with_metadata(entry.obj, annotations=kept))
+
+
+def _named(entries: Iterable[AnyEntry], name: str) -> Iterator[AnyEntry]:
+    for entry in entries:
+        yield msgspec.structs.replace(entry, obj=with_metadata(entry.obj, name=name, uid=""))

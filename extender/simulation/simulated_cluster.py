@@ -1,0 +1,253 @@
+"""The cluster of a simulation: an API server whose objects are in memory, watches that are late, and kubelets.
+
+Writes of the service go through `RecordedCluster`; here they take time, and what they change is seen later. A pod that is
+deleted terminates for its grace period, and uses its capacity until then. A kubelet starts what is bound to its node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Final
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.manifests.controller_simulation import ServedWorkloads
+from extender.cluster.manifests.manifest_entries import ident_of, with_metadata
+from extender.cluster.manifests.served.journal import (
+    Bound,
+    CompositeWritten,
+    DeletedObject,
+    EventRecorded,
+    ManifestPaths,
+    PodGroupWritten,
+    Record,
+)
+from extender.cluster.manifests.served.recorded_cluster import RecordedCluster
+from extender.core.log.anchors import Anchor
+from extender.core.log.events import GoneVia
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.errors import RequestRejected
+from extender.core.model.ids import PodUid
+from extender.core.model.pod_groups import CHILDREN_MAX
+from extender.core.model.pods import Pod
+from extender.ports.cluster_ports import PodRef
+from extender.ports.log_ports import Clock
+from extender.simulation.virtual_time import simulation_loop
+
+WRITE_S: Final = 0.004  # of a request to the API server, on average
+LAG_S: Final = 0.010  # until a watch shows a change, on average
+STARTS_WITHIN_S: Final = (1.0, 4.0)  # after its Binding a pod runs
+GRACE_S: Final = (
+    1.0,
+    30.0,
+)  # a deleted pod that runs needs so long to end; the API's default is at most 30 s
+
+
+class SimulatedCluster(RecordedCluster):
+    """The cluster port, and what users, controllers and machines do to the cluster.
+
+    Attributes:
+        on_running: Called with the UID of a pod that has started.
+        on_gone: Called with a pod that is gone without having ended by itself.
+    """
+
+    def __init__(self, clock: Clock, seed: int, *, max_children: int = CHILDREN_MAX) -> None:
+        """Start without objects.
+
+        Args:
+            clock: Time, also of the objects.
+            seed: Of how long requests, watches and kubelets take.
+            max_children: Groups that one parent may have.
+        """
+        super().__init__(clock, max_children)
+        self._chance = Random(f"cluster {seed}")  # noqa: S311 -- latencies, no secrets
+        self._shown = self._world.view
+        self._shows_at_s = 0.0
+        self._anchors: tuple[Anchor, ...] = ()
+        self.on_running: Callable[[PodUid], None] = lambda _: None
+        self.on_bound: Callable[[Pod], None] = lambda _: None
+        self.on_gone: Callable[[Pod], None] = lambda _: None
+
+    # --- the port
+
+    async def start(self) -> None:
+        """Do nothing: objects come one by one."""
+
+    async def stop(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def view(self) -> ClusterView:
+        """Return the view as the watches have shown it."""
+        return self._shown
+
+    def not_ready_reason(self) -> str:
+        """Return an empty string: the view is complete from the start."""
+        return ""
+
+    async def catch_up(self) -> None:
+        """Return when the view shows all that is stored."""
+        stored = self._world.view.revision
+        while self._shown.revision < stored:
+            await self.changed(self._shown.revision)
+
+    def ignored_sources(self) -> tuple[str, ...]:
+        """Return nothing: there are no files."""
+        return ()
+
+    async def published(self) -> tuple[Anchor, ...]:
+        """Return the published anchors."""
+        return self._anchors
+
+    async def publish(self, anchors: Sequence[Anchor]) -> None:
+        """Publish anchors."""
+        self._anchors = tuple(anchors)
+
+    async def evict(self, pod: PodRef, via: GoneVia) -> None:  # noqa: ARG002 -- no budgets here
+        """Let a pod terminate; see the port."""
+        async with self._lock(pod.uid):
+            self._pod(pod)
+            await self._request()
+            self._pod(pod)
+            self.delete_pod(pod.uid)
+
+    async def _write(self, record: Record) -> None:
+        await self._request()
+        if isinstance(record, ManifestPaths | EventRecorded):
+            return
+        is_new = isinstance(record, PodGroupWritten | CompositeWritten)
+        if record.uid not in self._by_uid and not is_new:
+            text = (
+                f"{record.namespace}/{record.name}: not found, or not the one with UID {record.uid}"
+            )
+            raise RequestRejected(text)
+        self._store(record)
+        if isinstance(record, Bound):
+            uid = PodUid(record.uid)
+            self.on_bound(self.pod(uid))
+            self._later(self._chance.uniform(*STARTS_WITHIN_S), self._start_pod, uid)
+
+    # --- what users, controllers and machines do
+
+    def pod(self, uid: PodUid) -> Pod:
+        """Return a pod as it is stored now.
+
+        Raises:
+            KeyError: It is gone.
+        """
+        return self._world.view.pods[uid]
+
+    def stored(self) -> ClusterView:
+        """Return the view of what is stored now, which the watches may not have shown yet."""
+        return self._world.view
+
+    def put(self, *objects: api.Readable) -> None:
+        """Create or replace objects; they have UIDs and creation times."""
+        for new in objects:
+            ident = ident_of(new)
+            self._objects[ident], self._by_uid[new.metadata.uid] = new, ident
+            self._upsert(ident)
+        self._wake_waiting()
+
+    def serve(self, served: ServedWorkloads) -> None:
+        """Replace the workloads."""
+        for uid in [u for u, ident in self._by_uid.items() if ident not in self._objects]:
+            del self._by_uid[uid]
+        for manifest in served.manifests:
+            self._by_uid[manifest.metadata.uid] = (manifest.kind, "", *manifest.key)
+        self.workloads.take(served)
+
+    def remove(self, uid: str) -> None:
+        """Remove an object at once; nothing happens if it is gone."""
+        ident = self._by_uid.get(uid)
+        if ident is None:
+            return
+        pod = self._world.view.pods.get(PodUid(uid))
+        kind, source, namespace, name = ident
+        self._store(
+            DeletedObject(
+                at_us=self._clock.now_us(),
+                kind=kind,
+                source=source,
+                namespace=namespace,
+                name=name,
+                uid=uid,
+            )
+        )
+        if pod is not None:
+            self.on_gone(pod)
+
+    def delete_pod(self, uid: PodUid) -> None:
+        """Delete a pod as the API server does: it terminates if it is bound, else it is gone at once."""
+        pod = self._world.view.pods.get(uid)
+        if pod is None or pod.deleting:
+            return
+        if pod.node is None:
+            self.remove(uid)
+            return
+        grace_s = self._chance.uniform(*GRACE_S)
+        until = self.now() + timedelta(seconds=int(GRACE_S[1]))
+        stored = self._objects[self._by_uid[uid]]
+        self.put(with_metadata(stored, deletion_timestamp=until))
+        self._later(grace_s, self.remove, uid)
+
+    def succeed(self, uid: PodUid) -> None:
+        """Let a pod end with success."""
+        stored = self._objects[self._by_uid[uid]]
+        assert isinstance(stored, api.Pod), f"{stored.label} is a pod"
+        status = msgspec.structs.replace(stored.status, phase="Succeeded")
+        node = self._world.view.pods[uid].node or ""
+        spec = msgspec.structs.replace(stored.spec, node_name=node)
+        self.put(msgspec.structs.replace(stored, status=status, spec=spec))
+
+    def groups_owned_by(self, uid: str) -> list[str]:
+        """Return the UIDs of the groups that the service made for a workload."""
+        return [
+            group.metadata.uid
+            for group in self._overlay.groups.values()
+            if any(owner.uid == uid for owner in group.metadata.owner_references)
+        ]
+
+    def incarnations(self) -> dict[tuple[str, str, str, str], int]:
+        """Return how often an object of each identity was deleted; the same dictionary each time."""
+        return self._overlay.gone
+
+    def now(self) -> datetime:
+        """Return the time as objects have it, in whole seconds."""
+        return datetime.fromtimestamp(self._clock.now_us() // 1_000_000, UTC)
+
+    # --- details
+
+    def _store(self, record: Record) -> None:
+        assert not isinstance(record, ManifestPaths), "there are no files"
+        self._overlay.apply(record)
+        self._refresh(record.uid)
+        self._wake_waiting()
+
+    def _start_pod(self, uid: PodUid) -> None:
+        pod = self._world.view.pods.get(uid)
+        if pod is not None and not pod.deleting:
+            self.on_running(uid)
+
+    async def _request(self) -> None:
+        await asyncio.sleep(self._chance.uniform(0.5, 1.5) * WRITE_S)
+
+    def _wake_waiting(self) -> None:
+        """Show what is stored now after the lag of the watches, never before what was stored earlier."""
+        loop = simulation_loop()
+        loop.pace.active_s = loop.time()
+        due_s = loop.time() + self._chance.uniform(0.5, 1.5) * LAG_S
+        self._shows_at_s = max(self._shows_at_s, due_s)
+        loop.call_at(self._shows_at_s, self._show, self._world.view)
+
+    def _show(self, view: ClusterView) -> None:
+        if view.revision > self._shown.revision:
+            self._shown = view
+            simulation_loop().pace.active_s = self._shows_at_s
+            self._view_changed.wake()
+
+    def _later(self, after_s: float, act: Callable[[PodUid], None], uid: PodUid) -> None:
+        simulation_loop().act_later(after_s, act, uid)

@@ -1,0 +1,167 @@
+"""What a simulation shows: waits, utilisation, what was evicted and what starved, by namespace and size of the jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from extender.core.log.events import CapacityMeasured, GangAdmitted, PreemptionPlanned
+from extender.simulation.controllers import Job
+from extender.simulation.simulation import BEGAN_US, Outcome
+
+SIZES: Final = (1, 8, 32, 128, 512)  # largest units of a class; above: the last class
+HOUR_S: Final = 3600.0
+
+
+class JobClass(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of one namespace and size. Times in seconds; None: no job of the class was admitted.
+
+    Attributes:
+        size: Units of the counted resource of a job, such as `2-8`.
+        jobs: Complete ones: all their pods were created.
+        admitted: Of these, admitted at least once.
+        ended: Of these, ended by themselves.
+        wait_p50_s: From complete to admitted, of those that were admitted.
+        starved: Those that still wait at the end, longer than every other job of the class had to.
+        evictions: How often a job lost its minimum while it ran.
+        lost_unit_hours: Units times hours of the runs that were lost so.
+    """
+
+    namespace: str
+    size: str
+    jobs: int
+    admitted: int
+    ended: int
+    wait_p50_s: float | None
+    wait_p95_s: float | None
+    wait_max_s: float | None
+    starved: int
+    evictions: int
+    lost_unit_hours: float
+
+
+class LargestFree(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest free domain of the counted resource on a level, as the log has it: at its least, and at the end."""
+
+    key: str  # topology key; empty: one node
+    least: int
+    last: int
+
+
+class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole report; `digest` is the SHA-256 of the log, equal for equal seeds."""
+
+    seed: int
+    until_s: float
+    counted: str
+    capacity: int
+    utilisation: float  # share of the capacity that bound pods used
+    preemptions: int
+    largest_free: tuple[LargestFree, ...]
+    classes: tuple[JobClass, ...]
+    events: int
+    digest: str
+
+
+def report(outcome: Outcome, seed: int) -> SimulationReport:
+    """Return the report of a simulation.
+
+    Args:
+        outcome: Of the simulation.
+        seed: That it was run with.
+    """
+    admitted_s: dict[str, float] = {}  # by namespace/name of a job
+    least: dict[str, int] = {}
+    last: dict[str, int] = {}
+    preemptions = 0
+    job_of_pod = {f"{job.namespace}/{pod}": job.path for job in outcome.jobs for pod in job.pods}
+    for event in outcome.events():
+        data = event.data
+        if isinstance(data, GangAdmitted):
+            for assignment in data.assignments[:1]:
+                job = job_of_pod.get(assignment.pod)
+                if job is not None:
+                    admitted_s.setdefault(job, (event.at_us - BEGAN_US) / 1e6)
+        elif isinstance(data, CapacityMeasured):
+            for domain in data.largest_free:
+                if domain.resource == outcome.counted:
+                    least[domain.key] = min(domain.free, least.get(domain.key, domain.free))
+                    last[domain.key] = domain.free
+        preemptions += isinstance(data, PreemptionPlanned)
+    classes: dict[tuple[str, int], list[Job]] = {}
+    for job in outcome.jobs:
+        classes.setdefault((job.namespace, _size_class(job.size)), []).append(job)
+    whole = outcome.capacity * outcome.ended_s
+    return SimulationReport(
+        seed=seed,
+        until_s=outcome.ended_s,
+        counted=outcome.counted,
+        capacity=outcome.capacity,
+        utilisation=outcome.used_unit_s / whole if whole else 0.0,
+        preemptions=preemptions,
+        largest_free=tuple(
+            LargestFree(key=key, least=least[key], last=last[key]) for key in sorted(least)
+        ),
+        classes=tuple(
+            _class(namespace, size, jobs, admitted_s, outcome.ended_s)
+            for (namespace, size), jobs in sorted(classes.items())
+        ),
+        events=len(outcome.database.rows),
+        digest=outcome.digest(),
+    )
+
+
+def _class(
+    namespace: str, size: int, jobs: Sequence[Job], admitted_s: dict[str, float], ended_s: float
+) -> JobClass:
+    waits: list[float] = []
+    still: list[float] = []
+    for job in jobs:
+        assert job.complete_s is not None, f"{job.path} has arrived"
+        # a lone pod is bound by kube-scheduler without an admission
+        placed_s = admitted_s.get(job.path, job.bound_s)
+        if placed_s is None:
+            still.append(ended_s - job.complete_s)
+        else:
+            waits.append(max(0.0, placed_s - job.complete_s))
+    waits.sort()
+    longest = waits[-1] if waits else 0.0
+    return JobClass(
+        namespace=namespace,
+        size=_size_text(size),
+        jobs=len(jobs),
+        admitted=len(waits),
+        ended=sum(job.ended_s is not None for job in jobs),
+        wait_p50_s=_share(waits, 0.5),
+        wait_p95_s=_share(waits, 0.95),
+        wait_max_s=_share(waits, 1.0),
+        starved=sum(wait_s > longest for wait_s in still),
+        evictions=sum(job.evictions for job in jobs),
+        lost_unit_hours=round(sum(job.lost_unit_s for job in jobs) / HOUR_S, 3),
+    )
+
+
+def _share(ordered: Sequence[float], share: float) -> float | None:
+    """Return the least value that at least this share of some sorted values does not exceed."""
+    if not ordered:
+        return None
+    return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 3)
+
+
+def _size_class(units: int) -> int:
+    return next((number for number, most in enumerate(SIZES) if units <= most), len(SIZES))
+
+
+def _size_text(number: int) -> str:
+    """Return the bounds of a class.
+
+    >>> [_size_text(number) for number in (0, 1, 5)]
+    ['1', '2-8', '513+']
+    """
+    if number == len(SIZES):
+        return f"{SIZES[-1] + 1}+"
+    least = SIZES[number - 1] + 1 if number else SIZES[0]
+    return str(least) if least == SIZES[number] else f"{least}-{SIZES[number]}"

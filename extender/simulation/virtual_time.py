@@ -1,0 +1,193 @@
+"""An event loop in which time passes only while everything waits for it, and then at once: no timer knows the machine.
+
+Nothing in it decides an order but the program: what would run in a thread runs in the loop at once, and takes no time.
+`InLoopWorker` runs what the service runs in processes, and takes the time that its search nodes cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import selectors
+import uuid
+from collections.abc import Callable
+from random import Random
+from typing import Final, TypeVar, TypeVarTuple
+
+from extender.core.planner.plan_types import Plan, Refusal
+from extender.core.planner.preempt.judgement import Judgement
+
+TURN_S: Final = 1e-5  # of each turn of the loop, so that what runs all the time keeps nothing else from its time
+SETTLED_S: Final = (
+    2.0  # after the last change, within which the service has done what follows from it
+)
+SEARCH_NODE_S: Final = 1e-4  # CPU time of a search node, about; see *search budget* in the glossary
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class VirtualSelector(selectors.DefaultSelector):
+    """Passes over time that nothing outside of the loop uses."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what is ready without waiting; time passes as if it had been waited for."""
+        ready = super().select(0 if timeout else timeout)
+        self.now_s += timeout if timeout and not ready else TURN_S
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Its clock nearly stands while code runs, however long that takes, and jumps to the next timer when no code can run."""
+
+    def __init__(self, selector: VirtualSelector | None = None) -> None:
+        """Begin at time 0.
+
+        Args:
+            selector: Has the time; None: a new one.
+        """
+        self.virtual = selector or VirtualSelector()
+        super().__init__(self.virtual)
+
+    def time(self) -> float:
+        """Return the seconds that passed in this loop."""
+        return self.virtual.now_s
+
+
+class JumpingSelector(VirtualSelector):
+    """Passes over the timers that only look at the clock, while nothing happens.
+
+    The service looks at the clock each second or more often. While nothing has happened for `SETTLED_S`, nothing can
+    follow from that but what is due by time; then time goes on in one step to what the model does next, or by the rest that
+    `may_rest_s` returns. A timer of the service that is passed over fires then, late.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_rest_s: Callable[[], float] = lambda: 0.0
+        self.active_s = 0.0  # when something happened last
+        self._due: list[float] = []  # a heap: when the model does something
+
+    def will_act(self, at_s: float) -> None:
+        """Let time stand at a moment at which the model does something."""
+        heapq.heappush(self._due, at_s)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what is ready; see the class."""
+        if timeout and self.now_s - self.active_s >= SETTLED_S:
+            while self._due and self._due[0] <= self.now_s:
+                heapq.heappop(self._due)
+            rest_s = self.may_rest_s()
+            due_s = self._due[0] - self.now_s if self._due else rest_s
+            timeout = max(timeout, min(rest_s, due_s))
+        return super().select(timeout)
+
+
+class SimulationLoop(VirtualTimeLoop):
+    """A virtual loop in which threads decide no order: it has none."""
+
+    def __init__(self) -> None:
+        self.pace = JumpingSelector()
+        super().__init__(self.pace)
+
+    def act_later(
+        self, after_s: float, act: Callable[[*Ts], object], *args: *Ts
+    ) -> asyncio.TimerHandle:
+        """Do something of the model after some time; never late."""
+        self.pace.will_act(self.time() + after_s)
+        return self.call_later(after_s, act, *args)
+
+    async def rest_until(self, at_s: float) -> None:
+        """Wait in the model until a time; never late."""
+        self.pace.will_act(at_s)
+        await asyncio.sleep(max(0.0, at_s - self.time()))
+
+    def run_in_executor(  # type: ignore[override]
+        self,
+        _: object,
+        work: Callable[[*Ts], T],
+        *args: *Ts,
+    ) -> asyncio.Future[T]:
+        """Run a function now, in this thread; return a future that has its result."""
+        answer: asyncio.Future[T] = self.create_future()
+        try:
+            answer.set_result(work(*args))
+        except Exception as error:  # noqa: BLE001 -- of the caller, who awaits the answer
+            answer.set_exception(error)
+        return answer
+
+
+def simulation_loop() -> SimulationLoop:
+    """Return the loop that runs, which is one of a simulation."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulationLoop), "a simulation runs in virtual time"
+    return loop
+
+
+class VirtualClock:
+    """The `Clock` port on the time of a virtual loop.
+
+    Args:
+        loop: Has the time.
+        began_us: Its time 0, in microseconds since the Unix epoch.
+        seed: Of the ids.
+    """
+
+    def __init__(self, loop: VirtualTimeLoop, began_us: int, seed: int) -> None:
+        self._loop = loop
+        self._began_us = began_us
+        self._chance = Random(f"ids {seed}")  # noqa: S311 -- ids, no secrets
+
+    def now_us(self) -> int:
+        """Return the time in microseconds since the Unix epoch."""
+        return self._began_us + self.monotonic_us()
+
+    def recording_us(self) -> int:
+        """Return the same: the clock of the log in memory is this one."""
+        return self.now_us()
+
+    def monotonic_us(self) -> int:
+        """Return the microseconds that passed in the loop."""
+        return int(self._loop.time() * 1_000_000)
+
+    def monotonic_ms(self) -> int:
+        """Return the milliseconds that passed in the loop."""
+        return int(self._loop.time() * 1_000)
+
+    def thread_cpu_us(self) -> int:
+        """Return the microseconds that passed in the loop: work that takes no time there costs nothing."""
+        return self.monotonic_us()
+
+    def new_id(self) -> str:
+        """Return a UUID version 7 with the time of the loop."""
+        value = (self.now_us() // 1_000) << 80 | self._chance.getrandbits(80)
+        value = value & ~(0xF << 76) | 0x7 << 76
+        value = value & ~(0x3 << 62) | 0x2 << 62
+        return str(uuid.UUID(int=value))
+
+
+class InLoopWorker:
+    """Runs functions of the planner in the event loop, one at a time; each takes the time of its search nodes."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def run(self, work: Callable[..., T], *args: object) -> T:
+        """Run a function after the calls before, and return its answer when its search would have ended."""
+        async with self._turn:
+            answer = work(*args)
+            await asyncio.sleep(_search_nodes(answer) * SEARCH_NODE_S)
+        return answer
+
+    def warm_up(self, work: Callable[[], object]) -> None:
+        """Run the function now."""
+        work()
+
+    def stop(self) -> None:
+        """Do nothing: there is no process."""
+
+
+def _search_nodes(answer: object) -> int:
+    verdict = answer.verdict if isinstance(answer, Judgement) else answer
+    return verdict.search.nodes if isinstance(verdict, Plan | Refusal) else 0
