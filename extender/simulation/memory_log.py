@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from copy import copy
 from typing import Any, Final
 from uuid import UUID
@@ -374,3 +374,8 @@ class MemoryDecisionInputs:
     async def load(self, digest: str) -> DecisionInput | None:
         """See the port."""
         return self.database.inputs.get(digest)
+
+    async def load_many(self, digests: Collection[str]) -> Mapping[str, DecisionInput]:
+        """See the port."""
+        stored = self.database.inputs
+        return {digest: stored[digest] for digest in digests if digest in stored}

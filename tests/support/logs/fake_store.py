@@ -28,11 +28,6 @@ from extender.store.log.event_codec import EMPTY_CHAIN, to_event
 
 __all__ = ["FakeDatabase", "FakeDecisionInputs", "FakeEventLog", "FakeSnapshots"]
 
-    async def load_many(self, digests):
-        return {
-            name: self.database.inputs[name] for name in digests if name in self.database.inputs
-        }
-
 
 class FakeEventQueries:
     """`EventQueries` in memory."""

@@ -33,7 +33,9 @@ print(run(a_trace(), until_s=7_200.0, seed=5).digest())
 """
 
 
-def an_arrival(name: str, at_s: float, *pods: int, runs_for_s: float = 600.0, **fields: object) -> Job:
+def an_arrival(
+    name: str, at_s: float, *pods: int, runs_for_s: float = 600.0, **fields: object
+) -> Job:
     groups = tuple(
         ArrivingGroup(name=f"g{n}", pods=count, minimum=count, requests={GPU: 8, "cpu": 1000})
         for n, count in enumerate(pods)
@@ -47,7 +49,9 @@ def an_arrival(name: str, at_s: float, *pods: int, runs_for_s: float = 600.0, **
 
 def a_trace() -> tuple[Job, ...]:
     return tuple(
-        an_arrival(f"j{n}", 40.0 * n, *([3] * (1 + n % 3)), namespace=f"team-{n % 2}", priority=n % 2)
+        an_arrival(
+            f"j{n}", 40.0 * n, *([3] * (1 + n % 3)), namespace=f"team-{n % 2}", priority=n % 2
+        )
         for n in range(30)
     )
 
