@@ -142,12 +142,13 @@ class Controllers:
             for group in arrival.groups
         ]
         for spec in specs:
-            made = self._identified(group_from(spec), job.namespace)
-            made = msgspec.structs.replace(
-                made, spec=msgspec.structs.replace(made.spec, priority=arrival.priority)
+            group_object = self._identified(group_from(spec), job.namespace)
+            group_object = msgspec.structs.replace(
+                group_object,
+                spec=msgspec.structs.replace(group_object.spec, priority=arrival.priority),
             )
-            self._cluster.put(made)
-            job.owned.append(made.metadata.uid)
+            self._cluster.put(group_object)
+            job.owned.append(group_object.metadata.uid)
         leaves = [spec.name for spec in specs if spec.kind == "PodGroup"]
         pods = []
         for group, leaf in zip(arrival.groups, leaves, strict=True):
@@ -176,8 +177,8 @@ class Controllers:
             msgspec.structs.replace(entry, obj=with_metadata(entry.obj, creation_timestamp=now))
             for entry in job.objects
         )
-        made = complete((*self._context, *dated), self._memory, serving=True)
-        served = made.served
+        stored = complete((*self._context, *dated), self._memory, serving=True)
+        served = stored.served
         self._profiles, self._templates = served.profiles, served.templates
         pods_of = {entry.ident for entries in served.pods.values() for entry in entries}
         own = {entry.ident for entry in dated}
@@ -186,7 +187,7 @@ class Controllers:
             job.owned.append(manifest.metadata.uid)
         self._serve()
         pods = []
-        for entry in made.entries:
+        for entry in stored.entries:
             if isinstance(entry.obj, api.Pod) and entry.ident in pods_of | own:
                 pods.append(entry.obj)
             elif entry.ident in own:
@@ -233,11 +234,11 @@ class Controllers:
         for uid in pods:
             self._job_of.pop(uid, None)
             self._cluster.remove(uid)
-        for uid in job.owned:
-            for group in self._cluster.groups_owned_by(uid):
+        for owner in job.owned:
+            for group in self._cluster.groups_owned_by(owner):
                 self._cluster.remove(group)
-            if self._manifests.pop(uid, None) is None:
-                self._cluster.remove(uid)
+            if self._manifests.pop(owner, None) is None:
+                self._cluster.remove(owner)
         self._serve()
 
     # --- what becomes of pods

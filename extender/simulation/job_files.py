@@ -15,6 +15,7 @@ from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, SourceE
 from extender.core.model.errors import BadInput, several
 from extender.core.workloads.kinds.plain_pods_kind import is_plain
 from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS
+from extender.simulation.arrivals import Arrival
 from extender.simulation.controllers import Job
 
 ARRIVES_AFTER: Final = "gang-extender.dev/arrives-after"
@@ -115,6 +116,17 @@ def jobs_of(
     if faults:
         raise several(tuple(faults))
     return tuple(context), tuple(jobs)
+
+
+def job_of(arrival: Arrival) -> Job:
+    """Return the job of an arrival of a trace."""
+    return Job(
+        namespace=arrival.namespace,
+        name=arrival.name,
+        at_s=arrival.at_s,
+        runs_for_s=arrival.runs_for_s,
+        arrival=arrival,
+    )
 
 
 def _unit_of(pod: api.Pod) -> tuple[str, ...]:

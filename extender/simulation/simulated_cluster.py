@@ -7,9 +7,9 @@ deleted terminates for its grace period, and uses its capacity until then. A kub
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from random import Random
 from typing import Final
 
 import msgspec
@@ -64,7 +64,8 @@ class SimulatedCluster(RecordedCluster):
             max_children: Groups that one parent may have.
         """
         super().__init__(clock, max_children)
-        self._chance = Random(f"cluster {seed}")  # noqa: S311 -- latencies, no secrets
+        self._seed = seed
+        self._written: dict[str, int] = {}  # requests, by UID
         self._shown = self._world.view
         self._shows_at_s = 0.0
         self._anchors: tuple[Anchor, ...] = ()
@@ -110,12 +111,12 @@ class SimulatedCluster(RecordedCluster):
         """Let a pod terminate; see the port."""
         async with self._lock(pod.uid):
             self._pod(pod)
-            await self._request()
+            await self._request(pod.uid)
             self._pod(pod)
             self.delete_pod(pod.uid)
 
     async def _write(self, record: Record) -> None:
-        await self._request()
+        await self._request("" if isinstance(record, ManifestPaths) else record.uid)
         if isinstance(record, ManifestPaths | EventRecorded):
             return
         is_new = isinstance(record, PodGroupWritten | CompositeWritten)
@@ -128,7 +129,7 @@ class SimulatedCluster(RecordedCluster):
         if isinstance(record, Bound):
             uid = PodUid(record.uid)
             self.on_bound(self.pod(uid))
-            self._later(self._chance.uniform(*STARTS_WITHIN_S), self._start_pod, uid)
+            self._later(self._between(STARTS_WITHIN_S, f"start {uid}"), self._start_pod, uid)
 
     # --- what users, controllers and machines do
 
@@ -165,6 +166,7 @@ class SimulatedCluster(RecordedCluster):
         ident = self._by_uid.get(uid)
         if ident is None:
             return
+        self._written.pop(uid, None)
         pod = self._world.view.pods.get(PodUid(uid))
         kind, source, namespace, name = ident
         self._store(
@@ -188,7 +190,7 @@ class SimulatedCluster(RecordedCluster):
         if pod.node is None:
             self.remove(uid)
             return
-        grace_s = self._chance.uniform(*GRACE_S)
+        grace_s = self._between(GRACE_S, f"end {uid}")
         until = self.now() + timedelta(seconds=int(GRACE_S[1]))
         stored = self._objects[self._by_uid[uid]]
         self.put(with_metadata(stored, deletion_timestamp=until))
@@ -232,14 +234,24 @@ class SimulatedCluster(RecordedCluster):
         if pod is not None and not pod.deleting:
             self.on_running(uid)
 
-    async def _request(self) -> None:
-        await asyncio.sleep(self._chance.uniform(0.5, 1.5) * WRITE_S)
+    async def _request(self, uid: str) -> None:
+        """Wait for the API server, by the object and how often it was written: orders of other writes change nothing."""
+        count = self._written[uid] = self._written.get(uid, 0) + 1
+        await asyncio.sleep((0.5 + self._share(f"{uid} {count}")) * WRITE_S)
+
+    def _between(self, bounds: tuple[float, float], text: str) -> float:
+        least, most = bounds
+        return least + (most - least) * self._share(text)
+
+    def _share(self, text: str) -> float:
+        """Return a number from 0 to 1 that looks like chance."""
+        return zlib.crc32(f"{self._seed} {text}".encode()) / 2**32
 
     def _wake_waiting(self) -> None:
         """Show what is stored now after the lag of the watches, never before what was stored earlier."""
         loop = simulation_loop()
         loop.pace.active_s = loop.time()
-        due_s = loop.time() + self._chance.uniform(0.5, 1.5) * LAG_S
+        due_s = loop.time() + (0.5 + self._share(f"view {self._world.view.revision}")) * LAG_S
         self._shows_at_s = max(self._shows_at_s, due_s)
         loop.call_at(self._shows_at_s, self._show, self._world.view)
 

@@ -82,9 +82,9 @@ def report(outcome: Outcome, seed: int) -> SimulationReport:
         data = event.data
         if isinstance(data, GangAdmitted):
             for assignment in data.assignments[:1]:
-                job = job_of_pod.get(assignment.pod)
-                if job is not None:
-                    admitted_s.setdefault(job, (event.at_us - BEGAN_US) / 1e6)
+                path = job_of_pod.get(assignment.pod)
+                if path is not None:
+                    admitted_s.setdefault(path, (event.at_us - BEGAN_US) / 1e6)
         elif isinstance(data, CapacityMeasured):
             for domain in data.largest_free:
                 if domain.resource == outcome.counted:

@@ -103,7 +103,7 @@ class SimulationLoop(VirtualTimeLoop):
         self.pace.will_act(at_s)
         await asyncio.sleep(max(0.0, at_s - self.time()))
 
-    def run_in_executor(  # type: ignore[override]
+    def run_in_executor(
         self,
         _: object,
         work: Callable[[*Ts], T],

@@ -248,7 +248,7 @@ class StatusReporter:
             self._last.view.generation < 0
         ):  # this process has just begun: it may be reported already
             return
-        for uid in changed_gangs:
+        for uid in sorted(changed_gangs):
             root, before = now.state.gangs.get(uid), self._last.state.gangs.get(uid)
             if root is None or (before is not None and before.plan == root.plan):
                 continue
@@ -284,10 +284,10 @@ class StatusReporter:
         keys = {group_key_of(root) for root in gangs.values()}
         if undecided := uids - gangs.keys():  # the log has no event about them
             keys.update(key for key, tree in trees.items() if tree.root.uid in undecided)
-        for key in keys & trees.keys():
+        for key in sorted(keys & trees.keys(), key=str):
             reported.pop(key, None)
             due[key] = trees[key]
-        return due.values()
+        return [due[key] for key in sorted(due, key=str)]
 
     def _prune(self, view: ClusterView, forest: Forest) -> None:
         """Drop what was reported about objects that do not exist any more, once this may be more than half of all."""
@@ -437,7 +437,7 @@ class StatusReporter:
             for tree in map(forest.trees.get, roots):
                 if tree is not None:
                     leaves.update(tree.members)
-        return leaves
+        return sorted(leaves, key=str)
 
     def _looked_leaf(
         self, view: ClusterView, state: ReservationState, forest: Forest, leaf: GroupKey
@@ -455,7 +455,7 @@ class StatusReporter:
             before = _Leaf((None,) * len(inputs), "", now_ms, {}, settled=False)
         elif before.settled and same_objects(before.inputs, inputs):
             return before
-        waiting = [pod for pod in members.values() if _waits(pod, state)]
+        waiting = sorted((p for p in members.values() if _waits(p, state)), key=lambda p: p.path)
         if not waiting:
             return None
         reason = pending_reason(state, forest, view, leaf)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from extender.cluster.manifests.manifest_entries import Role, read
+from extender.cluster.manifests.manifest_entries import AnyEntry, Role, entries_in, read
+from extender.cluster.manifests.yaml_reader import Document
 from extender.core.log.events import (
     GangAdmitted,
     GangObserved,
@@ -21,15 +22,21 @@ from extender.core.log.events import (
 from extender.settings import Settings
 from extender.simulation.arrivals import Arrival, ArrivingGroup
 from extender.simulation.controllers import Job
+from extender.simulation.job_files import job_of, jobs_of
 from extender.simulation.simulation import Outcome, Scenario, simulate
 from tests.support.service.hash_seeds import outputs
+from tests.support.service.manifest_builders import a_fleet
 
 GPU = "nvidia.com/gpu"
 CLUSTER = "deploy/examples/cluster.yaml"
 # Jobs of two tenants on 32 nodes with 8 GPUs: more than fit at a time, one of which has a rack for each of its groups.
 DIGEST = """
 from tests.unit.simulation.test_simulation import a_trace, run
-print(run(a_trace(), until_s=7_200.0, seed=5).digest())
+print(run(a_trace(12), until_s=1_500.0, seed=5).digest())
+"""
+WEEK_DIGEST = """
+from tests.unit.simulation.test_simulation import week
+print(week(2.5).digest())
 """
 
 
@@ -44,28 +51,45 @@ def an_arrival(
     arrival = Arrival(
         at_s=at_s, namespace=namespace, name=name, groups=groups, runs_for_s=runs_for_s, **fields,
     )  # fmt: skip
-    return Job(namespace=namespace, name=name, at_s=at_s, runs_for_s=runs_for_s, arrival=arrival)
+    return job_of(arrival)
 
 
-def a_trace() -> tuple[Job, ...]:
+def a_trace(count: int) -> tuple[Job, ...]:
     return tuple(
         an_arrival(
             f"j{n}", 40.0 * n, *([3] * (1 + n % 3)), namespace=f"team-{n % 2}", priority=n % 2
         )
-        for n in range(30)
+        for n in range(count)
     )
 
 
-def run(jobs: Sequence[Job], *, until_s: float, seed: int = 1) -> Outcome:
+def an_empty_fleet() -> tuple[AnyEntry, ...]:
+    """Return 8 nodes with 8 GPUs each."""
+    nodes = a_fleet("2 blocks x 2 racks x 2 nodes", gpu=8)
+    return entries_in((Document(where="fleet", value=node) for node in nodes), Role.CLUSTER)
+
+
+def run(
+    jobs: Sequence[Job], *, until_s: float, seed: int = 1, cluster: Sequence[AnyEntry] = ()
+) -> Outcome:
     return simulate(
         Scenario(
-            cluster=read([CLUSTER], Role.CLUSTER),
+            cluster=tuple(cluster) or read([CLUSTER], Role.CLUSTER),
             jobs=tuple(jobs),
             until_s=until_s,
             seed=seed,
             settings=Settings(),
         )
     )
+
+
+def week(days: float) -> Outcome:
+    """Simulate the beginning of the example."""
+    until_s = days * 86_400.0
+    arriving = read(["deploy/examples/week.yaml"], Role.WANTED)
+    context, jobs = jobs_of(arriving, until_s=until_s, duration=None, seed=1)
+    cluster = (*read([CLUSTER], Role.CLUSTER), *context)
+    return simulate(Scenario(cluster=cluster, jobs=jobs, until_s=until_s, settings=Settings()))
 
 
 def of_gang(outcome: Outcome, name: str) -> list[RecordedEvent]:
@@ -98,7 +122,7 @@ def test_a_workload_of_a_file_is_compiled_and_retired() -> None:
 
 
 def test_no_node_is_over_its_capacity_and_every_job_ends_in_its_turn() -> None:
-    outcome = run(a_trace(), until_s=7_200.0)
+    outcome = run(a_trace(16), until_s=4_000.0)
     assert [job.path for job in outcome.jobs if job.ended_s is None] == []
     placed: dict[str, str] = {}  # pod -> node: each of them needs a whole node
     for event in outcome.events():
@@ -109,13 +133,17 @@ def test_no_node_is_over_its_capacity_and_every_job_ends_in_its_turn() -> None:
             del placed[event.data.uid]
 
 
-@pytest.mark.full
 def test_the_same_seed_gives_the_same_log_in_processes_with_different_hash_seeds() -> None:
     assert len(outputs(DIGEST, ["1", "77"])) == 1
 
 
+@pytest.mark.full
+def test_a_week_with_preemption_gives_the_same_log_in_processes_with_different_hash_seeds() -> None:
+    assert len(outputs(WEEK_DIGEST, ["1", "77"])) == 1
+
+
 def test_the_same_seed_gives_the_same_log_and_another_one_another() -> None:
-    trace = a_trace()[:4]
+    trace = a_trace(3)
     first, again, other = (
         run([job_again(job) for job in trace], until_s=900.0, seed=seed) for seed in (3, 3, 4)
     )
@@ -123,6 +151,5 @@ def test_the_same_seed_gives_the_same_log_and_another_one_another() -> None:
 
 
 def job_again(job: Job) -> Job:
-    return Job(
-        namespace=job.namespace, name=job.name, at_s=job.at_s, runs_for_s=job.runs_for_s, arrival=job.arrival,
-    )  # fmt: skip
+    assert job.arrival is not None
+    return job_of(job.arrival)

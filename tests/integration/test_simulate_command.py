@@ -1,0 +1,55 @@
+"""`simulate` as a user runs it: its report, and its log in an embedded database that other commands read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.service.command_line import run_command
+
+pytestmark = pytest.mark.postgres
+
+CLUSTER = "deploy/examples/cluster.yaml"
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: tune
+  namespace: team-a
+  labels: {gang-extender.dev/tree: default}
+  annotations: {gang-extender.dev/arrives-after: 1m, gang-extender.dev/runs-for: 5m}
+spec:
+  parallelism: 2
+  completions: 2
+  completionMode: Indexed
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: main
+        image: registry.example.com/tune:1
+        resources: {requests: {cpu: "1", nvidia.com/gpu: "4"}, limits: {nvidia.com/gpu: "4"}}
+"""
+
+
+def test_the_log_of_a_simulation_is_a_log_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    folder = str(tmp_path / "log")
+    words = ("--cluster", CLUSTER, "--workloads", str(tmp_path / "job.yaml"), "--until", "15m")
+    simulated = run_command("simulate", *words, "--data-dir", folder, "-o", "json")
+    assert simulated.returncode == 0, simulated.stderr
+    report = json.loads(simulated.stdout)
+    (row,) = report["classes"]
+    assert (row["namespace"], row["jobs"], row["admitted"], row["ended"]) == ("team-a", 1, 1, 1)
+    events = run_command("events", "--data-dir", folder, "--type", "GangAdmitted", "-o", "json")
+    assert events.returncode == 0, events.stderr
+    (admitted,) = json.loads(events.stdout)
+    assert admitted["time"].startswith("2024-01-01T00:01:00")
+    history = run_command("history", admitted["gang"], "--data-dir", folder)
+    assert "GangScheduled" in history.stdout
+    assert "GangRemoved" in history.stdout
+    again = run_command("simulate", *words, "--data-dir", folder)
+    assert again.returncode == 2
+    assert f"--data-dir {folder}: is not empty" in again.stderr

@@ -1,0 +1,92 @@
+"""What arrives, from files: spans, durations, copies, and what is not simulated."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from extender.cluster.manifests.manifest_entries import Role, read
+from extender.core.model.errors import BadInput
+from extender.simulation.controllers import Job
+from extender.simulation.job_files import Duration, jobs_of, span_s
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: p
+  namespace: team-a
+  annotations: {{{notes}}}
+spec:
+  containers: [{{name: main, image: i, resources: {{requests: {{cpu: "1"}}}}}}]
+"""
+GROUP = """
+apiVersion: gang-extender.dev/v1alpha1
+kind: PodGroup
+metadata: {name: g, namespace: team-a}
+spec: {schedulingPolicy: {gang: {minCount: 1}}}
+"""
+
+
+def the_jobs(folder: Path, text: str, *, until_s: float = 3_600.0, duration: str = "") -> list[Job]:
+    (folder / "w.yaml").write_text(text)
+    drawn = Duration.read(duration, "--duration") if duration else None
+    entries = read([str(folder)], Role.WANTED)
+    return list(jobs_of(entries, until_s=until_s, duration=drawn, seed=1)[1])
+
+
+def notes(**values: str) -> str:
+    return POD.format(
+        notes=", ".join(f"gang-extender.dev/{k.replace('_', '-')}: {v}" for k, v in values.items())
+    )
+
+
+def test_a_pod_without_annotations_arrives_at_once_and_does_not_end(tmp_path: Path) -> None:
+    (job,) = the_jobs(tmp_path, notes())
+    assert (job.path, job.at_s, job.runs_for_s) == ("team-a/p", 0.0, math.inf)
+
+
+def test_what_arrives_again_has_numbers_and_ends_with_the_simulation(tmp_path: Path) -> None:
+    jobs = the_jobs(tmp_path, notes(arrives_after="10m", arrives_every="20m", runs_for="1h"))
+    assert [(job.name, job.at_s) for job in jobs] == [
+        ("p-0", 600.0),
+        ("p-1", 1_800.0),
+        ("p-2", 3_000.0),
+    ]
+    assert {job.runs_for_s for job in jobs} == {3_600.0}
+    assert [entry.obj.metadata.name for job in jobs for entry in job.objects] == [
+        "p-0",
+        "p-1",
+        "p-2",
+    ]
+
+
+def test_the_default_duration_is_drawn_for_each_job_by_its_name(tmp_path: Path) -> None:
+    text = notes(arrives_every="20m")
+    first, again = (
+        [job.runs_for_s for job in the_jobs(tmp_path, text, duration="1h-2h")] for _ in range(2)
+    )
+    assert first == again
+    assert len(set(first)) == len(first) == 3
+    assert all(3_600.0 <= duration_s <= 7_200.0 for duration_s in first)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (notes(arrives_after="soon"), "arrives-after]: 'soon' is not a span such as 90m"),
+        (notes(arrives_every="0s"), "arrives-every]: '0s' would arrive more than 100000 times"),
+        (notes(runs_for="2h-1h"), "runs-for]: '2h-1h': the second span is shorter"),
+        (GROUP, "PodGroup/team-a/g: is not simulated by itself; write its workload"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        the_jobs(tmp_path, text)
+    assert message in str(refusal.value)
+
+
+def test_spans_have_several_units() -> None:
+    assert span_s("1w2d3h4m5s", "--until") == 604_800 + 2 * 86_400 + 3 * 3_600 + 4 * 60 + 5
