@@ -44,6 +44,7 @@ OWN_LOG = "docs/how-to/explain-at.md"
 # Options that choose a cluster: here the URL is in the environment.
 CHOOSING = ("--context", "--kubeconfig", "--server", "--as-service-account", "--server-ca-file")
 NEEDS_DATABASE = ("--database-url", "--data-dir")
+NEEDS_WHEEL = "--with"  # of another version, as in test_replay_all.py
 # The answer of a command whose words are an example: the name is not here.
 NOT_THERE = (
     "no such root group",
@@ -72,7 +73,11 @@ def laptop_commands():
     for place, text in documented_commands():
         parts = shlex.split(text.replace("[", "").replace("]", ""))
         words = next((name for name in COMMANDS if parts[: len(name.split())] == name.split()), "")
-        if words in ASKING and not set(NEEDS_DATABASE) & set(parts) and OWN_LOG not in place:
+        if (
+            words in ASKING
+            and not {*NEEDS_DATABASE, NEEDS_WHEEL} & set(parts)
+            and OWN_LOG not in place
+        ):
             parts = parts[: parts.index(">")] if ">" in parts else parts
             last = LEFT_OUT.get(parts[-1], LEFT_OUT.get(words) if text == words else None)
             yield place, words, [*parts, *([last] if last else [])]
