@@ -377,6 +377,5 @@ class MemoryDecisionInputs:
 
     async def load_many(self, digests: Collection[str]) -> Mapping[str, DecisionInput]:
         """See the port."""
-        return {
-            name: self.database.inputs[name] for name in digests if name in self.database.inputs
-        }
+        stored = self.database.inputs
+        return {digest: stored[digest] for digest in digests if digest in stored}

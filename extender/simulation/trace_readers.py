@@ -80,6 +80,15 @@ class _Trace:
         return in_order(self.arrivals, self.malformed, dict(self.left_out))
 
 
+def is_trace(path: Path) -> bool:
+    """Return whether a file is read as a trace and not as manifests: by its name, and JSON by the keys of Batsim."""
+    if path.suffix == ".json" and path.is_file():
+        return (
+            b'"profiles"' in (beginning := path.read_bytes()) and b'"apiVersion"' not in beginning
+        )
+    return path.suffix in (".csv", ".swf") and not path.is_dir()
+
+
 def read_trace(path: Path) -> Arrivals:
     """Return the arrivals of a trace, whose form is recognised by its beginning.
 

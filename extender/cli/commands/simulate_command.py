@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +12,12 @@ import typer
 from extender import settings as settings_module
 from extender.cli.commands.history_commands import Folder
 from extender.cli.options.list_options import ValueForm
-from extender.cli.output.printing import Output, console, print_table, print_value
+from extender.cli.output.printing import Output, complain, console, print_table, print_value
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import duration_text
 
 if TYPE_CHECKING:
+    from extender.simulation.controllers import Job
     from extender.simulation.simulation import Outcome
     from extender.simulation.simulation_report import SimulationReport
 
@@ -23,6 +25,7 @@ UNTIL = "7d"
 IDENTITY = "simulation"
 AT_ONCE = 500  # events of one append
 WRITTEN_WITHIN_MS = 3_600_000
+NAMED_MAX = 20  # malformed lines of a trace that are named; all are counted
 
 
 def simulate(
@@ -34,7 +37,7 @@ def simulate(
         list[str],
         typer.Option(
             "--workloads",
-            help="What arrives: workloads and pods with gang-extender.dev/arrives-after, arrives-every and runs-for. File or folder; repeatable.",
+            help="What arrives: workloads and pods with gang-extender.dev/arrives-after, arrives-every and runs-for, or a public trace (.csv of Philly or Alibaba, .json of Batsim, .swf). File or folder; repeatable.",
         ),
     ],
     until: Annotated[str, typer.Option(help="How long is simulated: 90m, 12h, 30d.")] = UNTIL,
@@ -58,13 +61,16 @@ def simulate(
     from extender.simulation.simulation import Scenario
     from extender.simulation.simulation import simulate as run
     from extender.simulation.simulation_report import report
+    from extender.simulation.trace_readers import is_trace
 
     until_s = span_s(until, "--until")
     drawn = Duration.read(duration, "--duration") if duration is not None else None
     if data_dir is not None and (folder := Path(data_dir)).exists() and any(folder.iterdir()):
         raise BadInput(f"--data-dir {data_dir}: is not empty; a simulation begins a new log")
-    arriving = read(workloads, Role.WANTED)
+    traces = [name for name in workloads if is_trace(Path(name))]
+    arriving = read([name for name in workloads if name not in traces], Role.WANTED)
     context, jobs = jobs_of(arriving, until_s=until_s, duration=drawn, seed=seed)
+    jobs += tuple(job for name in traces for job in _jobs_of_trace(Path(name), until_s))
     outcome = run(
         Scenario(
             cluster=(*read(cluster, Role.CLUSTER), *context),
@@ -81,6 +87,32 @@ def simulate(
         print_value(shown, output)
         return
     _print(shown)
+
+
+def _jobs_of_trace(path: Path, until_s: float) -> Iterator[Job]:
+    """Yield the jobs of a trace that arrive in time; what is no arrival is named on stderr, and counted.
+
+    Raises:
+        BadInput: It is no trace.
+    """
+    from extender.simulation.controllers import Job
+    from extender.simulation.trace_readers import read_trace
+
+    trace = read_trace(path)
+    for text in trace.malformed[:NAMED_MAX]:
+        complain(text)
+    left_out = {"malformed": len(trace.malformed)} if trace.malformed else {}
+    left_out |= trace.left_out
+    late = sum(arrival.at_s >= until_s for arrival in trace.arrivals)
+    left_out |= {"arrive after --until": late} if late else {}
+    for reason, count in left_out.items():
+        complain(f"{path}: {count} of {len(trace.arrivals) + len(trace.malformed) + sum(trace.left_out.values())} left out: {reason}")  # fmt: skip
+    for arrival in trace.arrivals:
+        if arrival.at_s < until_s:
+            yield Job(
+                namespace=arrival.namespace, name=arrival.name, at_s=arrival.at_s,
+                runs_for_s=arrival.runs_for_s, arrival=arrival,
+            )  # fmt: skip
 
 
 async def _write(outcome: Outcome, data_dir: str) -> None:

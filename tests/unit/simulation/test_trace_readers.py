@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from extender.core.model.errors import BadInput
 from extender.simulation.arrivals import Arrival, ArrivingGroup, check
-from extender.simulation.trace_readers import GPU, read_trace
+from extender.simulation.trace_readers import GPU, is_trace, read_trace
+from tests.support.service.command_line import run_command
 
 PHILLY = """\
 timestamp,duration,num_gpus,gpu_time,cluster
@@ -194,3 +197,29 @@ def test_an_arrival_that_cannot_be_is_named():
                 Arrival(at_s=0.0, namespace="n", name="a", groups=(wrong,), runs_for_s=1.0), "x:1"
             )
         assert str(caught.value).startswith(expected)
+
+
+def test_simulate_runs_a_trace_and_names_what_it_leaves_out(tmp_path):
+    """A malformed line is named on stderr, and so is how many lines are none, or come after the end."""
+    path = tmp_path / "philly.csv"
+    path.write_text(PHILLY.replace("66.0,1,", "66.0,x,") + "2017-12-09 07:00:00,1,1,1,x\n")
+    cluster = str(Path(__file__).parents[3] / "deploy/examples/cluster.yaml")
+    done = run_command("simulate", "--cluster", cluster, "--workloads", str(path), "--until", "1h", "-o", "json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sum(size["admitted"] for size in msgspec.json.decode(done.stdout)["classes"]) == 2
+    assert done.stderr.splitlines() == [
+        'gang-extender: philly.csv:2: num_gpus "x" is not a whole number from 0',
+        f"gang-extender: {path}: 1 of 5 left out: malformed",
+        f"gang-extender: {path}: 1 of 5 left out: num_gpus is 0",
+        f"gang-extender: {path}: 1 of 5 left out: arrive after --until",
+    ]
+
+
+def test_manifests_are_no_trace(tmp_path):
+    for name, text, expected in (
+        ("a.csv", "", True), ("a.swf", "", True), ("a.yaml", "", False), ("a.json", BATSIM, True),
+        ("b.json", '{"apiVersion": "v1", "kind": "List", "items": []}', False), ("absent.json", None, False),
+    ):  # fmt: skip
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        assert is_trace(tmp_path / name) is expected, name
