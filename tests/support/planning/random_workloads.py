@@ -93,6 +93,11 @@ def _without_null(found: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def _with_a_container(template: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod template that the operators of Kubeflow accept."""
+    return {**template, "spec": {**(template.get("spec") or {}), "containers": [{"name": "c"}]}}
+
+
 def _jobs() -> dict[str, st.SearchStrategy[Any]]:
     return {"parallelism": COUNTS, "completions": COUNTS, "template": _templates()}
 
@@ -132,7 +137,8 @@ def _pack() -> st.SearchStrategy[dict[str, Any]]:
 def _replica_specs(
     field: str, roles: tuple[str, ...], **more: st.SearchStrategy[Any]
 ) -> st.SearchStrategy[dict[str, Any]]:
-    replicas = _fields(replicas=COUNTS, template=_templates())
+    template = _templates().map(_with_a_container)
+    replicas = _fields(replicas=COUNTS, template=template)
     return _fields(**{field: _fields(**dict.fromkeys((*roles, "worker"), replicas))}, **more)
 
 
