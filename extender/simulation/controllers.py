@@ -51,7 +51,7 @@ class Job(msgspec.Struct, kw_only=True):
     size: int = 0  # units of the counted resource in all its pods
     pods: dict[str, api.Pod] = {}  # by name, without UIDs
     live: dict[PodUid, str] = {}
-    running: set[PodUid] = set()
+    running: dict[PodUid, int] = {}  # units of each
     owned: list[str] = []  # UIDs of what is deleted with it, beside its pods
     complete_s: float | None = None
     bound_s: float | None = None
@@ -71,7 +71,7 @@ class Controllers:
     """Makes the objects of jobs, and reacts to what becomes of their pods.
 
     Attributes:
-        jobs: All that have arrived, by namespace and name.
+        jobs: All that have arrived, in the order of their arrival.
         used_unit_s: The integral of the counted resource that bound pods used, in units times seconds.
     """
 
@@ -88,7 +88,7 @@ class Controllers:
         self._cluster = cluster
         self._context = tuple(context)
         self._counted = counted
-        self.jobs: dict[str, Job] = {}
+        self.jobs: list[Job] = []
         self._job_of: dict[PodUid, Job] = {}
         self._manifests: dict[str, api.WorkloadManifest] = {}
         self._profiles: Mapping[str, TreeProfile] = {}
@@ -112,7 +112,7 @@ class Controllers:
         Raises:
             BadInput: An API server would refuse one of them.
         """
-        self.jobs[job.path] = job
+        self.jobs.append(job)
         pods = self._of_trace(job) if job.arrival is not None else self._of_files(job)
         job.pods = {pod.metadata.name: pod for pod in pods}
         job.complete_s = self._now_s()
@@ -255,7 +255,7 @@ class Controllers:
         job = self._job_of.get(uid)
         if job is None or job.ended_s is not None:
             return
-        job.running.add(uid)
+        job.running[uid] = self._units(self._cluster.pod(uid))
         if job.began_s is None and self._minimum_runs(job):
             job.began_s = self._now_s()
             if math.isfinite(job.runs_for_s):
@@ -272,11 +272,10 @@ class Controllers:
         if job is None or ended:
             return
         name = job.live.pop(pod.uid)
-        ran = job.running.copy()
-        job.running.discard(pod.uid)
+        ran_units = sum(job.running.values())
+        job.running.pop(pod.uid, None)
         if job.began_s is not None and not self._minimum_runs(job):
-            units = self._units(pod) * len(ran)
-            job.lost_unit_s += units * (self._now_s() - job.began_s)
+            job.lost_unit_s += ran_units * (self._now_s() - job.began_s)
             job.evictions += 1
             job.began_s = None
             if job.ends is not None:

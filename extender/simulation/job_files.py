@@ -11,7 +11,13 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, SourceEntry, with_metadata
+from extender.cluster.manifests.manifest_entries import (
+    AnyEntry,
+    Entry,
+    Ident,
+    SourceEntry,
+    with_metadata,
+)
 from extender.core.model.errors import BadInput, several
 from extender.core.workloads.kinds.plain_pods_kind import is_plain
 from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS
@@ -28,7 +34,7 @@ _SPAN: Final = re.compile(r"(\d{1,9}[smhdw])+", re.ASCII)
 _RANGE: Final = re.compile(r"(?P<least>\w+)-(?P<most>\w+)", re.ASCII)
 
 
-def span_s(text: str, field: str) -> float:
+def span_s(text: str, field: str, forms: str = SPANS) -> float:
     """Return a span of time in seconds.
 
     >>> span_s("1d12h", "--until")
@@ -38,7 +44,7 @@ def span_s(text: str, field: str) -> float:
         BadInput: The text is none.
     """
     if not _SPAN.fullmatch(text):
-        raise BadInput(f"{field}: {text[:40]!r} is not {SPANS}")
+        raise BadInput(f"{field}: {text[:40]!r} is not {forms}")
     return sum(int(part[:-1]) * _UNITS[part[-1]] for part in re.findall(r"\d+[smhdw]", text))
 
 
@@ -65,7 +71,7 @@ class Duration(msgspec.Struct, frozen=True):
             return cls(mean_s, mean_s, is_mean=True)
         bounds = _RANGE.fullmatch(text)
         if bounds is None:
-            fixed_s = span_s(text, f"{field} (a span, 2h-6h, or mean:2h)")
+            fixed_s = span_s(text, field, f"{SPANS}, nor 2h-6h or mean:2h")
             return cls(fixed_s, fixed_s)
         least_s, most_s = span_s(bounds["least"], field), span_s(bounds["most"], field)
         if most_s < least_s:
@@ -75,7 +81,7 @@ class Duration(msgspec.Struct, frozen=True):
     def draw(self, chance: Random) -> float:
         """Return one duration in seconds, at least one second."""
         if self.is_mean:
-            return max(1.0, chance.expovariate(1 / self.least_s))
+            return max(1.0, chance.expovariate(1.0) * self.least_s)
         return max(1.0, chance.uniform(self.least_s, self.most_s))
 
 
@@ -102,9 +108,12 @@ def jobs_of(
             text = "is not simulated by itself; write its workload, or plain pods with the labels of a group"
             faults.append(f"{entry.where}: {obj.label}: {text}")
         elif isinstance(entry, SourceEntry) and isinstance(obj, api.WorkloadManifest):
-            units[entry.ident] = [entry]
+            units["workload", str(len(units))] = [entry]
         elif isinstance(entry, Entry) and isinstance(obj, api.Pod):
-            units.setdefault(_unit_of(obj), []).append(entry)
+            try:
+                units.setdefault(_unit_of(obj, len(units)), []).append(entry)
+            except BadInput as fault:
+                faults.append(f"{entry.where}: {fault}")
         else:
             context.append(entry)
     jobs: list[Job] = []
@@ -113,6 +122,7 @@ def jobs_of(
             jobs += _jobs(unit, until_s, duration, seed)
         except BadInput as fault:
             faults.append(f"{unit[0].where}: {unit[0].obj.label}: {fault}")
+    faults += _repeated(jobs)
     if faults:
         raise several(tuple(faults))
     return tuple(context), tuple(jobs)
@@ -129,7 +139,18 @@ def job_of(arrival: Arrival) -> Job:
     )
 
 
-def _unit_of(pod: api.Pod) -> tuple[str, ...]:
+def _repeated(jobs: Iterable[Job]) -> Iterator[str]:
+    """Yield a fault for each object of which another one has kind and name."""
+    places: dict[Ident, str] = {}
+    for entry in (entry for job in jobs for entry in job.objects):
+        before = places.get(entry.ident)
+        places.setdefault(entry.ident, entry.where)
+        if before is not None:
+            yield f"{entry.where}: {entry.obj.label}: is there already, from {before}; give it another name"
+
+
+def _unit_of(pod: api.Pod, number: int) -> tuple[str, ...]:
+    """Return what the pods of one job have in common; the number is that of a pod that is a job of its own."""
     labels, (namespace, name) = pod.metadata.labels, pod.key
     if is_plain(labels):
         return "plain", namespace, labels[GROUP_LABEL]
@@ -137,7 +158,7 @@ def _unit_of(pod: api.Pod) -> tuple[str, ...]:
         if key in labels:
             text = "names a group, which is not simulated without its workload"
             raise BadInput(f"Pod/{namespace}/{name}: metadata.labels[{key}] {labels[key]!r} {text}")
-    return "pod", namespace, name
+    return "pod", str(number)
 
 
 def _jobs(

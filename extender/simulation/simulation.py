@@ -17,6 +17,7 @@ from extender.control.admission.planner_pool import PlannerPool
 from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity
 from extender.core.log.events import RecordedEvent
+from extender.core.model.errors import BadInput
 from extender.runtime.periodic import kept_running
 from extender.settings import Settings
 from extender.simulation.controllers import Controllers, Job
@@ -98,7 +99,7 @@ def simulate(scenario: Scenario) -> Outcome:
     """Run a scenario to its end, in this thread.
 
     Raises:
-        BadInput: An object cannot be created.
+        BadInput: There is no node, or an object cannot be created.
     """
     with asyncio.Runner(loop_factory=SimulationLoop) as runner:
         return runner.run(_run(scenario))
@@ -125,6 +126,10 @@ async def _run(scenario: Scenario) -> Outcome:
     engine = Engine(settings, MemoryDecisionInputs(database), cluster, leader, clock, planner)
     objects = [entry.obj for entry in complete(scenario.cluster).entries]
     cluster.put(*objects)
+    if not cluster.stored().nodes:
+        raise BadInput(
+            "--cluster: the files have no Node; `kubectl get nodes -o yaml` has those of a cluster"
+        )
     counted, capacity = _capacity(cluster)
     context = [entry for entry in scenario.cluster if not _is_alone(entry)]
     controllers = Controllers(cluster, context, counted)
@@ -160,7 +165,7 @@ async def _run(scenario: Scenario) -> Outcome:
         engine.parts.termination_reasons.stop()
     return Outcome(
         database=database,
-        jobs=tuple(controllers.jobs.values()),
+        jobs=tuple(controllers.jobs),
         counted=counted,
         capacity=capacity,
         used_unit_s=controllers.used_until(scenario.until_s),
@@ -181,7 +186,9 @@ def _capacity(cluster: SimulatedCluster) -> tuple[str, int]:
     for node in cluster.stored().nodes.values():
         for resource, amount in node.allocatable.items():
             total[resource] = total.get(resource, 0) + amount
-    gpus = sorted(name for name in total if name.rpartition("/")[2].startswith(ACCELERATOR))
+    gpus = sorted(
+        name for name in total if total[name] and name.rpartition("/")[2].startswith(ACCELERATOR)
+    )
     counted = max(gpus, key=lambda name: total[name], default="cpu")
     return counted, total.get(counted, 0)
 

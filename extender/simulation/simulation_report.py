@@ -9,11 +9,12 @@ from typing import Final
 import msgspec
 
 from extender.core.log.events import CapacityMeasured, GangAdmitted, PreemptionPlanned
-from extender.simulation.controllers import Job
+from extender.simulation.controllers import CPU, Job
 from extender.simulation.simulation import BEGAN_US, Outcome
 
 SIZES: Final = (1, 8, 32, 128, 512)  # largest units of a class; above: the last class
 HOUR_S: Final = 3600.0
+MILLICORES: Final = 1000  # of a CPU: the only resource that is not counted in whole units
 
 
 class JobClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +48,8 @@ class LargestFree(msgspec.Struct, frozen=True, kw_only=True):
     """The largest free domain of the counted resource on a level, as the log has it: at its least, and at the end."""
 
     key: str  # topology key; empty: one node
-    least: int
-    last: int
+    least: float
+    last: float
 
 
 class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     until_s: float
     counted: str
-    capacity: int
+    capacity: float
     utilisation: float  # share of the capacity that bound pods used
     preemptions: int
     largest_free: tuple[LargestFree, ...]
@@ -73,40 +74,51 @@ def report(outcome: Outcome, seed: int) -> SimulationReport:
         outcome: Of the simulation.
         seed: That it was run with.
     """
-    admitted_s: dict[str, float] = {}  # by namespace/name of a job
+    admitted_s: dict[int, float] = {}  # by number of a job
     least: dict[str, int] = {}
     last: dict[str, int] = {}
     preemptions = 0
-    job_of_pod = {f"{job.namespace}/{pod}": job.path for job in outcome.jobs for pod in job.pods}
+    unit = MILLICORES if outcome.counted == CPU else 1
+    job_of_pod = {
+        f"{job.namespace}/{pod}": number
+        for number, job in enumerate(outcome.jobs)
+        for pod in job.pods
+    }
     for event in outcome.events():
         data = event.data
         if isinstance(data, GangAdmitted):
             for assignment in data.assignments[:1]:
-                path = job_of_pod.get(assignment.pod)
-                if path is not None:
-                    admitted_s.setdefault(path, (event.at_us - BEGAN_US) / 1e6)
+                number = job_of_pod.get(assignment.pod)
+                if number is not None:
+                    admitted_s.setdefault(number, (event.at_us - BEGAN_US) / 1e6)
         elif isinstance(data, CapacityMeasured):
             for domain in data.largest_free:
                 if domain.resource == outcome.counted:
                     least[domain.key] = min(domain.free, least.get(domain.key, domain.free))
                     last[domain.key] = domain.free
         preemptions += isinstance(data, PreemptionPlanned)
-    classes: dict[tuple[str, int], list[Job]] = {}
-    for job in outcome.jobs:
-        classes.setdefault((job.namespace, _size_class(job.size)), []).append(job)
+    classes: dict[tuple[str, int], list[tuple[Job, float | None]]] = {}
+    for number, job in enumerate(outcome.jobs):
+        placed_s = admitted_s.get(
+            number, job.bound_s
+        )  # kube-scheduler binds a lone pod without an admission
+        classes.setdefault((job.namespace, _size_class(job.size / unit)), []).append(
+            (job, placed_s)
+        )
     whole = outcome.capacity * outcome.ended_s
     return SimulationReport(
         seed=seed,
         until_s=outcome.ended_s,
         counted=outcome.counted,
-        capacity=outcome.capacity,
+        capacity=outcome.capacity / unit,
         utilisation=outcome.used_unit_s / whole if whole else 0.0,
         preemptions=preemptions,
         largest_free=tuple(
-            LargestFree(key=key, least=least[key], last=last[key]) for key in sorted(least)
+            LargestFree(key=key, least=least[key] / unit, last=last[key] / unit)
+            for key in sorted(least)
         ),
         classes=tuple(
-            _class(namespace, size, jobs, admitted_s, outcome.ended_s)
+            _class(namespace, size, jobs, outcome.ended_s, unit)
             for (namespace, size), jobs in sorted(classes.items())
         ),
         events=len(outcome.database.rows),
@@ -115,17 +127,16 @@ def report(outcome: Outcome, seed: int) -> SimulationReport:
 
 
 def _class(
-    namespace: str, size: int, jobs: Sequence[Job], admitted_s: dict[str, float], ended_s: float
+    namespace: str, size: int, placed: Sequence[tuple[Job, float | None]], ended_s: float, unit: int
 ) -> JobClass:
     waits: list[float] = []
     still: list[float] = []
-    for job in jobs:
+    jobs = [job for job, _ in placed]
+    for job, placed_s in placed:
         assert job.complete_s is not None, f"{job.path} has arrived"
-        # a lone pod is bound by kube-scheduler without an admission
-        placed_s = admitted_s.get(job.path, job.bound_s)
-        if placed_s is None:
+        if placed_s is None and job.pods:  # without pods nothing waits
             still.append(ended_s - job.complete_s)
-        else:
+        elif placed_s is not None:
             waits.append(max(0.0, placed_s - job.complete_s))
     waits.sort()
     longest = waits[-1] if waits else 0.0
@@ -140,7 +151,7 @@ def _class(
         wait_max_s=_share(waits, 1.0),
         starved=sum(wait_s > longest for wait_s in still),
         evictions=sum(job.evictions for job in jobs),
-        lost_unit_hours=round(sum(job.lost_unit_s for job in jobs) / HOUR_S, 3),
+        lost_unit_hours=round(sum(job.lost_unit_s for job in jobs) / unit / HOUR_S, 3),
     )
 
 
@@ -151,7 +162,7 @@ def _share(ordered: Sequence[float], share: float) -> float | None:
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 3)
 
 
-def _size_class(units: int) -> int:
+def _size_class(units: float) -> int:
     return next((number for number, most in enumerate(SIZES) if units <= most), len(SIZES))
 
 

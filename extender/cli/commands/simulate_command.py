@@ -14,7 +14,7 @@ from extender.cli.commands.history_commands import Folder
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, complain, console, print_table, print_value
 from extender.core.model.errors import BadInput
-from extender.core.model.message_formatting import duration_text
+from extender.core.model.message_formatting import counted, duration_text
 
 if TYPE_CHECKING:
     from extender.simulation.controllers import Job
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from extender.simulation.simulation_report import SimulationReport
 
 UNTIL = "7d"
+UNTIL_MAX_S = 10 * 365 * 86_400  # more is a mistake, and takes days
 IDENTITY = "simulation"
 AT_ONCE = 500  # events of one append
 WRITTEN_WITHIN_MS = 3_600_000
@@ -54,7 +55,8 @@ def simulate(
     """Simulate a cluster in virtual time: waits, utilisation, evictions and what starves, by namespace and size.
 
     The service is the one of `serve`, with the settings of the environment; time passes only while nothing is to be done.
-    With --data-dir the log is written to a new embedded database, which `history`, `explain --at` and `report` read.
+    With --data-dir the log is written to a new embedded database, which `events`, `history` and `report` read,
+    and which a service on it reads for `explain --at`.
     """
     from extender.cluster.manifests.manifest_entries import Role, read
     from extender.simulation.job_files import Duration, jobs_of, span_s
@@ -64,8 +66,13 @@ def simulate(
     from extender.simulation.trace_readers import is_trace
 
     until_s = span_s(until, "--until")
+    if not 0 < until_s <= UNTIL_MAX_S:
+        raise BadInput(f"--until: {until!r} is not between 1s and {duration_text(UNTIL_MAX_S)}")
     drawn = Duration.read(duration, "--duration") if duration is not None else None
-    if data_dir is not None and (folder := Path(data_dir)).exists() and any(folder.iterdir()):
+    folder = Path(data_dir) if data_dir is not None else None
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise BadInput(f"--data-dir {data_dir}: is no folder; name one that is not there yet")
+    if folder is not None and folder.exists() and any(folder.iterdir()):
         raise BadInput(f"--data-dir {data_dir}: is not empty; a simulation begins a new log")
     traces = [name for name in workloads if is_trace(Path(name))]
     arriving = read([name for name in workloads if name not in traces], Role.WANTED)
@@ -162,11 +169,11 @@ def _print(shown: SimulationReport) -> None:
     )  # fmt: skip
     lines = [
         "",
-        f"{duration_text(shown.until_s)} with seed {shown.seed}: {shown.utilisation:.1%} of {shown.capacity} {shown.counted} used, "
-        f"{shown.preemptions} preemptions, {shown.events} events, log {shown.digest[:16]}",
+        f"{duration_text(shown.until_s)} with seed {shown.seed}: {shown.utilisation:.1%} of {shown.capacity:g} {shown.counted} used, "
+        f"{counted(shown.preemptions, 'preemption')}, {counted(shown.events, 'event')}, log {shown.digest[:16]}",
     ]
     lines += [
-        f"largest free {free.key or 'node'}: {free.least} at its least, {free.last} at the end"
+        f"largest free {free.key or 'node'}: {free.least:g} at its least, {free.last:g} at the end"
         for free in shown.largest_free
     ]
     for line in lines:

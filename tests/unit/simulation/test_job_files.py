@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from extender.cluster.manifests.manifest_entries import Role, read
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import BadInput, texts_of
 from extender.simulation.controllers import Job
 from extender.simulation.job_files import Duration, jobs_of, span_s
 
@@ -27,6 +28,14 @@ apiVersion: gang-extender.dev/v1alpha1
 kind: PodGroup
 metadata: {name: g, namespace: team-a}
 spec: {schedulingPolicy: {gang: {minCount: 1}}}
+"""
+WORKLOAD = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: j, namespace: team-a, labels: {gang-extender.dev/tree: default}}
+spec:
+  parallelism: 1
+  template: {spec: {restartPolicy: Never, containers: [{name: main, image: i}]}}
 """
 
 
@@ -90,3 +99,33 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
 
 def test_spans_have_several_units() -> None:
     assert span_s("1w2d3h4m5s", "--until") == 604_800 + 2 * 86_400 + 3 * 3_600 + 4 * 60 + 5
+
+
+@pytest.mark.parametrize("text", ["mean:0s", "0s", "0m-0h", "0s-0s"])
+def test_a_duration_of_nothing_is_a_second(tmp_path: Path, text: str) -> None:
+    (job,) = the_jobs(tmp_path, notes(), duration=text)
+    assert job.runs_for_s == 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n---\n".join((notes(), notes())),
+        "\n---\n".join((notes(arrives_every="20m"), notes().replace("name: p", "name: p-1"))),
+        "\n---\n".join((WORKLOAD, WORKLOAD)),
+    ],
+)
+def test_two_objects_of_one_name_are_refused_with_both_places(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BadInput, match=r"document 2: .*: is there already.* document 1\b"):
+        the_jobs(tmp_path, text)
+
+
+def test_a_pod_of_a_group_is_refused_with_its_place_and_with_all_other_faults(
+    tmp_path: Path,
+) -> None:
+    grouped = notes().replace("  name: p\n", "  name: q\n  labels: {scheduling.x-k8s.io/pod-group: g}\n")  # fmt: skip
+    with pytest.raises(BadInput) as refused:
+        the_jobs(tmp_path, "\n---\n".join((grouped, notes(runs_for="never"))))
+    texts = texts_of(refused.value)
+    assert len(texts) == 2
+    assert any(re.search(r"w\.yaml, document 1: .*Pod/team-a/q.*pod-group", text) for text in texts)

@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from extender.cluster.manifests.manifest_entries import Role, entries_in, read
+from extender.cluster.manifests.yaml_reader import Document
+from extender.core.model.errors import BadInput
+from extender.simulation.arrivals import Arrival, ArrivingGroup
+from extender.simulation.controllers import Job
+from extender.simulation.job_files import job_of, jobs_of
 from extender.simulation.simulation_report import report
+from tests.support.service.manifest_builders import a_fleet
 from tests.unit.simulation.test_simulation import GPU, an_arrival, an_empty_fleet, run
+
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: j
+  namespace: team-a
+  labels: {gang-extender.dev/tree: default}
+  annotations: {gang-extender.dev/runs-for: 1h}
+spec:
+  parallelism: 1
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: i, resources: {limits: {nvidia.com/gpu: "4"}}}]
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: j, namespace: team-a}
+spec: {containers: [{name: main, image: i, resources: {limits: {nvidia.com/gpu: "1"}}}]}
+"""
 
 
 def test_waits_and_what_starves_are_counted_by_namespace_and_size() -> None:
@@ -41,3 +73,69 @@ def test_a_gang_that_is_preempted_loses_the_time_that_it_ran() -> None:
     assert shown.preemptions == 1
     assert (low.evictions, high.evictions, high.ended) == (1, 0, 1)
     assert low.lost_unit_hours == pytest.approx(64 * 0.5, rel=0.05)
+
+
+def a_file_job(folder: Path, text: str) -> tuple[Job, ...]:
+    (folder / "w.yaml").write_text(text)
+    entries = read([str(folder)], Role.WANTED)
+    return jobs_of(entries, until_s=3_600.0, duration=None, seed=1)[1]
+
+
+def test_a_job_and_a_pod_of_one_name_are_two_jobs(tmp_path: Path) -> None:
+    shown = report(run(a_file_job(tmp_path, f"{JOB}\n---\n{POD}"), until_s=600.0), seed=1)
+    assert [(row.size, row.jobs, row.admitted) for row in shown.classes] == [
+        ("1", 1, 1),
+        ("2-8", 1, 1),
+    ]
+
+
+@pytest.mark.parametrize("field", ["suspend: true", "parallelism: 0"])
+def test_a_job_without_pods_does_not_starve(tmp_path: Path, field: str) -> None:
+    text = JOB.replace("parallelism: 1", field)
+    (row,) = report(run(a_file_job(tmp_path, text), until_s=600.0), seed=1).classes
+    assert (row.jobs, row.admitted, row.starved) == (1, 0, 0)
+
+
+def test_a_cluster_without_accelerators_is_counted_in_whole_cpus(tmp_path: Path) -> None:
+    fleet = tuple(
+        entries_in(
+            (
+                Document(where="fleet", value=node)
+                for node in a_fleet("2 racks x 2 nodes", cpu="16", gpu=0)
+            ),
+            Role.CLUSTER,
+        )
+    )
+    text = JOB.replace('nvidia.com/gpu: "4"', 'cpu: "3500m"').replace(
+        "parallelism: 1", "parallelism: 2"
+    )
+    shown = report(run(a_file_job(tmp_path, text), until_s=3_600.0, cluster=fleet), seed=1)
+    assert (shown.counted, shown.capacity) == ("cpu", 64)
+    assert [row.size for row in shown.classes] == ["2-8"]
+    assert 0.1 < shown.utilisation < 0.12
+    assert {free.last for free in shown.largest_free if not free.key} == {16}
+
+
+def test_a_cluster_without_nodes_is_refused() -> None:
+    with pytest.raises(BadInput, match="--cluster: the files have no Node"):
+        run(
+            (),
+            until_s=60.0,
+            cluster=entries_in((Document(where="c", value=NAMESPACE),), Role.CLUSTER),
+        )
+
+
+def test_what_a_gang_of_two_shapes_loses_is_counted_of_all_that_ran() -> None:
+    cpu_only = ArrivingGroup(name="cn", pods=1, minimum=1, requests={"cpu": 1000})
+    gpu = ArrivingGroup(name="hn", pods=8, minimum=8, requests={GPU: 8, "cpu": 1000})
+    low = Arrival(
+        at_s=0.0, namespace="team-a", name="low", groups=(cpu_only, gpu), runs_for_s=9_000.0
+    )
+    jobs = [
+        job_of(low),
+        an_arrival("high", 1_800.0, 8, runs_for_s=300.0, namespace="team-b", priority=10),
+    ]
+    shown = report(run(jobs, until_s=3_000.0, cluster=an_empty_fleet()), seed=1)
+    row = next(row for row in shown.classes if row.namespace == "team-a")
+    assert row.evictions == 1
+    assert row.lost_unit_hours == pytest.approx(64 * 0.5, rel=0.05)
