@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,13 @@ def test_a_release_has_these_files(built):
         "gang_extender-0.1.0.tar.gz",
         "kubectl-gang-0.1.0.tar.gz",
     ]
+
+
+def test_the_wheel_has_what_a_program_reads(built):
+    """Code, page and SQL: manifests and the map of the code are in the source distribution, and 0.7 MB for each who installs the client."""
+    wheel = zipfile.ZipFile(io.BytesIO(built["gang_extender-0.1.0-py3-none-any.whl"]))
+    names = [name for name in wheel.namelist() if name.startswith("extender/")]
+    assert not [name for name in names if name.endswith((".yaml", ".md"))]
 
 
 def test_sha256sum_accepts_the_checksums(built, tmp_path):
@@ -274,7 +282,7 @@ def installed(built, folder, requirements):
 @pytest.mark.full
 @pytest.mark.postgres
 def test_the_wheel_works_alone(built, tmp_path, empty_database_url):
-    """With the extra of the service, in a fresh environment: version, plan, migrations, page, manifests."""
+    """With the extra of the service, in a fresh environment: version, plan, migrations, page."""
     entries = entries_of((ROOT / "requirements.lock").read_text(encoding="utf-8"))
     names = sorted(needed(entries, roots_of(ROOT / "pyproject.toml", SERVICE)))
     run = installed(built, tmp_path, "".join("\n".join(entries[name]) + "\n" for name in names))
@@ -290,7 +298,6 @@ def test_the_wheel_works_alone(built, tmp_path, empty_database_url):
     assert tmp_path / "venv" in folder.parents
     for file in (
         "http/pages/index.html",
-        "cluster/manifests/crds.yaml",
         "store/postgres/roles.sql",
         "store/migrations/env.py",
     ):

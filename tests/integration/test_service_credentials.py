@@ -138,7 +138,13 @@ def test_the_token_of_a_file_is_sent(ask, service, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"), [(None, "No such file"), ("", "one token"), ("a b", "one token")]
+    ("content", "sentence"),
+    [
+        (None, "No such file"),
+        ("", "has no token"),
+        ("a b", "one token"),
+        ("caf\u00e9", "one token"),
+    ],
 )
 def test_a_file_without_a_token_is_named(ask, service, tmp_path, content, sentence):
     """Nothing is sent."""

@@ -84,6 +84,18 @@ def test_a_command_imports_only_what_it_needs(words, never, monkeypatch, tmp_pat
     assert not imported & never
 
 
+def test_plan_on_files_imports_no_package_of_the_extra_server():
+    """All that it reads, plans and prints: the extra `plan` has numpy and ortools only."""
+    code, out, imported = heavy_imports(
+        "plan", "--cluster", "deploy/examples/cluster.yaml", "-f", "deploy/examples/train.yaml"
+    )
+    assert code == 0
+    assert "placed" in out
+    assert not imported & {
+        "aiohttp", "alembic", "asyncpg", "kubernetes_asyncio", "prometheus_client", "sqlalchemy", "uvloop",
+    }  # fmt: skip
+
+
 # Makes the packages of the extras of pyproject.toml as absent as they are in an installation of the client.
 WITHOUT_EXTRAS = """
 import importlib.abc, re, sys

@@ -51,6 +51,22 @@ class TimeLimits(msgspec.Struct, frozen=True):
     silence_s: float | None = None  # between two pieces of it
 
 
+def header_token(text: str, place: str) -> str:
+    """Return a bearer token that can be sent; empty: there is none.
+
+    Args:
+        text: What a file, a kubeconfig or a program gave; whitespace around it does not count.
+        place: Where it is from.
+
+    Raises:
+        BadInput: It is no token. What it is instead is not printed: it may be one with a fault.
+    """
+    token = text.strip()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise BadInput(f"{place}: is not one token of ASCII characters without spaces")
+    return token
+
+
 class _Request:
     """A connection that is used for one request, and what is known when it fails."""
 

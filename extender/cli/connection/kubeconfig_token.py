@@ -13,10 +13,14 @@ from typing import Final
 
 import msgspec
 
+from extender.cli.connection.http_request import header_token
 from extender.core.model.errors import BadInput
 
 DEFAULT_PATH: Final = "~/.kube/config"
 NO_PLUGIN: Final = "install it, or give --token-file FILE"
+NO_CLUSTER: Final = (
+    "; provideClusterInfo is not supported, so it was given no cluster: give --token-file FILE"
+)
 
 
 class _Variable(msgspec.Struct):
@@ -31,6 +35,7 @@ class _Plugin(msgspec.Struct, rename="camel"):
     env: list[_Variable] | None = None
     install_hint: str | None = None
     interactive_mode: str | None = None
+    provide_cluster_info: bool | None = None
 
 
 class _Provider(msgspec.Struct):
@@ -86,7 +91,7 @@ def kubeconfig_token(paths: str | None, context: str | None) -> str:
     """
     place = paths or os.environ.get("KUBECONFIG") or DEFAULT_PATH
     files = [Path(path).expanduser() for path in place.split(os.pathsep) if path]
-    configs = [(file, _read(file)) for file in files if file.is_file()]
+    configs = [(file, _read(file)) for file in files if file.exists()]  # a pipe is none of is_file
     if not configs:
         raise BadInput(f"kubeconfig {place}: no such file; --kubeconfig FILE names one")
     currents = (config.current_context for _, config in configs)
@@ -98,11 +103,16 @@ def kubeconfig_token(paths: str | None, context: str | None) -> str:
         raise BadInput(f"kubeconfig {place}: {problem}; it has {names}")
     chosen = contexts[name]
     user = chosen.user if chosen is not None else ""
+    if not user:
+        return ""
     users = {e.name: (file, e.user) for file, c in reversed(configs) for e in c.users or ()}
     if user not in users:
         raise BadInput(f"kubeconfig {place}: context {name} has user {user!r}, which is not in it")
     file, entry = users[user]
-    return _token(entry, file, f"kubeconfig {file}: user {user}") if entry is not None else ""
+    if entry is None:
+        return ""
+    where = f"kubeconfig {file}: user {user}"
+    return header_token(_token(entry, file, where), f"{where}: token")
 
 
 def _read(file: Path) -> _Config:
@@ -112,18 +122,25 @@ def _read(file: Path) -> _Config:
     except OSError as error:
         raise BadInput(f"kubeconfig {file}: {error.strerror or error}") from error
     except msgspec.MsgspecError as error:
-        raise BadInput(f"kubeconfig {file}: {str(error).partition(chr(10))[0]}") from error
+        cause = error.__context__  # of the library for YAML, whose whole text quotes a line
+        mark = getattr(cause, "problem_mark", None)
+        line = f"line {mark.line + 1}, column {mark.column + 1}: not valid YAML: " if mark else ""
+        text = getattr(cause, "problem", None) or str(error).partition("\n")[0]
+        raise BadInput(f"kubeconfig {file}: {line}{text}") from error
 
 
 def _token(user: _User, file: Path, where: str) -> str:
     if user.token_file:
         path = file.parent / user.token_file  # relative to the kubeconfig
         try:
-            return path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{where}: tokenFile {path}: {error}") from error
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            msg = f"{where}: tokenFile {path}: {error.strerror or error}"
+            raise BadInput(msg) from error
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{where}: tokenFile {path}: is not UTF-8") from error
     if user.token:
-        return user.token.strip()
+        return user.token
     if user.exec is not None:
         return _token_of_plugin(user.exec, file, where)
     provider = user.provider.config or {} if user.provider is not None else {}
@@ -139,6 +156,7 @@ def _token_of_plugin(plugin: _Plugin, file: Path, where: str) -> str:
     command = plugin.command
     if os.sep in command:  # relative to the kubeconfig
         command = str(file.parent / command)
+    cluster = NO_CLUSTER if plugin.provide_cluster_info else ""
     asks = plugin.interactive_mode != "Never" and sys.stdin.isatty()
     spec = {"interactive": asks}
     request = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
@@ -158,10 +176,12 @@ def _token_of_plugin(plugin: _Plugin, file: Path, where: str) -> str:
         raise BadInput(f"{where}: {command}: {error.strerror or error}; {hint}") from error
     except subprocess.CalledProcessError as error:
         raise BadInput(
-            f"{where}: the credential plugin {command} ended with exit code {error.returncode}"
+            f"{where}: the credential plugin {command} ended with exit code {error.returncode}{cluster}"
         ) from error
     except msgspec.MsgspecError as error:
         raise BadInput(f"{where}: {command} printed no ExecCredential: {error}") from error
+    except ValueError as error:  # a NUL character, or "=" in the name of a variable
+        raise BadInput(f"{where}: {command!r} cannot be run: {error}") from error
     if credential.api_version != plugin.api_version:
         raise BadInput(
             f"{where}: {command} printed {credential.api_version or 'no apiVersion'}, and the kubeconfig asks for "

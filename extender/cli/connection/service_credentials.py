@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from extender.cli.connection.http_request import ServiceAnswer, TimeLimits, answered
+from extender.cli.connection.http_request import ServiceAnswer, TimeLimits, answered, header_token
 from extender.core.model.errors import BadInput
 from extender.settings import LOOPBACK, PREFIX
 
@@ -138,7 +138,8 @@ class ServiceCredentials:
         if self._token_file:
             return read_token(self._token_file)
         namespace, name = _account_of(self._account)
-        return self._kubectl().create_token(namespace, name)
+        token = self._kubectl().create_token(namespace, name)
+        return header_token(token, f"token of ServiceAccount {self._account}")
 
     def _tls(self, *, forwarded: bool) -> ssl.SSLContext:
         """Return how the certificate of the service is verified.
@@ -168,12 +169,14 @@ def read_token(path: str) -> str:
         BadInput: The file cannot be read, or has no token.
     """
     try:
-        token = Path(path).expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"--token-file {path}: {error}") from error
-    if not token or len(token.split()) > 1:
-        raise BadInput(f"--token-file {path}: does not have one token")
-    return token
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--token-file {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"--token-file {path}: is not UTF-8") from error
+    if token := header_token(text, f"--token-file {path}"):
+        return token
+    raise BadInput(f"--token-file {path}: has no token")
 
 
 def _account_of(text: str) -> tuple[str, str]:

@@ -504,6 +504,20 @@ def _required(group: api.Group) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def constraints_body(constraints: SchedulingConstraints) -> dict[str, Any]:
+    """Return the constraints of a group as the API server stores them, without those that are not set."""
+    body: dict[str, Any] = {
+        field.encode_name: msgspec.to_builtins(value)
+        for field in msgspec.structs.fields(constraints)
+        if (value := getattr(constraints, field.name)) != field.default
+    }
+    if constraints.topology:
+        body["topology"] = [{"key": key} for key in constraints.topology]
+    if constraints.exclusive is not None:  # the default too: the field never changes
+        body["exclusive"]["scope"] = constraints.exclusive.scope
+    return body
+
+
 def _constraints(group: api.Group) -> SchedulingConstraints:
     """Return the constraints of a group; but for `topology` only our kinds have them."""
     given = group.spec.scheduling_constraints

@@ -8,7 +8,7 @@ garbage collector deletes it with the workload; that of plain pods has none, and
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -20,11 +20,11 @@ from extender.cluster.connection.api_client import (
     Method,
     Request,
 )
+from extender.cluster.read.object_decoding import constraints_body
 from extender.cluster.write.group_status import PLURALS
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
-from extender.core.model.scheduling_constraints import SchedulingConstraints
 from extender.core.workloads.kinds.plain_pods_kind import KIND as PLAIN
 from extender.core.workloads.workload_object import MANAGED_BY, PARENT_ANNOTATION, TREE_LABEL
 from extender.ports.workload_ports import GroupLink, GroupManifest
@@ -148,20 +148,6 @@ def manifest(group: GroupManifest) -> dict[str, object]:
         },
         "spec": body,
     }
-
-
-def constraints_body(constraints: SchedulingConstraints) -> dict[str, Any]:
-    """Return the constraints of a group as the API server stores them, without those that are not set."""
-    body: dict[str, Any] = {
-        field.encode_name: msgspec.to_builtins(value)
-        for field in msgspec.structs.fields(constraints)
-        if (value := getattr(constraints, field.name)) != field.default
-    }
-    if constraints.topology:
-        body["topology"] = [{"key": key} for key in constraints.topology]
-    if constraints.exclusive is not None:  # the default too: the field never changes
-        body["exclusive"]["scope"] = constraints.exclusive.scope
-    return body
 
 
 def _owner(group: GroupManifest) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -79,6 +80,30 @@ def test_a_user_without_a_token_has_none(tmp_path):
     assert [kubeconfig_token(path, name) for name in ("x", "y")] == ["", ""]
 
 
+def test_a_context_without_a_user_has_no_token(tmp_path):
+    path = write(tmp_path / "a", {}, {"x": ""}, "x")
+    assert kubeconfig_token(path, None) == ""
+
+
+def test_a_kubeconfig_can_be_a_pipe(tmp_path):
+    """As of the shell: `--kubeconfig <(program)`."""
+    body = Path(write(tmp_path / "a", {"u": {"token": "t"}}, {"x": "u"}, "x")).read_bytes()
+    reader, writer = os.pipe()
+    os.write(writer, body)
+    os.close(writer)
+    try:
+        assert kubeconfig_token(f"/dev/fd/{reader}", None) == "t"
+    finally:
+        os.close(reader)
+
+
+def test_yaml_that_is_not_valid_has_its_line(tmp_path):
+    (tmp_path / "config").write_text("users:\n- name: u\n\tuser: {token: SECRET}\n")
+    with pytest.raises(BadInput, match=r"config: line 3, column 1: not valid YAML: ") as fault:
+        kubeconfig_token(str(tmp_path / "config"), None)
+    assert "SECRET" not in str(fault.value)
+
+
 FAULTS = {
     "absent context": ({"u": {}}, {"x": "u"}, "prod", "no context 'prod'; it has x"),
     "no current context": ({"u": {}}, {"x": "u"}, None, "no current context; it has x"),
@@ -87,6 +112,17 @@ FAULTS = {
     "failing plugin": ({"u": plugin("raise SystemExit(3)")}, {"x": "u"}, "x", "ended with exit code 3"),
     "silent plugin": ({"u": plugin("")}, {"x": "u"}, "x", "printed no ExecCredential"),
     "other version": ({"u": plugin(credential("t", "v9"))}, {"x": "u"}, "x", f"printed v9, and the kubeconfig asks for {V1}"),
+    "plugin that needs the cluster": (
+        {"u": {"exec": {"apiVersion": V1, "command": "false", "provideClusterInfo": True}}}, {"x": "u"}, "x",
+        "ended with exit code 1; provideClusterInfo is not supported",
+    ),
+    "command of no program": ({"u": {"exec": {"apiVersion": V1, "command": "a\0b"}}}, {"x": "u"}, "x", "cannot be run: embedded null byte"),
+    "variable without a name": (
+        {"u": {"exec": {"apiVersion": V1, "command": "true", "env": [{"name": "A=B", "value": ""}]}}}, {"x": "u"}, "x",
+        "cannot be run: illegal environment variable name",
+    ),
+    "two lines": ({"u": {"token": "SECRET\nb"}}, {"x": "u"}, "x", "user u: token: is not one token"),
+    "no ASCII": ({"u": plugin(credential("SECRET\u20ac"))}, {"x": "u"}, "x", "user u: token: is not one token"),
     "absent plugin": (
         {"u": {"exec": {"apiVersion": V1, "command": "no-such-plugin", "installHint": "get it at example.com"}}}, {"x": "u"}, "x",
         "no-such-plugin: No such file or directory; get it at example.com",
@@ -102,6 +138,7 @@ def test_a_fault_names_file_and_user(tmp_path, name):
         kubeconfig_token(path, context)
     assert str(fault.value).startswith(f"kubeconfig {path}: ")
     assert sentence in str(fault.value)
+    assert "SECRET" not in str(fault.value)
 
 
 @pytest.mark.parametrize("text", ["users: [1]", "users: {", "- a"])
@@ -109,5 +146,7 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path, text):
     (tmp_path / "config").write_text(text)
     with pytest.raises(BadInput, match=f"^kubeconfig {tmp_path}/config: "):
         kubeconfig_token(str(tmp_path / "config"), None)
+    with pytest.raises(BadInput, match=f"^kubeconfig {tmp_path}: Is a directory"):
+        kubeconfig_token(str(tmp_path), None)
     with pytest.raises(BadInput, match=r"^kubeconfig /nowhere: no such file; --kubeconfig FILE"):
         kubeconfig_token("/nowhere", None)

@@ -14,6 +14,7 @@ from deploy.render.crd_group_types import LeafConstraints
 from extender.cluster import types as api
 from extender.cluster.manifests import workload_objects
 from extender.cluster.read.object_decoding import (
+    constraints_body,
     convert,
     decode,
     decode_page,
@@ -25,7 +26,6 @@ from extender.cluster.read.object_decoding import (
 )
 from extender.cluster.read.pod_conversion import ended, pod_of, requests_of
 from extender.cluster.read.priority_classes import Priorities
-from extender.cluster.write.tree_group_writer import constraints_body
 from extender.core.model.errors import BadInput
 from extender.core.model.pods import (
     AboutPods,
