@@ -117,6 +117,7 @@ class VerdictLine(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of the answer for one tree, as `POST /v1/plan` has them, that decide about a check."""
 
     gang: str
+    kind: str
     verdict: Literal["placed", "waiting", "unknown", "impossible", "invalid"]
     workload: str = ""
     reasons: tuple[str, ...] = ()
@@ -281,15 +282,8 @@ def in_namespace(
     for each in objects:
         metadata = each["metadata"]
         if metadata["namespace"] != namespace:
-            labels = dict(metadata.get("labels") or {})
-            if GROUP_LABEL in labels:
-                labels[GROUP_LABEL] = f"{mark}-{labels[GROUP_LABEL]}"
-            metadata = {
-                **metadata,
-                "namespace": namespace,
-                "name": f"{mark}-{metadata['name']}",
-                "labels": labels,
-            }
+            name = f"{mark}-{metadata['name']}"
+            metadata = {**metadata, "namespace": namespace, "name": name}
         moved.append({**each, "metadata": metadata})
     return moved
 
@@ -301,10 +295,11 @@ def answer_of(objects: Sequence[dict[str, Any]], lines: Iterable[VerdictLine]) -
         objects: What was planned for it.
         lines: The answers for all trees of the query.
     """
-    names = {f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in objects}
-    mine = [
-        line for line in lines if line.gang in names or line.workload.partition("/")[2] in names
-    ]
+    names = {
+        f"{each['kind']}/{each['metadata']['namespace']}/{each['metadata']['name']}"
+        for each in objects
+    }
+    mine = [line for line in lines if (line.workload or f"{line.kind}/{line.gang}") in names]
     states = [_state(line) for line in mine]
     if not mine:
         return CheckAnswer(state="Ready", message="asks for no node: it has no pods to place")
