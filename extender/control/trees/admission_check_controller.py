@@ -153,7 +153,7 @@ class AdmissionCheckController:
     async def _decide(self, queued: QueuedWorkload, pending: list[str], view: WorkloadView) -> None:
         """Plan one Workload, and write the answer into its checks."""
         trees = trees_of(queued, view)
-        if not trees and waits_for_owner(queued, view.synced | view.pending):
+        if not trees and waits_for_owner(queued, view.synced, view.pending):
             return  # the informer of its kind is behind that of Kueue's Workloads
         mine = objects_of(queued, trees, view.flavors)
         answer = CheckAnswer(state="Ready", message="has no pods")

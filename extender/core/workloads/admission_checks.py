@@ -26,6 +26,7 @@ from extender.core.workloads.workload_object import (
 CONTROLLER: Final = "gang-extender.dev/admission-check"  # spec.controllerName of an AdmissionCheck
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 MESSAGE_MAX: Final = 32768  # of a check
+SAME_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
 HELP_MAX: Final = 3  # lines of what would help
 CheckState = Literal["Pending", "Ready", "Retry", "Rejected"]
 
@@ -176,7 +177,7 @@ def objects_of(
         return _one_gang(queued, flavors)
     objects = []
     for tree in trees:
-        spec = copy.deepcopy(dict(tree.spec))
+        spec = copy.deepcopy(dict(tree.spec)) | _admitted_part(queued, tree)
         templates = [*pod_templates(BY_KIND[tree.kind].template_paths, spec)]
         by_template = _flavors_by_template(queued, len(templates))
         for template, names in zip(templates, by_template, strict=True):
@@ -193,6 +194,19 @@ def objects_of(
     return objects
 
 
+def _admitted_part(queued: QueuedWorkload, tree: WorkloadObject) -> dict[str, int]:
+    """Return the fields of a Job that Kueue changes where it admits a part; it does so for no other kind."""
+    if (tree.api_version, tree.kind) != ("batch/v1", "Job"):
+        return {}
+    for pod_set in queued.pod_sets:
+        assignment = queued.assignments.get(pod_set.name)
+        if assignment is not None and assignment.count not in (None, pod_set.count):
+            same = tree.annotations.get(SAME_COMPLETIONS) == "true"
+            fields = ("parallelism", "completions") if same else ("parallelism",)
+            return dict.fromkeys(fields, assignment.count)
+    return {}
+
+
 def _profile(tree: WorkloadObject, templates: Iterable[Mapping[str, Any]]) -> str:
     """Return the profile of a workload; its pod templates have it where only the namespace has the label."""
     labels = [(each.get("metadata") or {}).get("labels") or {} for each in templates]
@@ -204,16 +218,19 @@ def _profile(tree: WorkloadObject, templates: Iterable[Mapping[str, Any]]) -> st
     )
 
 
-def waits_for_owner(queued: QueuedWorkload, kinds: Collection[str]) -> bool:
-    """Return whether the pods ask for a tree, so that a Workload without its owner cannot be answered yet.
+def waits_for_owner(
+    queued: QueuedWorkload, synced: Collection[str], pending: Collection[str]
+) -> bool:
+    """Return whether a Workload without its owner cannot be answered yet.
 
     Args:
         queued: The Workload.
-        kinds: Those whose objects are read.
+        synced: Kinds whose objects are all known: the pods ask for a tree, so the owner is only not read yet.
+        pending: Kinds whose objects are not: the owner may ask for a tree, also where its pods do not.
     """
-    if queued.owner is None or queued.owner.kind not in kinds:
-        return False
-    return any(
+    if queued.owner is None or queued.owner.kind in pending:
+        return queued.owner is not None
+    return queued.owner.kind in synced and any(
         TREE_LABEL in ((pod_set.template.get("metadata") or {}).get("labels") or {})
         for pod_set in queued.pod_sets
     )

@@ -63,13 +63,24 @@ class Checks(FakeWorkloads):
         self._store(one)
 
     def queue(
-        self, name, owner, *, count=2, state="Pending", admitted=False, at=TIME, flavor="", **pod
+        self,
+        name,
+        owner,
+        *,
+        count=2,
+        part=None,
+        state="Pending",
+        admitted=False,
+        at=TIME,
+        flavor="",
+        **pod,
     ):
         """Create a Workload of Kueue that has quota."""
         conditions = [{"type": "QuotaReserved", "status": "True", "lastTransitionTime": at}]
         if admitted:
             conditions.append({"type": "Admitted", "status": "True"})
-        assignment = {"name": "main", "flavors": {"cpu": flavor} if flavor else {}, "count": count}
+        flavors = {"cpu": flavor} if flavor else {}
+        assignment = {"name": "main", "flavors": flavors, "count": part or count}
         template = owner["spec"]["template"] if owner else {"spec": pod}
         self.put_kueue(
             "Workload",
@@ -274,6 +285,22 @@ async def test_a_workload_whose_owner_is_not_read_yet_waits():
         assert states(checks) == [("w", "Ready")]
 
 
+async def test_a_workload_whose_kind_is_not_read_yet_waits():
+    """Only the Job has the label of a tree: without it, its pods would be planned as if they had no topology."""
+    job = a_job("late")
+    del job["spec"]["template"]["metadata"]
+    stage, checks, control = await asked(a_node("n1", cpu="2"))
+    async with stage:
+        checks.store.set_synced("Job", synced=False)
+        checks.store.set_served({"Job"})
+        checks.queue("w", job)
+        await control.look()
+        assert not checks.answers
+        checks.store.set_synced("Job", synced=True)
+        await control.look()
+        assert states(checks) == [("w", "Ready")]
+
+
 async def test_the_nodes_of_a_flavor_are_those_that_count():
     """Kueue adds the labels of the flavor when it admits: a node without them is not for the tree."""
     job = a_job("flavored")
@@ -378,3 +405,18 @@ async def test_more_trees_than_one_query_plans_do_not_make_others_wait():
         checks.queue("late", job)
         await control.look()
         assert states(checks) == [("late", "Ready")]
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_a_job_of_which_a_part_has_quota_is_planned_as_that_part(same):
+    """Kueue resumes it with that parallelism, and where its annotation asks for it with as many completions."""
+    job = a_job("part", 6)
+    if same:
+        job["metadata"]["annotations"] = {
+            "kueue.x-k8s.io/job-completions-equal-parallelism": "true"
+        }
+    stage, checks, control = await asked(a_node("n1", cpu="4"), jobs=[job])
+    async with stage:
+        checks.queue("w", job, count=6, part=4)
+        await control.look()
+        assert states(checks) == [("w", "Ready")]
