@@ -12,7 +12,7 @@ an answer reserves nothing: what is placed in the end is decided as for every ot
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -131,6 +131,8 @@ class AdmissionCheckController:
         for queued in sorted(
             view.queued.values(), key=lambda q: (q.reserved_at, q.namespace, q.name)
         ):
+            if not self._may_answer():  # the plans of many Workloads take longer than a lease
+                break
             name = f"Workload/{queued.namespace}/{queued.name}"
             pending = [check for check, state in queued.states(view.checks) if state == "Pending"]
             if (
@@ -151,25 +153,21 @@ class AdmissionCheckController:
     async def _decide(self, queued: QueuedWorkload, pending: list[str], view: WorkloadView) -> None:
         """Plan one Workload, and write the answer into its checks."""
         trees = trees_of(queued, view)
-        if not trees and waits_for_owner(queued, view.synced | view.pending):
+        if not trees and waits_for_owner(queued, view.synced, view.pending):
             return  # the informer of its kind is behind that of Kueue's Workloads
         mine = objects_of(queued, trees, view.flavors)
-        objects = [*self._placing(queued, view), *mine]
-        body = {
-            "workload": objects,
-            "budget": self._settings.search_budget,
-            "node_groups": self._node_groups,
-        }
-        readers = readers_of(
-            queued.namespace, show_names=self._settings.show_names_across_namespaces
-        )
         answer = CheckAnswer(state="Ready", message="has no pods")
-        if mine:
+        others = self._placing(queued, view) if mine else []
+        while mine:
             try:
-                reply = await self._ask_planner(msgspec.json.encode(body), readers)
-                answer = answer_of(mine, msgspec.json.decode(reply, type=_Reply).gangs)
-            except BadInput as error:  # it may be mended, so it is not rejected for ever
-                answer = CheckAnswer(state="Retry", message=f"cannot be planned: {error}")
+                answer = await self._planned(queued, others, mine)
+                break
+            except BadInput as error:
+                # Fewer others, in case it is they that are too many for one query, or too long.
+                if not others:  # it may be mended, so it is not rejected for ever
+                    answer = CheckAnswer(state="Retry", message=f"cannot be planned: {error}")
+                    break
+                others = others[: len(others) // 2]
         answer = msgspec.structs.replace(
             answer, retry_after_s=self._settings.admission_check_retry_s
         )
@@ -186,32 +184,54 @@ class AdmissionCheckController:
                 },
             )
 
-    def _placing(self, asked: QueuedWorkload, view: WorkloadView) -> Iterator[dict[str, Any]]:
-        """Yield what is planned before a Workload: those that got *Ready* and are not placed yet.
+    async def _planned(
+        self,
+        queued: QueuedWorkload,
+        others: list[list[dict[str, Any]]],
+        mine: list[dict[str, Any]],
+    ) -> CheckAnswer:
+        body = {
+            "workload": [*(each for objects in others for each in objects), *mine],
+            "budget": self._settings.search_budget,
+            "node_groups": self._node_groups,
+        }
+        readers = readers_of(
+            queued.namespace, show_names=self._settings.show_names_across_namespaces
+        )
+        reply = await self._ask_planner(msgspec.json.encode(body), readers)
+        return answer_of(mine, msgspec.json.decode(reply, type=_Reply).gangs)
+
+    def _placing(self, asked: QueuedWorkload, view: WorkloadView) -> list[list[dict[str, Any]]]:
+        """Return what is planned before a Workload: those that got *Ready* and are not placed yet, the newest first.
 
         Their capacity is not reserved, so it is that of the first who comes; but two of them never get it both.
         """
         placed = self._placed_roots()
-        others = 0
-        for queued in view.queued.values():
+        others: list[list[dict[str, Any]]] = []
+        for queued in sorted(view.queued.values(), key=lambda q: q.reserved_at, reverse=True):
             states = [state for _, state in queued.states(view.checks)]
             answered = self._answered.get(queued.uid)
             if answered is not None and answered[1].state == "Ready":
                 states = ["Ready"]
             if queued.uid == asked.uid or not states or set(states) != {"Ready"}:
                 continue
-            trees = [tree for tree in trees_of(queued, view) if not self._is_placed(tree, placed)]
-            if trees and others < PLACING_MAX:
-                others += 1
-                mark = f"other-{queued.uid}"
-                yield from in_namespace(
-                    objects_of(queued, trees, view.flavors), asked.namespace, mark
-                )
+            trees = trees_of(queued, view)
+            waiting = [tree for tree in trees if not self._is_placed(tree, placed)]
+            # Whether the pods of one without a tree have nodes is not known once Kueue has admitted it.
+            if waiting or not (trees or queued.admitted):
+                moved = msgspec.structs.replace(queued, namespace=asked.namespace)
+                objects = objects_of(moved, waiting, view.flavors)
+                others.append(in_namespace(objects, asked.namespace, f"other-{queued.uid}"))
+            if len(others) == PLACING_MAX:
+                break
+        return others
 
     def _placed_roots(self) -> frozenset[str]:
-        """Return the gangs that have nodes, by namespace and name of their root."""
+        """Return the gangs that have nodes, or had them until they succeeded, by namespace and name of their root."""
         gangs = self._leader.committed.gangs.values()
-        return frozenset(gang.gang for gang in gangs if gang.reservations or gang.bound)
+        return frozenset(
+            gang.gang for gang in gangs if gang.reservations or gang.bound or gang.succeeded
+        )
 
     def _is_placed(self, workload: WorkloadObject, placed: frozenset[str]) -> bool:
         """Return whether all trees that were made of a workload have nodes."""

@@ -26,6 +26,7 @@ from extender.core.workloads.workload_object import (
 CONTROLLER: Final = "gang-extender.dev/admission-check"  # spec.controllerName of an AdmissionCheck
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 MESSAGE_MAX: Final = 32768  # of a check
+SAME_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
 HELP_MAX: Final = 3  # lines of what would help
 CheckState = Literal["Pending", "Ready", "Retry", "Rejected"]
 
@@ -117,6 +118,7 @@ class VerdictLine(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of the answer for one tree, as `POST /v1/plan` has them, that decide about a check."""
 
     gang: str
+    kind: str
     verdict: Literal["placed", "waiting", "unknown", "impossible", "invalid"]
     workload: str = ""
     reasons: tuple[str, ...] = ()
@@ -175,7 +177,7 @@ def objects_of(
         return _one_gang(queued, flavors)
     objects = []
     for tree in trees:
-        spec = copy.deepcopy(dict(tree.spec))
+        spec = copy.deepcopy(dict(tree.spec)) | _admitted_part(queued, tree)
         templates = [*pod_templates(BY_KIND[tree.kind].template_paths, spec)]
         by_template = _flavors_by_template(queued, len(templates))
         for template, names in zip(templates, by_template, strict=True):
@@ -192,6 +194,19 @@ def objects_of(
     return objects
 
 
+def _admitted_part(queued: QueuedWorkload, tree: WorkloadObject) -> dict[str, int]:
+    """Return the fields of a Job that Kueue changes where it admits a part; it does so for no other kind."""
+    if (tree.api_version, tree.kind) != ("batch/v1", "Job"):
+        return {}
+    for pod_set in queued.pod_sets:
+        assignment = queued.assignments.get(pod_set.name)
+        if assignment is not None and assignment.count not in (None, pod_set.count):
+            same = tree.annotations.get(SAME_COMPLETIONS) == "true"
+            fields = ("parallelism", "completions") if same else ("parallelism",)
+            return dict.fromkeys(fields, assignment.count)
+    return {}
+
+
 def _profile(tree: WorkloadObject, templates: Iterable[Mapping[str, Any]]) -> str:
     """Return the profile of a workload; its pod templates have it where only the namespace has the label."""
     labels = [(each.get("metadata") or {}).get("labels") or {} for each in templates]
@@ -203,16 +218,19 @@ def _profile(tree: WorkloadObject, templates: Iterable[Mapping[str, Any]]) -> st
     )
 
 
-def waits_for_owner(queued: QueuedWorkload, kinds: Collection[str]) -> bool:
-    """Return whether the pods ask for a tree, so that a Workload without its owner cannot be answered yet.
+def waits_for_owner(
+    queued: QueuedWorkload, synced: Collection[str], pending: Collection[str]
+) -> bool:
+    """Return whether a Workload without its owner cannot be answered yet.
 
     Args:
         queued: The Workload.
-        kinds: Those whose objects are read.
+        synced: Kinds whose objects are all known: the pods ask for a tree, so the owner is only not read yet.
+        pending: Kinds whose objects are not: the owner may ask for a tree, also where its pods do not.
     """
-    if queued.owner is None or queued.owner.kind not in kinds:
-        return False
-    return any(
+    if queued.owner is None or queued.owner.kind in pending:
+        return queued.owner is not None
+    return queued.owner.kind in synced and any(
         TREE_LABEL in ((pod_set.template.get("metadata") or {}).get("labels") or {})
         for pod_set in queued.pod_sets
     )
@@ -281,15 +299,8 @@ def in_namespace(
     for each in objects:
         metadata = each["metadata"]
         if metadata["namespace"] != namespace:
-            labels = dict(metadata.get("labels") or {})
-            if GROUP_LABEL in labels:
-                labels[GROUP_LABEL] = f"{mark}-{labels[GROUP_LABEL]}"
-            metadata = {
-                **metadata,
-                "namespace": namespace,
-                "name": f"{mark}-{metadata['name']}",
-                "labels": labels,
-            }
+            name = f"{mark}-{metadata['name']}"
+            metadata = {**metadata, "namespace": namespace, "name": name}
         moved.append({**each, "metadata": metadata})
     return moved
 
@@ -301,10 +312,11 @@ def answer_of(objects: Sequence[dict[str, Any]], lines: Iterable[VerdictLine]) -
         objects: What was planned for it.
         lines: The answers for all trees of the query.
     """
-    names = {f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in objects}
-    mine = [
-        line for line in lines if line.gang in names or line.workload.partition("/")[2] in names
-    ]
+    names = {
+        f"{each['kind']}/{each['metadata']['namespace']}/{each['metadata']['name']}"
+        for each in objects
+    }
+    mine = [line for line in lines if (line.workload or f"{line.kind}/{line.gang}") in names]
     states = [_state(line) for line in mine]
     if not mine:
         return CheckAnswer(state="Ready", message="asks for no node: it has no pods to place")

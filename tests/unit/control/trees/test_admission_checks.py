@@ -63,13 +63,24 @@ class Checks(FakeWorkloads):
         self._store(one)
 
     def queue(
-        self, name, owner, *, count=2, state="Pending", admitted=False, at=TIME, flavor="", **pod
+        self,
+        name,
+        owner,
+        *,
+        count=2,
+        part=None,
+        state="Pending",
+        admitted=False,
+        at=TIME,
+        flavor="",
+        **pod,
     ):
         """Create a Workload of Kueue that has quota."""
         conditions = [{"type": "QuotaReserved", "status": "True", "lastTransitionTime": at}]
         if admitted:
             conditions.append({"type": "Admitted", "status": "True"})
-        assignment = {"name": "main", "flavors": {"cpu": flavor} if flavor else {}, "count": count}
+        flavors = {"cpu": flavor} if flavor else {}
+        assignment = {"name": "main", "flavors": flavors, "count": part or count}
         template = owner["spec"]["template"] if owner else {"spec": pod}
         self.put_kueue(
             "Workload",
@@ -274,6 +285,22 @@ async def test_a_workload_whose_owner_is_not_read_yet_waits():
         assert states(checks) == [("w", "Ready")]
 
 
+async def test_a_workload_whose_kind_is_not_read_yet_waits():
+    """Only the Job has the label of a tree: without it, its pods would be planned as if they had no topology."""
+    job = a_job("late")
+    del job["spec"]["template"]["metadata"]
+    stage, checks, control = await asked(a_node("n1", cpu="2"))
+    async with stage:
+        checks.store.set_synced("Job", synced=False)
+        checks.store.set_served({"Job"})
+        checks.queue("w", job)
+        await control.look()
+        assert not checks.answers
+        checks.store.set_synced("Job", synced=True)
+        await control.look()
+        assert states(checks) == [("w", "Ready")]
+
+
 async def test_the_nodes_of_a_flavor_are_those_that_count():
     """Kueue adds the labels of the flavor when it admits: a node without them is not for the tree."""
     job = a_job("flavored")
@@ -304,3 +331,92 @@ def test_a_workload_of_another_form_is_refused_by_name():
     stage = Stage()
     with pytest.raises(BadInput, match="Workload/default/w"):
         Checks(stage).queue("w", a_job("x"), count="many")
+
+
+async def test_pods_without_a_tree_never_get_the_capacity_of_others():
+    stage, checks, control = await asked(a_node("n1", cpu="2"))
+    async with stage:
+        pod = {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]}
+        checks.queue("first", None, **copy.deepcopy(pod))
+        checks.queue("second", None, at="2026-11-29T12:00:01Z", **pod)
+        await control.look()
+        assert states(checks) == [("first", "Ready"), ("second", "Retry")]
+
+
+def a_set(kind, name, replicas=1, pods=1, cpu="1"):
+    """Return a JobSet or LeaderWorkerSet, with the pod template where a Workload is made from it."""
+    job = a_job(name, pods, cpu)
+    template = job["spec"]["template"]
+    if kind == "JobSet":
+        api_version = "jobset.x-k8s.io/v1alpha2"
+        spec = {"parallelism": pods, "completions": pods, "template": template}
+        spec = {"replicatedJobs": [{"name": "w", "replicas": replicas, "template": {"spec": spec}}]}
+    else:
+        api_version = "leaderworkerset.x-k8s.io/v1"
+        del template["spec"]["restartPolicy"]
+        spec = {
+            "replicas": replicas,
+            "leaderWorkerTemplate": {"size": pods, "workerTemplate": template},
+        }
+    metadata = job["metadata"] | {"uid": f"uid-of-{kind}-{name}"}
+    spec["template"] = template
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+async def test_the_answer_is_that_of_the_workload_and_not_of_another_kind_with_its_name():
+    """The JobSet got its answer when n2 was larger."""
+    job, jobset = a_job("train", 1), a_set("JobSet", "train", pods=2, cpu="2")
+    stage, checks, control = await asked(
+        a_node("n1", cpu="1"), a_node("n2", cpu="2"), jobs=[job, jobset]
+    )
+    async with stage:
+        checks.queue("w1", jobset, state="Ready", admitted=True)
+        checks.queue("w2", job, count=1, at="2026-11-29T12:00:01Z")
+        await control.look()
+        assert states(checks) == [("w2", "Ready")]
+
+
+async def test_a_leader_that_is_replaced_between_two_answers_writes_no_second():
+    jobs = [a_job(f"job-{number}", 1) for number in range(2)]
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=jobs)
+    async with stage:
+        for job in jobs:
+            checks.queue(job["metadata"]["name"], job, count=1)
+        write = checks.answer_check
+
+        async def last_answer(*answer):
+            await write(*answer)
+            await stage.leader.stop()
+
+        checks.answer_check = last_answer
+        await control.look()
+        assert len(checks.answers) == 1
+
+
+async def test_more_trees_than_one_query_plans_do_not_make_others_wait():
+    """45 LeaderWorkerSets of five trees each are more than the 200 of a query; the newest are planned before."""
+    sets = [a_set("LeaderWorkerSet", f"lws-{number}", replicas=5) for number in range(45)]
+    job = a_job("late")
+    nodes = [a_node(f"n{number}", cpu="8") for number in range(40)]
+    stage, checks, control = await asked(*nodes, jobs=[*sets, job])
+    async with stage:
+        for each in sets:
+            checks.queue(each["metadata"]["name"], each, state="Ready", admitted=True)
+        checks.queue("late", job)
+        await control.look()
+        assert states(checks) == [("late", "Ready")]
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_a_job_of_which_a_part_has_quota_is_planned_as_that_part(same):
+    """Kueue resumes it with that parallelism, and where its annotation asks for it with as many completions."""
+    job = a_job("part", 6)
+    if same:
+        job["metadata"]["annotations"] = {
+            "kueue.x-k8s.io/job-completions-equal-parallelism": "true"
+        }
+    stage, checks, control = await asked(a_node("n1", cpu="4"), jobs=[job])
+    async with stage:
+        checks.queue("w", job, count=6, part=4)
+        await control.look()
+        assert states(checks) == [("w", "Ready")]
