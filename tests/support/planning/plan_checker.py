@@ -138,8 +138,8 @@ def _exclusive_keys(g: PlanGroup) -> tuple[str, ...]:
 def shared_domains(request: PlanRequest, new: dict) -> list[str]:
     """Return which exclusive groups have new pods where others are; `new`: the nodes of the new pods of each leaf.
 
-    Bound members are where they are: a group with some stays in their domain, even if others are in it, and so do the groups
-    below it (D20).
+    Bound members are where they are: a group with some stays in their domain, even if others are in it, and the groups below it
+    share it with these others (D20), but not among each other.
     """
     labels = {n.name: n.labels for n in request.nodes}
     bad = []
@@ -153,10 +153,11 @@ def shared_domains(request: PlanRequest, new: dict) -> list[str]:
         if fresh & set(g.exclusive.taken):
             bad.append(f"{g.key}: is in {fresh}, which others have")
         above = [a for a in groups if a.exclusive.key == key and a is not g and g in _walk(a)]
-        if any(leaf.bound for a in above for leaf in _leaves(a)):
-            continue
+        staying = [a for a in above if any(leaf.bound for leaf in _leaves(a))]
         for h in groups:
             if h.exclusive.key != key or h in _walk(g) or g in _walk(h):
+                continue
+            if any(h not in _walk(a) for a in staying):
                 continue
             theirs = {labels[n].get(key) for leaf in _leaves(h) for n in new[leaf.key]}
             theirs |= {labels.get(b.node, {}).get(key) for leaf in _leaves(h) for b in leaf.bound}
