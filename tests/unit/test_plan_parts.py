@@ -352,9 +352,9 @@ def test_a_leader_whose_workers_have_no_place_has_none_either(plan):
     (gang,) = answer["gangs"]
     assert (code, gang["verdict"]) == (0, "placed")
     assert [line["pod"] for line in gang["assignments"]] == [
-        "default/l-0-planned-leader-0", "default/l-0-planned-worker-0",
+        "default/l-0", "default/l-0-1",
     ]  # fmt: skip
-    assert gang["unplaced"] == ["default/l-1-planned-leader-0", "default/l-1-planned-worker-0"]
+    assert gang["unplaced"] == ["default/l-1", "default/l-1-1"]
 
 
 def a_flat_workload(*names: str) -> Object:
