@@ -217,6 +217,24 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
     return msgspec.structs.replace(settings, **unset)
 
 
+def load_for_log(
+    database_url: str | None, data_dir: str | None, *, anchor_key_file: str | None = None
+) -> Settings:
+    """Return the settings of a command that reads or writes a log; either option names it and wins over both variables.
+
+    Args:
+        database_url: Value of --database-url; None: not given.
+        data_dir: Value of --data-dir; None: not given.
+        anchor_key_file: Value of the option of this setting; None: not given.
+
+    Raises:
+        BadInput: As `load`.
+    """
+    if data_dir and database_url is None:
+        database_url = ""  # GANG_EXTENDER_DATABASE_URL is another log
+    return load(None, database_url=database_url, data_dir=data_dir, anchor_key_file=anchor_key_file)
+
+
 def origin_of(
     setting: Setting, variables: Mapping[str, str], flags: Mapping[str, object]
 ) -> Origin:

@@ -133,8 +133,10 @@ def test_a_part_of_the_log_is_decided(log):
     assert log.report("--since", "1h")["decided"] == log.report()["decided"]
     done = log.replay("--until", "2020-01-01", code=1)
     assert done.stderr.startswith(
-        "gang-extender: no decision after position 0 has a stored input; 0 decisions without one;"
+        "gang-extender: the log has no decision of this time after position 0; "
     )
+    done = log.replay("--after", "999999", code=1)
+    assert done.stderr.startswith("gang-extender: the log has no decision after position 999999; ")
 
 
 def test_another_version_differs_with_both_placements_and_reasons(log, other):
@@ -155,7 +157,9 @@ def test_another_version_differs_with_both_placements_and_reasons(log, other):
     printed = log.replay("--python", python, code=1).stdout
     assert f"position {log.admitted['train']}, " in printed
     assert f"  now: placed {', '.join(now)}\n" in printed
-    assert printed.splitlines()[-1].endswith(f"{len(moved)} differ")
+    assert printed.splitlines()[-1].endswith(
+        "1 differs" if len(moved) == 1 else f"{len(moved)} differ"
+    )
 
 
 def test_the_version_of_a_wheel_is_installed_by_pip_and_decides(log, tmp_path):
@@ -222,6 +226,8 @@ def test_a_process_that_is_killed_loses_no_decision(log, other):
     ("words", "expected"),
     [
         (("--python", "/nowhere/python"), "--python /nowhere/python: is not a program; "),
+        (("--python", "/"), "--python /: is not a program; "),
+        (("--with", "pyproject.toml"), "--with pyproject.toml: is no wheel: those end with .whl\n"),
         (("--with", "/nowhere/x.whl"), "--with /nowhere/x.whl: there is no such file; "),
         (("--with", "x.whl", "--python", "p"), "--with x.whl: not together with --python p\n"),
         (("7",), "position 7: not together with --all\n"),

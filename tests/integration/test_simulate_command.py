@@ -38,7 +38,8 @@ def test_the_log_of_a_simulation_is_a_log_like_any_other(tmp_path: Path) -> None
     (tmp_path / "job.yaml").write_text(JOB)
     folder = str(tmp_path / "log")
     words = ("--cluster", CLUSTER, "--workloads", str(tmp_path / "job.yaml"), "--until", "15m")
-    simulated = run_command("simulate", *words, "--data-dir", folder, "-o", "json")
+    other = {"GANG_EXTENDER_DATABASE_URL": "postgresql://me@127.0.0.1:1/other"}  # nothing listens
+    simulated = run_command("simulate", *words, "--data-dir", folder, "-o", "json", **other)
     assert simulated.returncode == 0, simulated.stderr
     report = json.loads(simulated.stdout)
     (row,) = report["classes"]
@@ -53,3 +54,17 @@ def test_the_log_of_a_simulation_is_a_log_like_any_other(tmp_path: Path) -> None
     again = run_command("simulate", *words, "--data-dir", folder)
     assert again.returncode == 2
     assert f"--data-dir {folder}: is not empty" in again.stderr
+
+
+def test_what_cannot_be_simulated_is_refused_by_option_and_value(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    words = ("simulate", "--cluster", CLUSTER, "--workloads", str(tmp_path / "job.yaml"))
+    for options, text in (
+        (("--until", "0s"), "--until: '0s' is not between 1s and 10y"),
+        (("--until", "999999999w"), "is not between 1s and 10y"),
+        (("--data-dir", str(tmp_path / "job.yaml")), "job.yaml: is no folder"),
+        (("--duration", "mean:x"), "--duration: 'x' is not a span"),
+    ):
+        refused = run_command(*words, *options)
+        assert refused.returncode == 2
+        assert text in refused.stderr

@@ -433,3 +433,16 @@ def test_manifests_review_no_tokens():
         BadInput, match=r"^--authentication: kubernetes .* --cluster names manifests"
     ):
         load({}, authentication="kubernetes", cluster=("a.yaml",))
+
+
+def test_a_folder_that_an_option_names_wins_over_the_variable_of_a_database(tmp_path):
+    """A command with --data-dir never reads, prunes or writes the database of GANG_EXTENDER_DATABASE_URL."""
+    other = {PREFIX + "DATABASE_URL": "postgresql://me@127.0.0.1:1/other"}
+    for words in (
+        ["events"], ["history", "g"], ["verify"], ["decision", "replay", "--all"],
+        ["db", "prune", "--days", "1"], ["db", "project"], ["report", "pending"], ["preemptions"],
+    ):  # fmt: skip
+        result = run_command(*words, "--data-dir", str(tmp_path / "log"), **other)
+        assert result.returncode == 2, (words, result.stderr)
+        assert f"no event log in {tmp_path / 'log'}" in result.stderr, words
+    assert not list(tmp_path.iterdir())

@@ -29,7 +29,7 @@ def migrate(
     from extender.composition import database
     from extender.store import schema_migration
 
-    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+    settings = settings_module.load_for_log(database_url, data_dir)
 
     async def run() -> str:
         async with database(settings) as url:
@@ -60,7 +60,7 @@ def project(
     from extender.store.projection_rebuild import rebuild_projection
 
     async def replace_rows() -> None:
-        settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+        settings = settings_module.load_for_log(database_url, data_dir)
         async with database(settings, creates=False) as url:
             await rebuild_projection(url)
 
@@ -110,7 +110,7 @@ def prune(
     from extender.composition import database
     from extender.store.retention import prune as prune_store
 
-    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+    settings = settings_module.load_for_log(database_url, data_dir)
 
     async def run() -> PruneResult:
         async with database(settings, creates=False) as url:

@@ -104,7 +104,7 @@ async def follow_events(
     """
     from extender.composition import store
 
-    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+    settings = settings_module.load_for_log(database_url, data_dir)
     async with store(settings, migrates=False) as opened:
         feed = EventStream(opened.log, opened.audit)
         gang = await gang_of_name(opened.audit, event_filter.gang, expected=True)
@@ -199,7 +199,7 @@ def ask(
     """Return the result of `question`, which gets the store of the database."""
     from extender.composition import store
 
-    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+    settings = settings_module.load_for_log(database_url, data_dir)
 
     async def run() -> T:
         async with store(settings, migrates=False) as opened:

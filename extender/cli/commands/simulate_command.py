@@ -127,7 +127,7 @@ async def _write(outcome: Outcome, data_dir: str) -> None:
     from extender.composition import store
     from extender.control.monitors.read_model_projector import project_all
 
-    settings = settings_module.load(data_dir=data_dir)
+    settings = settings_module.load_for_log(None, data_dir)
     events = outcome.events()
     async with store(settings, migrates=True) as opened:
         grant = await opened.log.take(

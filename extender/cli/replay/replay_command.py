@@ -161,9 +161,9 @@ def replay(  # noqa: PLR0917 -- typer reads options from the signature
         if source is not None:
             asyncio.run(run.decide(_served(source, event_filter)))
         else:
-            settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+            settings = settings_module.load_for_log(database_url, data_dir)
             asyncio.run(_decide_recorded(run, settings, event_filter))
-    run.end(event_filter.after)
+    run.end(event_filter.after, is_of_a_time=since is not None or until is not None)
 
 
 def _replay_position(
@@ -332,18 +332,27 @@ class _Run:
             if self._output is Output.table:
                 _print_difference(difference)
         if self._decided % REPORTED == 0:
-            complain(f"position {self._last}: {counted(self._decided, 'decision')}, {len(self._different)} of them differ")  # fmt: skip
+            complain(f"position {self._last}: {counted(self._decided, 'decision')}, {_differ(len(self._different))}")  # fmt: skip
 
-    def end(self, after: int) -> None:
+    def end(self, after: int, *, is_of_a_time: bool) -> None:
         """Print the report, and exit with 1 if a decision differs.
 
         Raises:
             NotFound: There was nothing to compare.
         """
         if not self._decided:
+            within = (
+                f" of this time after position {after}"
+                if is_of_a_time
+                else f" after position {after}"
+            )
+            if not self._without_input:
+                raise NotFound(
+                    f"the log has no decision{within}; `gang-extender events` lists what it has"
+                )
             raise NotFound(
-                f"no decision after position {after} has a stored input; {counted(self._without_input, 'decision')} "
-                "without one; `gang-extender db prune` deletes inputs of old decisions"
+                f"no decision{within} has a stored input: {self._without_input} without one; "
+                "`gang-extender db prune` deletes inputs of old decisions"
             )
         report = ReplayReport(
             version=self._version, planner=self._planner, replaced=self._replaced, decided=self._decided,
@@ -359,12 +368,16 @@ class _Run:
         raise typer.Exit(1 if report.different else 0)
 
 
+def _differ(number: int) -> str:
+    return f"{number} differs" if number == 1 else f"{number} differ"
+
+
 def _sentence(report: ReplayReport) -> str:
     """Return the report in one line."""
     settings = "".join(f", {name}={value}" for name, value in report.replaced.items())
     by = f"gang-extender {report.version} (planner {report.planner}{settings})"
     text = f"{counted(report.decided, 'decision')} up to position {report.last_position} made again by {by}: "
-    text += f"{len(report.different)} differ" if report.different else "all the same"
+    text += _differ(len(report.different)) if report.different else "all the same"
     if report.without_input:
         text += f"; {report.without_input} more have no stored input"
     return text

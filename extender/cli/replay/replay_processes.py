@@ -55,12 +55,14 @@ def environment_of(wheel: Path | None, python: Path | None) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         if wheel is None:
-            if python is not None and not os.access(python, os.X_OK):
+            if python is not None and not (python.is_file() and os.access(python, os.X_OK)):
                 raise BadInput(f"--python {python}: is not a program; name the interpreter of an environment, such as venv/bin/python")  # fmt: skip
             yield python or Path(sys.executable)
             return
         if not wheel.is_file():
             raise BadInput(f"--with {wheel}: there is no such file; name a wheel of gang-extender")
+        if wheel.suffix != ".whl":  # pip would take the name for that of a package of its index
+            raise BadInput(f"--with {wheel}: is no wheel: those end with .whl")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="replay-")))
         interpreter = folder / "bin" / "python"
         for words in (

@@ -162,9 +162,7 @@ def verify(
                 )
         _verify_served(source, output)
         return
-    settings = settings_module.load(
-        database_url=database_url, data_dir=data_dir, anchor_key_file=keys
-    )
+    settings = settings_module.load_for_log(database_url, data_dir, anchor_key_file=keys)
     from extender.runtime.log_keys import read_keys
 
     log_keys = read_keys(settings.anchor_key_file, "--keys" if keys else "--anchor-key-file")

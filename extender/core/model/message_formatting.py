@@ -29,10 +29,11 @@ BINARY: Final = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "K
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the singular for one.
 
-    >>> [counted(n, "event") for n in (0, 1, 2)]
-    ['0 events', '1 event', '2 events']
+    >>> [counted(n, "event") for n in (0, 1, 2)] + [counted(2, "process")]
+    ['0 events', '1 event', '2 events', '2 processes']
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    plural = f"{noun}es" if noun.endswith("ss") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def join_names(names: Sequence[str]) -> str:
