@@ -64,7 +64,12 @@ from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.node_groups import NodeGroup
 from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanAnswer, PlanInput
 from extender.queries.plan.plan_service import ClusterSource
-from extender.queries.state.gang_status import GangStatus, RootWorkload, gang_status
+from extender.queries.state.gang_status import (
+    GangStatus,
+    RootWorkload,
+    gang_status,
+    status_before_the_log,
+)
 from extender.queries.state.live_node import live_node
 from extender.queries.state.node_inventory import groups_below, groups_by_parent
 from extender.queries.state.state_report import gang_at
@@ -216,7 +221,8 @@ class _Now(ObjectReader):
             lambda: workloads_of_roots(trees.values()), same=(trees,)
         )
         made_for = workloads.get(RootKey(root.key.path, root.key.kind))
-        status = gang_status(gang, made_for) if gang is not None else None
+        before = status_before_the_log(made_for)
+        status = gang_status(gang, made_for) if gang is not None else before
         at_bind = live.at_bind
         finding = gang_finding(view, state, tree, status, at_bind)
         conflict: tuple[str, ...] = ()

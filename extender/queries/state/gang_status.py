@@ -68,7 +68,7 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
     if state == "completed":
         reasons = ()
     elif made_for is not None and made_for.suspended and not root.bound:
-        state, loss = SUSPENDED, f"{spaced(made_for.workload)} is suspended"
+        state, loss = SUSPENDED, _suspended_text(made_for)
         reasons = (loss, *(() if undecided else reasons))
     elif root.phase == "scheduled" and minimum.present < minimum.needed:
         loss = _last_loss_text(root, minimum, state)
@@ -79,6 +79,25 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
     waits = state not in NOT_WAITING and not suspended
     since_us = waiting_since_us(root, resumed_us) if waits else 0
     return GangStatus(state, minimum.present, minimum.needed, reasons, since_us, loss)
+
+
+def status_before_the_log(made_for: RootWorkload | None) -> GangStatus | None:
+    """Return the state of a gang that has had no pod yet, so that the log does not have it.
+
+    Args:
+        made_for: The workload of its root group; None: there is none.
+
+    Returns:
+        *suspended* if the workload is; None: nothing is known but its groups.
+    """
+    if made_for is None or not made_for.suspended:
+        return None
+    text = _suspended_text(made_for)
+    return GangStatus(SUSPENDED, 0, 0, (text,), loss=text)
+
+
+def _suspended_text(made_for: RootWorkload) -> str:
+    return f"{spaced(made_for.workload)} is suspended"
 
 
 def _groups_now(groups: tuple[GroupRecord, ...], made_for: RootWorkload) -> tuple[GroupRecord, ...]:

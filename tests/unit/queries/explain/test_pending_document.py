@@ -535,6 +535,17 @@ SCENARIOS = {
 }
 
 
+async def test_a_workload_that_was_never_resumed_is_suspended() -> None:
+    """As Kueue suspends a new one: its gang has had no pod, so the log has its tree alone."""
+    async with Stage(*nodes(), a_group("train", gang=2)) as stage:
+        await stage.lead()
+        await record(stage, compiled(suspended=True))
+        await stage.settled()
+        answer = await explaining(stage)("train")
+    assert "is suspended: Job default/train is suspended; it waits for members" in answer.answer
+    assert answer.help == ("resume the workload (spec.suspend: false)",)
+
+
 async def search_turns(name: str) -> Explanation:
     """Three gangs of one namespace need a search; the first one is searched."""
     gangs = [o for n in range(3) for o in gang(f"g{n}")]
