@@ -27,6 +27,7 @@ CONTROLLER: Final = "gang-extender.dev/admission-check"  # spec.controllerName o
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 MESSAGE_MAX: Final = 32768  # of a check
 SAME_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
+OWN_LABELS: Final = "gang-extender.dev/"
 HELP_MAX: Final = 3  # lines of what would help
 CheckState = Literal["Pending", "Ready", "Retry", "Rejected"]
 
@@ -268,12 +269,15 @@ def _one_gang(queued: QueuedWorkload, flavors: Mapping[str, Flavor]) -> list[dic
         template = {"spec": copy.deepcopy(pod_set.template.get("spec") or {})}
         _add_flavors(template, set(assignment.flavors.values()), flavors)
         template["spec"].pop("schedulingGates", None)  # what they wait for is this answer
+        labels = (pod_set.template.get("metadata") or {}).get("labels") or {}
+        # Those of the pods, which their affinity and spread may select; ours would make them members of other groups.
+        labels = {k: v for k, v in labels.items() if not k.startswith(OWN_LABELS)}
         count = pod_set.count if assignment.count is None else assignment.count
         for index in range(count):
             metadata = {
                 "name": f"{name}-{number}-{index}",
                 "namespace": queued.namespace,
-                "labels": {GROUP_LABEL: name},
+                "labels": {**labels, GROUP_LABEL: name},
             }
             pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, **template})
     group = {

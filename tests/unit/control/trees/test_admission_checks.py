@@ -333,6 +333,24 @@ def test_a_workload_of_another_form_is_refused_by_name():
         Checks(stage).queue("w", a_job("x"), count="many")
 
 
+async def test_pods_without_a_tree_keep_the_labels_that_their_affinity_selects():
+    """Two pods that refuse to be on one node, and one node."""
+    labels = {"app": "web", "gang-extender.dev/leaf": "job"}
+    term = {
+        "labelSelector": {"matchLabels": {"app": "web"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    owner = a_job("web", affinity=affinity)
+    owner["kind"] = "ReplicaSet"
+    owner["spec"]["template"]["metadata"] = {"labels": labels}
+    stage, checks, control = await asked(a_node("n1", cpu="2"))
+    async with stage:
+        checks.queue("w", owner)
+        await control.look()
+        assert states(checks) == [("w", "Rejected")]
+
+
 async def test_pods_without_a_tree_never_get_the_capacity_of_others():
     stage, checks, control = await asked(a_node("n1", cpu="2"))
     async with stage:
