@@ -155,6 +155,11 @@ class AdmissionCheckController:
         trees = trees_of(queued, view)
         if not trees and waits_for_owner(queued, view.synced, view.pending):
             return  # the informer of its kind is behind that of Kueue's Workloads
+        named = {name for each in queued.assignments.values() for name in each.flavors.values()}
+        if unread := sorted(named.difference(view.flavors)):  # without it other nodes would count
+            raise ClusterUnavailable(
+                f"Workload/{queued.namespace}/{queued.name}: ResourceFlavor/{unread[0]} of its quota is not read yet"
+            )
         mine = objects_of(queued, trees, view.flavors)
         answer = CheckAnswer(state="Ready", message="has no pods")
         others = self._placing(queued, view) if mine else []

@@ -316,6 +316,19 @@ async def test_the_nodes_of_a_flavor_are_those_that_count():
         assert states(checks) == [("w", "Rejected"), ("w", "Ready")]
 
 
+async def test_a_workload_whose_flavor_is_not_read_yet_waits():
+    job = a_job("flavored")
+    stage, checks, control = await asked(a_node("n1", {"pool": "a"}, cpu="2"), jobs=[job])
+    async with stage:
+        checks.queue("w", job, flavor="b")
+        with pytest.raises(ClusterUnavailable, match="Workload/default/w: ResourceFlavor/b"):
+            await control.look()
+        assert not checks.answers
+        checks.put_kueue("ResourceFlavor", "b", {"nodeLabels": {"pool": "b"}})
+        await control.look()
+        assert states(checks) == [("w", "Rejected")]
+
+
 async def test_a_workload_that_cannot_be_planned_is_tried_again_with_the_message():
     job = a_job("odd", cpu="many")
     stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
