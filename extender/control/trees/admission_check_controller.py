@@ -114,7 +114,7 @@ class AdmissionCheckController:
             ClusterUnavailable: An answer was not found or not written; the next call decides it again.
         """
         view = self._checks.view()
-        if not view.checks:
+        if not view.checks or "TreeProfile" not in view.synced:  # each tree would have no profile
             return
         failures: list[Exception] = []
         for check in [check for check in view.checks.values() if not check.active]:

@@ -11,6 +11,7 @@ from extender.cluster.types import WorkloadManifest
 from extender.control.trees.admission_check_controller import AdmissionCheckController
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.workloads.admission_checks import CONTROLLER
+from extender.core.workloads.tree_policy import TreeProfile
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
@@ -314,6 +315,22 @@ async def test_the_nodes_of_a_flavor_are_those_that_count():
         checks.queue("w", job, flavor="a")
         await control.look()
         assert states(checks) == [("w", "Rejected"), ("w", "Ready")]
+
+
+async def test_no_workload_is_rejected_for_a_profile_that_is_not_read_yet():
+    job = a_job("gold")
+    for metadata in (job["metadata"], job["spec"]["template"]["metadata"]):
+        metadata["labels"][TREE] = "gold"
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
+    async with stage:
+        checks.store.set_synced("TreeProfile", synced=False)
+        checks.queue("w", job)
+        await control.look()
+        assert not checks.answers
+        checks.store.set_synced("TreeProfile", synced=True)
+        checks.put_profile(TreeProfile(name="gold"))
+        await control.look()
+        assert states(checks) == [("w", "Ready")]
 
 
 async def test_a_workload_whose_flavor_is_not_read_yet_waits():
