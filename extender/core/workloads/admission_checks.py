@@ -18,6 +18,7 @@ from extender.core.workloads.workload_fields import ReadFields
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     TREE_LABEL,
+    WORKLOAD_ANNOTATION,
     OwnerReference,
     WorkloadObject,
     pod_templates,
@@ -164,7 +165,10 @@ def queued_workload(workload: WorkloadObject, resource_version: str) -> QueuedWo
 
 
 def objects_of(
-    queued: QueuedWorkload, trees: Sequence[WorkloadObject], flavors: Mapping[str, Flavor]
+    queued: QueuedWorkload,
+    trees: Sequence[WorkloadObject],
+    flavors: Mapping[str, Flavor],
+    user_workloads: Mapping[tuple[str, str], WorkloadObject],
 ) -> list[dict[str, Any]]:
     """Return what is planned for a Workload of Kueue, as objects of Kubernetes.
 
@@ -173,11 +177,19 @@ def objects_of(
         trees: What trees are made from: its owner, or what that owns. Without any, all pods of the Workload are planned
             as one gang.
         flavors: By name; their node labels and tolerations are added, as Kueue does when it admits.
+        user_workloads: Workloads of users, by namespace and name: those that the trees name are added.
     """
     if not trees:
         return _one_gang(queued, flavors)
     objects = []
     for tree in trees:
+        named = user_workloads.get((tree.namespace, tree.annotations.get(WORKLOAD_ANNOTATION, "")))
+        if named is not None:
+            metadata = {"name": named.name, "namespace": named.namespace}
+            objects.append(
+                {"apiVersion": named.api_version, "kind": "Workload", "metadata": metadata}
+                | {"spec": named.spec}
+            )
         spec = copy.deepcopy(dict(tree.spec)) | _admitted_part(queued, tree)
         templates = [*pod_templates(BY_KIND[tree.kind].template_paths, spec)]
         by_template = _flavors_by_template(queued, len(templates))
@@ -305,6 +317,10 @@ def in_namespace(
         if metadata["namespace"] != namespace:
             name = f"{mark}-{metadata['name']}"
             metadata = {**metadata, "namespace": namespace, "name": name}
+            annotations = metadata.get("annotations", {})
+            if WORKLOAD_ANNOTATION in annotations:
+                workload = f"{mark}-{annotations[WORKLOAD_ANNOTATION]}"
+                metadata["annotations"] = {**annotations, WORKLOAD_ANNOTATION: workload}
         moved.append({**each, "metadata": metadata})
     return moved
 

@@ -333,6 +333,40 @@ async def test_no_workload_is_rejected_for_a_profile_that_is_not_read_yet():
         assert states(checks) == [("w", "Ready")]
 
 
+async def test_a_jobset_is_planned_with_the_workload_that_it_names():
+    jobset = a_set("JobSet", "named", pods=2)
+    jobset["metadata"]["annotations"] = {"gang-extender.dev/workload": "mine"}
+    template = {"name": "w", "schedulingPolicy": {"gang": {"minCount": 2}}}
+    mine = {
+        "apiVersion": "gang-extender.dev/v1alpha1", "kind": "Workload",
+        "metadata": {"name": "mine", "namespace": "default", "uid": "uid-of-mine"},
+        "spec": {"podGroupTemplates": [template]},
+    }  # fmt: skip
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[jobset])
+    async with stage:
+        checks.store.put_templates(convert(WorkloadManifest, mine))
+        checks.queue("w", jobset)
+        await control.look()
+        assert states(checks) == [("w", "Ready")]
+
+
+async def test_a_jobset_of_a_trainjob_has_the_annotations_of_that():
+    """Trainer copies none: the topology is that of the TrainJob, and no rack has two nodes."""
+    jobset = a_set("JobSet", "train", pods=2)
+    train = a_job("train")
+    train |= {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
+    train["metadata"]["annotations"] = {"gang-extender.dev/topology": "leaf=net/rack"}
+    reference = {key: train["metadata"][key] for key in ("name", "uid")}
+    reference |= {"apiVersion": train["apiVersion"], "kind": "TrainJob", "controller": True}
+    jobset["metadata"]["ownerReferences"] = [reference]
+    nodes = [a_node(f"n{rack}", {"net/rack": rack}, cpu="1") for rack in "ab"]
+    stage, checks, control = await asked(*nodes, jobs=[train, jobset])
+    async with stage:
+        checks.queue("w", train)
+        await control.look()
+        assert states(checks) == [("w", "Rejected")]
+
+
 async def test_a_workload_whose_flavor_is_not_read_yet_waits():
     job = a_job("flavored")
     stage, checks, control = await asked(a_node("n1", {"pool": "a"}, cpu="2"), jobs=[job])
