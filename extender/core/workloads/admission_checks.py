@@ -17,6 +17,7 @@ from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.workload_fields import ReadFields
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
+    TEMPLATES_KIND,
     TREE_LABEL,
     WORKLOAD_ANNOTATION,
     OwnerReference,
@@ -181,14 +182,17 @@ def objects_of(
     """
     if not trees:
         return _one_gang(queued, flavors)
-    objects = []
+    objects: list[dict[str, Any]] = []
     for tree in trees:
         named = user_workloads.get((tree.namespace, tree.annotations.get(WORKLOAD_ANNOTATION, "")))
         if named is not None:
-            metadata = {"name": named.name, "namespace": named.namespace}
             objects.append(
-                {"apiVersion": named.api_version, "kind": "Workload", "metadata": metadata}
-                | {"spec": named.spec}
+                {
+                    "apiVersion": named.api_version,
+                    "kind": TEMPLATES_KIND,
+                    "metadata": {"name": named.name, "namespace": named.namespace},
+                    "spec": named.spec,
+                }
             )
         spec = copy.deepcopy(dict(tree.spec)) | _admitted_part(queued, tree)
         templates = [*pod_templates(BY_KIND[tree.kind].template_paths, spec)]
