@@ -8,6 +8,7 @@ scheduled as before.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -158,7 +159,9 @@ class WorkloadInformers:
             "resourceVersion": queued.resource_version,
         }
         path = f"/apis/{KUEUE}/namespaces/{queued.namespace}/workloads/{queued.name}"
-        await self._apply_status(path, "Workload", metadata, {"admissionChecks": [entry]})
+        # A manager for each check: what an apply leaves out of what its manager applied before is removed.
+        manager = f"{CONTROLLER}-{hashlib.sha256(check.encode()).hexdigest()[:16]}"
+        await self._apply_status(path, "Workload", metadata, {"admissionChecks": [entry]}, manager)
 
     async def activate_check(self, check: AdmissionCheck) -> None:
         """Write that an AdmissionCheck is answered; see the port."""
@@ -175,13 +178,18 @@ class WorkloadInformers:
         await self._apply_status(path, "AdmissionCheck", metadata, {"conditions": [condition]})
 
     async def _apply_status(
-        self, path: str, kind: str, metadata: dict[str, str], status: dict[str, object]
+        self,
+        path: str,
+        kind: str,
+        metadata: dict[str, str],
+        status: dict[str, object],
+        manager: str = CONTROLLER,
     ) -> None:
         body = {"apiVersion": KUEUE, "kind": kind, "metadata": metadata, "status": status}
         request = Request(
             method="PATCH",
             path=f"{path}/status",
-            query={"fieldManager": CONTROLLER, "force": "true"},
+            query={"fieldManager": manager, "force": "true"},
             body=msgspec.json.encode(body),
             content_type=APPLY_PATCH,
             effect=True,

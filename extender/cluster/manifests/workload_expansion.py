@@ -187,7 +187,7 @@ def _not_a_member(pod: api.Pod) -> str:
     own = [key for key in (NAME_LABEL, TOTAL_LABEL) if key in labels]
     if not own or labels.get(TREE_LABEL) == OFF or any(key in labels for key in GROUP_LABELS):
         return ""
-    if kind_of_pod(labels) not in (None, PLAIN_PODS):
+    if kind_of_pod(labels) not in (None, PLAIN_PODS) or spec.scheduling_group.pod_group_name:
         return ""
     if len(own) == 1:
         missing = TOTAL_LABEL if NAME_LABEL in labels else NAME_LABEL

@@ -35,7 +35,7 @@ from extender.core.workloads.admission_checks import (
     waits_for_owner,
 )
 from extender.core.workloads.kind_table import BY_KIND
-from extender.core.workloads.workload_object import WorkloadObject
+from extender.core.workloads.workload_object import TEMPLATES_KIND, WorkloadObject
 from extender.ports.cluster_ports import Cluster
 from extender.ports.workload_ports import AdmissionChecks, WorkloadView
 from extender.runtime.periodic import Changes, ObjectFaults, PeriodicTask
@@ -114,8 +114,8 @@ class AdmissionCheckController:
             ClusterUnavailable: An answer was not found or not written; the next call decides it again.
         """
         view = self._checks.view()
-        if not view.checks:
-            return
+        if not view.checks or "TreeProfile" not in view.synced or TEMPLATES_KIND in view.pending:
+            return  # each tree would be without its profile, or the Workload that it names
         failures: list[Exception] = []
         for check in [check for check in view.checks.values() if not check.active]:
             with self._faults.alone(f"AdmissionCheck/{check.name}"):
@@ -155,7 +155,12 @@ class AdmissionCheckController:
         trees = trees_of(queued, view)
         if not trees and waits_for_owner(queued, view.synced, view.pending):
             return  # the informer of its kind is behind that of Kueue's Workloads
-        mine = objects_of(queued, trees, view.flavors)
+        named = {name for each in queued.assignments.values() for name in each.flavors.values()}
+        if unread := sorted(named.difference(view.flavors)):  # without it other nodes would count
+            raise ClusterUnavailable(
+                f"Workload/{queued.namespace}/{queued.name}: ResourceFlavor/{unread[0]} of its quota is not read yet"
+            )
+        mine = objects_of(queued, trees, view.flavors, view.templates)
         answer = CheckAnswer(state="Ready", message="has no pods")
         others = self._placing(queued, view) if mine else []
         while mine:
@@ -220,7 +225,7 @@ class AdmissionCheckController:
             # Whether the pods of one without a tree have nodes is not known once Kueue has admitted it.
             if waiting or not (trees or queued.admitted):
                 moved = msgspec.structs.replace(queued, namespace=asked.namespace)
-                objects = objects_of(moved, waiting, view.flavors)
+                objects = objects_of(moved, waiting, view.flavors, view.templates)
                 others.append(in_namespace(objects, asked.namespace, f"other-{queued.uid}"))
             if len(others) == PLACING_MAX:
                 break
@@ -250,4 +255,8 @@ def trees_of(queued: QueuedWorkload, view: WorkloadView) -> list[WorkloadObject]
     if BY_KIND[owner.kind].parts is not None:
         return [owner]
     owned: Mapping[str, WorkloadObject] = view.owned.get(owner.uid, {})
-    return [each for each in owned.values() if BY_KIND[each.kind].parts is not None]
+    return [
+        msgspec.structs.replace(each, annotations={**each.annotations, **owner.annotations})
+        for each in owned.values()
+        if BY_KIND[each.kind].parts is not None
+    ]

@@ -17,7 +17,9 @@ from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.workload_fields import ReadFields
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
+    TEMPLATES_KIND,
     TREE_LABEL,
+    WORKLOAD_ANNOTATION,
     OwnerReference,
     WorkloadObject,
     pod_templates,
@@ -27,6 +29,7 @@ CONTROLLER: Final = "gang-extender.dev/admission-check"  # spec.controllerName o
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 MESSAGE_MAX: Final = 32768  # of a check
 SAME_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
+OWN_LABELS: Final = "gang-extender.dev/"
 HELP_MAX: Final = 3  # lines of what would help
 CheckState = Literal["Pending", "Ready", "Retry", "Rejected"]
 
@@ -163,7 +166,10 @@ def queued_workload(workload: WorkloadObject, resource_version: str) -> QueuedWo
 
 
 def objects_of(
-    queued: QueuedWorkload, trees: Sequence[WorkloadObject], flavors: Mapping[str, Flavor]
+    queued: QueuedWorkload,
+    trees: Sequence[WorkloadObject],
+    flavors: Mapping[str, Flavor],
+    user_workloads: Mapping[tuple[str, str], WorkloadObject],
 ) -> list[dict[str, Any]]:
     """Return what is planned for a Workload of Kueue, as objects of Kubernetes.
 
@@ -172,11 +178,22 @@ def objects_of(
         trees: What trees are made from: its owner, or what that owns. Without any, all pods of the Workload are planned
             as one gang.
         flavors: By name; their node labels and tolerations are added, as Kueue does when it admits.
+        user_workloads: Workloads of users, by namespace and name: those that the trees name are added.
     """
     if not trees:
         return _one_gang(queued, flavors)
-    objects = []
+    objects: list[dict[str, Any]] = []
     for tree in trees:
+        named = user_workloads.get((tree.namespace, tree.annotations.get(WORKLOAD_ANNOTATION, "")))
+        if named is not None:
+            objects.append(
+                {
+                    "apiVersion": named.api_version,
+                    "kind": TEMPLATES_KIND,
+                    "metadata": {"name": named.name, "namespace": named.namespace},
+                    "spec": named.spec,
+                }
+            )
         spec = copy.deepcopy(dict(tree.spec)) | _admitted_part(queued, tree)
         templates = [*pod_templates(BY_KIND[tree.kind].template_paths, spec)]
         by_template = _flavors_by_template(queued, len(templates))
@@ -268,12 +285,15 @@ def _one_gang(queued: QueuedWorkload, flavors: Mapping[str, Flavor]) -> list[dic
         template = {"spec": copy.deepcopy(pod_set.template.get("spec") or {})}
         _add_flavors(template, set(assignment.flavors.values()), flavors)
         template["spec"].pop("schedulingGates", None)  # what they wait for is this answer
+        labels = (pod_set.template.get("metadata") or {}).get("labels") or {}
+        # Those of the pods, which their affinity and spread may select; ours would make them members of other groups.
+        labels = {k: v for k, v in labels.items() if not k.startswith(OWN_LABELS)}
         count = pod_set.count if assignment.count is None else assignment.count
         for index in range(count):
             metadata = {
                 "name": f"{name}-{number}-{index}",
                 "namespace": queued.namespace,
-                "labels": {GROUP_LABEL: name},
+                "labels": {**labels, GROUP_LABEL: name},
             }
             pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, **template})
     group = {
@@ -301,6 +321,10 @@ def in_namespace(
         if metadata["namespace"] != namespace:
             name = f"{mark}-{metadata['name']}"
             metadata = {**metadata, "namespace": namespace, "name": name}
+            annotations = metadata.get("annotations", {})
+            if WORKLOAD_ANNOTATION in annotations:
+                workload = f"{mark}-{annotations[WORKLOAD_ANNOTATION]}"
+                metadata["annotations"] = {**annotations, WORKLOAD_ANNOTATION: workload}
         moved.append({**each, "metadata": metadata})
     return moved
 

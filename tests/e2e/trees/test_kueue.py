@@ -323,3 +323,24 @@ async def test_a_stolen_token_changes_nothing_else_of_a_workload_of_kueue(
         entry = (await check_of(story, "train")) | {"name": "another"}
         with pytest.raises(ApiError, match="adds and removes no AdmissionCheck"):
             await thief.patch(path, {"status": {"admissionChecks": [entry]}})
+
+
+async def test_a_part_of_a_job_is_checked_by_two_checks_and_runs(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """Quota for four of six pods, which are more than the rack holds."""
+    await story.create(*racks("r0"))
+    flavor, _, local = of_page("Queue")
+    check, queue = of_page("Admission check")
+    second = {**check, "metadata": {"name": "gang-places-too"}}
+    queue["spec"]["admissionChecksStrategy"]["admissionChecks"].append(second["metadata"])
+    (covered,) = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+    covered["nominalQuota"] = "4"
+    await story.create(flavor, check, second, queue, local)
+    job = a_queued_job("part", 6)
+    job["metadata"]["annotations"]["kueue.x-k8s.io/job-min-parallelism"] = "2"
+    await story.create(job)
+    assert len(await story.until_bound(4, "part-")) == 4
+    checks = (await workload_of(story, "part") or {})["status"]["admissionChecks"]
+    assert [each["state"] for each in checks] == ["Ready", "Ready"]
+    await story.check_events()

@@ -60,6 +60,11 @@ def test_a_pod_with_one_of_the_two_labels_is_in_no_group(labels, words):
     )
 
 
+def test_a_pod_that_names_its_group_in_its_spec_is_in_it():
+    spec = {"schedulingGroup": {"podGroupName": "sweep"}}
+    assert not a_manifest([], [a_pod("a", metadata={"labels": {GROUP: "sweep"}}, **spec)]).warnings
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [

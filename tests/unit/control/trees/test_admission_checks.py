@@ -11,6 +11,7 @@ from extender.cluster.types import WorkloadManifest
 from extender.control.trees.admission_check_controller import AdmissionCheckController
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.workloads.admission_checks import CONTROLLER
+from extender.core.workloads.tree_policy import TreeProfile
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
@@ -316,6 +317,69 @@ async def test_the_nodes_of_a_flavor_are_those_that_count():
         assert states(checks) == [("w", "Rejected"), ("w", "Ready")]
 
 
+async def test_no_workload_is_rejected_for_a_profile_that_is_not_read_yet():
+    job = a_job("gold")
+    for metadata in (job["metadata"], job["spec"]["template"]["metadata"]):
+        metadata["labels"][TREE] = "gold"
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
+    async with stage:
+        checks.store.set_synced("TreeProfile", synced=False)
+        checks.queue("w", job)
+        await control.look()
+        assert not checks.answers
+        checks.store.set_synced("TreeProfile", synced=True)
+        checks.put_profile(TreeProfile(name="gold"))
+        await control.look()
+        assert states(checks) == [("w", "Ready")]
+
+
+async def test_a_jobset_is_planned_with_the_workload_that_it_names():
+    jobset = a_set("JobSet", "named", pods=2)
+    jobset["metadata"]["annotations"] = {"gang-extender.dev/workload": "mine"}
+    template = {"name": "w", "schedulingPolicy": {"gang": {"minCount": 2}}}
+    mine = {
+        "apiVersion": "gang-extender.dev/v1alpha1", "kind": "Workload",
+        "metadata": {"name": "mine", "namespace": "default", "uid": "uid-of-mine"},
+        "spec": {"podGroupTemplates": [template]},
+    }  # fmt: skip
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[jobset])
+    async with stage:
+        checks.store.put_templates(convert(WorkloadManifest, mine))
+        checks.queue("w", jobset)
+        await control.look()
+        assert states(checks) == [("w", "Ready")]
+
+
+async def test_a_jobset_of_a_trainjob_has_the_annotations_of_that():
+    """Trainer copies none: the topology is that of the TrainJob, and no rack has two nodes."""
+    jobset = a_set("JobSet", "train", pods=2)
+    train = a_job("train")
+    train |= {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
+    train["metadata"]["annotations"] = {"gang-extender.dev/topology": "leaf=net/rack"}
+    reference = {key: train["metadata"][key] for key in ("name", "uid")}
+    reference |= {"apiVersion": train["apiVersion"], "kind": "TrainJob", "controller": True}
+    jobset["metadata"]["ownerReferences"] = [reference]
+    nodes = [a_node(f"n{rack}", {"net/rack": rack}, cpu="1") for rack in "ab"]
+    stage, checks, control = await asked(*nodes, jobs=[train, jobset])
+    async with stage:
+        checks.queue("w", train)
+        await control.look()
+        assert states(checks) == [("w", "Rejected")]
+
+
+async def test_a_workload_whose_flavor_is_not_read_yet_waits():
+    job = a_job("flavored")
+    stage, checks, control = await asked(a_node("n1", {"pool": "a"}, cpu="2"), jobs=[job])
+    async with stage:
+        checks.queue("w", job, flavor="b")
+        with pytest.raises(ClusterUnavailable, match="Workload/default/w: ResourceFlavor/b"):
+            await control.look()
+        assert not checks.answers
+        checks.put_kueue("ResourceFlavor", "b", {"nodeLabels": {"pool": "b"}})
+        await control.look()
+        assert states(checks) == [("w", "Rejected")]
+
+
 async def test_a_workload_that_cannot_be_planned_is_tried_again_with_the_message():
     job = a_job("odd", cpu="many")
     stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
@@ -331,6 +395,24 @@ def test_a_workload_of_another_form_is_refused_by_name():
     stage = Stage()
     with pytest.raises(BadInput, match="Workload/default/w"):
         Checks(stage).queue("w", a_job("x"), count="many")
+
+
+async def test_pods_without_a_tree_keep_the_labels_that_their_affinity_selects():
+    """Two pods that refuse to be on one node, and one node."""
+    labels = {"app": "web", "gang-extender.dev/leaf": "job"}
+    term = {
+        "labelSelector": {"matchLabels": {"app": "web"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    owner = a_job("web", affinity=affinity)
+    owner["kind"] = "ReplicaSet"
+    owner["spec"]["template"]["metadata"] = {"labels": labels}
+    stage, checks, control = await asked(a_node("n1", cpu="2"))
+    async with stage:
+        checks.queue("w", owner)
+        await control.look()
+        assert states(checks) == [("w", "Rejected")]
 
 
 async def test_pods_without_a_tree_never_get_the_capacity_of_others():
