@@ -48,6 +48,7 @@ class _Trace:
         self.arrivals: list[Arrival] = []
         self.malformed: list[str] = []
         self.left_out: Counter[str] = Counter()
+        self._places: dict[tuple[str, str], str] = {}  # by namespace and name of an arrival
 
     def place(self, line: int) -> str:
         return f"{self.path.name}:{line}"
@@ -59,15 +60,27 @@ class _Trace:
             if isinstance(arrival, str):
                 self.left_out[arrival] += 1
             else:
-                self.arrivals.append(check(arrival, place))
+                self.arrivals.append(self._with_own_name(check(arrival, place), place))
         except BadInput as error:
             self.malformed.append(str(error))
 
+    def _with_own_name(self, arrival: Arrival, place: str) -> Arrival:
+        key = arrival.namespace, arrival.name
+        before = self._places.setdefault(key, place)
+        if before is not place:
+            raise BadInput(
+                wrong_value(
+                    place, "name", "/".join(key), f"is the name of another one, of {before}"
+                )
+            )
+        return arrival
+
     def rows(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield place and columns of each line of a CSV file; a line with another number of columns is malformed."""
-        with self.path.open(newline="", encoding="utf-8") as file:
+        with self.path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, restkey="", restval="")
-            columns = list(reader.fieldnames or ())
+            columns = [column.strip() for column in reader.fieldnames or ()]
+            reader.fieldnames = columns
             for row in reader:
                 place = self.place(reader.line_num)
                 if "" in row or None in row.values():
@@ -100,10 +113,14 @@ def read_trace(path: Path) -> Arrivals:
         BadInput: There is no such file, it has none of these forms, or it is no text.
     """
     try:
-        with path.open(encoding="utf-8") as file:
-            beginning = file.read(4096).lstrip()
-    except (OSError, UnicodeDecodeError) as error:
+        return _read(path)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path}: cannot be read: {error}") from error
+
+
+def _read(path: Path) -> Arrivals:
+    with path.open(encoding="utf-8-sig") as file:
+        beginning = file.read(4096).lstrip()
     if beginning.startswith("{"):
         return _batsim(path)
     first = beginning.partition("\n")[0]
@@ -157,7 +174,7 @@ def _name(text: str, place: str, field: str) -> str:
         raise BadInput(
             wrong_value(place, field, text, "has no letter and no digit, so it is no name")
         )
-    return name[:50]
+    return name[:50].rstrip("-")
 
 
 def _requests(**amounts: float) -> dict[str, int]:
@@ -303,14 +320,19 @@ def _alibaba_services(path: Path) -> Arrivals:
     return trace.result()
 
 
+class _Batsim(msgspec.Struct):
+    jobs: list[Any]
+    profiles: dict[str, Any]
+
+
 def _batsim(path: Path) -> Arrivals:
     """Read the jobs of Batsim, each with a pod of a core for each resource; only delays have a run time without a platform."""
     trace = _Trace(path)
     try:
-        whole = msgspec.json.decode(path.read_bytes())
-        jobs, profiles = whole["jobs"], whole["profiles"]
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        whole = msgspec.json.decode(path.read_bytes(), type=_Batsim)
+    except msgspec.MsgspecError as error:
         raise BadInput(f"{path}: is not JSON of Batsim with jobs and profiles: {error}") from error
+    jobs, profiles = whole.jobs, whole.profiles
 
     def delay_s(profile: str, place: str, within: tuple[str, ...] = ()) -> float | None:
         """Return the run time of a profile; None: it depends on the platform."""
@@ -327,7 +349,8 @@ def _batsim(path: Path) -> Arrivals:
             )
         if fields.get("type") == "composed":
             parts = [
-                delay_s(str(part), place, (*within, profile)) for part in fields.get("seq", ())
+                delay_s(str(part), place, (*within, profile))
+                for part in _sequence(fields, f"{path.name}: profiles.{profile}")
             ]
             delays = [part for part in parts if part is not None]
             times = _number(
@@ -363,6 +386,18 @@ def _batsim(path: Path) -> Arrivals:
     return trace.result()
 
 
+def _sequence(fields: Mapping[str, Any], place: str) -> list[Any]:
+    """Return the parts of a composed profile.
+
+    Raises:
+        BadInput: They are no list.
+    """
+    parts = fields.get("seq", [])
+    if not isinstance(parts, list):
+        raise BadInput(wrong_value(place, "seq", parts, "is not a list of profiles"))
+    return parts
+
+
 def _standard_workload_format(path: Path) -> Arrivals:
     """Read the Standard Workload Format, version 2: a pod of a core for each processor, a namespace for each queue."""
     trace = _Trace(path)
@@ -385,7 +420,7 @@ def _standard_workload_format(path: Path) -> Arrivals:
             name=_name(f"job-{fields[0]}", place, "field 1"), groups=(group,), runs_for_s=run,
         )  # fmt: skip
 
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if line.strip() and not line.startswith(";"):
                 place = trace.place(number)

@@ -68,3 +68,13 @@ def test_what_cannot_be_simulated_is_refused_by_option_and_value(tmp_path: Path)
         refused = run_command(*words, *options)
         assert refused.returncode == 2
         assert text in refused.stderr
+
+
+def test_files_without_a_workload_are_refused_and_what_is_left_out_is_named(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("apiVersion: foo.io/v1\nkind: Foo\nmetadata: {name: x}\n")
+    refused = run_command("simulate", "--cluster", CLUSTER, "--workloads", str(tmp_path))
+    assert refused.returncode == 2
+    assert (
+        "warning: left out; if they make pods, give those in the files: Foo (1)" in refused.stderr
+    )
+    assert f"--workloads {tmp_path}: the files have no workload and no pod" in refused.stderr

@@ -13,7 +13,7 @@ from extender import settings as settings_module
 from extender.cli.commands.history_commands import Folder
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, complain, console, print_table, print_value
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.message_formatting import counted, duration_text
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def simulate(
     and which a service on it reads for `explain --at`.
     """
     from extender.cluster.manifests.manifest_entries import Role, read
+    from extender.cluster.manifests.manifest_loader import complete
     from extender.simulation.job_files import Duration, jobs_of, span_s
     from extender.simulation.simulation import Scenario
     from extender.simulation.simulation import simulate as run
@@ -78,9 +79,17 @@ def simulate(
     arriving = read([name for name in workloads if name not in traces], Role.WANTED)
     context, jobs = jobs_of(arriving, until_s=until_s, duration=drawn, seed=seed)
     jobs += tuple(job for name in traces for job in _jobs_of_trace(Path(name), until_s))
+    existing = (*read(cluster, Role.CLUSTER), *context)
+    notes = tuple(f"{entry.where}: {text}" for entry in arriving for text in entry.notes)
+    for warning in merged_by_object((*complete(existing).warnings, *notes)):
+        complain(f"warning: {warning}")
+    if not traces and len(context) == len(arriving):
+        raise BadInput(
+            f"--workloads {workloads[0]}: the files have no workload and no pod, so nothing arrives"
+        )
     outcome = run(
         Scenario(
-            cluster=(*read(cluster, Role.CLUSTER), *context),
+            cluster=existing,
             jobs=jobs,
             until_s=until_s,
             seed=seed,

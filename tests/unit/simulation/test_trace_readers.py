@@ -223,3 +223,52 @@ def test_manifests_are_no_trace(tmp_path):
         if text is not None:
             (tmp_path / name).write_text(text)
         assert is_trace(tmp_path / name) is expected, name
+
+
+HEADER = "timestamp,duration,num_gpus,cluster\n"
+LINE = "2017-10-09 07:01:55,100,8,a\n"
+BATSIM_JOB = '{"jobs":[{"id":1,"subtime":0,"res":1,"profile":"p"}],"profiles":'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"\ufeff{HEADER}{LINE}", f"{HEADER.replace(',', ' , ')}{LINE}"],
+    ids=["byte order mark", "spaces in the header"],
+)
+def test_a_header_is_read_with_what_editors_add(tmp_path, text):
+    (tmp_path / "t").write_text(text, encoding="utf-8")
+    arrivals = read_trace(tmp_path / "t")
+    assert (len(arrivals.arrivals), arrivals.malformed) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (f"{HEADER}{LINE * 500}".encode() + b"\xff,1,1,a\n", "cannot be read: 'utf-8' codec"),
+        (f"{HEADER}2017-10-09 07:01:55,100,8,{'a' * 200_000}\n".encode(), "field larger than"),
+        (b'{"jobs": 5, "profiles": {}}', "Expected `array`"),
+        (f"{BATSIM_JOB}[]}}".encode(), "Expected `object`"),
+    ],
+    ids=["no text", "a large field", "jobs", "profiles"],
+)
+def test_a_file_that_breaks_off_its_form_is_refused_with_its_path(tmp_path, body, expected):
+    (tmp_path / "t").write_bytes(body)
+    with pytest.raises(BadInput, match=expected) as refused:
+        read_trace(tmp_path / "t")
+    assert str(refused.value).startswith(f"{tmp_path / 't'}: ")
+
+
+@pytest.mark.parametrize("seq", ["5", "null"])
+def test_a_composed_profile_without_a_list_is_malformed(tmp_path, seq):
+    (tmp_path / "t").write_text(f'{BATSIM_JOB}{{"p":{{"type":"composed","seq":{seq}}}}}}}')
+    (text,) = read_trace(tmp_path / "t").malformed
+    assert "profiles.p: seq" in text
+
+
+def test_the_second_job_of_a_name_is_malformed(tmp_path):
+    """Two arrivals of one name would be one object of the API server."""
+    line = "1 0 -1 5 4 -1 -1 4 -1 -1 1 1 1 1 1 -1 -1 -1\n"
+    (tmp_path / "t").write_text(line * 2)
+    arrivals = read_trace(tmp_path / "t")
+    assert len(arrivals.arrivals) == 1
+    assert arrivals.malformed == ('t:2: name "queue-1/job-1" is the name of another one, of t:1',)
