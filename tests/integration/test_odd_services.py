@@ -209,3 +209,15 @@ def test_a_reader_that_ends_is_no_error(words):
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("length", [10**20, 10**15])
+def test_an_answer_larger_than_memory_is_announced(length):
+    """Nothing of it is there: the length alone is allocated by the standard library."""
+    server = OddServer(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n[]" % length)
+    try:
+        done = run_command("gangs", "--server", f"http://127.0.0.1:{server.port}")
+    finally:
+        server.end()
+    assert done.returncode == 2
+    assert "it announces an answer that is larger than memory" in done.stderr

@@ -148,6 +148,8 @@ def test_the_proxy_needs_no_package_of_an_extra():
         (("serve",), "uvloop", "server"),
         (("plan", "--cluster", "deploy/examples/cluster.yaml"), "numpy", "plan"),
         (("certs", "folder"), "cryptography", "server"),
+        (("keys", "file"), "cryptography", "server"),
+        (("simulate", "--cluster", "file", "--workloads", "file"), "numpy", "server"),
         (("db", "migrate"), "sqlalchemy", "server"),
         (("history", "default/train", "--data-dir", "folder"), "sqlalchemy", "server"),
     ],

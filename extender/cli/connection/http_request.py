@@ -105,6 +105,8 @@ class _Request:
         """Turn what the standard library raises into NoAnswer."""
         try:
             yield
+        except (MemoryError, OverflowError) as error:  # of the length that it announced
+            raise NoAnswer("it announces an answer that is larger than memory") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             kind: type[NoAnswer] = NoAnswer
             if self.late.is_set():
