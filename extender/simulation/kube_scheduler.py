@@ -70,12 +70,16 @@ class KubeScheduler:
         self._names: tuple[NodeName, ...] = ()
         self._static: dict[PodShape, frozenset[NodeName]] = {}
         self._binding: set[asyncio.Task[None]] = set()
+        self._defect: BaseException | None = None  # of a binding
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
         """Schedule until cancelled; calls that wait at bind are given up then."""
         try:
             while True:
+                if self._defect is not None:
+                    defect, self._defect = self._defect, None
+                    raise defect
                 self._observe()
                 entry = self._next()
                 if entry is None:
@@ -209,7 +213,7 @@ class KubeScheduler:
         self._assume(pod, node)
         task = asyncio.create_task(self._bind(entry, node), name=f"bind {pod.path}")
         self._binding.add(task)
-        task.add_done_callback(self._binding.discard)
+        task.add_done_callback(self._ended)
 
     def _node_for(self, pod: Pod) -> NodeName | None:
         """Return a node that kube-scheduler and the extender accept; None: there is none."""
@@ -299,6 +303,13 @@ class KubeScheduler:
             amounts[resource] -= amount
         if not any(amounts.values()):
             del self._assumed_on[node]
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Hand the defect of a binding to `run`: the exception of a task that is not awaited would be lost."""
+        self._binding.discard(task)
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            self._defect = defect
+            self._woken.set()
 
     async def _bind(self, entry: _Queued, node: NodeName) -> None:
         pod = entry.pod
