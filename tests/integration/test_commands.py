@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -33,6 +34,10 @@ RUN = {
     "trees": (("-o", "json", "--server", "{server}"), "[]"),
     "status": (("--server", "{server}"), "Nothing is wrong."),
     "config": ((), "postgresql://"),
+    "simulate": (
+        ("--cluster", "{folder}/all.yaml", "--workloads", "{folder}.job.yaml", "--until", "1h"),
+        "of 2 nvidia.com/gpu used, 0 preemptions",
+    ),
     "certs": (("{folder}/certificates",), "client-kube-scheduler.crt"),
     "keys": (("{folder}/anchor.key",), "signs with key"),
     "verify": ((), "no gap, chain unbroken"),
@@ -55,6 +60,7 @@ def manifests(tmp_path_factory):
     folder = tmp_path_factory.mktemp("manifests")
     objects = [*a_fleet("1 nodes", gpu=2), *a_gang("g", pods=2)]
     (folder / "all.yaml").write_text(yaml.safe_dump_all(objects))
+    Path(f"{folder}.job.yaml").write_text(yaml.safe_dump(a_pod("alone")))
     return folder
 
 
