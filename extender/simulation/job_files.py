@@ -18,15 +18,18 @@ from extender.cluster.manifests.manifest_entries import (
     SourceEntry,
     with_metadata,
 )
+from extender.cluster.types.namespace_types import Namespace
 from extender.core.model.errors import BadInput, several
 from extender.core.workloads.kinds.plain_pods_kind import is_plain
-from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS
+from extender.core.workloads.tree_policy import DEFAULT_PROFILE
+from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS, OFF, TREE_LABEL
 from extender.simulation.arrivals import Arrival
 from extender.simulation.controllers import Job
 
 ARRIVES_AFTER: Final = "gang-extender.dev/arrives-after"
 ARRIVES_EVERY: Final = "gang-extender.dev/arrives-every"
 RUNS_FOR: Final = "gang-extender.dev/runs-for"
+_TREE_FIELD: Final = f"metadata.labels[{TREE_LABEL}]"
 ARRIVALS_MAX: Final = 100_000  # of one workload: more is a mistake of the file
 SPANS: Final = "a span such as 90m, 2h or 1d12h"
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -126,6 +129,42 @@ def jobs_of(
     if faults:
         raise several(tuple(faults))
     return tuple(context), tuple(jobs)
+
+
+def with_profiles(
+    entries: Sequence[AnyEntry], cluster: Iterable[AnyEntry]
+) -> tuple[list[AnyEntry], list[str]]:
+    """Return entries in which each workload has a TreeProfile, as `plan` assumes, and a warning for each that had none.
+
+    A service leaves a workload without one alone, and its pods would be none of the simulation.
+
+    Args:
+        entries: Of the files of workloads.
+        cluster: Of the files of the cluster; their namespaces count as well.
+    """
+    inherited = {
+        entry.obj.metadata.name: entry.obj.metadata.labels.get(TREE_LABEL, "")
+        for entry in (*cluster, *entries)
+        if isinstance(entry.obj, Namespace)
+    }
+    covered: list[AnyEntry] = []
+    warnings: list[str] = []
+    for entry in entries:
+        obj = entry.obj
+        if not (isinstance(entry, SourceEntry) and isinstance(obj, api.WorkloadManifest)):
+            covered.append(entry)
+            continue
+        labels, where = obj.metadata.labels, f"{entry.where}: {obj.label}: {_TREE_FIELD}"
+        profile = labels.get(TREE_LABEL) or inherited.get(obj.metadata.namespace, "")
+        if profile == OFF:
+            warnings.append(f"{where}: is {OFF}, so its pods are not simulated; leave it out")
+        elif not profile:
+            profile = DEFAULT_PROFILE.name
+            warnings.append(f"{where}: is not set; simulated as if it were {profile}")
+            labelled = with_metadata(obj, labels={**labels, TREE_LABEL: profile})
+            entry = msgspec.structs.replace(entry, obj=labelled)  # noqa: PLW2901 -- the same entry
+        covered.append(entry)
+    return covered, warnings
 
 
 def job_of(arrival: Arrival) -> Job:

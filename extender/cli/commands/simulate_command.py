@@ -60,7 +60,7 @@ def simulate(
     """
     from extender.cluster.manifests.manifest_entries import Role, read
     from extender.cluster.manifests.manifest_loader import complete
-    from extender.simulation.job_files import Duration, jobs_of, span_s
+    from extender.simulation.job_files import Duration, jobs_of, span_s, with_profiles
     from extender.simulation.simulation import Scenario
     from extender.simulation.simulation import simulate as run
     from extender.simulation.simulation_report import report
@@ -76,12 +76,14 @@ def simulate(
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise BadInput(f"--data-dir {data_dir}: is not empty; a simulation begins a new log")
     traces = [name for name in workloads if is_trace(Path(name))]
-    arriving = read([name for name in workloads if name not in traces], Role.WANTED)
+    objects = read(cluster, Role.CLUSTER)
+    files = read([name for name in workloads if name not in traces], Role.WANTED)
+    arriving, unlabelled = with_profiles(files, objects)
     context, jobs = jobs_of(arriving, until_s=until_s, duration=drawn, seed=seed)
     jobs += tuple(job for name in traces for job in _jobs_of_trace(Path(name), until_s))
-    existing = (*read(cluster, Role.CLUSTER), *context)
+    existing = (*objects, *context)
     notes = tuple(f"{entry.where}: {text}" for entry in arriving for text in entry.notes)
-    for warning in merged_by_object((*complete(existing).warnings, *notes)):
+    for warning in merged_by_object((*complete(existing).warnings, *notes, *unlabelled)):
         complain(f"warning: {warning}")
     if not traces and len(context) == len(arriving):
         raise BadInput(

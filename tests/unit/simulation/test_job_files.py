@@ -11,7 +11,7 @@ import pytest
 from extender.cluster.manifests.manifest_entries import Role, read
 from extender.core.model.errors import BadInput, texts_of
 from extender.simulation.controllers import Job
-from extender.simulation.job_files import Duration, jobs_of, span_s
+from extender.simulation.job_files import Duration, jobs_of, span_s, with_profiles
 
 POD = """
 apiVersion: v1
@@ -129,3 +129,35 @@ def test_a_pod_of_a_group_is_refused_with_its_place_and_with_all_other_faults(
     texts = texts_of(refused.value)
     assert len(texts) == 2
     assert any(re.search(r"w\.yaml, document 1: .*Pod/team-a/q.*pod-group", text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("labels", "namespace", "profile", "warning"),
+    [
+        ("{}", "", "default", "is not set; simulated as if it were default"),
+        ("{}", "{gang-extender.dev/tree: gpu}", None, ""),
+        ("{gang-extender.dev/tree: gpu}", "", "gpu", ""),
+        ("{gang-extender.dev/tree: 'off'}", "", "off", "is off, so its pods are not simulated"),
+        ("{}", "{gang-extender.dev/tree: 'off'}", None, "is off, so its pods are not simulated"),
+    ],
+)
+def test_a_workload_without_a_profile_has_the_default_one(
+    tmp_path: Path, labels: str, namespace: str, profile: str | None, warning: str
+) -> None:
+    """A service would leave it alone: nothing would run, without a word."""
+    file, place = tmp_path / "w.yaml", tmp_path / "namespace.yaml"
+    file.write_text(WORKLOAD.replace("{gang-extender.dev/tree: default}", labels))
+    labelled = f"{{name: team-a, labels: {namespace or '{}'}}}"
+    place.write_text(f"apiVersion: v1\nkind: Namespace\nmetadata: {labelled}\n")
+    (entry,), warnings = with_profiles(
+        read([str(file)], Role.WANTED), read([str(place)], Role.CLUSTER)
+    )
+    assert entry.obj.metadata.labels.get("gang-extender.dev/tree") == profile
+    assert len(warnings) == bool(warning)
+    assert all(
+        text.startswith(
+            f"{file}, document 1: Job/team-a/j: metadata.labels[gang-extender.dev/tree]: "
+        )
+        and warning in text
+        for text in warnings
+    )
