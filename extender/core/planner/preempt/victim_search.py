@@ -366,7 +366,7 @@ class _Decision:
             if solved.solution is not None and size(solved.solution) > best.size:
                 best = _Reach(evicted, solved.solution, bound, proved=False)
             if best.size and (not maximise or best.size == size(bound.solution or {})):
-                return best
+                return dataclasses.replace(best, proved=bound.proved)
         exact = find_any(view, self.cost_model, limit=self._share, maximise=maximise)
         self._charge(exact.steps)
         if exact.evicted is not None and size(exact.solution) > best.size:

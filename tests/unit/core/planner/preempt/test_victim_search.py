@@ -7,14 +7,26 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from extender.core.model.ids import GroupKey
+from extender.core.model.pods import PodShape, Toleration
 from extender.core.planner.codec.request_codec import decode, encode
 from extender.core.planner.model.feasibility import satisfied_by_bound
-from extender.core.planner.plan_types import Plan, Refusal
+from extender.core.planner.plan_types import (
+    Plan,
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    PlanNode,
+    PlanRequest,
+    PlanRule,
+    Refusal,
+)
 from extender.core.planner.planning import NodeTable, plan
 from extender.core.planner.preempt import victim_search as front
 from extender.core.planner.preempt.min_cost_cp_sat import CheapestVictims
 from extender.core.planner.preempt.victim_cost import VictimCost
 from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionPlan, preempt
+from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker, spec_vectors
 from tests.support.planning.brute_force_planner import best_total
@@ -169,6 +181,55 @@ def test_the_stored_input_is_complete(request_):
     assert msgspec.json.encode(first) == msgspec.json.encode(second)
     with_table = preempt(request_, node_table=NodeTable(request_.nodes))
     assert msgspec.json.encode(with_table) == msgspec.json.encode(first)
+
+
+def test_what_no_eviction_can_add_to_is_proved():
+    """A pod affinity counts the units, and a search without it places no more members than are placed already."""
+    labels = {"n0": {"host": "n0"}, "n2": {"host": "n2", "gen": "1"}}
+    nodes = tuple(
+        PlanNode(
+            name=name, labels=own, unschedulable=True, allocatable={"pods": 5}, free={"pods": 1}
+        )
+        for name, own in labels.items()
+    )
+    shape = PodShape(requests=(("pods", 1),), node_selector=(("gen", "1"),))
+    group = PlanGroup(
+        key=GroupKey(namespace="ns", name="g", kind="PodGroup"),
+        basic=False,
+        minimum=1,
+        members=(
+            PlanMember(pod="ns/g-1", uid="g-1", shape=1),
+            PlanMember(pod="ns/g-2", uid="g-2", shape=0),
+        ),
+        bound=(PlanBound(pod="ns/g-0", uid="g-0", node="n0"),),
+    )
+    units = tuple(
+        PlanUnit(
+            name=f"Pod/ns/{name}",
+            uid=f"Pod/ns/{name}",
+            kind="pod",
+            priority=-1,
+            pods=(PlanVictim(pod=f"ns/{name}", uid=name, node="n0", shape=0, rules=(0,)),),
+        )
+        for name in ("v0", "v1", "v2")
+    )
+    rule = PlanRule(kind="near", keys=("host",), shapes=(0,), about=(), there=((("n0", 3),),))
+    request = PlanRequest(
+        root=group,
+        nodes=nodes,
+        shapes=(
+            shape,
+            msgspec.structs.replace(shape, tolerations=(Toleration(operator="Exists"),)),
+        ),
+        rules=(rule,),
+        evictable=Evictable(priority=5, units=units, shapes=(shape,)),
+    )
+    _agree(request)
+    made = preempt(request)
+    assert made.reasons == (
+        "evicting every lower-priority unit (3) frees capacity for no further member",
+    )
+    assert made.search.exhausted
 
 
 def test_an_input_stored_before_there_was_preemption_can_be_read():
