@@ -20,6 +20,7 @@ from extender.cluster.manifests.manifest_entries import (
 )
 from extender.cluster.types.namespace_types import Namespace
 from extender.core.model.errors import BadInput, several
+from extender.core.model.message_formatting import duration_s
 from extender.core.workloads.kinds.plain_pods_kind import is_plain
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS, OFF, TREE_LABEL
@@ -32,8 +33,6 @@ RUNS_FOR: Final = "gang-extender.dev/runs-for"
 _TREE_FIELD: Final = f"metadata.labels[{TREE_LABEL}]"
 ARRIVALS_MAX: Final = 100_000  # of one workload: more is a mistake of the file
 SPANS: Final = "a span such as 90m, 2h or 1d12h"
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_SPAN: Final = re.compile(r"(\d{1,9}[smhdw])+", re.ASCII)
 _RANGE: Final = re.compile(r"(?P<least>\w+)-(?P<most>\w+)", re.ASCII)
 
 
@@ -46,9 +45,10 @@ def span_s(text: str, field: str, forms: str = SPANS) -> float:
     Raises:
         BadInput: The text is none.
     """
-    if not _SPAN.fullmatch(text):
+    seconds = duration_s(text)
+    if seconds is None:
         raise BadInput(f"{field}: {text[:40]!r} is not {forms}")
-    return sum(int(part[:-1]) * _UNITS[part[-1]] for part in re.findall(r"\d+[smhdw]", text))
+    return float(seconds)
 
 
 class Duration(msgspec.Struct, frozen=True):

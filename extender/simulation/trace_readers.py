@@ -441,13 +441,7 @@ def _swf(fields: list[str], number: int, place: str) -> float:
 def _from_zero(arrivals: Arrivals) -> Arrivals:
     """Return arrivals whose first one is at 0."""
     first = min((arrival.at_s for arrival in arrivals.arrivals), default=0.0)
-    moved = [
-        Arrival(
-            at_s=a.at_s - first, namespace=a.namespace, name=a.name, groups=a.groups,
-            runs_for_s=a.runs_for_s, priority=a.priority,
-        )
-        for a in arrivals.arrivals
-    ]  # fmt: skip
+    moved = [msgspec.structs.replace(a, at_s=a.at_s - first) for a in arrivals.arrivals]
     return in_order(moved, list(arrivals.malformed), arrivals.left_out)
 
 

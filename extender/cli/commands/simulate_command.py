@@ -113,7 +113,7 @@ def _jobs_of_trace(path: Path, until_s: float) -> Iterator[Job]:
     Raises:
         BadInput: It is no trace.
     """
-    from extender.simulation.controllers import Job
+    from extender.simulation.job_files import job_of
     from extender.simulation.trace_readers import read_trace
 
     trace = read_trace(path)
@@ -123,14 +123,12 @@ def _jobs_of_trace(path: Path, until_s: float) -> Iterator[Job]:
     left_out |= trace.left_out
     late = sum(arrival.at_s >= until_s for arrival in trace.arrivals)
     left_out |= {"arrive after --until": late} if late else {}
+    total = len(trace.arrivals) + len(trace.malformed) + sum(trace.left_out.values())
     for reason, count in left_out.items():
-        complain(f"{path}: {count} of {len(trace.arrivals) + len(trace.malformed) + sum(trace.left_out.values())} left out: {reason}")  # fmt: skip
+        complain(f"{path}: {count} of {total} left out: {reason}")
     for arrival in trace.arrivals:
         if arrival.at_s < until_s:
-            yield Job(
-                namespace=arrival.namespace, name=arrival.name, at_s=arrival.at_s,
-                runs_for_s=arrival.runs_for_s, arrival=arrival,
-            )  # fmt: skip
+            yield job_of(arrival)
 
 
 async def _write(outcome: Outcome, data_dir: str) -> None:

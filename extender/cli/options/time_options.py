@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from extender.core.model.errors import BadInput
+from extender.core.model.message_formatting import duration_s
 from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.runtime.system_clock import SystemClock
 
@@ -24,9 +25,7 @@ Until = Annotated[
 ]
 SECOND_US: Final = 1_000_000
 DAY_US: Final = 86_400 * SECOND_US
-_UNITS: Final = {"s": SECOND_US, "m": 60 * SECOND_US, "h": 3600 * SECOND_US, "d": DAY_US, "w": 7 * DAY_US}  # fmt: skip
 DAYS: Final = ("now", "today", "yesterday")
-_DURATION = re.compile(r"(\d{1,9}[smhdw])+", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
@@ -44,9 +43,9 @@ def moment_us(text: str, field: str, now_us: int) -> int:
     Raises:
         BadInput: The text is none of these.
     """
-    if _DURATION.fullmatch(text):
-        parts = re.findall(r"\d+[smhdw]", text)
-        return max(0, now_us - sum(int(part[:-1]) * _UNITS[part[-1]] for part in parts))
+    before_s = duration_s(text)
+    if before_s is not None:
+        return max(0, now_us - before_s * SECOND_US)
     day_us = now_us - now_us % DAY_US
     if text in DAYS:
         return {"now": now_us, "today": day_us, "yesterday": day_us - DAY_US}[text]

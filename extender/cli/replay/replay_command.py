@@ -292,7 +292,6 @@ class _Run:
         from extender.cli.replay.replay_processes import replay_pool
 
         budget = self._replaced.get("search_budget")
-        began_s = time.monotonic()
         async with replay_pool(
             self._interpreter,
             processes=self._processes,

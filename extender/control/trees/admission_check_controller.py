@@ -144,14 +144,14 @@ class AdmissionCheckController:
                 continue
             with self._faults.alone(name):
                 try:
-                    await self._decide(queued, pending, view)
+                    await self._decide(queued, pending[0], view)
                 except EXPECTED as error:  # the others do not wait for it
                     failures.append(error)
         if failures:
             raise ClusterUnavailable("; ".join(map(str, failures)))
 
-    async def _decide(self, queued: QueuedWorkload, pending: list[str], view: WorkloadView) -> None:
-        """Plan one Workload, and write the answer into its checks."""
+    async def _decide(self, queued: QueuedWorkload, check: str, view: WorkloadView) -> None:
+        """Plan one Workload, and write the answer into a check; another one is answered when the informer shows this answer."""
         trees = trees_of(queued, view)
         if not trees and waits_for_owner(queued, view.synced, view.pending):
             return  # the informer of its kind is behind that of Kueue's Workloads
@@ -176,18 +176,17 @@ class AdmissionCheckController:
         answer = msgspec.structs.replace(
             answer, retry_after_s=self._settings.admission_check_retry_s
         )
-        for check in pending[:1]:
-            await self._checks.answer_check(queued, check, answer)
-            self._answered[queued.uid] = (queued.resource_version, answer)
-            log.info(
-                "admission check answered",
-                extra={
-                    "workload": f"{queued.namespace}/{queued.name}",
-                    "check": check,
-                    "state": answer.state,
-                    "reason": answer.message,
-                },
-            )
+        await self._checks.answer_check(queued, check, answer)
+        self._answered[queued.uid] = (queued.resource_version, answer)
+        log.info(
+            "admission check answered",
+            extra={
+                "workload": f"{queued.namespace}/{queued.name}",
+                "check": check,
+                "state": answer.state,
+                "reason": answer.message,
+            },
+        )
 
     async def _planned(
         self,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
+_SECONDS: Final = {"s": 1, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
+_DURATION = re.compile(r"(\d{1,9}[smhdw])+", re.ASCII)
+_PARTS = re.compile(r"\d+[smhdw]")
 YEAR: Final = 365 * DAY
-# As HumanDuration of kubectl: below a limit in seconds, the unit and the smaller one beside it (0: none).
 _BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB")
+# As HumanDuration of kubectl: below a limit in seconds, the unit and the smaller one beside it (0: none).
 _DURATIONS: Final[tuple[tuple[int | None, int, str, int, str], ...]] = (
     (2 * MINUTE, 1, "s", 0, ""),
     (10 * MINUTE, MINUTE, "m", 1, "s"),
@@ -85,6 +89,17 @@ def duration_text(seconds: float) -> str:
     )
     rest = whole % size // smaller if smaller else 0
     return f"{whole // size}{unit}" + (f"{rest}{small_unit}" if rest else "")
+
+
+def duration_s(text: str) -> int | None:
+    """Return the seconds of a duration as people write it; None: the text is none.
+
+    >>> [duration_s(text) for text in ("90m", "1d12h", "2w", "1.5h", "")]
+    [5400, 129600, 1209600, None, None]
+    """
+    if not _DURATION.fullmatch(text):
+        return None
+    return sum(int(part[:-1]) * _SECONDS[part[-1]] for part in _PARTS.findall(text))
 
 
 def bytes_text(count: int) -> str:
