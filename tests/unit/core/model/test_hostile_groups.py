@@ -334,7 +334,7 @@ def _crowd(view: ClusterView, rng: random.Random) -> ClusterView:
     """Change one group or pod; most groups are children of a few parents."""
     dice, created_us = rng.random(), rng.randint(0, 3)
     if dice < 0.25 and view.groups:
-        return without_group(view, rng.choice(list(view.groups)))
+        return without_group(view, rng.choice(sorted(view.groups, key=str)))
     if dice < 0.45:
         name, parent = rng.choice("rabcde"), rng.choice([None, "r", "r", "a", "b"])
         deleting = rng.random() < 0.1
