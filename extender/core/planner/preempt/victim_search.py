@@ -275,7 +275,7 @@ class _Decision:
             return _none("comes-free", self._awaited(waited), self.nodes)
         if reach.solution is not None and (not extras or most > free):
             return self._cheapest(reach.evicted, reach.solution, most if extras else 0)
-        return self._refused(reach, extras=extras)
+        return self._refused(reach, free if extras else 0, extras=extras)
 
     def _awaited(self, solved: Solved) -> str:
         """Return which terminating pods a placement waits for, or all of them where it needs no node of one."""
@@ -296,15 +296,21 @@ class _Decision:
             "and no pod is evicted"
         )
 
-    def _refused(self, reach: _Reach, *, extras: bool) -> NoPreemption:
-        """Return why no set of units is evicted: none is enough, or none that is was found or can be judged."""
+    def _refused(self, reach: _Reach, free: int, *, extras: bool) -> NoPreemption:
+        """Return why no set of units is evicted: none is enough, or none that is was found or can be judged.
+
+        Args:
+            reach: What evictions were found to allow.
+            free: Members that have a node without any eviction: what an eviction helps beyond these.
+            extras: Evictions would be for extra members; False: for the minimum.
+        """
         eviction_view, source = self.eviction_view, self.eviction_view.source
         unjudged = eviction_view.unjudged_after if not reach.proved else {}
         if not reach.proved and not unjudged:
             return self._not_found("which units to evict")
-        if unjudged or self._withheld_may_help(extras=extras):
+        if unjudged or self._withheld_may_help(free, extras=extras):
             return self._not_judged({**unjudged, **eviction_view.unjudged})
-        if eviction_view.units and self._rejections_decide(extras=extras):
+        if eviction_view.units and self._rejections_decide(free, extras=extras):
             nodes = join_names(sorted({r.node for r in self.request.rejected_nodes}))
             text = f"evicting units of lower priority may help, but kube-scheduler refused {nodes}"
             return self._none_helps(lambda _: text, cause="unknown")
@@ -326,16 +332,18 @@ class _Decision:
 
         return self._none_helps(text_for, cause="unknown")
 
-    def _rejections_decide(self, *, extras: bool) -> bool:
+    def _rejections_decide(self, free: int, *, extras: bool) -> bool:
         """Return whether evictions might be enough if kube-scheduler had rejected no node."""
         if not self.request.rejected_nodes:
             return False
         request = msgspec.structs.replace(self.request, rejected_nodes=())
         view = PostEvictionView(request, self.eviction_view.node_table)
-        free = self._solve(~view.none_evicted, maximise=extras, eviction_view=view, base=view.full)
-        return free.solution is not None or not free.proved
+        solved = self._solve(
+            ~view.none_evicted, maximise=extras, eviction_view=view, base=view.full
+        )
+        return size(solved.solution or {}) > free or not solved.proved
 
-    def _withheld_may_help(self, *, extras: bool) -> bool:
+    def _withheld_may_help(self, free: int, *, extras: bool) -> bool:
         """Return whether units that a rule not judged counts would free enough, rules between pods left out."""
         view = self.eviction_view
         if not view.withheld:
@@ -346,7 +354,7 @@ class _Decision:
         request = msgspec.structs.replace(request, rules=apart, budget=self._share)
         solved = solve(request, view.node_table.renewed(request.nodes), maximise=extras)
         self._charge(solved.nodes)
-        return solved.solution is not None or not solved.proved
+        return size(solved.solution or {}) > free or not solved.proved
 
     def _reach(self, *, maximise: bool) -> _Reach:
         """Return a set of units that is enough, with as many pods as any set allows, or that there is none."""
