@@ -18,37 +18,29 @@ PLANNING: Final = ("plan", "decision")  # commands that need the planner and not
 
 
 def usage_text(error: TyperException) -> str:
-    """Return the sentence for an error of the parser; without arguments, where some are needed, the help text.
-
-    Values are checked by typer, which has the value and the limit only in the cause of its error.
-    """
+    """Return the sentence for an error of the parser; without arguments, where some are needed, the help text."""
     text = error.format_message()
     context: Any = getattr(error, "ctx", None)
     if context is None or text == context.get_help():
         return text
     parameter: Any = getattr(error, "param", None)
-    cause = getattr(error.__cause__, "errors", None)
-    if parameter is not None and cause is not None:
+    value, is_not, expected = error.message.partition(" is not ")
+    if parameter is not None and is_not:
         name = max(getattr(parameter, "opts", None) or [parameter.name], key=len)
-        text = f"{name}: {_problem(cause()[0])}"
+        text = f"{name}: {_problem(value, expected, parameter.type)}"
     text = text.rstrip(".")
     return f"{text[:1].lower()}{text[1:]}; see `{context.command_path} --help`"
 
 
-def _problem(detail: dict[str, Any]) -> str:
-    """Return what is wrong with a value; the arguments are those that pydantic gives for a wrong value."""
-    value, limits = detail["input"], detail.get("ctx", {})
-    match detail["type"]:
-        case "int_parsing":
-            return f"{value!r} is not a whole number"
-        case "greater_than_equal":
-            return f"{value!r} is below {limits['ge']}, the smallest value"
-        case "less_than_equal":
-            return f"{value!r} is above {limits['le']}, the largest value"
-        case "value_error":
-            return str(limits["error"]).rstrip(".")
-        case _:
-            return f"{value!r}: {detail['msg']}"
+def _problem(value: str, expected: str, kind: Any) -> str:  # noqa: ANN401 -- typer does not export the classes
+    """Return what is wrong with a value; typer's message has the value in quotes but for one out of its range."""
+    if expected.startswith("in the range"):
+        if kind.min is not None and int(value) < kind.min:
+            return f"{value!r} is below {kind.min}, the smallest value"
+        return f"{value!r} is above {kind.max}, the largest value"
+    if expected.startswith("a valid int"):
+        return f"{value} is not a whole number"
+    return f"{value} is not {expected}"
 
 
 def unknown_command(name: str, before: str, commands: Sequence[str]) -> str:
