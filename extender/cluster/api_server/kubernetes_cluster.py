@@ -15,7 +15,7 @@ import functools
 import logging
 import random
 import socket
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -37,17 +37,14 @@ from extender.cluster.write.group_status import GroupStatusWriter
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
 from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter
-from extender.core.log.anchors import Anchor
-from extender.core.log.control_plane_features import DryRunResult, PriorityOf, SchedulerGates
-from extender.core.log.events import GoneVia
+from extender.core.log.control_plane_features import PriorityOf
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import CHILDREN_MAX, kind_of
-from extender.core.model.pods import PodEnd, VolumeConstraints
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.core.workloads.kind_table import OBJECT_KINDS
-from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
+from extender.ports.cluster_ports import Condition, K8sEvent
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import Changes, PeriodicTask, kept_running
 from extender.runtime.wakeup import Wakeup
@@ -90,14 +87,21 @@ class KubernetesCluster:
         self._clock = clock
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
         self._world = ObjectStore(guards=True, max_children=max_children)
-        self._pods = PodWriter(server)
-        self._evictions = PodEvictions(server, clock)
-        self._log_head = LogHeadConfigMap(server)
         self._statuses = GroupStatusWriter(server, clock)
         self._recorder = EventRecorder(server, clock, instance=instance or socket.gethostname())
-        self._full = DryRunProber(server, self._a_priority)
-        self._scheduler = scheduler or SchedulerMetrics()
         self._workloads = WorkloadInformers(server, OBJECT_KINDS, clock)
+        # what its parts do for the ports, with the same arguments
+        pods, evictions = PodWriter(server), PodEvictions(server, clock)
+        log_head = LogHeadConfigMap(server)
+        self.priority_classes = self._world.priorities.documents
+        self.claims_named = self._world.claims_named
+        self.nominate, self.remove_gate, self.bind = pods.nominate, pods.remove_gate, pods.bind
+        self.explain_waiting = pods.explain_waiting
+        self.mark_disrupted, self.evict = evictions.mark_disrupted, evictions.evict
+        self.ending = evictions.ending
+        self.published, self.publish = log_head.published, log_head.publish
+        self.dry_runs = DryRunProber(server, self._a_priority).dry_runs
+        self.scheduler_gates = (scheduler or SchedulerMetrics()).gates
         self.discovery_revision = 0
         self._informers: dict[Resource, Informer] = {}
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
@@ -233,14 +237,6 @@ class KubernetesCluster:
         """Return nothing: a resource that is not read makes the view not ready."""
         return ()
 
-    def priority_classes(self) -> tuple[bytes, ...]:
-        """Return the PriorityClasses as JSON objects."""
-        return self._world.priorities.documents()
-
-    def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
-        """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
-        return self._world.claims_named(names)
-
     async def changed(self, revision: int) -> int:
         """Wait until the view's revision differs from `revision`; return the new one."""
         while self._world.view.revision == revision:
@@ -270,14 +266,6 @@ class KubernetesCluster:
         """Return what reads the features of kube-apiserver and kube-scheduler."""
         return self
 
-    async def dry_runs(self) -> tuple[DryRunResult, ...]:
-        """Create full objects as dry runs; see the port."""
-        return await self._full.dry_runs()
-
-    async def scheduler_gates(self) -> SchedulerGates:
-        """Read the feature gates of kube-scheduler; see the port."""
-        return await self._scheduler.gates()
-
     def _a_priority(self) -> PriorityOf | None:
         """Return a class that groups may have; the system classes of Kubernetes are too high for them."""
         classes = self._world.priorities
@@ -292,42 +280,6 @@ class KubernetesCluster:
         )
 
     # --- writing
-
-    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
-        """Write `status.nominatedNodeName`; see the port."""
-        await self._pods.nominate(pod, node)
-
-    async def remove_gate(self, pod: PodRef) -> None:
-        """Remove our scheduling gate; see the port."""
-        await self._pods.remove_gate(pod)
-
-    async def mark_disrupted(self, pod: PodRef, message: str) -> None:
-        """Mark a pod as about to be disrupted; see the port."""
-        await self._evictions.mark_disrupted(pod, message)
-
-    async def evict(self, pod: PodRef, via: GoneVia) -> None:
-        """Delete or evict a pod; see the port."""
-        await self._evictions.evict(pod, via)
-
-    async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Read how a pod ended; see the port."""
-        return await self._evictions.ending(pod)
-
-    async def explain_waiting(self, pod: PodRef, message: str) -> None:
-        """Write the message of PodScheduled; see the port."""
-        await self._pods.explain_waiting(pod, message)
-
-    async def bind(self, binding: Binding) -> None:
-        """Post a Binding; see the port."""
-        await self._pods.bind(binding)
-
-    async def published(self) -> tuple[Anchor, ...]:
-        """Read the published anchors; see the port."""
-        return await self._log_head.published()
-
-    async def publish(self, anchors: Sequence[Anchor]) -> None:
-        """Publish anchors; see the port."""
-        await self._log_head.publish(anchors)
 
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]

@@ -30,7 +30,6 @@ from extender.cluster.write.group_status import rfc3339
 from extender.cluster.write.pod_writer import fault_of
 from extender.cluster.write.tree_group_writer import TreeGroupWriter
 from extender.core.model.errors import ClusterUnavailable
-from extender.core.model.ids import GroupKey
 from extender.core.workloads.admission_checks import (
     API_VERSION as KUEUE,
 )
@@ -43,7 +42,7 @@ from extender.core.workloads.admission_checks import (
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import TEMPLATES_KIND
 from extender.ports.log_ports import Clock
-from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
+from extender.ports.workload_ports import WorkloadView
 from extender.runtime.periodic import Changes, PeriodicTask
 from extender.runtime.wakeup import Wakeup
 
@@ -83,7 +82,9 @@ class WorkloadInformers:
         self._kinds = tuple(kinds)
         self._clock = clock
         self._store = WorkloadStore()
-        self._writer = TreeGroupWriter(server)
+        writer = TreeGroupWriter(server)
+        self.create_group, self.apply_group = writer.create_group, writer.apply_group
+        self.link_group, self.delete_group = writer.link_group, writer.delete_group
         self._informers: dict[Resource, Informer] = {}
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
         self._forbidden: set[Resource] = set()  # logged
@@ -121,22 +122,6 @@ class WorkloadInformers:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     # --- writing
-
-    async def create_group(self, group: GroupManifest) -> None:
-        """Create a group; see the port."""
-        await self._writer.create_group(group)
-
-    async def apply_group(self, group: GroupManifest, uid: str) -> None:
-        """Apply the fields of a group; see the port."""
-        await self._writer.apply_group(group, uid)
-
-    async def link_group(self, link: GroupLink) -> None:
-        """Write the parent of a group of another controller; see the port."""
-        await self._writer.link_group(link)
-
-    async def delete_group(self, key: GroupKey, uid: str) -> None:
-        """Delete a group; see the port."""
-        await self._writer.delete_group(key, uid)
 
     async def answer_check(self, queued: QueuedWorkload, check: str, answer: CheckAnswer) -> None:
         """Write the answer to a check of a Workload of Kueue; see the port.
