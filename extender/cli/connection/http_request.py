@@ -192,7 +192,6 @@ def answered(
     """Send a request, and return the answer for the time of the block; redirections are not followed.
 
     Args:
-        method: The method.
         url: Where to.
         headers: What is sent besides Host, Accept-Encoding and Content-Length.
         body: What is posted; None: nothing.

@@ -77,7 +77,6 @@ class ServiceCredentials:
         """Send a request, once more with a token if the service asks for one.
 
         Args:
-            method: The method.
             url: Where to.
             headers: Those besides the token.
             body: What is posted; None: nothing.

@@ -59,7 +59,6 @@ def dropped_fields_of(group: api.Group, parent: str) -> tuple[str, ...]:
     """Return the fields of its spec that a built-in group was written with and does not have, sorted.
 
     Args:
-        group: The group.
         parent: Its parent, by the field or by an annotation; empty for none.
     """
     annotations = group.metadata.annotations

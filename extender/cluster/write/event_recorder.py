@@ -73,7 +73,6 @@ class EventRecorder:
         """Write an Event, count it in an existing one, or drop it; a failed write is logged, not raised.
 
         Args:
-            notice: The Event.
             api_version: API version of the object that it regards.
             related_version: API version of the related object.
         """

@@ -230,7 +230,6 @@ class Nominator:
         """Queue the removal of nominations without a reservation, which kube-scheduler still counts.
 
         Args:
-            view: The cluster.
             candidates: Pods that have changed since the last run, or whose claim or reservation has ended.
         """
         before, self._clearing = self._clearing, {}
@@ -379,7 +378,6 @@ def next_step(
 
     Args:
         reservation: In the committed state.
-        view: The cluster.
         stages: The stages of all trees in this view and state.
         held_back: Members that filter has held back under this leader.
         at_once: Whether kube-scheduler schedules groups itself: members that are in their group by `schedulingGroup`

@@ -184,9 +184,7 @@ class StatusReporter:
         """Queue the conditions and Events that differ from those reported before.
 
         Args:
-            view: The cluster.
             state: The committed state.
-            forest: The trees of the view.
             stall_reasons: By root: why its victims are not deleted, that it waits for its first search, or what is held for it.
         """
         inputs = (

@@ -65,7 +65,6 @@ class HistoryGuard:
         """Record the newest event that this process has appended.
 
         Args:
-            event: The event.
             chain: Its hash as this process computed it; empty when the answer to the append was lost, see `confirm`.
         """
         self._observe(event, chain)

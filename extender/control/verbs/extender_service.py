@@ -299,7 +299,6 @@ class ExtenderService:
         """Answer /bind for members, at their barrier. Return the error text, or an empty string.
 
         Args:
-            ref: The pod.
             node: The node that kube-scheduler chose.
             alive: Returns whether the caller is still connected.
             age_ms: How long the call has waited at another replica.

@@ -144,7 +144,6 @@ def pending_sentences(
     """Return the sentences about what waits of a valid tree, as the log has it; None: no decision holds.
 
     Args:
-        tree: The tree.
         root: Its state.
         preemption: Its pending preemption; None: there is none.
         readers: Who reads the sentences.

@@ -48,8 +48,6 @@ class GateRemovalStages:
         """Create an empty cache.
 
         Args:
-            view: The cluster.
-            state: The reservation state.
             arrived: Returns whether kube-scheduler has placed a member.
         """
         self._view = view
@@ -110,7 +108,6 @@ def next_to_release(
     """Return the members with spread rules whose gate may be removed now.
 
     Args:
-        view: The cluster.
         waiting: Reservations of one or more trees whose members still have the gate.
         ungated: Reservations whose members have no gate any more and are not assigned yet.
         at_bind: Returns whether a member is at the bind barrier: kube-scheduler counts it on its node.

@@ -72,9 +72,6 @@ class InterpodRules:
         """Return the part of a plan request with the rules that affect the tree.
 
         Args:
-            view: The cluster.
-            state: The reservation state.
-            tree: The tree.
             plain: Its part without rules.
             taken: Capacity used without an assigned pod, per node.
         """

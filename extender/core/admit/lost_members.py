@@ -36,7 +36,6 @@ def choices_of(state: ReservationState, tree: Tree, request: PlanRequest) -> fro
 
     Args:
         state: The reservation state; its last decision about the tree is a refusal of the request.
-        tree: The tree.
         request: Its plan request, with the required keys.
     """
     asking = {
@@ -66,7 +65,6 @@ def with_wider_domains(request: PlanRequest, tree: Tree, *, proved: bool) -> Pla
 
     Args:
         request: With the required keys.
-        tree: The tree.
         proved: Whether it is proved that no node of their domain can take the lost members.
     """
     widened = {

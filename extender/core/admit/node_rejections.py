@@ -125,10 +125,7 @@ class RejectionEvidence:
         """Record suspicions from messages: if no node passed, kube-scheduler makes no filter call.
 
         Args:
-            view: The cluster.
-            state: The reservation state.
             at_bind: Returns whether a member is at the bind barrier now, so that its node was not rejected.
-            now_ms: The current time.
         """
         self.note_messages(view, state)
         for uid in self._refused:
@@ -148,9 +145,7 @@ class RejectionEvidence:
         """Record that a filter call for a member did not include its node.
 
         Args:
-            view: The cluster.
             reservation: The reservation of the member.
-            now_ms: The current time.
             offered: The nodes of the call.
             native: Whether kube-scheduler's own group scheduling is on.
         """

@@ -129,7 +129,6 @@ class TreeParts:
         """Return the part of a tree.
 
         Args:
-            tree: The tree.
             root: Its state, or None.
             hints: Nodes to try first, by member.
         """
@@ -223,8 +222,6 @@ def plan_request(
     """Return the plan request of a tree.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
         part: The part of the tree.
         rows: The cache of node rows.
         budget: In search nodes.

@@ -96,11 +96,9 @@ class Readmissions:
         """Record the data that an admission or an extension depends on.
 
         Args:
-            view: The cluster.
             state: The pending state.
             tree: The admitted tree.
             where: The nodes of the new reservations.
-            now_ms: The current time.
         """
         capacities = {name: _node_capacity(view, state, name) for name in set(where.values())}
         self._admitted[tree.root.uid] = _Admission(now_ms, tree, where, capacities)
@@ -118,9 +116,7 @@ class Readmissions:
         Args:
             view: The cluster at the decision.
             state: The pending state.
-            forest: The trees of the view.
             drafts: The events of one decision.
-            now_ms: The current time.
 
         Returns:
             The trees that are deferred now.

@@ -141,7 +141,6 @@ def collect_warnings(
     """Return warnings per group of a tree. The structure of a tree that was made from a workload causes none.
 
     Args:
-        view: The cluster.
         tree: The tree; if it breaks a rule, only the warnings of its group objects are returned.
         labels: The cache for the nodes of `view`, shared between calls.
     """

@@ -110,9 +110,7 @@ def decide_verdict(
     """Return the events for an admission, an extension, or a refusal that differs from the last one.
 
     Args:
-        state: The reservation state.
         tree: The planned tree.
-        request: The plan request.
         verdict: The planner's answer.
         context: Further fields of the events.
         considered: Why preemption does not help, if the planner tried it.

@@ -111,7 +111,6 @@ def short_text(lines: Iterable[WishLine], *, named: bool = True) -> str:
     """Return the first sentences about lines as one text, without orders of ranks that are the best; empty: there are none.
 
     Args:
-        lines: The lines.
         named: Whether the names of the groups are in it; without: the lines are those of the group that the text is about.
     """
     lines = [line for line in lines if line.kind != "rank" or not line.proved]

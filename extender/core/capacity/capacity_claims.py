@@ -57,8 +57,6 @@ def claims_against(
     """Return the claims on a node that a tree or pod must leave free, by `CLAIM_RULES`.
 
     Args:
-        state: The reservation state.
-        node: The node.
         priority: Of the tree or pod; claims of lower priority are left out.
         gang_uid: Of the tree or pod; its own claims are left out.
         lower: Also claims of lower priority of preemptors that have not ended: they may be taken over, but only by a
@@ -97,9 +95,6 @@ def not_free(
     """Return the amounts that some claims keep on a node beside the usage of assigned pods, by resource.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        node: The node.
         claims: Some of `claims_against`; of a preemptor all on the node.
         gang_uid: For whom they are kept free: what is kept for the replacements of its lost members is subtracted from
             capacity holds.
@@ -146,7 +141,6 @@ def oversubscribed_pods(
     """Yield the pods whose claims do not fit on a node; those of the lowest priority first, then the newest.
 
     Args:
-        node: The node.
         taken: Requests that are subtracted before all others.
         claims: Those on the node; one of a preemptor that does not fit is left out.
     """
@@ -239,7 +233,6 @@ def claims_do_not_fit(
     """Return whether the claims on a node do not fit even after victims and terminating pods are gone.
 
     Args:
-        view: The cluster.
         preemption: Not ended.
         node: A node with claims of it.
         stay: Terminating pods that count as staying.
@@ -320,9 +313,6 @@ def claimed_under_victims(
     kube-scheduler counts it twice meanwhile: as used by the victims, and for the members nominated there.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        node: The node.
         priority: As in `claims_against`.
         gang_uid: As in `claims_against`.
         lower: As in `claims_against`.

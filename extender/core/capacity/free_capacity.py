@@ -70,8 +70,6 @@ def used_capacity(
     """Return per node the capacity that is used beside the assigned pods.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
         priority: Nominations below it are not counted (kube-scheduler ignores them as well).
         gang_uid: Reservations of this tree are counted, but do not set `reserved`; if it is the UID of a pod, the
             nomination of that pod is not counted.

@@ -61,10 +61,7 @@ def fitting_pods(
     """Return how many of some pods of a tree fit now on the nodes that are planned for them.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
         gang_uid: Of the tree.
-        pods: The pods.
         priority: Of the tree.
         leaving: By node: what counts as free, beside what is free now.
     """
@@ -124,8 +121,6 @@ def held_against(
     It is so where a pod of the tree would fit but for the hold. The text has no names, and no numbers that change often.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
         nodes: The nodes of its plan request, sorted by name.
         shapes: The shapes of its pods that wait.
         priority: Of the tree.

@@ -44,7 +44,6 @@ def may_wait_for_capacity(
     """Return whether a tree may wait for the capacity of a terminating pod: no replacement hold blocks it.
 
     Args:
-        state: The reservation state.
         node: Where the pod terminates.
         uid: The pod.
         priority: Of the tree.
@@ -165,12 +164,10 @@ def replacement_hold_end(
     The time starts at the end of its grace period: until then the pod itself uses the capacity.
 
     Args:
-        view: The cluster.
         tree: Its tree, or None.
         member: The lost member; other members of its gang still run, or its leaf is one of `RecreatedLeaves`.
         lost: Its loss.
         victims: Victims of preemptions: their capacity is for the preemptor.
-        now_us: The current time.
         held_us: Length of a hold, 0 for none.
     """
     node = view.nodes.get(member.node)
@@ -206,8 +203,6 @@ def ended_holds(
     """Yield the events for the replacement holds of a root that end now, one for each reason.
 
     Args:
-        view: The cluster.
-        root: The root.
         tree: Its tree now, or None.
         taken: The result of `oversubscribed_holds`.
         over: The result of `expired_holds`.

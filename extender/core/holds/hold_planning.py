@@ -67,10 +67,6 @@ class HoldRequests:
         """Prepare.
 
         Args:
-            view: The cluster.
-            state: The reservation state.
-            tree: The tree.
-            request: Its plan request.
             ruled: The result of `ruled_part` for that request.
             staying: Further pods that count as staying, such as those that terminate and stay.
             max_percent: How much of each resource may be held for one namespace, of the nodes that its pods may use.
@@ -341,8 +337,6 @@ def decide_hold(
     """Return the events that hold capacity for a tree; none if that is not possible any more.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
         tree: The tree, as it was planned.
         request: The request of `HoldRequests` that was planned.
         plan: The answer of the planner to it.

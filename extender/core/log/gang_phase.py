@@ -34,7 +34,6 @@ def effective_phase(root: GangState, minimum: MinimumStatus) -> EffectivePhase:
     root whose minimum was bound and is not any more, what became of it.
 
     Args:
-        root: The root.
         minimum: How much of its minimum is there, see `minimum_status`.
     """
     preempting = root.last_decision is not None and root.last_decision.outcome == PREEMPTING
@@ -78,7 +77,6 @@ def minimum_status(root: GangState, groups: tuple[GroupRecord, ...]) -> MinimumS
     admitted or bound needs none.
 
     Args:
-        root: The root.
         groups: Its groups, with the minima that count.
     """
     if not groups:

@@ -148,7 +148,6 @@ def waiting_notification(gang: WaitingGang, after_us: int, readers: Visibility) 
     """Return the notification that a gang has waited for longer than `after_us` microseconds.
 
     Args:
-        gang: The gang.
         after_us: The setting.
         readers: Who gets it; they see the namespace of the gang.
     """

@@ -123,7 +123,6 @@ class Findings:
         """Count a finding, and keep it if there are not too many of its kind.
 
         Args:
-            finding: The finding.
             common: What it has in common with others of its kind, of which only the first is reported, with the number of
                 the others; empty: nothing.
         """

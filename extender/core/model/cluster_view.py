@@ -451,7 +451,6 @@ def forest_steps(
 
     Args:
         before: An earlier view.
-        forest: Its forest.
         view: A later one.
 
     Returns:

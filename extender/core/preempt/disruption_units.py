@@ -60,8 +60,6 @@ def evictable_for(
 
     Args:
         view: The cluster, with its budgets.
-        state: The reservation state.
-        forest: The trees of `view`.
         tree: The preemptor.
         ruled: The result of `ruled_part` for the same request.
         spared: Units and roots that must not be evicted at any priority, as Kind/namespace/name.

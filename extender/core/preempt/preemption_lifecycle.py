@@ -109,9 +109,6 @@ def decide_evictions(
     """Return the events that bring pending preemptions up to date with the view.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        forest: The trees of `view`.
         context: Data about victims.
         gangs: How each preemptor is decided; None: exceptions are raised.
     """
@@ -348,7 +345,6 @@ def better_offer(
     """Return the event that ends a preemption because its preemptor fits without it; None if its evictions made it fit.
 
     Args:
-        view: The cluster.
         preemption: Not ended.
         nodes: The nodes on which the preemptor is admitted now.
         context: Data about victims.
@@ -398,7 +394,6 @@ def stuck_victims(
     """Return the victims that are not deleted, each with the reason as a text that does not change with time.
 
     Args:
-        view: The cluster.
         preemption: Pending.
         refused: The error of the API server for the last request, by victim.
         now_us: For the end of grace periods.

@@ -59,7 +59,6 @@ def takeovers_by_plan(
     """Return the ends of the preemptions whose capacity a plan takes, or whose preemptor it evicts.
 
     Args:
-        view: The cluster.
         state: The pending state.
         planned: A `PreemptionPlanned` that is recorded after these events, in the same append.
         context: Data about victims.
@@ -93,7 +92,6 @@ def takeovers_by_pods(
     """Return the ends of the preemptions whose capacity is used by running pods of higher priority.
 
     Args:
-        view: The cluster.
         state: The pending state.
         decided: Events that are recorded before these: ends of preemptions, and released reservations.
         context: Data about victims.
@@ -162,9 +160,7 @@ def _newcomer(
     """Return the newest pod of higher priority that runs on a node and was not there at the time of the plan.
 
     Args:
-        view: The cluster.
         preemption: What was planned.
-        node: The node.
         earlier: The pods that were on the node at the time of the plan.
         among: The pods that are known to use the capacity; empty: not known.
     """

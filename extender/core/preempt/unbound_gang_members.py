@@ -24,9 +24,6 @@ def unbound_reservations(
     """Return the reservations of unbound members of some units, sorted by pod.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        forest: The trees of `view`.
         units: `Kind/namespace/name`.
     """
     keys = {_key(unit) for unit in units if not unit.startswith(POD_UNIT_PREFIX)}
@@ -63,7 +60,6 @@ def release_reservations(
     """Return the events that release reservations, one per tree and plan.
 
     Args:
-        state: The reservation state.
         reservations: The result of `unbound_reservations`.
         but: Members whose reservation is already released.
         actor: For the events.

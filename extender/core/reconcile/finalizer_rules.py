@@ -52,7 +52,6 @@ def decide_protection(
     """Return the changes: new groups get the finalizer, deleted ones that are not needed any more lose it.
 
     Args:
-        view: The cluster.
         held: Returns the result of `held_leaves`; called at most once, where a group is deleted.
         guards: Those of the view that `may_change`; None: all of the view are examined.
     """

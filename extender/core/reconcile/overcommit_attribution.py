@@ -43,7 +43,6 @@ def reserved_capacity_users(
 
     Args:
         view: The cluster, with the time of each assignment.
-        state: The reservation state.
         lost: Reservations that do not fit any more.
 
     Returns:

@@ -70,7 +70,6 @@ class _RootsByGroup:
         """Return the roots that name one of some groups.
 
         Args:
-            groups: The groups.
             gangs: The roots in the log as it is now.
         """
         before, self._gangs = self._gangs, gangs
@@ -238,9 +237,6 @@ class Reconciliation:
         """Return the events that bring the log up to date with the view; none when they agree.
 
         Args:
-            view: The cluster.
-            state: The reservation state.
-            forest: The trees of `view`.
             now: Further input.
             gangs: How each gang is decided; one that was left out is compared as a whole the next time. None: exceptions
                 are raised.

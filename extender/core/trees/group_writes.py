@@ -180,7 +180,6 @@ def may_delete(group: Group, owners: AbstractSet[str]) -> bool:
     Those of an owner that is gone are left to the garbage collector.
 
     Args:
-        group: The group.
         owners: UIDs of owners that exist, and whose workloads are recorded as they are now.
     """
     return group.managed_by == MANAGED_BY and group.owner_uid in owners

@@ -69,9 +69,7 @@ def decide_filter(
     preemptor of lower priority evicts pods.
 
     Args:
-        view: The cluster.
         state: The committed state.
-        forest: The trees of `view`.
         pod: The pod of the call.
         offered: The nodes of the call.
         held_back: Its volumes and claims must not be committed yet.
@@ -249,7 +247,6 @@ def free_beside_held(
     """Return what a node has left for a pod beside what is held there against it, for each resource that it requests.
 
     Args:
-        view: The cluster.
         state: The committed state.
         name: The node.
         pod: An unmanaged pod.
@@ -296,7 +293,6 @@ def decide_prioritize(
     left out. It is empty where more nodes than that share the best score.
 
     Args:
-        view: The cluster.
         state: The committed state.
         pod: The pod of the call.
         offered: The nodes of the call.

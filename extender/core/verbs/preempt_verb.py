@@ -88,7 +88,6 @@ def answer_without_choice(
     """Return the answer for a member or for a pod with a pending preemption, which needs no choice; else None.
 
     Args:
-        view: The cluster.
         state: The committed state.
         pod: The preemptor.
     """
@@ -136,9 +135,7 @@ def build_preempt_input(
     would continue to run, or if one of its units is in `spared`.
 
     Args:
-        view: The cluster.
         state: The committed state.
-        forest: The trees of `view`.
         pod: The preemptor, an unmanaged pod.
         offered: kube-scheduler's candidates.
         spared: Units that this pod evicted before, see `recently_evicted_units`.

@@ -53,7 +53,6 @@ class Probes:
 
         Args:
             scheduling: Has the checks.
-            leader: The leader.
             set_gauges: Sets metrics that are computed for each scrape; called before it is answered.
         """
         self._scheduling = scheduling

@@ -114,7 +114,6 @@ class ExplainService:
         """Return why an object is in its state, and what would help; see `ObjectReader`.
 
         Args:
-            name: The name.
             readers: What the caller sees.
 
         Raises:
@@ -359,8 +358,6 @@ def placed_checks(
     """Return the checks and reasons of a member that is bound or has a reservation; None: it has neither.
 
     Args:
-        state: The reservation state.
-        gang: Its gang.
         pod: The member.
         at_bind: The members that wait at the bind barrier; known to the leader only.
     """
@@ -420,7 +417,6 @@ def extra_members(
     Args:
         gang: The gang of the tree; None: the log does not have it.
         status: As it is shown.
-        tree: The tree.
         leaf: The group of the question.
         pod: The member of the question; None: the question is about all of the leaf.
 

@@ -130,9 +130,6 @@ def gang_finding(
     """Return the finding about a tree, as far as it is known without planning.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        tree: The tree.
         status: As it is shown; None: the log does not have it yet.
         at_bind: The members that wait at the bind barrier; known to the leader only.
     """
@@ -268,7 +265,6 @@ def with_unheld(
     """Return a finding about a gang without a hold, with the reason why no capacity is held for it, if it waits for some.
 
     Args:
-        finding: The finding.
         state: The state that has the gang.
         gang: The gang; None: the log does not have it yet.
         refusal: What the last search for a place to hold found; None: it is not known, or there was none.

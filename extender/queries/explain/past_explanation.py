@@ -175,7 +175,6 @@ class PastExplanations:
         """Return the state of an object at a time or position, and why it was in it; see `ObjectReader`.
 
         Args:
-            name: The name.
             at: Time (RFC 3339 with offset) or position.
             readers: What the caller sees.
 

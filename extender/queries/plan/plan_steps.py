@@ -125,7 +125,6 @@ def with_largest_use(
     A later tree that fits beside it fits beside each of its steps.
 
     Args:
-        view: The cluster.
         runs: The pods that run in each step.
         nodes: Where the pods are.
         static: They are not evicted for later trees.

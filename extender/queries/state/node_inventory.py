@@ -150,7 +150,6 @@ def node_line(node: Node, pods: Mapping[PodUid, Pod]) -> NodeLine:
     """Return a node with the sums of the requests of its pods.
 
     Args:
-        node: The node.
         pods: Pods that are assigned to it and have not ended.
     """
     members = [pod for pod in pods.values() if pod.group is not None]

@@ -86,7 +86,6 @@ def with_slices(leaf: PlanGroup, levels: Sequence[SliceLevel], label: NodeLabel)
     placed slice by slice.
 
     Args:
-        leaf: The leaf.
         levels: The sizes and keys, the largest first; each size is a multiple of the next.
         label: Returns the value that a node has of a key.
     """

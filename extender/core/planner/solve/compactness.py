@@ -77,7 +77,6 @@ class Compactness:
         Args:
             leaf: Whose pods are placed.
             kind: Their kind.
-            nodes: The nodes.
             fit: How many of them fit on each.
             given: How many each gets in any case, beside these.
             want: How many are placed.

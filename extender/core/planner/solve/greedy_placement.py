@@ -80,7 +80,6 @@ class FreeCounts:
         """Return how many pods of a kind fit in each domain; `ANY_KIND`: any of the tree, before one is placed.
 
         Args:
-            kind: The kind.
             key: A name for `domain`.
             domain: Per node; -1: none.
         """

@@ -125,7 +125,6 @@ def with_steps(
 
     Args:
         workload: The JobSet.
-        roots: Its roots.
         parts: The parts of its ReplicatedJobs, by name; None: all its Jobs are finished.
     """
     job_of = {part.name: name for name, part in parts.items() if part is not None}

@@ -155,7 +155,6 @@ class _PodGangs:
         """Return a PodGang.
 
         Args:
-            name: Its name.
             cliques: The names of the cliques in the PodCliqueSet, by the names of its pod groups.
             spec: Its topology.
             labels: Further labels of its pods.

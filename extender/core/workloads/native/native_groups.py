@@ -86,7 +86,6 @@ def adopts(kind: WorkloadKind, workload: WorkloadObject, profile: TreeProfile | 
 
     Args:
         kind: The table entry of its kind.
-        workload: The workload.
         profile: That its label names; None: it does not exist.
     """
     if profile is None or not has_native_groups(kind, workload):
@@ -141,7 +140,6 @@ def adopted_groups(
     """Return the groups of the controller with the composites above them, in the order of `native`.
 
     Args:
-        workload: The workload.
         composed: Its groups as the compiler made them, a PodGroup named as the template of the group to adopt; empty:
             each group of the controller is a root.
         native: The groups that the controller made.
@@ -181,7 +179,6 @@ def native_notices(
     """Return what a user should know: groups that are not there yet, and topology that is not applied.
 
     Args:
-        workload: The workload.
         composed: As for `adopted_groups`.
         adopted: Its result.
         policy: What the profile sets for the kind.
