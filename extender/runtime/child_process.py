@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -18,6 +17,8 @@ def end_with_parent(number: signal.Signals) -> Callable[[], None] | None:
     """
     if sys.platform != "linux":
         return None
+    import ctypes  # most commands of the client start no child
+
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
 

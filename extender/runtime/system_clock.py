@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 import uuid
 
@@ -34,7 +34,7 @@ class SystemClock:
 
     def new_id(self) -> str:
         """Return a UUID version 7 (RFC 9562): 48 bits of milliseconds, then random bits, so that ids of one time are close in an index."""
-        value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+        value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
         value = value & ~(0xF << 76) | 0x7 << 76
         value = value & ~(0x3 << 62) | 0x2 << 62
         return str(uuid.UUID(int=value))

@@ -92,7 +92,7 @@ class _Batch(msgspec.Struct):
 
 def replay(  # noqa: PLR0917 -- typer reads options from the signature
     position: Annotated[
-        int | None, typer.Argument(help="Position of a decision in the log.", min=1)
+        int | None, typer.Argument(help="Position of a decision in the log, from 1 on.", min=1)
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All decisions of the log.")] = False,
     since: Since = None,

@@ -46,7 +46,7 @@ CONSTANTS = "FORK_SERVER_CONSTANTS"  # variable of a command: its constants with
 # What `serve` imports when it runs; each of these modules imports most of it late.
 SERVING = ("cli.main", "cli.commands.serve_command", "composition", "query_main")
 # What only functions import.
-LIBRARIES = ("uvloop", "alembic.command", "typer._adapters")
+LIBRARIES = ("uvloop", "alembic.command")
 
 Stream = int | IO[Any]
 """A file, its number, or `PIPE`, `DEVNULL` or `STDOUT` of `subprocess`."""
