@@ -8,8 +8,8 @@ import re
 import sys
 import time
 from collections import Counter as Counts
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TextIO, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, TextIO, get_args, get_type_hints
 
 import msgspec
 from prometheus_client import (
@@ -167,261 +167,96 @@ class LimitedLines:
         self._log.warning(self._message, extra={**extra, "more_since_last_line": left_out})
 
 
+class Series:
+    """What `Metrics` declares about a metric: its description, the names of its labels, and the buckets of a histogram."""
+
+    def __init__(self, about: str, *labels: str, buckets: Sequence[float] = ()) -> None:
+        self.about = about
+        self.labels = labels
+        self.more = {"buckets": buckets} if buckets else {}
+
+
 class Metrics:
-    """All metrics, in their own registry."""
+    """All metrics, in their own registry; the name of each begins with `gang_extender_`."""
+
+    # One line per metric, in the order of /metrics.
+    # fmt: off
+    gang_wait_seconds: Annotated[Histogram, Series("Seconds from the creation of a gang, or since its workload was resumed, until it was complete, admitted and scheduled for the first time, by stage and priority class; complete is recorded at the admission; beyond 20 classes: (other).", "stage", "priority_class", buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86_400, 3 * 86_400, 7 * 86_400))]
+    oldest_waiting_gang_seconds: Annotated[Gauge, Series("Seconds that the gang has waited which waits longest, by its state; 0: none waits. Of the leader only.", "state")]
+    gangs_waiting: Annotated[Gauge, Series("Gangs whose minimum is not bound, by namespace and state; beyond 100 namespaces: (other). Of the leader only.", "namespace", "state")]
+    gangs_waiting_requests: Annotated[Gauge, Series("What pods without a node of waiting gangs request, by namespace, state and resource (CPU in cores); beyond 100 namespaces: (other). Of the leader only.", "namespace", "state", "resource")]
+    capacity: Annotated[Gauge, Series("What the capacity of all nodes is used for, by resource (CPU in cores) and use. bound: members of gangs; others: other pods; reserved: for members that are not bound yet; held: for replacements, preemptors and gangs that wait for long; unusable: free on nodes that take no pods. Of the leader only, measured once a minute.", "resource", "use")]
+    database_size_bytes: Annotated[Gauge, Series("Size of the database with the log.")]
+    database_disk_free_bytes: Annotated[Gauge, Series("Free bytes of the disk of the embedded database, by its folder.", "folder")]
+    notifications: Annotated[Counter, Series("Requests to the receiver of notifications, by type and result. refused: it cannot use this one, which is not sent again; failed: it is sent again.", "type", "result")]
+    notification_delay_seconds: Annotated[Gauge, Series("Age of the oldest event of which the receiver of notifications has not been notified; 0: there is none.")]
+    control_loop_failures_in_a_row: Annotated[Gauge, Series("How often the pass of the control loop, or a step of it for all gangs, has failed since its last success; the largest number.")]
+    manifest_files_ignored: Annotated[Gauge, Series("1 for each file of --cluster that is not valid; its last valid content stays in use.", "file")]
+    reservations_released: Annotated[Counter, Series("Releases of the reservations of a gang, by reason; bound: its pods run, and are counted as such from then on.", "reason")]
+    preemptions_ended: Annotated[Counter, Series("Preemptions that ended, by result. completed: the preemptor runs; cancelled: before a pod was evicted; cancelled-after-evictions: pods were evicted, but not for this preemptor.", "result")]
+    new_gangs_limited: Annotated[Gauge, Series("New gangs that wait because their namespace has more than max_new_gangs_per_minute.")]
+    full_collection_seconds: Annotated[Histogram, Series("Seconds for which the garbage collector stopped the process to look at all objects.", buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1))]
+    extender_requests: Annotated[Counter, Series("Requests of kube-scheduler to this replica, by verb and outcome.", "verb", "outcome")]
+    extender_request_duration_seconds: Annotated[Histogram, Series("Seconds from a request of kube-scheduler to the response; bind: with the wait at the bind barrier.", "verb", buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1, 5, 20, 60))]
+    http_requests_refused: Annotated[Counter, Series("Requests and connections that were refused or closed before a handler was called, by reason; see docs/limits.md.", "reason")]
+    http_access: Annotated[Counter, Series("Requests to /v1 and /metrics whose rights were checked, by outcome: allowed, unauthenticated (401), forbidden (403), unknown (503), ended (a stream whose right was taken away).", "outcome")]
+    access_reviews: Annotated[Counter, Series("Reviews of a token or a right that this replica asked kube-apiserver for, by kind and answer; other requests are answered from earlier reviews.", "kind", "answer")]
+    http_connections: Annotated[Gauge, Series("Open connections of all listeners.")]
+    http_body_bytes_in_flight: Annotated[Gauge, Series("Bytes of the bodies of all open requests, and of answers that their callers have not taken.")]
+    tls_handshakes_failed: Annotated[Counter, Series("Connections that failed in the TLS handshake, by cause: no-certificate, unknown-ca, ended, refused-by-caller, plain-http, other.", "cause")]
+    tls_reloads: Annotated[Counter, Series("How often changed files of certificates were read again, by files (server, client) and result (loaded, failed).", "files", "result")]
+    tls_certificate_expires_in_seconds: Annotated[Gauge, Series("Seconds until a certificate in use ends, by certificate: server, client, client-ca (the last of them).", "certificate")]
+    podgroup_schedule_attempts: Annotated[Counter, Series("Answers of the planner about whole trees, by result.", "result")]
+    podgroup_scheduling_algorithm_duration_seconds: Annotated[Histogram, Series("Seconds that the planner took for one tree.")]
+    tree_search_budget_exhausted: Annotated[Counter, Series("Plans that used up their search budget.")]
+    search_seconds: Annotated[Counter, Series("Seconds of the planner process for long searches and explanations, by namespace of the tree; beyond 100 namespaces: (other).", "namespace")]
+    podgroup_preemption_attempts: Annotated[Counter, Series("Searches for victims, by result.", "result")]
+    podgroup_preemption_attempt_duration_seconds: Annotated[Histogram, Series("Seconds that one search for victims took.")]
+    podgroup_preemption_victims: Annotated[Histogram, Series("Number of pods that one preemption evicts.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))]
+    preemptions_pending: Annotated[Gauge, Series("Preemptions whose victims are not all gone, or whose preemptor does not run yet.")]
+    preemption_victims_stuck: Annotated[Gauge, Series("Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.")]
+    clock_offset_seconds: Annotated[Gauge, Series("Seconds that the wall clock of this replica is ahead of the clock of the database; recorded times follow the latter.")]
+    clock_steps: Annotated[Counter, Series("Steps of more than 2 s of the wall clock of this replica (service) or of the clock of the database, as this replica saw them.", "clock")]
+    recorded_time_ahead_seconds: Annotated[Gauge, Series("Seconds that the newest event of the log is ahead of the clock of the database; above 0 recorded times stand still.")]
+    events_appended: Annotated[Counter, Series("Events that this replica appended to the log, by type.", "type")]
+    pending_entities: Annotated[Gauge, Series("Trees that wait for capacity.", "type")]
+    reservations_held: Annotated[Gauge, Series("Reservations that are not bound yet.")]
+    log_head_position: Annotated[Gauge, Series("Position of the last event in the committed state of this replica.")]
+    periodic_task_last_success_timestamp_seconds: Annotated[Gauge, Series("Unix time at which a periodic task last did its work without an error, by task.", "task")]
+    event_loop_delay_seconds: Annotated[Histogram, Series("How late a task of the event loop ran that is due every 0.2 s.", buckets=(0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 10, 15, 30))]
+    lease_renewals_while_busy: Annotated[Counter, Series("Renewals of the lease by the thread that renews it while the event loop is busy.")]
+    leader: Annotated[Gauge, Series("1 while this replica is the leader and may append to the log, else 0.")]
+    drift_detected: Annotated[Counter, Series("Differences found between the cluster and the log, or between memory and the log, by kind.", "kind")]
+    apiserver_dropped_fields: Annotated[Gauge, Series("Number of fields that kube-apiserver drops when an object is created, by object.", "object")]
+    native_group_scheduling: Annotated[Gauge, Series("Whether kube-scheduler schedules groups by itself: 1 yes, 0 no, -1 not known.")]
+    history_truncated: Annotated[Counter, Series("How often the log was found to lack committed events, because the database is an older copy.")]
+    log_verified_position: Annotated[Gauge, Series("Position up to which the running verification of the log has come; it begins at 0 again and again.")]
+    log_verification_last_success_timestamp_seconds: Annotated[Gauge, Series("When the whole log was verified last, as Unix time.")]
+    log_findings: Annotated[Gauge, Series("What the last verification of the whole log found, by kind; see gang-extender verify.", "kind")]
+    reserved_capacity_used_by_others: Annotated[Counter, Series("Other pods that use the reserved capacity of a gang. via=unaware: their scheduler does not call this service; higher-priority: their priority is higher; pinned: they may run on that node only.", "via")]
+    readmission_loops: Annotated[Counter, Series("Trees that were released and admitted again although nothing changed: a defect.")]
+    object_faults: Annotated[Counter, Series("Exceptions in the work for one object, by part of the service: a defect. The object is tried again after a pause, and the others go on.", "part")]
+    k8s_events_failed: Annotated[Counter, Series("Kubernetes Events that could not be written.")]
+    k8s_events_dropped: Annotated[Counter, Series("Kubernetes Events that were not written because there were too many.")]
+    objects_unreadable: Annotated[Counter, Series("Objects of the API server that could not be decoded and were left out, by resource.", "resource")]
+    informer_lists: Annotated[Counter, Series("Complete lists of a resource from kube-apiserver, by resource; more than one means that a watch was lost.", "resource")]
+    # fmt: on
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        prefix = "gang_extender"
-        self._add_others(prefix)
-        self.extender_requests = Counter(
-            f"{prefix}_extender_requests",
-            "Requests of kube-scheduler to this replica, by verb and outcome.",
-            ["verb", "outcome"],
-            registry=self.registry,
-        )
-        self.extender_request_duration_seconds = Histogram(
-            f"{prefix}_extender_request_duration_seconds",
-            "Seconds from a request of kube-scheduler to the response; bind: with the wait at the bind barrier.",
-            ["verb"],
-            buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1, 5, 20, 60),
-            registry=self.registry,
-        )
-        self.http_requests_refused = Counter(
-            f"{prefix}_http_requests_refused",
-            "Requests and connections that were refused or closed before a handler was called, by reason; see docs/limits.md.",
-            ["reason"],
-            registry=self.registry,
-        )
-        self.http_access = Counter(
-            f"{prefix}_http_access",
-            "Requests to /v1 and /metrics whose rights were checked, by outcome: allowed, unauthenticated (401), forbidden (403), unknown (503), ended (a stream whose right was taken away).",
-            ["outcome"],
-            registry=self.registry,
-        )
-        self.access_reviews = Counter(
-            f"{prefix}_access_reviews",
-            "Reviews of a token or a right that this replica asked kube-apiserver for, by kind and answer; other requests are answered from earlier reviews.",
-            ["kind", "answer"],
-            registry=self.registry,
-        )
-        self.http_connections = Gauge(
-            f"{prefix}_http_connections",
-            "Open connections of all listeners.",
-            registry=self.registry,
-        )
-        self.http_body_bytes_in_flight = Gauge(
-            f"{prefix}_http_body_bytes_in_flight",
-            "Bytes of the bodies of all open requests, and of answers that their callers have not taken.",
-            registry=self.registry,
-        )
-        self.tls_handshakes_failed = Counter(
-            f"{prefix}_tls_handshakes_failed",
-            "Connections that failed in the TLS handshake, by cause: no-certificate, unknown-ca, ended, refused-by-caller, plain-http, other.",
-            ["cause"],
-            registry=self.registry,
-        )
-        self.tls_reloads = Counter(
-            f"{prefix}_tls_reloads",
-            "How often changed files of certificates were read again, by files (server, client) and result (loaded, failed).",
-            ["files", "result"],
-            registry=self.registry,
-        )
-        self.tls_certificate_expires_in_seconds = Gauge(
-            f"{prefix}_tls_certificate_expires_in_seconds",
-            "Seconds until a certificate in use ends, by certificate: server, client, client-ca (the last of them).",
-            ["certificate"],
-            registry=self.registry,
-        )
-        self.podgroup_schedule_attempts = Counter(
-            f"{prefix}_podgroup_schedule_attempts",
-            "Answers of the planner about whole trees, by result.",
-            ["result"],
-            registry=self.registry,
-        )
-        self.podgroup_scheduling_algorithm_duration_seconds = Histogram(
-            f"{prefix}_podgroup_scheduling_algorithm_duration_seconds",
-            "Seconds that the planner took for one tree.",
-            registry=self.registry,
-        )
-        self.tree_search_budget_exhausted = Counter(
-            f"{prefix}_tree_search_budget_exhausted",
-            "Plans that used up their search budget.",
-            registry=self.registry,
-        )
-        self.search_seconds = Counter(
-            f"{prefix}_search_seconds",
-            "Seconds of the planner process for long searches and explanations, by namespace of the tree; beyond 100 namespaces: (other).",
-            ["namespace"],
-            registry=self.registry,
-        )
+        self._priority_classes: set[str] = set()
         self._searching: set[str] = set()
-        self.podgroup_preemption_attempts = Counter(
-            f"{prefix}_podgroup_preemption_attempts",
-            "Searches for victims, by result.",
-            ["result"],
-            registry=self.registry,
-        )
-        self.podgroup_preemption_attempt_duration_seconds = Histogram(
-            f"{prefix}_podgroup_preemption_attempt_duration_seconds",
-            "Seconds that one search for victims took.",
-            registry=self.registry,
-        )
-        self.podgroup_preemption_victims = Histogram(
-            f"{prefix}_podgroup_preemption_victims",
-            "Number of pods that one preemption evicts.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
-            registry=self.registry,
-        )
-        self.preemptions_pending = Gauge(
-            f"{prefix}_preemptions_pending",
-            "Preemptions whose victims are not all gone, or whose preemptor does not run yet.",
-            registry=self.registry,
-        )
-        self.preemption_victims_stuck = Gauge(
-            f"{prefix}_preemption_victims_stuck",
-            "Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.",
-            registry=self.registry,
-        )
-        self.clock_offset_seconds = Gauge(
-            f"{prefix}_clock_offset_seconds",
-            "Seconds that the wall clock of this replica is ahead of the clock of the database; recorded times follow the latter.",
-            registry=self.registry,
-        )
-        self.clock_steps = Counter(
-            f"{prefix}_clock_steps",
-            "Steps of more than 2 s of the wall clock of this replica (service) or of the clock of the database, as this replica saw them.",
-            ["clock"],
-            registry=self.registry,
-        )
-        self.recorded_time_ahead_seconds = Gauge(
-            f"{prefix}_recorded_time_ahead_seconds",
-            "Seconds that the newest event of the log is ahead of the clock of the database; above 0 recorded times stand still.",
-            registry=self.registry,
-        )
-        self.events_appended = Counter(
-            f"{prefix}_events_appended",
-            "Events that this replica appended to the log, by type.",
-            ["type"],
-            registry=self.registry,
-        )
-        self.pending_entities = Gauge(
-            f"{prefix}_pending_entities",
-            "Trees that wait for capacity.",
-            ["type"],
-            registry=self.registry,
-        )
-        self.reservations_held = Gauge(
-            f"{prefix}_reservations_held",
-            "Reservations that are not bound yet.",
-            registry=self.registry,
-        )
-        self.log_head_position = Gauge(
-            f"{prefix}_log_head_position",
-            "Position of the last event in the committed state of this replica.",
-            registry=self.registry,
-        )
-        self.periodic_task_last_success_timestamp_seconds = Gauge(
-            f"{prefix}_periodic_task_last_success_timestamp_seconds",
-            "Unix time at which a periodic task last did its work without an error, by task.",
-            ["task"],
-            registry=self.registry,
-        )
-        self.event_loop_delay_seconds = Histogram(
-            f"{prefix}_event_loop_delay_seconds",
-            "How late a task of the event loop ran that is due every 0.2 s.",
-            buckets=(0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 10, 15, 30),
-            registry=self.registry,
-        )
-        self.lease_renewals_while_busy = Counter(
-            f"{prefix}_lease_renewals_while_busy",
-            "Renewals of the lease by the thread that renews it while the event loop is busy.",
-            registry=self.registry,
-        )
-        self.leader = Gauge(
-            f"{prefix}_leader",
-            "1 while this replica is the leader and may append to the log, else 0.",
-            registry=self.registry,
-        )
-        self.drift_detected = Counter(
-            f"{prefix}_drift_detected",
-            "Differences found between the cluster and the log, or between memory and the log, by kind.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.apiserver_dropped_fields = Gauge(
-            f"{prefix}_apiserver_dropped_fields",
-            "Number of fields that kube-apiserver drops when an object is created, by object.",
-            ["object"],
-            registry=self.registry,
-        )
-        self.native_group_scheduling = Gauge(
-            f"{prefix}_native_group_scheduling",
-            "Whether kube-scheduler schedules groups by itself: 1 yes, 0 no, -1 not known.",
-            registry=self.registry,
-        )
+        for name, declared in get_type_hints(Metrics, include_extras=True).items():
+            kind, series = get_args(declared)
+            metric = kind(
+                f"gang_extender_{name}",
+                series.about,
+                series.labels,
+                registry=self.registry,
+                **series.more,
+            )
+            setattr(self, name, metric)
         self.native_group_scheduling.set(-1)
-        self.history_truncated = Counter(
-            f"{prefix}_history_truncated",
-            "How often the log was found to lack committed events, because the database is an older copy.",
-            registry=self.registry,
-        )
-        self.log_verified_position = Gauge(
-            f"{prefix}_log_verified_position",
-            "Position up to which the running verification of the log has come; it begins at 0 again and again.",
-            registry=self.registry,
-        )
-        self.log_verification_last_success_timestamp_seconds = Gauge(
-            f"{prefix}_log_verification_last_success_timestamp_seconds",
-            "When the whole log was verified last, as Unix time.",
-            registry=self.registry,
-        )
-        self.log_findings = Gauge(
-            f"{prefix}_log_findings",
-            "What the last verification of the whole log found, by kind; see gang-extender verify.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.reserved_capacity_used_by_others = Counter(
-            f"{prefix}_reserved_capacity_used_by_others",
-            "Other pods that use the reserved capacity of a gang. via=unaware: their scheduler does not call this service; higher-priority: their priority is higher; pinned: they may run on that node only.",
-            ["via"],
-            registry=self.registry,
-        )
-        self.readmission_loops = Counter(
-            f"{prefix}_readmission_loops",
-            "Trees that were released and admitted again although nothing changed: a defect.",
-            registry=self.registry,
-        )
-        self.object_faults = Counter(
-            f"{prefix}_object_faults",
-            "Exceptions in the work for one object, by part of the service: a defect. The object is tried again after a pause, and the others go on.",
-            ["part"],
-            registry=self.registry,
-        )
-        self.k8s_events_failed = Counter(
-            f"{prefix}_k8s_events_failed",
-            "Kubernetes Events that could not be written.",
-            registry=self.registry,
-        )
-        self.k8s_events_dropped = Counter(
-            f"{prefix}_k8s_events_dropped",
-            "Kubernetes Events that were not written because there were too many.",
-            registry=self.registry,
-        )
-        self.objects_unreadable = Counter(
-            f"{prefix}_objects_unreadable",
-            "Objects of the API server that could not be decoded and were left out, by resource.",
-            ["resource"],
-            registry=self.registry,
-        )
-        self.informer_lists = Counter(
-            f"{prefix}_informer_lists",
-            "Complete lists of a resource from kube-apiserver, by resource; more than one means that a watch was lost.",
-            ["resource"],
-            registry=self.registry,
-        )
-
         self._start_at_zero()
 
     def _start_at_zero(self) -> None:
@@ -447,99 +282,6 @@ class Metrics:
                 self.notifications.labels(kind, result)
         for stage in STAGES:
             self.gang_wait_seconds.labels(stage, NO_CLASS)
-
-    def _add_waits(self, prefix: str) -> None:
-        self.gang_wait_seconds = Histogram(
-            f"{prefix}_gang_wait_seconds",
-            "Seconds from the creation of a gang, or since its workload was resumed, until it was complete, admitted and scheduled for the first time, by stage and priority class; complete is recorded at the admission; beyond 20 classes: (other).",
-            ["stage", "priority_class"],
-            buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86_400, 3 * 86_400, 7 * 86_400),
-            registry=self.registry,
-        )  # fmt: skip
-        self._priority_classes: set[str] = set()
-        self.oldest_waiting_gang_seconds = Gauge(
-            f"{prefix}_oldest_waiting_gang_seconds",
-            "Seconds that the gang has waited which waits longest, by its state; 0: none waits. Of the leader only.",
-            ["state"],
-            registry=self.registry,
-        )
-        self.gangs_waiting = Gauge(
-            f"{prefix}_gangs_waiting",
-            "Gangs whose minimum is not bound, by namespace and state; beyond 100 namespaces: (other). Of the leader only.",
-            ["namespace", "state"],
-            registry=self.registry,
-        )
-        self.gangs_waiting_requests = Gauge(
-            f"{prefix}_gangs_waiting_requests",
-            "What pods without a node of waiting gangs request, by namespace, state and resource (CPU in cores); beyond 100 namespaces: (other). Of the leader only.",
-            ["namespace", "state", "resource"],
-            registry=self.registry,
-        )
-        self.capacity = Gauge(
-            f"{prefix}_capacity",
-            "What the capacity of all nodes is used for, by resource (CPU in cores) and use. bound: members of gangs; others: other pods; reserved: for members that are not bound yet; held: for replacements, preemptors and gangs that wait for long; unusable: free on nodes that take no pods. Of the leader only, measured once a minute.",
-            ["resource", "use"],
-            registry=self.registry,
-        )
-        self.database_size_bytes = Gauge(
-            f"{prefix}_database_size_bytes",
-            "Size of the database with the log.",
-            registry=self.registry,
-        )
-        self.database_disk_free_bytes = Gauge(
-            f"{prefix}_database_disk_free_bytes",
-            "Free bytes of the disk of the embedded database, by its folder.",
-            ["folder"],
-            registry=self.registry,
-        )
-        self.notifications = Counter(
-            f"{prefix}_notifications",
-            "Requests to the receiver of notifications, by type and result. refused: it cannot use this one, which is not sent again; failed: it is sent again.",
-            ["type", "result"],
-            registry=self.registry,
-        )
-        self.notification_delay_seconds = Gauge(
-            f"{prefix}_notification_delay_seconds",
-            "Age of the oldest event of which the receiver of notifications has not been notified; 0: there is none.",
-            registry=self.registry,
-        )
-
-    def _add_others(self, prefix: str) -> None:
-        self._add_waits(prefix)
-        self.control_loop_failures_in_a_row = Gauge(
-            f"{prefix}_control_loop_failures_in_a_row",
-            "How often the pass of the control loop, or a step of it for all gangs, has failed since its last success; the largest number.",
-            registry=self.registry,
-        )
-        self.manifest_files_ignored = Gauge(
-            f"{prefix}_manifest_files_ignored",
-            "1 for each file of --cluster that is not valid; its last valid content stays in use.",
-            ["file"],
-            registry=self.registry,
-        )
-        self.reservations_released = Counter(
-            f"{prefix}_reservations_released",
-            "Releases of the reservations of a gang, by reason; bound: its pods run, and are counted as such from then on.",
-            ["reason"],
-            registry=self.registry,
-        )
-        self.preemptions_ended = Counter(
-            f"{prefix}_preemptions_ended",
-            "Preemptions that ended, by result. completed: the preemptor runs; cancelled: before a pod was evicted; cancelled-after-evictions: pods were evicted, but not for this preemptor.",
-            ["result"],
-            registry=self.registry,
-        )
-        self.new_gangs_limited = Gauge(
-            f"{prefix}_new_gangs_limited",
-            "New gangs that wait because their namespace has more than max_new_gangs_per_minute.",
-            registry=self.registry,
-        )
-        self.full_collection_seconds = Histogram(
-            f"{prefix}_full_collection_seconds",
-            "Seconds for which the garbage collector stopped the process to look at all objects.",
-            buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
-            registry=self.registry,
-        )
 
     def planned(self, verdict: Verdict, took_ms: int) -> None:
         """Count an answer of the planner."""
