@@ -60,6 +60,7 @@ from extender.core.workloads.tree_policy import (
     TreeRefusal,
     from_level,
     is_label_key,
+    missing_profile,
     read_policy,
     refusal_of,
 )
@@ -446,7 +447,7 @@ def workload_parts(
 def _policy(request: CompileRequest) -> TreePolicy:
     workload = request.workload
     if request.profile is None:
-        text = f"no TreeProfile {request.profile_name!r}; create it, or use the label value default"
+        text = missing_profile(request.profile_name)
         raise _invalid(workload, "NoSuchProfile", "metadata.labels[gang-extender.dev/tree]", text)
     return read_policy(request.owner or workload, _kind_policy(request))
 
