@@ -856,7 +856,11 @@ def _without_made_minima(answer: GangVerdict, steps: Steps) -> GangVerdict:
 
 def _texts(preemption: PreemptionVerdict, question: PlanInput) -> tuple[str, ...]:
     reduced = () if question.readers.everything else preemption.reduced
-    return reduced or preemption.reasons
+    texts = reduced or preemption.reasons
+    if isinstance(preemption, PreemptionPlan) and preemption.cost.violations:
+        forbidden = counted(preemption.cost.violations, "eviction")
+        texts += (f"{forbidden} more than PodDisruptionBudgets allow (E-8)",)
+    return texts
 
 
 def _victims(preemption: PreemptionPlan, readers: Visibility) -> tuple[PlannedVictimLine, ...]:
