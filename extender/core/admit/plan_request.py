@@ -44,6 +44,7 @@ from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL
 from extender.core.workloads.kinds.kubeflow_kinds import REPLICA_INDEX_LABEL
 from extender.core.workloads.kinds.leader_worker_replicas import WORKER_INDEX
 from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
+from extender.core.workloads.workload_object import MANAGED_BY
 
 # Labels with the position of a pod in its leaf, the outer one first; the first row that all its pods have counts.
 _RANK_LABELS: Final = (
@@ -348,6 +349,7 @@ def _plan_group(
         preferred=group.constraints.preferred or UNSET,
         balanced=group.constraints.balanced or UNSET,
         near=_plan_near(tree, group),
+        derived=_is_derived(group) or UNSET,
         members=tuple(members),
         bound=tuple(bound),
         groups=tuple(
@@ -356,6 +358,12 @@ def _plan_group(
         ),
         disruption_mode=group.disruption_mode,
     )
+
+
+def _is_derived(group: Group) -> bool:
+    """Return whether a group is a composite that was made from a workload, and from no template of a user's Workload."""
+    is_made = group.managed_by == MANAGED_BY and group.key.kind == "CompositePodGroup"
+    return is_made and group.template in (None, group.key.name)
 
 
 def _plan_near(tree: Tree, group: Group) -> tuple[PlanNear, ...] | UnsetType:

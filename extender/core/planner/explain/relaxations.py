@@ -129,6 +129,8 @@ def _lower_minimum(
     for r in sorted(conflict, key=lambda r: threshold(groups[r.object])):  # few solves first
         if r.kind not in {"minCount", "minGroupCount"} or len(lowered) >= RELAXATIONS_MAX:
             continue
+        if groups[r.object].derived is True:
+            continue
         form = solver.form({r.object: RequirementChange(minimum=0)})
         if form in tried:
             continue

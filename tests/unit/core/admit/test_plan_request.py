@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
@@ -38,6 +39,8 @@ from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pods import HostPort, Pod, PodShape
 from extender.core.planner.plan_types import PlanNear
+from extender.core.workloads.workload_object import MANAGED_BY
+from extender.ports.written_names import MANAGED_BY_LABEL
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
@@ -414,3 +417,22 @@ def test_members_of_an_ordered_leaf_have_ranks(labels, ranks):
     held = _holding(cluster, "g", ["p0"])
     bound = _request(cluster.view(), held, "g").root.bound
     assert [member.rank for member in bound] == expected[:1]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "template", "derived"),
+    [({}, "g", False), ({"labels": {MANAGED_BY_LABEL: MANAGED_BY}}, "g", True), ({"labels": {MANAGED_BY_LABEL: MANAGED_BY}}, "t", False)],
+    ids=["of a user", "of a workload", "of a user's template"],
+)  # fmt: skip
+def test_the_minimum_of_a_composite_of_a_workload_follows_from_it(metadata, template, derived):
+    """No lower one is a way out: the service would write it again. A user's Workload has the field."""
+    root = a_group("g", gang=2, composite=True, metadata=metadata)
+    root["spec"]["workloadRef"]["templateName"] = template
+    view = FakeCluster(
+        root, *(a_group(f"l{n}", gang=1, parent="g") for n in range(2)), a_pod("p", "l0")
+    ).view()
+    (tree,) = forest_of(view).trees.values()
+    part = TreeParts().of(tree, None)
+    request = plan_request(view, EMPTY, part, rows=NodeRowCache(), budget=1)
+    assert (request.root.derived is True) is derived
+    assert all(leaf.derived is UNSET for leaf in request.root.groups)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from extender.core.model.ids import PodUid
 from extender.core.planner.explain.tree_variants import RequirementChange, TreeForms
 from extender.core.planner.plan_types import Plan, PlanRequest, Refusal
@@ -59,3 +61,9 @@ def test_one_way_out_is_named_for_leaves_that_are_alike():
     }
     fits = composite("root", *root.groups, minimum=9)
     assert isinstance(plan(PlanRequest(root=fits, nodes=nodes, shapes=SHAPES)), Plan)
+    derived = msgspec.structs.replace(
+        root, derived=True
+    )  # from a workload that has no field for it
+    refusal = plan(PlanRequest(root=derived, nodes=nodes, shapes=SHAPES))
+    assert isinstance(refusal, Refusal)
+    assert not [text for text in refusal.relaxations if "minGroupCount" in text]
