@@ -658,7 +658,7 @@ def _planned(
     state, moment = question.state, question.moment
     part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
     if question.origins:  # with them `change_texts` has what the workload asks for
-        groups = map_groups(part.root, lambda group: msgspec.structs.replace(group, derived=UNSET))
+        groups = map_groups(part.root, lambda group: msgspec.structs.replace(group, set_by=UNSET))
         part = msgspec.structs.replace(part, root=groups)
     request = plan_request(
         view,

@@ -419,20 +419,30 @@ def test_members_of_an_ordered_leaf_have_ranks(labels, ranks):
     assert [member.rank for member in bound] == expected[:1]
 
 
+MADE = {"labels": {MANAGED_BY_LABEL: MANAGED_BY}}
+
+
 @pytest.mark.parametrize(
-    ("metadata", "template", "derived"),
-    [({}, "g", False), ({"labels": {MANAGED_BY_LABEL: MANAGED_BY}}, "g", True), ({"labels": {MANAGED_BY_LABEL: MANAGED_BY}}, "t", False)],
+    ("metadata", "template", "expected"),
+    [
+        ({}, "", (UNSET, UNSET)),
+        (MADE, "", ("", "annotation gang-extender.dev/min: worker")),
+        (MADE, "mine", (UNSET, UNSET)),
+    ],
     ids=["of a user", "of a workload", "of a user's template"],
-)  # fmt: skip
-def test_the_minimum_of_a_composite_of_a_workload_follows_from_it(metadata, template, derived):
-    """No lower one is a way out: the service would write it again. A user's Workload has the field."""
-    root = a_group("g", gang=2, composite=True, metadata=metadata)
-    root["spec"]["workloadRef"]["templateName"] = template
-    view = FakeCluster(
-        root, *(a_group(f"l{n}", gang=1, parent="g") for n in range(2)), a_pod("p", "l0")
-    ).view()
+)
+def test_the_minimum_of_a_composite_of_a_workload_is_that_of_its_role(metadata, template, expected):
+    """It cannot be lowered at the group: the service would write it again. A user's Workload has the field."""
+    names = ("train-92b6f957", "train-worker-92b6f957")
+    root = a_group(names[0], gang=1, composite=True, metadata=metadata)
+    below = a_group(names[1], gang=1, composite=True, parent=names[0], metadata=metadata)
+    for group in (root, below):
+        group["spec"]["workloadRef"]["templateName"] = template or group["metadata"]["name"]
+    leaf = a_group("leaf", gang=1, parent=names[1])
+    view = FakeCluster(root, below, leaf, a_pod("p", "leaf")).view()
     (tree,) = forest_of(view).trees.values()
     part = TreeParts().of(tree, None)
     request = plan_request(view, EMPTY, part, rows=NodeRowCache(), budget=1)
-    assert (request.root.derived is True) is derived
-    assert all(leaf.derived is UNSET for leaf in request.root.groups)
+    (child,) = request.root.groups
+    assert (request.root.set_by, child.set_by) == expected
+    assert child.groups[0].set_by is UNSET

@@ -61,9 +61,12 @@ def test_one_way_out_is_named_for_leaves_that_are_alike():
     }
     fits = composite("root", *root.groups, minimum=9)
     assert isinstance(plan(PlanRequest(root=fits, nodes=nodes, shapes=SHAPES)), Plan)
-    derived = msgspec.structs.replace(
-        root, derived=True
-    )  # from a workload that has no field for it
-    refusal = plan(PlanRequest(root=derived, nodes=nodes, shapes=SHAPES))
+    of_roles = msgspec.structs.replace(root, set_by="")  # of a workload that has no field for it
+    refusal = plan(PlanRequest(root=of_roles, nodes=nodes, shapes=SHAPES))
     assert isinstance(refusal, Refusal)
     assert not [text for text in refusal.relaxations if "minGroupCount" in text]
+    of_role = msgspec.structs.replace(root, set_by="annotation gang-extender.dev/min: worker")
+    refusal = plan(PlanRequest(root=of_role, nodes=nodes, shapes=SHAPES))
+    assert isinstance(refusal, Refusal)
+    text = "minGroupCount 9: annotation gang-extender.dev/min: worker=9 on its workload"
+    assert text in refusal.relaxations
