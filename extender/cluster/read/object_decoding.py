@@ -475,12 +475,12 @@ def group_warnings(group: api.Group) -> tuple[str, ...]:
     texts = [f"{group.label}: spec.{text}" for text in dict.fromkeys(warnings)]
     choice = group.metadata.annotations.get(LOST_MEMBERS_ANNOTATION)
     if choice is not None and _lost_members(group) is None:
-        known = (
+        problem = (
             f"{choice!r} is none of {', '.join(get_args(LostMembers))}"
             if source_of(group) == "builtin"
             else f"is read of built-in groups alone; write spec.schedulingConstraints.lostMembers: {choice}"
         )
-        texts.append(f"{group.label}: metadata.annotations[{LOST_MEMBERS_ANNOTATION}]: {known}")
+        texts.append(f"{group.label}: metadata.annotations[{LOST_MEMBERS_ANNOTATION}]: {problem}")
     return tuple(texts)
 
 

@@ -411,7 +411,7 @@ async def test_a_flavor_with_taints_is_for_its_nodes(
     taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
     for node in tainted:
         node["metadata"]["labels"]["pool"] = "gpu"
-        node["spec"]["taints"] = [taint]
+        node.setdefault("spec", {})["taints"] = [taint]
     await story.create(*tainted, *plain)
     flavor, _, local = of_page("Queue")
     flavor["spec"] = {
