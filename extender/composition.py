@@ -252,6 +252,22 @@ class Runnable(Cluster, Protocol):
         ...
 
 
+def check_cluster(settings: Settings) -> None:
+    """Check that the cluster of the settings can be read, before a database is made for it.
+
+    Raises:
+        BadInput: There is no manifest, or no kubeconfig, at a path.
+    """
+    if settings.cluster:
+        from extender.cluster.manifests.served.manifest_cluster import check_paths
+
+        check_paths(settings.cluster)
+    else:
+        from extender.cluster.connection.api_client import check_files
+
+        check_files(settings.kubeconfig or None)
+
+
 async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -> Runnable:
     """Return the cluster adapter: for manifests when they are set, else for the Kubernetes API.
 
@@ -762,6 +778,7 @@ def _count(events: Sequence[RecordedEvent]) -> None:
 
 async def serve(settings: Settings, on_listening: Callable[[], None], children: Children) -> None:
     """Run the service until SIGTERM or SIGINT."""
+    check_cluster(settings)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(count_unhandled)

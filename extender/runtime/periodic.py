@@ -114,6 +114,11 @@ class ObjectFaults(Generic[K]):
         pause = self._pauses.get(key)
         return 0.0 if pause is None else pause.lasts_ms / 1000
 
+    def left_s(self, key: K) -> float:
+        """Return how long an object still waits, in seconds; 0: it does not."""
+        pause = self._pauses.get(key)
+        return 0.0 if pause is None else max(0, pause.until_ms - self._now_ms()) / 1000
+
     def failing(self) -> list[tuple[K, int, str]]:
         """Return the objects whose last try failed: how often in a row, and the type of the last exception."""
         return [(key, pause.failures, pause.error) for key, pause in self._pauses.items()]
@@ -175,6 +180,11 @@ class ObjectChanges:
         else:
             if self._again.pop(name, None) is not None:
                 self._faults.succeeded(name)
+
+    def next_s(self) -> float | None:
+        """Return in how many seconds the next change is due; None: none waits."""
+        waits = [self._faults.left_s(name) for name in self._again]
+        return min(waits) if waits else None
 
     def make_again(self) -> bool:
         """Make the changes whose pause is over; return whether there were any."""

@@ -63,6 +63,7 @@ KINDS = {
     "TrainJob": ("trainjobs", True),
     "TreeProfile": ("treeprofiles", False),
     "Workload": ("workloads", True),
+    "WorkloadPriorityClass": ("workloadpriorityclasses", False),
 }
 
 Object = dict[str, Any]

@@ -106,6 +106,24 @@ def test_an_odd_answer_is_one_sentence(odd, name):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_an_error_of_a_service_cannot_steer_the_terminal(odd):
+    """Its escape sequences are spaces, as in a table."""
+    detail = b'{"detail": "\\u001b[2Jgone \\u009b31m\\nno"}'
+    server = odd(page(b"404 Not Found", b"application/problem+json", detail))
+    done = run_command("gangs", "--server", f"http://127.0.0.1:{server.port}")
+    assert done.stderr == "gang-extender:  [2Jgone  31m\nno\n"
+
+
+def test_pages_without_an_end_are_an_error(odd):
+    """A page that names itself as the next one."""
+    link = b'Link: </v1/gangs/a/b/history?after=1>; rel="next"'
+    server = odd(b"HTTP/1.1 200 OK\r\n%b\r\nContent-Length: 2\r\n\r\n[]" % link)
+    words = ("--server", f"http://127.0.0.1:{server.port}", "--limit", "1000", "-o", "json")
+    done = run_command("history", "a/b", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "as its next page, which was read before it; is it the right --server?" in done.stderr
+
+
 STREAMS = ("nothing", "another protocol", "a page", "a place elsewhere", "not JSON")
 
 

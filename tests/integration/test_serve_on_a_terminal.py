@@ -12,6 +12,7 @@ import urllib.request
 import pytest
 
 from tests.support.failure_report import show_log
+from tests.support.service.command_line import run_command
 
 pytestmark = pytest.mark.postgres
 
@@ -71,3 +72,13 @@ def test_without_a_terminal_there_is_nothing_but_json(serve, manifests):
     out, err = process.communicate()
     assert (process.returncode, err) == (0, b"")
     assert all(isinstance(json.loads(line), dict) for line in out.splitlines())
+
+
+@pytest.mark.parametrize("option", ["--cluster", "--kubeconfig"])
+def test_without_its_cluster_no_database_is_made(tmp_path, option):
+    """What cannot be read is refused first."""
+    folder = tmp_path / "data"
+    done = run_command("serve", option, str(tmp_path / "nowhere"), "--data-dir", str(folder))
+    assert done.returncode == 2
+    assert f"{option} {tmp_path / 'nowhere'}: no such file" in done.stderr
+    assert not folder.exists()

@@ -323,7 +323,7 @@ def _not_ours(url: str) -> str:
 
 def ask_service(
     server: str | None, path: str, kind: type[T], *, body: bytes | None = None, within_s: float = 10,
-    absent: T | None = None, most: int = 0,
+    absent: T | None = None, most: int = 0, before: frozenset[str] = frozenset(),
 ) -> T:  # fmt: skip
     """Return the decoded answer of the service, by GET, or by POST with a body.
 
@@ -336,9 +336,10 @@ def ask_service(
         absent: Returned where the service answers 404; None: that is an error.
         most: Of an answer that is a list, how many entries are wanted: further pages are asked for until there are so
             many, or no more; 0: one page.
+        before: The paths of the pages before.
 
     Raises:
-        BadInput: The service was not found or did not answer, or is not a gang-extender.
+        BadInput: The service was not found or did not answer, or is not a gang-extender, or its pages have no end.
         typer.Exit: The service answered with an error, which is printed.
     """
     reply = _ask(server, path, body, within_s)
@@ -356,8 +357,13 @@ def ask_service(
         )
         raise BadInput(msg) from error
     if following and isinstance(decoded, list) and len(decoded) < most:
+        page, before = following.removeprefix(url), before | {path}
+        if page in before:
+            raise BadInput(
+                f"{url}{path} answers with {page} as its next page, which was read before it; is it the right --server?"
+            )
         rest: Any = ask_service(
-            server, following.removeprefix(url), kind, within_s=within_s, most=most - len(decoded)
+            server, page, kind, within_s=within_s, most=most - len(decoded), before=before
         )
         decoded.extend(rest)
     return decoded

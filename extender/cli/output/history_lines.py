@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from extender.cli.output.table_rows import visible
 from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.message_formatting import counted
 from extender.queries.log.decision_details import Decision
@@ -18,12 +19,11 @@ def print_line(line: HistoryLine | ServedEvent, gang: str) -> None:
     gang_part = f" ({line.gang})" if line.gang and line.gang != gang else ""
     reason = f"; reason: {line.reason}" if line.reason else ""
     led = f", position {line.cause_position}" if line.cause_position else ""
-    print(
-        f"{line.position}  {when}  {line.type}{gang_part}: {line.summary}{reason}{led}; by {line.caused_by}"
-    )
+    text = f"{line.position}  {when}  {line.type}{gang_part}: {line.summary}{reason}{led}; by {line.caused_by}"
+    print(visible(text))
     if isinstance(line.decision, Decision):
         for text in _decided(line.decision):
-            print(f"      {text}")
+            print(visible(f"      {text}"))
 
 
 def _decided(decision: Decision) -> Iterator[str]:

@@ -17,6 +17,7 @@ from extender.cli.output.table_rows import (
     one_line,
     print_rows,
     terminal_columns,
+    visible,
 )
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import duration_text
@@ -165,7 +166,7 @@ class ListTable(Generic[T]):
         items = self.sorted(items)
         if self.output_format.is_table:
             if not items:
-                sys.stderr.write(f"{empty}\n")
+                sys.stderr.write(f"{visible(empty)}\n")
                 return
             self._give_way(items)
             rows = [self.texts(item) for item in items]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import UnsetType
 
 from extender.cli.output.printing import console, print_table
+from extender.cli.output.table_rows import visible
 from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.message_formatting import counted
 from extender.core.planner.model.leaf_slices import SLICE_MARK
@@ -72,7 +73,7 @@ def _print_copies(gangs: Sequence[GangVerdict], copies: CopiesLine) -> None:
     verb = "fits" if fit == "1" else "fit"
     end = "; more were not tried" if copies.limited else ""
     text = f"{at_least}{fit} {noun} of {subject} {verb}{end}"
-    out.print(Text(text[0].upper() + text[1:], style="bold"))
+    out.print(Text(visible(text[0].upper() + text[1:]), style="bold"))
     rows = [_copy_row(gang) for gang in gangs if gang.verdict == "placed"]
     if rows and copies.wanted:
         print_table(("copy", "tree", "pods", "evicts", "domain", "nodes"), rows, empty="")
@@ -92,7 +93,7 @@ def _print_gang(gang: GangVerdict) -> None:
 
     out = console()
     proof = "proved" if gang.search.exhausted else "not proved"
-    head = Text(f"{tree_name(gang)}: {gang.verdict}", style="bold")
+    head = Text(visible(f"{tree_name(gang)}: {gang.verdict}"), style="bold")
     head.append(
         f" ({len(gang.assignments)} placed, {len(gang.unplaced)} without a node; "
         f"{counted(gang.search.nodes, 'search node')}, {proof})",
@@ -187,8 +188,8 @@ def _print_tree(gang: GangVerdict) -> None:
         words += [f"{key}={value}" for key, value in domain.items()]
         if group.kind == "PodGroup":
             words += shortened(sorted(set(nodes.get(group.group, ()))))
-        text = Text(f"{group.role}: " if group.role else "", style="bold")
-        text.append(f"{group.group}: {', '.join(words)}", style="not bold")
+        text = Text(visible(f"{group.role}: ") if group.role else "", style="bold")
+        text.append(visible(f"{group.group}: {', '.join(words)}"), style="not bold")
         if group.parent in branches:
             branch = branches[group.parent].add(text)
         else:

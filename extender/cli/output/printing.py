@@ -8,12 +8,13 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from extender.cli.output.table_rows import column_widths, one_line, print_rows
+from extender.cli.output.table_rows import column_widths, one_line, print_rows, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 
 class Output(enum.StrEnum):
@@ -29,12 +30,17 @@ def console(*, wrap: bool = True) -> Console:
 
     Without `wrap` a long line stays one line, whatever the width.
 
-    Brackets are printed as they are: a text may have a field such as metadata.annotations[KEY].
+    Brackets are printed as they are: a text may have a field such as metadata.annotations[KEY]. Control characters are
+    printed as spaces.
     """
     from rich.console import Console
 
+    class VisibleConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 -- those of the class above
+            return super().render_str(visible(text), **options)
+
     width = None if sys.stdout.isatty() else 200
-    return Console(highlight=False, markup=False, width=width, soft_wrap=not wrap)
+    return VisibleConsole(highlight=False, markup=False, width=width, soft_wrap=not wrap)
 
 
 def print_value(value: object, output: Output) -> None:
@@ -60,5 +66,5 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
 
 
 def complain(message: str) -> None:
-    """Write a message to stderr."""
-    sys.stderr.write(f"gang-extender: {message}\n")
+    """Write a message to stderr; what a service answered in it cannot steer the terminal."""
+    sys.stderr.write(f"gang-extender: {visible(message)}\n")

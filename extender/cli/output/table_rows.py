@@ -18,6 +18,7 @@ CUT: Final = "…"
 FOLDED_MIN: Final = 30  # columns of a terminal that are worth folding the last column into
 # a message must not steer the terminal
 _CONTROLS: Final = dict.fromkeys((*range(32), *range(127, 160)), " ")
+_STEERING: Final = {code: " " for code in _CONTROLS if chr(code) not in "\n\t"}
 _GREEN, _YELLOW, _RED, _RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 COLORS: Final = {
     **dict.fromkeys(("scheduled", "completed", "compiled", "bound", "placed"), _GREEN),
@@ -43,6 +44,11 @@ COLORS: Final = {
 def one_line(text: str) -> str:
     """Return a text without line breaks and other control characters, each a space instead."""
     return text.translate(_CONTROLS)
+
+
+def visible(text: str) -> str:
+    """Return a text with its line breaks and tabs, and without other control characters, each a space instead."""
+    return text.translate(_STEERING)
 
 
 def terminal_columns() -> int:

@@ -138,6 +138,7 @@ class Informer:
         self._watching: asyncio.Timeout | None = None  # while a watch is open, to end it
         self._faults: ObjectFaults[str] = ObjectFaults("cluster", clock.monotonic_ms)
         self._changes = ObjectChanges("cluster", clock.monotonic_ms)
+        self._again: asyncio.TimerHandle | None = None
 
     @property
     def synced(self) -> bool:
@@ -167,17 +168,21 @@ class Informer:
     async def keep(self) -> None:
         """Keep the copy until the resource is not served any more; after a defect it is listed again, and not used until then."""
         label = self.resource.label
-        while True:
-            with self._faults.alone(label):
-                try:
-                    await self.run()
-                except ResourceNotServed:
-                    self.synced = False
-                    self.trouble = "not served any more"
-                    return
-            self.synced = False
-            self.trouble = "a defect of this service, see the log"
-            await asyncio.sleep(self._faults.pause_s(label))
+        try:
+            while True:
+                with self._faults.alone(label):
+                    try:
+                        await self.run()
+                    except ResourceNotServed:
+                        self.synced = False
+                        self.trouble = "not served any more"
+                        return
+                self.synced = False
+                self.trouble = "a defect of this service, see the log"
+                await asyncio.sleep(self._faults.pause_s(label))
+        finally:
+            if self._again is not None:
+                self._again.cancel()
 
     async def run(self) -> None:
         """List and watch the resource until cancelled.
@@ -358,6 +363,20 @@ class Informer:
         """Change an object of the sink; after a defect with it, it stays as it is there for a pause."""
         name = f"{self.resource.label} {'/'.join(filter(None, key))}"
         self._changes.make(name, change, may_wait=may_wait)
+        self._make_again_later()
+
+    def _make_again_later(self) -> None:
+        """Make the changes that wait when their pauses are over, also where nothing is received until then."""
+        due_s = self._changes.next_s()
+        if due_s is not None and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(due_s, self._make_again)
+
+    def _make_again(self) -> None:
+        self._again = None
+        if self._changes.make_again():
+            self._applied()
+            self._moved.wake()
+        self._make_again_later()
 
     # --- watch
 

@@ -173,8 +173,14 @@ def _proxy_of(url: str) -> str | None:
     return getproxies().get(parts.scheme)
 
 
-def _check_files(kubeconfig: str | None) -> None:
-    """Raise BadInput when there is no file at any of the paths of a kubeconfig; None: the default file."""
+def check_files(kubeconfig: str | None) -> None:
+    """Check that there is a file at one of the paths of a kubeconfig; None: the default file, or none in a pod.
+
+    Raises:
+        BadInput: There is none.
+    """
+    if _in_pod(kubeconfig):
+        return
     paths = (kubeconfig or DEFAULT_KUBECONFIG).split(os.pathsep)
     if not any(Path(path).expanduser().is_file() for path in paths):
         name = f"--kubeconfig {kubeconfig}" if kubeconfig else DEFAULT_KUBECONFIG
@@ -206,11 +212,9 @@ async def load_configuration(kubeconfig: str | None, context: str | None = None)
         BadInput: There is no usable configuration.
     """
     configuration = Configuration()
-    in_pod = _in_pod(kubeconfig)
-    if not in_pod:
-        _check_files(kubeconfig)
+    check_files(kubeconfig)
     try:
-        if in_pod:
+        if _in_pod(kubeconfig):
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         else:
             await kubernetes_config.load_kube_config(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast, get_args
 
 import msgspec
 
@@ -30,13 +30,14 @@ from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Oper
 from extender.core.model.quantities import amounts
 from extender.core.model.scheduling_constraints import (
     UNBALANCED,
+    LostMembers,
     SchedulingConstraints,
     SliceLevel,
     by_size,
     slices_problem,
 )
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
-from extender.core.workloads.workload_object import MANAGED_BY
+from extender.core.workloads.workload_object import LOST_MEMBERS_ANNOTATION, MANAGED_BY
 from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
 
 WRITTEN: Final = "gang-extender.dev/written"  # fields of the spec, separated by commas
@@ -461,7 +462,7 @@ def blueprints_of(workload: api.Workload) -> tuple[Blueprint, ...]:
 
 
 def group_warnings(group: api.Group) -> tuple[str, ...]:
-    """Return a warning for each field in an accepted but deprecated spelling (X1)."""
+    """Return a warning for each field in an accepted but deprecated spelling (X1), and for an annotation that is not used."""
     constraints = group.spec.scheduling_constraints
     warnings = []
     if constraints.topology_constraints:
@@ -470,7 +471,16 @@ def group_warnings(group: api.Group) -> tuple[str, ...]:
         if not entry.key:
             alias = "level" if entry.level else "topologyKey"
             warnings.append(f"schedulingConstraints.topology[].{alias} is read as key")
-    return tuple(f"{group.label}: spec.{text}" for text in dict.fromkeys(warnings))
+    texts = [f"{group.label}: spec.{text}" for text in dict.fromkeys(warnings)]
+    choice = group.metadata.annotations.get(LOST_MEMBERS_ANNOTATION)
+    if choice is not None and _lost_members(group) is None:
+        problem = (
+            f"{choice!r} is none of {', '.join(get_args(LostMembers))}"
+            if source_of(group) == "builtin"
+            else f"is read of built-in groups alone; write spec.schedulingConstraints.lostMembers: {choice}"
+        )
+        texts.append(f"{group.label}: metadata.annotations[{LOST_MEMBERS_ANNOTATION}]: {problem}")
+    return tuple(texts)
 
 
 def _policy(group: api.Group) -> tuple[bool, int]:
@@ -530,10 +540,18 @@ def _constraints(group: api.Group) -> SchedulingConstraints:
     return msgspec.structs.replace(
         constraints,
         topology=topology,
+        lost_members=_lost_members(group) or constraints.lost_members,
         preferred=tuple(dict.fromkeys(constraints.preferred)),
         near=tuple(dict.fromkeys(constraints.near)),
         slices=by_size(constraints.slices),
     )
+
+
+def _lost_members(group: api.Group) -> LostMembers | None:
+    """Return what the annotation of a built-in group, whose spec has no such field, asks for; None: nothing that is known."""
+    choice = group.metadata.annotations.get(LOST_MEMBERS_ANNOTATION)
+    is_one = source_of(group) == "builtin" and choice in get_args(LostMembers)
+    return cast("LostMembers", choice) if is_one else None
 
 
 def _topology(group: api.Group) -> tuple[str, ...]:

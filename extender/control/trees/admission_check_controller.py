@@ -12,8 +12,8 @@ an answer reserves nothing: what is placed in the end is decided as for every ot
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,8 +31,10 @@ from extender.core.workloads.admission_checks import (
     VerdictLine,
     answer_of,
     in_namespace,
+    lines_of,
     objects_of,
     waits_for_owner,
+    without_profile,
 )
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.workload_object import TEMPLATES_KIND, WorkloadObject
@@ -48,6 +50,7 @@ RETRY_S = 1.0
 # Workloads that got *Ready* and are not placed yet, in one query; it plans 200 trees at most.
 PLACING_MAX = 50
 EXPECTED = (ClusterUnavailable, RequestRejected, TooManyQueries)
+PLANNED_MAX = 50  # Workloads whose checks one query answers
 AskPlanner = Callable[[bytes, Visibility], Awaitable[bytes]]
 
 
@@ -57,8 +60,16 @@ class _Reply(msgspec.Struct):
     gangs: tuple[VerdictLine, ...]
 
 
+class _Asked(NamedTuple):
+    """A Workload whose check is to be answered."""
+
+    queued: QueuedWorkload
+    check: str
+    objects: list[dict[str, Any]]  # what is planned for it
+
+
 class AdmissionCheckController:
-    """Answers the checks that name us, one after the other, in the order in which Kueue reserved quota."""
+    """Answers the checks that name us, in the order in which Kueue reserved quota; those of a namespace in one plan query."""
 
     def __init__(
         self,
@@ -87,6 +98,7 @@ class AdmissionCheckController:
         self._node_groups = node_groups
         # What was answered, by UID, until the informer shows it: the resourceVersion that the answer was about.
         self._answered: dict[str, tuple[str, CheckAnswer]] = {}
+        self._at_once = PLANNED_MAX
         self._faults: ObjectFaults[str] = ObjectFaults("admission checks")
 
     async def run(self) -> None:
@@ -128,104 +140,159 @@ class AdmissionCheckController:
             for uid, entry in self._answered.items()
             if uid in view.queued and view.queued[uid].resource_version == entry[0]
         }
+        waiting: list[_Asked] = []
         for queued in sorted(
             view.queued.values(), key=lambda q: (q.reserved_at, q.namespace, q.name)
         ):
-            if not self._may_answer():  # the plans of many Workloads take longer than a lease
-                break
-            name = f"Workload/{queued.namespace}/{queued.name}"
-            pending = [check for check, state in queued.states(view.checks) if state == "Pending"]
-            if (
-                queued.admitted
-                or queued.uid in self._answered
-                or not pending
-                or self._faults.waits(name)
-            ):
-                continue
-            with self._faults.alone(name):
-                try:
-                    await self._decide(queued, pending[0], view)
-                except EXPECTED as error:  # the others do not wait for it
-                    failures.append(error)
+            name = self._unanswered(queued, view)
+            if name:
+                with self._faults.alone(_name(queued)):
+                    try:
+                        objects = self._objects(queued, view)
+                    except ClusterUnavailable as error:  # the others do not wait for it
+                        failures.append(error)
+                    else:
+                        if objects is not None:
+                            waiting.append(_Asked(queued, name, objects))
+        while waiting and self._may_answer():  # many plans take longer than a lease
+            namespace = waiting[0].queued.namespace
+            batch = [each for each in waiting if each.queued.namespace == namespace]
+            done = await self._answer(batch[: self._at_once], view, failures)
+            waiting = [each for each in waiting if each not in done]
         if failures:
             raise ClusterUnavailable("; ".join(map(str, failures)))
 
-    async def _decide(self, queued: QueuedWorkload, check: str, view: WorkloadView) -> None:
-        """Plan one Workload, and write the answer into a check; another one is answered when the informer shows this answer."""
+    def _unanswered(self, queued: QueuedWorkload, view: WorkloadView) -> str:
+        """Return our check of a Workload that is to be answered now; empty: there is none."""
+        if queued.admitted or queued.uid in self._answered or self._faults.waits(_name(queued)):
+            return ""
+        # Another one is answered when the informer shows this answer.
+        states = queued.states(view.checks)
+        return next((check for check, state in states if state == "Pending"), "")
+
+    def _objects(self, queued: QueuedWorkload, view: WorkloadView) -> list[dict[str, Any]] | None:
+        """Return what is planned for a Workload; None: it waits for the informer of its owner's kind.
+
+        Raises:
+            ClusterUnavailable: A flavor of its quota is not read yet: without it other nodes would count.
+        """
         trees = trees_of(queued, view)
         if not trees and waits_for_owner(queued, view.synced, view.pending):
-            return  # the informer of its kind is behind that of Kueue's Workloads
+            return None  # the informer of its kind is behind that of Kueue's Workloads
         named = {name for each in queued.assignments.values() for name in each.flavors.values()}
-        if unread := sorted(named.difference(view.flavors)):  # without it other nodes would count
+        if unread := sorted(named.difference(view.flavors)):
             raise ClusterUnavailable(
-                f"Workload/{queued.namespace}/{queued.name}: ResourceFlavor/{unread[0]} of its quota is not read yet"
+                f"{_name(queued)}: ResourceFlavor/{unread[0]} of its quota is not read yet"
             )
-        mine = objects_of(queued, trees, view.flavors, view.templates)
-        answer = CheckAnswer(state="Ready", message="has no pods")
-        others = self._placing(queued, view) if mine else []
-        while mine:
+        return objects_of(queued, trees, view.flavors, view.templates)
+
+    async def _answer(
+        self, batch: Sequence[_Asked], view: WorkloadView, failures: list[Exception]
+    ) -> Sequence[_Asked]:
+        """Plan Workloads of one namespace in one query, and write the answers; return those that this look is done with."""
+        answers: Sequence[CheckAnswer] = ()
+        part = f"{len(batch)} Workloads of namespace {batch[0].queued.namespace}"
+        with self._faults.alone(part if len(batch) > 1 else _name(batch[0].queued)):
             try:
-                answer = await self._planned(queued, others, mine)
+                answers = await self._answers(batch, view)
+            except EXPECTED as error:
+                failures.append(error)
+                self._at_once = max(len(batch) // 2, 1)  # in case they take too long together
+                return batch
+        if not answers:  # because of one of them
+            half = batch[: len(batch) // 2]
+            return await self._answer(half, view, failures) if half else batch
+        self._at_once = min(2 * self._at_once, PLANNED_MAX)
+        for asked, answer in zip(batch, answers, strict=False):
+            if not self._may_answer():
                 break
-            except BadInput as error:
-                # Fewer others, in case it is they that are too many for one query, or too long.
-                if not others:  # it may be mended, so it is not rejected for ever
-                    answer = CheckAnswer(state="Retry", message=f"cannot be planned: {error}")
-                    break
-                others = others[: len(others) // 2]
+            with self._faults.alone(_name(asked.queued)):
+                try:
+                    await self._write(asked, answer)
+                except EXPECTED as error:
+                    failures.append(error)
+        return batch[: len(answers)]
+
+    async def _write(self, asked: _Asked, answer: CheckAnswer) -> None:
+        queued = asked.queued
         answer = msgspec.structs.replace(
             answer, retry_after_s=self._settings.admission_check_retry_s
         )
-        await self._checks.answer_check(queued, check, answer)
+        await self._checks.answer_check(queued, asked.check, answer)
         self._answered[queued.uid] = (queued.resource_version, answer)
         log.info(
             "admission check answered",
             extra={
                 "workload": f"{queued.namespace}/{queued.name}",
-                "check": check,
+                "check": asked.check,
                 "state": answer.state,
                 "reason": answer.message,
             },
         )
 
+    async def _answers(self, batch: Sequence[_Asked], view: WorkloadView) -> Sequence[CheckAnswer]:
+        """Return the answers to the first of some Workloads, planned in their order; none: ask for fewer."""
+        without = [without_profile(each.objects, view.profiles) for each in batch]
+        planned = [each for each, answer in zip(batch, without, strict=True) if answer is None]
+        lines: Sequence[VerdictLine] = ()
+        others = self._placing(batch, view) if planned else []
+        while planned:
+            objects = [*others, *(each.objects for each in planned)]
+            try:
+                lines = await self._planned(batch[0].queued.namespace, objects)
+                break
+            except BadInput as error:
+                if len(batch) > 1:
+                    return ()
+                if not others:  # it may be mended, so it is not rejected for ever
+                    return [CheckAnswer(state="Retry", message=f"cannot be planned: {error}")]
+                # Fewer others, in case it is they that are too many for one query, or too long.
+                others = others[: len(others) // 2]
+        answers: list[CheckAnswer] = []
+        for asked, answer in zip(batch, without, strict=True):
+            mine = lines_of(asked.objects, lines)
+            answers.append(answer or answer_of(mine))
+            if answers[-1].state != "Ready" and any(line.verdict == "placed" for line in mine):
+                break  # what was placed of it is free for the next ones
+        return answers
+
     async def _planned(
-        self,
-        queued: QueuedWorkload,
-        others: list[list[dict[str, Any]]],
-        mine: list[dict[str, Any]],
-    ) -> CheckAnswer:
+        self, namespace: str, objects: Iterable[Sequence[dict[str, Any]]]
+    ) -> Sequence[VerdictLine]:
+        # A Workload of a user may be named by several trees.
+        by_name = {_key(each): each for objects_of_one in objects for each in objects_of_one}
         body = {
-            "workload": [*(each for objects in others for each in objects), *mine],
+            "workload": [*by_name.values()],
             "budget": self._settings.search_budget,
             "node_groups": self._node_groups,
         }
-        readers = readers_of(
-            queued.namespace, show_names=self._settings.show_names_across_namespaces
-        )
+        readers = readers_of(namespace, show_names=self._settings.show_names_across_namespaces)
         reply = await self._ask_planner(msgspec.json.encode(body), readers)
-        return answer_of(mine, msgspec.json.decode(reply, type=_Reply).gangs)
+        return msgspec.json.decode(reply, type=_Reply).gangs
 
-    def _placing(self, asked: QueuedWorkload, view: WorkloadView) -> list[list[dict[str, Any]]]:
-        """Return what is planned before a Workload: those that got *Ready* and are not placed yet, the newest first.
+    def _placing(self, batch: Sequence[_Asked], view: WorkloadView) -> list[list[dict[str, Any]]]:
+        """Return what is planned before some Workloads: those that got *Ready* and are not placed yet, the newest first.
 
         Their capacity is not reserved, so it is that of the first who comes; but two of them never get it both.
         """
         placed = self._placed_roots()
+        asked = {each.queued.uid for each in batch}
+        namespace = batch[0].queued.namespace
         others: list[list[dict[str, Any]]] = []
         for queued in sorted(view.queued.values(), key=lambda q: q.reserved_at, reverse=True):
             states = [state for _, state in queued.states(view.checks)]
             answered = self._answered.get(queued.uid)
             if answered is not None and answered[1].state == "Ready":
                 states = ["Ready"]
-            if queued.uid == asked.uid or not states or set(states) != {"Ready"}:
+            if queued.uid in asked or not states or set(states) != {"Ready"}:
                 continue
             trees = trees_of(queued, view)
             waiting = [tree for tree in trees if not self._is_placed(tree, placed)]
             # Whether the pods of one without a tree have nodes is not known once Kueue has admitted it.
             if waiting or not (trees or queued.admitted):
-                moved = msgspec.structs.replace(queued, namespace=asked.namespace)
+                moved = msgspec.structs.replace(queued, namespace=namespace)
                 objects = objects_of(moved, waiting, view.flavors, view.templates)
-                others.append(in_namespace(objects, asked.namespace, f"other-{queued.uid}"))
+                others.append(in_namespace(objects, namespace, f"other-{queued.uid}"))
             if len(others) == PLACING_MAX:
                 break
         return others
@@ -244,6 +311,14 @@ class AdmissionCheckController:
             return False
         roots = (group.name for group in tree.groups if not group.parent)
         return all(f"{workload.namespace}/{name}" in placed for name in roots)
+
+
+def _name(queued: QueuedWorkload) -> str:
+    return f"Workload/{queued.namespace}/{queued.name}"
+
+
+def _key(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    return manifest["kind"], manifest["metadata"]["name"]
 
 
 def trees_of(queued: QueuedWorkload, view: WorkloadView) -> list[WorkloadObject]:

@@ -20,6 +20,7 @@ from extender.core.model.pod_groups import Tree
 from extender.core.model.scheduling_constraints import LostMembers
 from extender.core.planner.explain.tree_variants import map_groups, walk
 from extender.core.planner.model.feasibility import satisfied_by_bound
+from extender.core.planner.model.leaf_slices import object_key
 from extender.core.planner.plan_types import (
     PlanGroup,
     PlanNode,
@@ -41,7 +42,7 @@ def choices_of(state: ReservationState, tree: Tree, request: PlanRequest) -> fro
     asking = {
         g.key: g.constraints.lost_members
         for g in tree.groups
-        if g.constraints.lost_members != "Wait" and g.constraints.topology
+        if g.constraints.lost_members != "Wait"
     }
     root = state.gangs.get(tree.root.uid)
     if not asking or root is None or root.phase != "scheduled" or root.last_loss is None:
@@ -52,14 +53,14 @@ def choices_of(state: ReservationState, tree: Tree, request: PlanRequest) -> fro
         return frozenset()
     nodes = _Nodes(request)
     return frozenset(
-        asking[group.key]
+        asking[object_key(group.key)]
         for group in walk(request.root)
-        if group.key in asking and _has_waiting(group) and nodes.one_domain(group)
+        if object_key(group.key) in asking and _has_waiting(group) and nodes.one_domain(group)
     )
 
 
 def with_wider_domains(request: PlanRequest, tree: Tree, *, proved: bool) -> PlanRequest:
-    """Return a request in which the required key of groups with `Widen` is a wish; the same object where it is none.
+    """Return a request in which the required key of groups with `Widen`, and of their slices, is a wish; the same object where it is none.
 
     It is one when this is proved necessary, and from then on: of a group whose bound members are in several domains.
 
@@ -67,18 +68,14 @@ def with_wider_domains(request: PlanRequest, tree: Tree, *, proved: bool) -> Pla
         request: With the required keys.
         proved: Whether it is proved that no node of their domain can take the lost members.
     """
-    widened = {
-        g.key
-        for g in tree.groups
-        if g.constraints.lost_members == "Widen" and g.constraints.topology
-    }
+    widened = {g.key for g in tree.groups if g.constraints.lost_members == "Widen"}
     if not widened:
         return request
     nodes = _Nodes(request)
     levels = request.levels or ()
 
     def change(group: PlanGroup) -> PlanGroup:
-        if group.key not in widened or not group.topology:
+        if object_key(group.key) not in widened or not group.topology:
             return group
         if not (nodes.several_domains(group) or (proved and nodes.one_domain(group))):
             return group
@@ -126,8 +123,8 @@ class _Nodes:
         return len(self._values(group) - {None}) > 1
 
     def one_domain(self, group: PlanGroup) -> bool:
-        """Return whether bound members fix the domain; where the node of one is not known, there is no proof about it."""
-        values = self._values(group)
+        """Return whether bound members fix the domain of a required key; where the node of one is not known, there is no proof about it."""
+        values = self._values(group) if group.topology else set()
         return len(values) == 1 and None not in values
 
 

@@ -256,9 +256,9 @@ def _slices(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterabl
 
 def _lost_members(group: Group) -> Iterable[str]:
     choice = group.constraints.lost_members
-    if choice != "Wait" and not group.constraints.topology:
+    if choice != "Wait" and not (group.constraints.topology or group.constraints.slices):
         yield (
-            f"{group.key}: lostMembers {choice}: the group has no required topology key, so it asks for nothing; name one in "
+            f"{group.key}: lostMembers {choice}: the group has no required topology key and no slices, so it asks for nothing; name one in "
             "schedulingConstraints.topology, or leave it out (W6)"
         )
 

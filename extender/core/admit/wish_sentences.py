@@ -14,6 +14,7 @@ import msgspec
 from extender.core.log.events import GroupRecord, WishRecord
 from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import counted, join_names
+from extender.core.planner.model.leaf_slices import object_key
 from extender.core.planner.plan_types import WishOutcome
 
 SHOWN_MAX: Final = 3  # sentences of one tree in a message; `explain` and the API have all
@@ -41,12 +42,13 @@ class WishLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def recorded_wishes(wishes: Iterable[WishOutcome]) -> Mapping[GroupKey, tuple[WishRecord, ...]]:
     """Return the records of the wishes of a plan by group, one for each key, the narrowest key of a wish first.
 
-    Every group of ranked pods has an order: those whose neighbours are all together are left out.
+    Those of slices are with their PodGroup. Every group of ranked pods has an order: those whose neighbours are all together are left out.
     """
     records: dict[GroupKey, tuple[WishRecord, ...]] = {}
     for wish in wishes:
         if wish.kind != "rank" or any(level.value for level in wish.values):
-            records[wish.group] = records.get(wish.group, ()) + _records(wish)
+            key = object_key(wish.group)
+            records[key] = tuple(dict.fromkeys((*records.get(key, ()), *_records(wish))))
     return records
 
 

@@ -133,6 +133,8 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # A wish beside `preferred`: of the domains of its narrowest key the smallest share of the pods is as large as can be.
     balanced: bool | UnsetType = UNSET
     near: tuple[PlanNear, ...] | UnsetType = UNSET
+    # Of a composite whose minimum follows from a workload: what sets it there, without the number. Empty: nothing does.
+    set_by: str | UnsetType = UNSET
 
 
 class NodeRejection(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -25,7 +25,7 @@ from extender.core.workloads.tree_compiler import (
     compile_tree,
 )
 from extender.core.workloads.tree_parts import ExistingGroup, LeafUse
-from extender.core.workloads.tree_policy import DEFAULT_PROFILE, TreeProfile
+from extender.core.workloads.tree_policy import TreeProfile, profile_of_name
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     OFF,
@@ -53,12 +53,6 @@ def profile_name(kind: WorkloadKind, workload: WorkloadObject) -> str:
         own = not kind.template_paths or has_native_groups(kind, workload)
         name = workload.labels.get(TREE_LABEL, "") if own else ""
     return "" if name == OFF else name
-
-
-def profile_of_name(name: str, profiles: Mapping[str, TreeProfile]) -> TreeProfile | None:
-    """Return a profile, or None if it does not exist; `default` always does."""
-    built_in = DEFAULT_PROFILE if name == DEFAULT_PROFILE.name else None
-    return profiles.get(name, built_in)
 
 
 def is_requested(workload: WorkloadObject, owner: WorkloadObject | None) -> bool:

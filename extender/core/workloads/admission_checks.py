@@ -14,9 +14,11 @@ import msgspec
 
 from extender.core.model.errors import BadInput
 from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.tree_policy import TreeProfile, missing_profile, profile_of_name
 from extender.core.workloads.workload_fields import ReadFields
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
+    OFF,
     TEMPLATES_KIND,
     TREE_LABEL,
     WORKLOAD_ANNOTATION,
@@ -329,18 +331,30 @@ def in_namespace(
     return moved
 
 
-def answer_of(objects: Sequence[dict[str, Any]], lines: Iterable[VerdictLine]) -> CheckAnswer:
-    """Return the answer to a check: the worst of those for its objects.
-
-    Args:
-        objects: What was planned for it.
-        lines: The answers for all trees of the query.
-    """
+def lines_of(
+    objects: Iterable[dict[str, Any]], lines: Iterable[VerdictLine]
+) -> Sequence[VerdictLine]:
+    """Return the answers of a plan query that are about some of its objects."""
     names = {
         f"{each['kind']}/{each['metadata']['namespace']}/{each['metadata']['name']}"
         for each in objects
     }
-    mine = [line for line in lines if (line.workload or f"{line.kind}/{line.gang}") in names]
+    return [line for line in lines if (line.workload or f"{line.kind}/{line.gang}") in names]
+
+
+def without_profile(
+    objects: Iterable[dict[str, Any]], profiles: Mapping[str, TreeProfile]
+) -> CheckAnswer | None:
+    """Return the answer where the TreeProfile that an object names does not exist: it may come; None: all exist."""
+    for each in objects:
+        name = each["metadata"].get("labels", {}).get(TREE_LABEL, OFF)
+        if name != OFF and profile_of_name(name, profiles) is None:
+            return CheckAnswer(state="Retry", message=missing_profile(name))
+    return None
+
+
+def answer_of(mine: Sequence[VerdictLine]) -> CheckAnswer:
+    """Return the answer to a check: the worst of those for its objects, see `lines_of`."""
     states = [_state(line) for line in mine]
     if not mine:
         return CheckAnswer(state="Ready", message="asks for no node: it has no pods to place")

@@ -60,6 +60,7 @@ from extender.core.workloads.tree_policy import (
     TreeRefusal,
     from_level,
     is_label_key,
+    missing_profile,
     read_policy,
     refusal_of,
 )
@@ -354,8 +355,8 @@ def _lost_members_unused(
     """Yield a notice for an annotation about lost members where no group has a required topology."""
     source = request.owner or request.workload
     choice = source.annotations.get(LOST_MEMBERS_ANNOTATION, "Wait")
-    if choice != "Wait" and not any(group.topology for group in groups):
-        text = f"{choice} asks for nothing: no group that this service makes has a required topology key; {hint}"
+    if choice != "Wait" and not any(group.topology or group.slices for group in groups):
+        text = f"{choice} asks for nothing: no group that this service makes has a required topology key or slices; {hint}"
         message = f"{source}: metadata.annotations[{LOST_MEMBERS_ANNOTATION}]: {text}"
         yield Notice(reason="LostMembersNotUsed", message=message)
 
@@ -423,7 +424,9 @@ def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     )
     notices = native_notices(workload, groups, adopted, settings)
     unused = _lost_members_unused(
-        request, composites, "leave it out, since those of its controller have no such choice"
+        request,
+        composites,
+        "annotate the PodGroups of its controller in its place, or leave it out",
     )
     return CompiledTree(
         outcome="compiled", groups=composites, adopted=adopted, notices=(*notices, *unused)
@@ -446,7 +449,7 @@ def workload_parts(
 def _policy(request: CompileRequest) -> TreePolicy:
     workload = request.workload
     if request.profile is None:
-        text = f"no TreeProfile {request.profile_name!r}; create it, or use the label value default"
+        text = missing_profile(request.profile_name)
         raise _invalid(workload, "NoSuchProfile", "metadata.labels[gang-extender.dev/tree]", text)
     return read_policy(request.owner or workload, _kind_policy(request))
 
@@ -719,14 +722,15 @@ def _constraints(part: Part, policy: TreePolicy, *, is_root: bool) -> Scheduling
     keys = own.preferred or leaf.preferred
     preferred = (*keys, *(() if own.preferred else root.preferred))  # of a leaf that is a root both
     balanced = policy.leaf.balanced if keys else policy.root.balanced
+    slices = (own.slices or leaf.slices) if several else ()
     return SchedulingConstraints(
         topology=topology,
         preferred=tuple(dict.fromkeys(preferred))[:PREFERRED_MAX],
         balanced=balanced and bool(preferred),
-        slices=(own.slices or leaf.slices) if several else (),
+        slices=slices,
         exclusive=leaf.exclusive or root.exclusive,
         near=own.near,
-        lost_members=policy.root.lost_members if topology else "Wait",
+        lost_members=policy.root.lost_members if topology or slices else "Wait",
     )
 
 

@@ -143,6 +143,17 @@ class TreeProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 DEFAULT_PROFILE = TreeProfile(name="default")
 
 
+def profile_of_name(name: str, profiles: Mapping[str, TreeProfile]) -> TreeProfile | None:
+    """Return a profile, or None if it does not exist; `default` always does."""
+    built_in = DEFAULT_PROFILE if name == DEFAULT_PROFILE.name else None
+    return profiles.get(name, built_in)
+
+
+def missing_profile(name: str) -> str:
+    """Return that a profile does not exist, with what would help."""
+    return f"no TreeProfile {name!r}; create it, or use the label value default"
+
+
 class TreePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of one tree: the profile with the annotations of the workload over it."""
 

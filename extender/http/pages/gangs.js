@@ -150,7 +150,7 @@ export class Gangs {
     this.head();
     d3.select("#gang-list")
       .selectAll("tr")
-      .data(matching.slice(0, this.most), (gang) => gang.uid)
+      .data(matching.slice(0, this.most), (gang) => gang.uid || gang.gang)
       .join((enter) => enter.append((gang) => this.row(gang)))
       .order()
       .each((gang, index, list) => this.fill(list[index], gang));

@@ -158,7 +158,7 @@ class LeaderProxy:
                 "",
                 f"lease: no replica holds it; this replica: {self._leader.not_ready_reason()}",
             )
-        if self._tls is not None and not held.address.startswith("https:"):
+        if self._lacks_tls(held.address):
             return (
                 "",
                 f"the leader {held.holder} is at {held.address}, which has no TLS; set it up there too",
@@ -170,11 +170,16 @@ class LeaderProxy:
 
     def _worth_waiting(self, verb: Verb, address: str) -> bool:
         """Return whether a leader may answer soon."""
-        if verb == "bind":
+        held = self._leader.follower.lease
+        if verb == "bind" and (held is None or held.expired or not self._lacks_tls(held.address)):
             return True
         lease_free_ms = self._leader.follower.lease_free_ms()
         handed_over = address and self._silent[0] != address  # it answered that it does not lead
         return bool(handed_over) or 0 < lease_free_ms < HANDOVER_MS
+
+    def _lacks_tls(self, address: str) -> bool:
+        """Return whether calls must not be sent to an address, as long as that leader has the lease."""
+        return self._tls is not None and bool(address) and not address.startswith("https:")
 
     def _no_answer(self, address: str, error: Exception) -> str:
         held = self._leader.follower.lease

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import msgspec
 from aiohttp import web
@@ -33,7 +34,11 @@ from extender.queries.state.object_labels import ObjectLabels
 from extender.queries.state.service_status import WaitLine
 from extender.queries.state.state_dto import GangAt
 from extender.queries.state.state_report import gang_at
-from extender.queries.state.workload_trees import RootKey, workloads_of_roots
+from extender.queries.state.workload_trees import (
+    RootKey,
+    suspended_roots,
+    workloads_of_roots,
+)
 from extender.runtime.cooperative_yield import Yielder
 
 
@@ -119,7 +124,7 @@ class GangApi:
         state, made_for = self._state.committed, self._made_for()
         roots, pace = [], Yielder()
         readers = visibility_of(request)
-        for root in state.gangs.values():
+        for root in chain(state.gangs.values(), suspended_roots(state.gangs.values(), made_for)):
             if readers.sees(namespace_of(root.gang)) and self._selected(
                 root, selection, made_for.get(RootKey(root.gang, root.kind))
             ):
@@ -136,7 +141,8 @@ class GangApi:
         made_for, pace = self._made_for(), Yielder()
         states: Counter[str] = Counter()
         oldest: tuple[int, str, str] | None = None  # since when, name, state
-        for root in self._state.committed.gangs.values():
+        gangs = self._state.committed.gangs.values()
+        for root in chain(gangs, suspended_roots(gangs, made_for)):
             if readers.sees(namespace_of(root.gang)):
                 shown = gang_status(root, made_for.get(RootKey(root.gang, root.kind)))
                 states[shown.state] += 1

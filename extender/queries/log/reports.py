@@ -111,26 +111,26 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         description="How long each gang waited, and why.",
         columns=_GANG
         | {
-            "state": "observed, waiting (not complete; also while its workload is suspended), unschedulable (no capacity), preempting or invalid",
+            "state": "observed, waiting (not complete), unschedulable (no capacity), preempting or invalid",
             "reason": "the first sentence of the refusal during this time, or that there was no decision",
             "seconds": "waited for this reason within the span",
             "stretches": "how many separate times it waited for this reason",
             "since": "begin of the first of them; may be before the span",
             "until": "end of the last of them; empty: it still waits",
         },
-        limitations="Pods without a group are not in the log. Extra members of a running tree do not count as waiting.",
+        limitations="Pods without a group are not in the log. Extra members of a running tree and suspended workloads do not count as waiting.",
     ),
     "pending-namespaces": ReportKind(
         description="How long the gangs of each namespace waited, and why.",
         columns={
             "namespace": "of the gangs",
-            "state": "observed, waiting (not complete; also while its workload is suspended), unschedulable (no capacity), preempting or invalid",
+            "state": "observed, waiting (not complete), unschedulable (no capacity), preempting or invalid",
             "gangs": "how many were in this state at some time of the span",
             "now": "how many of them are in this state at its end",
             "seconds": "waited by all of them together within the span",
             "longest": "seconds of the longest wait within the span",
         },
-        limitations="Pods without a group are not in the log. Extra members of a running tree do not count as waiting.",
+        limitations="Pods without a group are not in the log. Extra members of a running tree and suspended workloads do not count as waiting.",
     ),
     "queue-bypass": ReportKind(
         description="Which trees of lower priority, or later ones of equal priority, were admitted while a gang was unschedulable.",
@@ -198,7 +198,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         projected=False,
     ),
     "usage": ReportKind(
-        description="How many gangs waited, and how much members used and had reserved, at 97 times of the span.",
+        description="How many gangs waited (without those whose workload was suspended), and how much members used and had reserved, at 97 times of the span.",
         columns={
             "at": "the time; the first one is the begin of the span, the last one its end, all are equally far apart",
             "state": "pending (gangs), bound or reserved (members)",

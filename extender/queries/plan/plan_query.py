@@ -37,6 +37,7 @@ from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composit
 from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
 from extender.core.planner.explain.relaxations import evicting
+from extender.core.planner.explain.tree_variants import map_groups
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     Conflict,
@@ -656,6 +657,9 @@ def _planned(
         return _Planned(GangVerdict(gang=name, kind=kind, verdict="invalid", reasons=reasons), view)
     state, moment = question.state, question.moment
     part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
+    if question.origins:  # with them `change_texts` has what the workload asks for
+        groups = map_groups(part.root, lambda group: msgspec.structs.replace(group, set_by=UNSET))
+        part = msgspec.structs.replace(part, root=groups)
     request = plan_request(
         view,
         state,
@@ -856,7 +860,11 @@ def _without_made_minima(answer: GangVerdict, steps: Steps) -> GangVerdict:
 
 def _texts(preemption: PreemptionVerdict, question: PlanInput) -> tuple[str, ...]:
     reduced = () if question.readers.everything else preemption.reduced
-    return reduced or preemption.reasons
+    texts = reduced or preemption.reasons
+    if isinstance(preemption, PreemptionPlan) and preemption.cost.violations:
+        forbidden = counted(preemption.cost.violations, "eviction")
+        texts += (f"{forbidden} more than PodDisruptionBudgets allow (E-8)",)
+    return texts
 
 
 def _victims(preemption: PreemptionPlan, readers: Visibility) -> tuple[PlannedVictimLine, ...]:

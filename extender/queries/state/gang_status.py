@@ -32,6 +32,7 @@ class RootWorkload(msgspec.Struct, frozen=True, gc=False):
     workload: str  # Kind/namespace/name
     suspended: bool = False  # its controller keeps its pods away
     resumed_us: int = 0  # when it was resumed last; 0: never
+    recorded_us: int = 0  # when what is made from it was recorded last
     minima: Mapping[tuple[str, str], int] = {}  # of its groups now, by kind and name
     uid: str = ""
     # the children that its groups require now, by kind and name

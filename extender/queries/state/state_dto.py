@@ -68,7 +68,7 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A gang at a point in time."""
 
     gang: str  # namespace/name
-    uid: str
+    uid: str  # empty: its workload is suspended, and it has had no pod yet; only lists have it
     kind: str
     priority: int
     # One of observed, waiting, unschedulable, preempting, invalid, admitted, scheduled; after its minimum was bound

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
+from extender.core.model.ids import GangUid
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.gang_selection import GangSelection
@@ -70,11 +71,33 @@ def workloads_of_roots(trees: Iterable[WorkloadTree]) -> Mapping[RootKey, RootWo
     }
 
 
+def suspended_roots(
+    gangs: Iterable[GangState], made_for: Mapping[RootKey, RootWorkload]
+) -> Iterator[GangState]:
+    """Yield the root groups of suspended workloads that have had no pod yet, so that the log has no gang for them.
+
+    Their UID is empty, and they are observed since the workload was recorded as suspended.
+
+    Args:
+        gangs: Those of the log.
+        made_for: The workloads of root groups, see `workloads_of_roots`.
+    """
+    suspended = {key: workload for key, workload in made_for.items() if workload.suspended}
+    if suspended:
+        for gang in gangs:
+            suspended.pop(RootKey(gang.gang, gang.kind), None)
+    for key, workload in suspended.items():
+        yield GangState(
+            uid=GangUid(""), gang=key.gang, kind=key.kind, observed_us=workload.recorded_us
+        )
+
+
 def _root_workload(tree: WorkloadTree) -> RootWorkload:
     return RootWorkload(
         f"{tree.kind}/{tree.workload}",
         tree.suspended,
         tree.resumed_us,
+        tree.at_us,
         {(group.kind, group.name): group.minimum for group in tree.groups},
         tree.uid,
         {(group.kind, group.name): group.required for group in tree.groups},

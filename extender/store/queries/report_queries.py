@@ -30,7 +30,7 @@ from extender.store.tables import EVENT, PROJECTION
 
 
 class _Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Text with placeholders for `{where}` and `_PHRASES`, and the conditions for a namespace and a gang."""
+    """Text with placeholders for `{where}`, `{waits}` (`_WAITS`) and `_PHRASES`, and the conditions for a namespace and a gang."""
 
     text: str
     namespace: str = "namespace = :namespace"
@@ -38,6 +38,42 @@ class _Query(msgspec.Struct, frozen=True, kw_only=True):
     gang: str = "gang = :gang"
 
 
+# The stretches of gx.v_pending without the times at which the workload of the gang was suspended. Only trees that were compiled
+# after the first event of a gang that waits in the span are read: before it a suspended workload has no pods, so no gang.
+_WAITS: Final = """(
+    WITH stretch AS MATERIALIZED (
+        SELECT s.*, (SELECT o.position FROM gx.event o WHERE o.gang_uid = s.gang_uid AND o.stream_version = 1) AS first
+        FROM gx.v_pending s
+        WHERE s.until > :since AND s.since <= :until {where}
+    ), tree AS MATERIALIZED (
+        SELECT e.position, to_timestamp(e.at_us / 1e6::double precision) AS at, d.*
+        FROM gx.event e
+        CROSS JOIN LATERAL json_to_record(
+            CASE WHEN strpos(e.payload::text, '\\u0000') > 0
+            THEN replace(e.payload::text, '\\u0000', '\\ufffd')::json ELSE e.payload END
+        ) AS d (workload text, groups json, adopted json, suspended boolean)
+        WHERE e.type = 'TreeCompiled' AND e.position >= (SELECT min(s.first) FROM stretch s)
+    ), suspension AS MATERIALIZED (
+        SELECT c.gang, c.kind, range_agg(tstzrange(c.at, c.until)) AS spans
+        FROM (
+            SELECT split_part(t.workload, '/', 1) || '/' || g.name AS gang, g.kind, t.at, t.suspended,
+                   lead(t.at, 1, 'infinity') OVER (PARTITION BY split_part(t.workload, '/', 1), g.name, g.kind ORDER BY t.position) AS until
+            FROM tree t
+            CROSS JOIN LATERAL (
+                SELECT r.name, r.kind, r.parent FROM json_to_recordset(t.groups) AS r (name text, kind text, parent text)
+                UNION ALL
+                SELECT a.name, 'PodGroup', a.parent FROM json_to_recordset(t.adopted) AS a (name text, parent text)
+            ) g
+            WHERE coalesce(g.parent, '') = ''
+        ) c
+        WHERE c.suspended
+        GROUP BY c.gang, c.kind
+    )
+    SELECT s.position, s.namespace, s.gang, s.gang_uid, s.state, s.reason, lower(w.span) AS since, upper(w.span) AS until
+    FROM stretch s
+    LEFT JOIN suspension x USING (gang, kind)
+    CROSS JOIN LATERAL unnest(tstzmultirange(tstzrange(s.since, s.until)) - coalesce(x.spans, '{{}}'::tstzmultirange)) AS w (span)
+)"""
 _PHRASES: Final[Mapping[str, str]] = {
     "clipped": "date_part('epoch', least(until, :until) - greatest(since, :since))",
     "overlaps": "until > :since AND since < :until",
@@ -59,8 +95,8 @@ FROM (
             WHERE a.gang_uid = p.gang_uid AND a.position <= p.position AND a.type = 'GangAdmitted'
         ), 0)
     ) THEN {taken} ELSE {undecided} END AS reason
-    FROM gx.v_pending p
-    WHERE {overlaps} {where}
+    FROM {waits} p
+    WHERE {overlaps}
 ) p
 GROUP BY gang, gang_uid, state, reason
 ORDER BY seconds DESC, gang, gang_uid, state, reason"""
@@ -69,8 +105,8 @@ ORDER BY seconds DESC, gang, gang_uid, state, reason"""
         text="""
 SELECT namespace, state, count(DISTINCT gang_uid), count(DISTINCT gang_uid) FILTER (WHERE until >= :until),
        sum({clipped}) AS seconds, max({clipped})
-FROM gx.v_pending
-WHERE {overlaps} {where}
+FROM {waits} p
+WHERE {overlaps}
 GROUP BY namespace, state
 ORDER BY seconds DESC, namespace, state"""
     ),
@@ -183,10 +219,8 @@ WITH RECURSIVE node AS (
     FROM (
         SELECT p.gang, (extract(epoch FROM p.since) * 1000000)::bigint AS from_at_us,
                (extract(epoch FROM nullif(p.until, 'infinity')) * 1000000)::bigint AS to_at_us
-        FROM gx.v_pending p
-        WHERE p.until > :since AND p.since <= :until
+        FROM {waits} p
     ) s
-    WHERE true {where}
     UNION ALL
     SELECT s.kind, r.key, r.value::bigint, s.from_at_us, s.to_at_us
     FROM span CROSS JOIN node
@@ -276,7 +310,9 @@ def query_of(report: ReportQuery) -> tuple[sa.TextClause, dict[str, object]]:
     if report.gang:
         where += f" AND {query.gang}"
         values["gang"] = report.gang
-    return sa.text(query.text.format(where=where, **_PHRASES) + "\nLIMIT :limit"), values
+    waits = _WAITS.format(where=where)
+    text = query.text.format(where=where, waits=waits, **_PHRASES)
+    return sa.text(f"{text}\nLIMIT :limit"), values
 
 
 def _datetime(at_us: int) -> datetime:

@@ -356,7 +356,8 @@ class WorkloadControllers:
         if name == "kueue":
             data["apiVersion"] = "config.kueue.x-k8s.io/v1beta2"
             data["webhook"]["certDir"] = str(certificate.parent)
-            data["integrations"] = {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset", "pod"]}
+            kinds = ("jobset.x-k8s.io/jobset", "leaderworkerset.x-k8s.io/leaderworkerset")
+            data["integrations"] = {"frameworks": ["batch/job", *kinds, "pod"]}
             # docs/how-to/kueue.md: a queue has quota for every resource of its pods, but not for our markers
             data["resources"] = {"excludeResourcePrefixes": ["gang-extender.dev/"]}
             # the one listens on a fixed port, the other needs the Secrets of further clusters

@@ -19,7 +19,14 @@ from tests.controlplane.controllers.workload_controllers import WorkloadControll
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.processes import Process
 from tests.e2e.scenarios.conftest import DEPLOY, Story
-from tests.e2e.trees.workloads import a_jobset, a_replicated_job, a_template, racks, until_groups
+from tests.e2e.trees.workloads import (
+    a_jobset,
+    a_leaderworkerset,
+    a_replicated_job,
+    a_template,
+    racks,
+    until_groups,
+)
 from tests.support.page_commands import blocks
 from tests.support.waiting import eventually
 
@@ -34,10 +41,19 @@ QUEUES = "/apis/kueue.x-k8s.io/v1beta2"
 WORKLOADS = f"{QUEUES}/namespaces/default/workloads"
 QUEUE = {"kueue.x-k8s.io/queue-name": "team-a"}
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
+LWS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets"
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 STORED = (
     f"{QUEUES}/namespaces/default/localqueues",
-    *(f"{QUEUES}/{plural}" for plural in ("clusterqueues", "resourceflavors", "admissionchecks")),
+    *(
+        f"{QUEUES}/{plural}"
+        for plural in (
+            "clusterqueues",
+            "resourceflavors",
+            "admissionchecks",
+            "workloadpriorityclasses",
+        )
+    ),
 )
 KUEUES_GATE = "kueue.x-k8s.io/admission"
 
@@ -68,7 +84,7 @@ async def kueue(running_kueue: Process, controllers: WorkloadControllers) -> Asy
         async def gone() -> bool:
             left = 0
             # Workloads first: Kueue keeps the pods of a group until theirs has ended, and queues until none is in them.
-            for path in (WORKLOADS, JOBS, JOBSETS, pods, *STORED):
+            for path in (WORKLOADS, JOBS, JOBSETS, LWS, pods, *STORED):
                 # no kubelet ends them any more
                 await api.delete(path, {"gracePeriodSeconds": 0} if path == pods else None)
                 left += len((await api.get(path))["items"])
@@ -343,4 +359,72 @@ async def test_a_part_of_a_job_is_checked_by_two_checks_and_runs(
     assert len(await story.until_bound(4, "part-")) == 4
     checks = (await workload_of(story, "part") or {})["status"]["admissionChecks"]
     assert [each["state"] for each in checks] == ["Ready", "Ready"]
+    await story.check_events()
+
+
+async def test_the_replicas_of_a_leaderworkerset_are_placed_after_quota(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """Kueue makes a Workload of each replica and gates its pods; each replica is a tree."""
+    await story.create(*racks("r0", "r1"), *of_page("Queue"))
+    serve = a_leaderworkerset("serve", 2, 2)
+    serve["metadata"]["labels"] |= QUEUE
+    await story.create(serve)
+    assert len(await story.until_bound(4, "serve-")) == 4
+    gates = [pod["spec"].get("schedulingGates") for pod in (await story.pods()).values()]
+    assert not any(gates)
+    await story.check_events()
+
+
+async def test_a_preemption_by_kueue_suspends_a_gang_and_places_another(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """Quota for one of two: the one with the higher priority runs in its place, and the other one after it."""
+    flavor, queue, local = of_page("Queue")
+    queue["spec"]["preemption"] = {"withinClusterQueue": "LowerPriority"}
+    classes = [
+        {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass",
+         "metadata": {"name": name}, "value": value}
+        for name, value in (("low", 1), ("high", 1000))
+    ]  # fmt: skip
+    await story.create(*racks("r0"), flavor, queue, local, *classes)
+    jobs = {name: a_queued_job(name) for name in ("low", "high")}
+    for name, job in jobs.items():
+        job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = name
+    await story.create(jobs["low"])
+    await story.until_bound(4, "low-")
+    await story.create(jobs["high"])
+    bound = await story.until_bound(4, "high-")
+    assert (await has_condition(story, "low", "Evicted"))["reason"] == "Preempted"
+    assert await story.none_bound("low-")
+    for name in bound:
+        await kubelet.succeed(name)
+    await story.until_bound(4, "low-")
+    await story.check_events()
+
+
+async def test_a_flavor_with_taints_is_for_its_nodes(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """The check counts the tainted nodes of the flavor and no others, and so do the pods that Kueue resumes."""
+    tainted, plain = racks("r0"), racks("r1")
+    taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+    for node in tainted:
+        node["metadata"]["labels"]["pool"] = "gpu"
+        node.setdefault("spec", {})["taints"] = [taint]
+    await story.create(*tainted, *plain)
+    flavor, _, local = of_page("Queue")
+    flavor["spec"] = {
+        "nodeLabels": {"pool": "gpu"},
+        "nodeTaints": [taint],
+        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    }
+    check, queue = of_page("Admission check")
+    await story.create(flavor, check, queue, local, a_queued_job("train"))
+    bound = await story.until_bound(4, "train-")
+    assert {node.partition("-")[0] for node in bound.values()} == {"r0"}
+    await until_check(story, "train", "Ready")
+    await story.create(a_queued_job("next"))
+    evicted = await story.until(lambda: has_condition(story, "next", "Evicted"), every_s=0.1)
+    assert "does not fit now" in evicted["message"]
     await story.check_events()

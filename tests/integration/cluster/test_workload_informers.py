@@ -12,6 +12,7 @@ from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.cluster.types import WorkloadManifest
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import GroupKey, PodUid
+from extender.core.workloads.admission_checks import CONTROLLER
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.cluster_ports import PodRef
 from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
@@ -104,6 +105,34 @@ async def test_a_kind_whose_definition_appears_is_watched_and_goes(
     fake.groups["leaderworkerset.x-k8s.io/v1"] = ["leaderworkersets"]
     await eventually(lambda: "serve" in names(served))
     assert "LeaderWorkerSet" not in seen(served).absent
+
+
+async def test_the_kinds_of_kueue_come_later_and_go(
+    served: KubernetesCluster, fake: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without them nothing is logged again and again; each is logged once when it comes."""
+    caplog.set_level("INFO", workload_informers.__name__)
+    await eventually(lambda: {"Job", "TreeProfile"} <= seen(served).synced)
+    looks = iter(range(3))  # of discovery
+    revision = served.workloads._changed.revision
+    while next(looks, None) is not None:
+        revision = await served.workloads._changed.wait(revision)
+    assert "kueue" not in caplog.text
+    plurals = ["admissionchecks", "resourceflavors", "workloads"]
+    fake.groups["kueue.x-k8s.io/v1beta2"] = plurals
+    check = {"metadata": {"name": "gangs"}, "spec": {"controllerName": CONTROLLER}}
+    fake.put("admissionchecks", check)
+    await eventually(lambda: "gangs" in seen(served).checks)
+    kinds = {f"Kueue {kind}" for kind in ("AdmissionCheck", "ResourceFlavor", "Workload")}
+    await eventually(lambda: kinds <= seen(served).synced)
+    lines = [r.resource for r in caplog.records if r.getMessage() == "workload kind is served"]
+    assert sorted(each for each in lines if "kueue" in each) == [
+        f"{plural}.kueue.x-k8s.io" for plural in plurals
+    ]
+    del fake.groups["kueue.x-k8s.io/v1beta2"]
+    fake.cut_watches("admissionchecks")
+    await eventually(lambda: not seen(served).checks)
+    assert served.not_ready_reason() == ""
 
 
 async def test_a_kind_in_another_version_is_not_absent(

@@ -127,6 +127,32 @@ async def test_a_gang_names_the_workload_that_it_was_made_for():
         assert "workload:" not in text
 
 
+async def test_a_suspended_workload_without_a_pod_is_listed_until_it_has_one():
+    """Kueue suspends it before its first pod: the log has no gang, and the list has one row for it."""
+    async with (
+        Stage(*NODES, *lows("n0", "n1"), *preemptor_tree()) as stage,
+        asking(stage) as client,
+    ):
+        await stage.lead()
+        await stage.settled()
+        before = {one["gang"] for one in await got(client, "/v1/gangs")}
+        queued = msgspec.structs.replace(
+            a_tree_of("default/queued", "w-3", "queued"), suspended=True
+        )
+        for data in (queued, msgspec.structs.replace(queued, suspended=False)):
+            drafts = [NewEvent(gang_uid=NIL_GANG, gang="", data=data, actor="me")]
+            await stage.leader.append_nowait(drafts, None)
+            suspended = await got(client, "/v1/gangs?state=suspended")
+            rows = [(one["gang"], one["uid"], one["workload"], one["reasons"]) for one in suspended]
+            listed = {one["gang"] for one in await got(client, "/v1/gangs")}
+            if data.suspended:
+                text = "JobSet default/queued is suspended"
+                assert rows == [("default/queued", "", "JobSet/default/queued", [text])]
+                assert listed == before | {"default/queued"}
+            else:
+                assert (rows, listed) == ([], before)
+
+
 async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses():
     """A PodGroup and a CompositePodGroup may have one name: the one observed last is given, `uid` asks for one."""
     first = a_group("twin", gang=1)

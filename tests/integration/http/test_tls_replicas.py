@@ -135,3 +135,7 @@ async def test_a_leader_without_tls_gets_no_call(made):
         assert error == (
             f"cannot answer now: the leader first is at {plain}, which has no TLS; set it up there too"
         )
+        assert not found.second.forwarder._worth_waiting("bind", "")
+        found.database.address = plain.replace("http:", "https:")
+        await eventually(lambda: follower.lease.address != plain, "seen")
+        assert found.second.forwarder._worth_waiting("bind", "")

@@ -27,11 +27,15 @@ from extender.core.log.events import (
     ReleasedPod,
     ReservationReleased,
     ReservedCapacityUser,
+    TreeCompiled,
+    TreeRetired,
 )
 from extender.core.log.gang_phase import TAKEN, UNDECIDED
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.workloads.native.native_groups import AdoptedGroup
+from extender.core.workloads.tree_compiler import GroupSpec
 from extender.queries.log.reports import EPOCH, REPORTS, ReportQuery
 from extender.queries.state.gang_status import gang_status
 from extender.store.engine import transaction
@@ -270,6 +274,64 @@ async def test_capacity_is_taken_in_domains_of_any_name(database_url):
     found = (await answer_reports(database_url, events, [asked]))["largest-free-used"].rows
     same([tuple(row) for row in found], plainly(events, asked))
     assert len(found) == 2 * len(racks)
+
+
+def compiled(suspended, *, message="", adopted=()):
+    """A Job of namespace ns that is gang root-0, or whose controller made that group."""
+    groups = () if adopted else (GroupSpec(kind="PodGroup", name="root-0"),)
+    return TreeCompiled(
+        kind="Job", workload="ns/job", uid="w", generation=1, table_version=1, profile="", groups=groups,
+        adopted=adopted, suspended=suspended, message=message,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("adopted", [(), (AdoptedGroup(name="root-0"),)], ids=["made", "adopted"])
+async def test_the_time_in_which_the_workload_is_suspended_is_not_waited(database_url, adopted):
+    """Of that gang alone, also while it is suspended still; a log without these events is read as before."""
+    waits = GangUnschedulable(outcome="waiting", reasons=("needs 4 pods, 0 present",))
+    story = [
+        (0, NIL_GANG, compiled(suspended=True)),  # before it has a pod
+        (10, ROOTS[0], GangObserved(kind="PodGroup")),
+        (10, ROOTS[1], GangObserved(kind="PodGroup")),
+        (10, ROOTS[0], waits),
+        (10, ROOTS[1], waits),
+        (20, NIL_GANG, compiled(suspended=True, message="a\0b", adopted=adopted)),
+        (25, NIL_GANG, compiled(suspended=True, adopted=adopted)),  # another field has changed
+        (30, ROOTS[0], GangUnschedulable(outcome="waiting", reasons=("the same, later",))),
+        (50, NIL_GANG, compiled(suspended=False, adopted=adopted)),
+        (60, NIL_GANG, compiled(suspended=True, adopted=adopted)),
+        (70, NIL_GANG, TreeRetired(kind="Job", workload="ns/other", uid="o", reason="deleted")),
+    ]
+    state, events = EMPTY, []
+    for minute, uid, data in story:
+        at_us = START_US + minute * MINUTE_US
+        events.append(msgspec.structs.replace(event_after(state, uid, data), at_us=at_us))
+        state = fold(state, [events[-1]])
+    span = {"since_us": START_US, "until_us": START_US + 96 * MINUTE_US, "limit": 9999}
+    asked = [ReportQuery(name=name, **span) for name in ("pending", "pending-namespaces", "usage")]
+    answered = await answer_reports(database_url, events, asked)
+    waited = {(row[0], row[3]): (row[4] / 60, row[5]) for row in answered["pending"].rows}
+    assert waited == {
+        ("ns/root-1", "needs 4 pods, 0 present"): (86, 1),
+        ("ns/root-0", "needs 4 pods, 0 present"): (10, 1),
+        ("ns/root-0", "the same, later"): (10, 1),
+    }
+    assert [tuple(row)[2:] for row in answered["pending-namespaces"].rows] == [
+        (2, 1, 106 * 60, 86 * 60)
+    ]
+    pending = {
+        round((row[0] - EPOCH).total_seconds() - START_US / 1e6) // 60: row[3]
+        for row in answered["usage"].rows
+    }
+    assert [pending[minute] for minute in (9, 10, 19, 20, 30, 49, 50, 59, 60, 96)] == [
+        0, 2, 2, 1, 1, 1, 2, 2, 1, 1,
+    ]  # fmt: skip
+    before = [event for event in events if isinstance(event.data, GangObserved | GangUnschedulable)]
+    events = [msgspec.structs.replace(e, position=Position(n)) for n, e in enumerate(before, 1)]
+    answered = await answer_reports(database_url, events, asked)
+    assert [tuple(row)[2:] for row in answered["pending-namespaces"].rows] == [
+        (2, 2, 172 * 60, 86 * 60)
+    ]
 
 
 async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):

@@ -21,6 +21,7 @@ from extender.cli.output.list_table import (
     number_column,
     time_column,
 )
+from extender.cli.output.printing import console
 from extender.cli.output.table_rows import print_rows
 from extender.core.model.errors import BadInput
 
@@ -218,3 +219,9 @@ def test_columns_give_way_to_the_reason(columns, form, header):
     """The largest first, until 30 characters are left for the last column; what never gives way stays."""
     lines = output_on_a_terminal(NARROW.replace("FORM", form), columns).splitlines()
     assert lines[0].split() == header
+
+
+def test_a_text_of_a_service_cannot_steer_the_terminal(capsys):
+    """Where it is no cell of a table; line breaks stay."""
+    console(wrap=False).print("a\x1b[2Jb\nc\x9b")
+    assert capsys.readouterr().out == "a [2Jb\nc \n"

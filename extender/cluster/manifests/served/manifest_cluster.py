@@ -141,6 +141,21 @@ _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
 )
 
 
+def check_paths(paths: Sequence[str]) -> None:
+    """Check the paths of manifests that are read again and again.
+
+    Raises:
+        BadInput: A path is `-`, or does not exist. A directory may be empty.
+    """
+    if STDIN in paths:
+        msg = "--cluster -: standard input cannot be re-read; give files or directories"
+        raise BadInput(msg)
+    for path in paths:
+        if not Path(path).exists():
+            msg = f"--cluster {path}: no such file or directory; make it first, it may be empty"
+            raise BadInput(msg)
+
+
 class ManifestCluster(RecordedCluster):
     """A cluster of manifests and the writes to it."""
 
@@ -167,13 +182,7 @@ class ManifestCluster(RecordedCluster):
         Raises:
             BadInput: A path is `-`, or does not exist. A directory may be empty.
         """
-        if STDIN in paths:
-            msg = "--cluster -: standard input cannot be re-read; give files or directories"
-            raise BadInput(msg)
-        for path in paths:
-            if not Path(path).exists():
-                msg = f"--cluster {path}: no such file or directory; make it first, it may be empty"
-                raise BadInput(msg)
+        check_paths(paths)
         super().__init__(clock, max_children)
         self._watcher = FileWatcher(paths)
         self._fence = fence

@@ -129,6 +129,9 @@ def _lower_minimum(
     for r in sorted(conflict, key=lambda r: threshold(groups[r.object])):  # few solves first
         if r.kind not in {"minCount", "minGroupCount"} or len(lowered) >= RELAXATIONS_MAX:
             continue
+        set_by = groups[r.object].set_by
+        if set_by == "":
+            continue
         form = solver.form({r.object: RequirementChange(minimum=0)})
         if form in tried:
             continue
@@ -147,6 +150,8 @@ def _lower_minimum(
                 high = middle - 1
         best, now = best * step, now * step
         text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
+        if set_by is not UNSET:
+            text = f"{r.kind} {best}: {set_by}={best} on its workload"
         change = Relaxation(kind=r.kind, text=text, groups=(r.object,), minimum=best)
         lowered.append((now - best, change))
     return [change for _, change in sorted(lowered, key=lambda pair: (pair[0], pair[1].text))]

@@ -125,6 +125,54 @@ async def test_widen_places_them_as_near_as_possible_after_the_proof():
         await proofs(stage)
 
 
+@pytest.mark.parametrize("ranked", [False, True])
+async def test_a_slice_whose_domain_is_full_is_widened(ranked):
+    """Slices of two pods, racks of two nodes: the other slice stays, and the lost pod is in another rack."""
+    constraints = {"slices": [{"size": 2, "key": RACK}], "lostMembers": "Widen"}
+
+    def member(name, rank):
+        labels = {"batch.kubernetes.io/job-completion-index": str(rank)} if ranked else {}
+        pod = a_pod(name, "g", requests={GPU: 1})
+        pod["metadata"]["labels"] = {**pod["metadata"].get("labels", {}), **labels}
+        return pod
+
+    group = a_group("g", gang=PODS, schedulingConstraints=constraints)
+    pods = [member(f"g-{n}", n) for n in range(PODS)]
+    async with await running(group, *pods, fleet="2 blocks x 2 racks x 2 nodes") as stage:
+        before = racks(stage)
+        assert sorted(Counter(before.values()).values()) == [2, 2]
+        node = stage.cluster.pod("g-0").node
+        stage.cluster.delete_node(node)
+        stage.cluster.delete_pod("g-0")
+        await stage.settled()
+        stage.cluster.add(member("g-0-new", 0))
+        await stage.settled()
+        after = racks(stage)
+        assert after.pop("g-0-new") not in before.values()
+        del before["g-0"]
+        assert after == before
+        assert stage.event_data(GangUnschedulable)[-1].outcome == "impossible"
+        (extended,) = stage.event_data(GangExtended)
+        await run(stage)  # bound in two racks it is no contradiction
+        assert stage.root("g").phase == "scheduled"
+        assert stage.event_data(GangExtended) == [extended]
+        await proofs(stage)
+
+
+@pytest.mark.parametrize(("choice", "moved"), [("Widen", True), ("widen", False)])
+async def test_a_built_in_group_has_the_choice_as_an_annotation(choice, moved):
+    """A value that is none of the choices is a warning, and the lost members wait."""
+    group, *pods = gang()
+    group["apiVersion"] = "scheduling.k8s.io/v1alpha3"
+    group["metadata"]["annotations"] = {"gang-extender.dev/lost-members": choice}
+    async with await running(group, *pods) as stage:
+        await lose(stage, "g-0")
+        assert bool(stage.event_data(GangExtended)) is moved
+        (warnings,) = [group.warnings for group in stage.cluster.view().groups.values()]
+        assert bool(warnings) is not moved
+        assert all("'widen' is none of Wait, Widen, GiveUp" in text for text in warnings)
+
+
 async def test_a_widened_gang_stays_in_its_domains_and_returns_to_one():
     """Bound in two racks it is no contradiction; when its rack has nodes again, the next loss is replaced there."""
     async with await running(*gang("Widen")) as stage:

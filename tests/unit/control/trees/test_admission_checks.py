@@ -8,7 +8,8 @@ import pytest
 
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.types import WorkloadManifest
-from extender.control.trees.admission_check_controller import AdmissionCheckController
+from extender.control.trees import admission_check_controller
+from extender.control.trees.admission_check_controller import PLANNED_MAX, AdmissionCheckController
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.workloads.admission_checks import CONTROLLER
 from extender.core.workloads.tree_policy import TreeProfile
@@ -333,21 +334,82 @@ async def test_no_workload_is_rejected_for_a_profile_that_is_not_read_yet():
         assert states(checks) == [("w", "Ready")]
 
 
+async def test_a_workload_whose_profile_does_not_exist_is_tried_again_with_the_reason():
+    """Kueue never asks again about one that is rejected; the others of its namespace do not wait."""
+    gold, other = a_job("gold", pods=1), a_job("other", pods=1)
+    for metadata in (gold["metadata"], gold["spec"]["template"]["metadata"]):
+        metadata["labels"][TREE] = "gold"
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[gold, other])
+    async with stage:
+        checks.queue("w", gold, count=1)
+        checks.queue("x", other, count=1, at="2026-11-29T12:00:01Z")
+        await control.look()
+        assert states(checks) == [("w", "Retry"), ("x", "Ready")]
+        assert checks.answers[0][2].startswith("no TreeProfile 'gold'; create it")
+        checks.put_profile(TreeProfile(name="gold"))
+        checks.queue("w", gold, count=1)
+        await control.look()
+        assert states(checks)[2:] == [("w", "Ready")]
+
+
+async def test_the_checks_of_a_namespace_are_answered_by_one_plan_as_one_by_one(monkeypatch):
+    """Also beside one that cannot be read, and one that never fits."""
+    jobs = [a_job(f"job-{number:02d}", pods=1) for number in range(14)]
+    jobs[0] = a_job("job-00", pods=1, cpu="many")
+    jobs[6] = a_job("job-06", pods=1, cpu="64")
+    nodes = [a_node(f"n{number}", cpu="1") for number in range(8)]
+    answered, queries = [], []
+    for at_once in (PLANNED_MAX, 1):
+        stage, checks, control = await asked(*nodes, jobs=copy.deepcopy(jobs))
+        async with stage:
+            planned, ask = [], control._ask_planner
+
+            async def counted(body, readers, ask=ask, planned=planned):
+                planned.append(body)
+                return await ask(body, readers)
+
+            control._ask_planner, control._at_once = counted, at_once
+            monkeypatch.setattr(admission_check_controller, "PLANNED_MAX", at_once)
+            for number, job in enumerate(jobs):
+                checks.queue(f"w{number}", job, count=1, at=f"2026-11-29T12:00:{number:02d}Z")
+            while len(checks.answers) < len(jobs):
+                await control.look()
+            answered.append(sorted(checks.answers))
+            queries.append(len(planned))
+    assert [(*answer[:2],) for answer in answered[0]] == [(*answer[:2],) for answer in answered[1]]
+    verdicts = [state for _, state, _, _ in answered[0]]
+    assert [verdicts.count(state) for state in ("Ready", "Retry", "Rejected")] == [8, 5, 1]
+    assert queries[0] < queries[1] == len(jobs)
+
+
+async def test_a_workload_of_which_only_a_part_fits_takes_nothing_from_the_next():
+    """Of two replicas of two pods one fits, and Kueue gives its quota back."""
+    both, later = a_set("LeaderWorkerSet", "both", replicas=2, pods=2), a_job("later", pods=2)
+    stage, checks, control = await asked(a_node("n1", cpu="3"), jobs=[both, later])
+    async with stage:
+        checks.queue("w1", both)
+        checks.queue("w2", later, at="2026-11-29T12:00:01Z")
+        await control.look()
+        assert states(checks) == [("w1", "Retry"), ("w2", "Ready")]
+
+
 async def test_a_jobset_is_planned_with_the_workload_that_it_names():
-    jobset = a_set("JobSet", "named", pods=2)
-    jobset["metadata"]["annotations"] = {"gang-extender.dev/workload": "mine"}
+    jobsets = [a_set("JobSet", name, pods=2) for name in ("named", "same")]
+    for jobset in jobsets:
+        jobset["metadata"]["annotations"] = {"gang-extender.dev/workload": "mine"}
     template = {"name": "w", "schedulingPolicy": {"gang": {"minCount": 2}}}
     mine = {
         "apiVersion": "gang-extender.dev/v1alpha1", "kind": "Workload",
         "metadata": {"name": "mine", "namespace": "default", "uid": "uid-of-mine"},
         "spec": {"podGroupTemplates": [template]},
     }  # fmt: skip
-    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[jobset])
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=jobsets)
     async with stage:
         checks.store.put_templates(convert(WorkloadManifest, mine))
-        checks.queue("w", jobset)
+        checks.queue("w", jobsets[0])
+        checks.queue("x", jobsets[1], at="2026-11-29T12:00:01Z")
         await control.look()
-        assert states(checks) == [("w", "Ready")]
+        assert states(checks) == [("w", "Ready"), ("x", "Retry")]
 
 
 async def test_a_jobset_of_a_trainjob_has_the_annotations_of_that():

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
@@ -38,6 +39,8 @@ from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pods import HostPort, Pod, PodShape
 from extender.core.planner.plan_types import PlanNear
+from extender.core.workloads.workload_object import MANAGED_BY
+from extender.ports.written_names import MANAGED_BY_LABEL
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
@@ -414,3 +417,32 @@ def test_members_of_an_ordered_leaf_have_ranks(labels, ranks):
     held = _holding(cluster, "g", ["p0"])
     bound = _request(cluster.view(), held, "g").root.bound
     assert [member.rank for member in bound] == expected[:1]
+
+
+MADE = {"labels": {MANAGED_BY_LABEL: MANAGED_BY}}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "template", "expected"),
+    [
+        ({}, "", (UNSET, UNSET)),
+        (MADE, "", ("", "annotation gang-extender.dev/min: worker")),
+        (MADE, "mine", (UNSET, UNSET)),
+    ],
+    ids=["of a user", "of a workload", "of a user's template"],
+)
+def test_the_minimum_of_a_composite_of_a_workload_is_that_of_its_role(metadata, template, expected):
+    """It cannot be lowered at the group: the service would write it again. A user's Workload has the field."""
+    names = ("train-92b6f957", "train-worker-92b6f957")
+    root = a_group(names[0], gang=1, composite=True, metadata=metadata)
+    below = a_group(names[1], gang=1, composite=True, parent=names[0], metadata=metadata)
+    for group in (root, below):
+        group["spec"]["workloadRef"]["templateName"] = template or group["metadata"]["name"]
+    leaf = a_group("leaf", gang=1, parent=names[1])
+    view = FakeCluster(root, below, leaf, a_pod("p", "leaf")).view()
+    (tree,) = forest_of(view).trees.values()
+    part = TreeParts().of(tree, None)
+    request = plan_request(view, EMPTY, part, rows=NodeRowCache(), budget=1)
+    (child,) = request.root.groups
+    assert (request.root.set_by, child.set_by) == expected
+    assert child.groups[0].set_by is UNSET

@@ -257,8 +257,8 @@ def test_questionable_groups_to_be_near_to(near, expected):
     [
         ({"lostMembers": "Wait"}, []),
         ({"lostMembers": "Widen", "topology": [{"key": "rack"}]}, []),
-        ({"lostMembers": "Widen", "preferred": ["rack"]}, ["lostMembers Widen: the group has no required topology key, so it asks for nothing"]),
-        ({"lostMembers": "GiveUp", "exclusive": {"key": "rack"}}, ["lostMembers GiveUp: the group has no required topology key, so it asks for nothing"]),
+        ({"lostMembers": "Widen", "preferred": ["rack"]}, ["lostMembers Widen: the group has no required topology key and no slices, so it asks for nothing"]),
+        ({"lostMembers": "GiveUp", "exclusive": {"key": "rack"}}, ["lostMembers GiveUp: the group has no required topology key and no slices, so it asks for nothing"]),
     ],
 )  # fmt: skip
 def test_a_questionable_choice_for_lost_members(constraints, expected):

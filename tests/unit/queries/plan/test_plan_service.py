@@ -25,7 +25,15 @@ from extender.queries.plan.plan_worker_input import restored, snapshot
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
-from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod, an_object
+from tests.support.service.manifest_builders import (
+    GPU,
+    RACK,
+    a_budget,
+    a_gang,
+    a_node,
+    a_pod,
+    an_object,
+)
 from tests.support.service.workload_builders import TREE, a_job, a_template
 
 
@@ -114,6 +122,11 @@ async def test_who_would_be_evicted():
         assert result["verdict"] == "placed"
         assert [v["unit"] for v in result["gangs"][0]["victims"]]
         assert all("here" in v["unit"] for v in result["gangs"][0]["victims"])
+        forbidden = "1 eviction more than PodDisruptionBudgets allow (E-8)"
+        assert forbidden not in result["gangs"][0]["reasons"]
+        stage.cluster.add(a_budget("none", {}))
+        result, _ = await ask(*wanted)
+        assert forbidden in result["gangs"][0]["reasons"]
         low, _ = await ask(*a_gang("low", pods=1, requests={GPU: 8}))
         assert low["verdict"] in ("impossible", "unknown")
 

@@ -211,7 +211,9 @@ def test_a_choice_for_lost_members_is_for_composites_with_a_topology():
     asked = job(4, scheduling=GANG, annotations=annotated(**lost))
     (notice,) = result_of(asked, "fit").notices
     assert notice.reason == "LostMembersNotUsed"
-    assert "leave it out, since those of its controller have no such choice" in notice.message
+    assert (
+        "annotate the PodGroups of its controller in its place, or leave it out" in notice.message
+    )
     above = annotated(topology="root=net/block", **lost)
     jobs = scheduled(DRIVER, WORKER, block=PER_REPLICATED_JOB, annotations=above)
     result = result_of(jobs, "driver", "worker")
