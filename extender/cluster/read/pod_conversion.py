@@ -158,6 +158,7 @@ def pod_of(
         plan=metadata.annotations.get(PLAN_ANNOTATION, ""),
         static=is_static(pod),
         pinned=pinned_to(pod),
+        controller=next((o.kind for o in metadata.owner_references if o.controller), ""),
     )
 
 
