@@ -17,6 +17,7 @@ from extender.core.model.message_formatting import counted
 from extender.core.planner.model.node_table import Bools, Ints
 from extender.core.planner.moves.move_problem import (
     MoveProblem,
+    MovesOutcome,
     MovesPlan,
     MovesRequest,
     Targets,
@@ -155,7 +156,7 @@ def _free_sets(problem: MoveProblem) -> MovesPlan:
     on_set = {number: problem.on(sets[number]) for number in possible}
     possible.sort(key=lambda number: (problem.price(on_set[number]), number))
     costs = [problem.price(on_set[number]) for number in possible]
-    least, weight = _sum(costs[: request.count])
+    least, _ = _sum(costs[: request.count])
     if request.budget and least > request.budget:
         text = f"at least {counted(least, 'move')} are needed, {request.budget} at most are allowed"
         return MovesPlan(outcome="impossible", least=least, reasons=(text,))
@@ -164,7 +165,7 @@ def _free_sets(problem: MoveProblem) -> MovesPlan:
             outcome="fits", cheapest=True, emptied=tuple(sorted(possible[: request.count]))
         )
     best: MovesPlan | None = None
-    bound: tuple[int, int] | None = None  # of the cheapest choice that is not decided
+    bound = (1 << 31, 0)  # no choice that was passed over costs less
     effort = 0
     for cost, choice in _choices(costs, request.count):
         if request.budget and cost[0] > request.budget:
@@ -180,16 +181,18 @@ def _free_sets(problem: MoveProblem) -> MovesPlan:
             )
             effort += exact.steps if exact is not None else 0
             if exact is None or exact.order is None:
-                bound = bound or cost
+                # where it has no moves of these pods alone, at least one more must move
+                proved = exact is not None and exact.proved
+                bound = min(bound, (cost[0] + 1, 0) if proved else cost)
                 continue
             order = exact.order
         best = MovesPlan(
             outcome="moves",
             moves=moves_of(problem, order),
-            least=(bound or cost)[0],
-            cheapest=bound is None or bound == cost,
+            least=min(bound, cost)[0],
+            cheapest=cost <= bound,
             emptied=tuple(sorted(numbers)),
-            search=SearchEffort(nodes=effort, exhausted=bound is None or bound == cost),
+            search=SearchEffort(nodes=effort, exhausted=cost <= bound),
         )
         break
     if best is not None and best.search.exhausted:
@@ -275,8 +278,8 @@ def _make_room(problem: MoveProblem) -> MovesPlan:
     if isinstance(first, Plan):
         return MovesPlan(outcome="fits", cheapest=True, plan=first, search=first.search)
     if first.outcome != "impossible" or first.status != "Unschedulable":
-        outcome = "impossible" if first.outcome == "impossible" else "unknown"
-        return MovesPlan(outcome=outcome, reasons=first.reasons, search=first.search)
+        proved: MovesOutcome = "impossible" if first.outcome == "impossible" else "unknown"
+        return MovesPlan(outcome=proved, reasons=first.reasons, search=first.search)
     exact = make_room_exactly(problem, problem.request.search_budget)
     if exact is not None and (exact.proved or exact.order is not None):
         answer = _better(problem, None, exact, effort)
@@ -318,10 +321,10 @@ def _make_room_in_rounds(problem: MoveProblem, effort: int, least: int) -> Moves
         effort += answer.search.nodes
         if isinstance(answer, NoPreemption):
             if turn == 0:
-                outcome = "impossible" if answer.cause == "impossible" else "unknown"
                 text = "the tree would not fit if all pods that may be moved were gone"
-                reasons = (text,) if outcome == "impossible" else answer.reasons
-                return MovesPlan(outcome=outcome, reasons=reasons, search=answer.search)
+                if answer.cause == "impossible":
+                    return MovesPlan(outcome="impossible", reasons=(text,), search=answer.search)
+                return MovesPlan(outcome="unknown", reasons=answer.reasons, search=answer.search)
             break
         victims = [number_of[pod.uid] for unit in answer.victims for pod in unit.pods]
         if turn == 0 and answer.search.exhausted:

@@ -75,7 +75,8 @@ class _Movers:
             others: By node, further pods with what each asks for.
         """
         problem = self.problem
-        for node in sorted(self.coming.keys() | others.keys()):
+        # elsewhere nothing changes, and the program of the tree has the limits
+        for node in sorted(self.coming.keys() | (others.keys() & self.leaving.keys())):
             users = [(problem.asks[i], variable) for i, variable in self.coming.get(node, ())]
             users += others.get(node, [])
             leaving = self.leaving.get(node, ())

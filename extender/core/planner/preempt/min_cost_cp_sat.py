@@ -207,9 +207,7 @@ class EvictionModel(PlacementModel):
         self.rows: list[int] = np.flatnonzero(units[eviction_view.unit]).tolist()
         barred = [np.flatnonzero(barrier.nodes) for barrier in self.barriers]
         barred += [np.flatnonzero(domain.nodes) for domain in self.near]
-        touched = np.unique(
-            np.concatenate([eviction_view.node[self.rows], *barred, self._apart()])
-        )
+        touched = np.unique(np.concatenate([eviction_view.node[self.rows], *barred, self._apart()]))
         super().__init__(problem, bound_all(problem), _cells(problem, touched))
         self.evicted = {i: self.model.new_bool_var("") for i in np.flatnonzero(units).tolist()}
 
