@@ -188,7 +188,7 @@ async def serving(stage, url):
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(reading), reader, stage.clock),
-            PlanApi(plans.plan),
+            PlanApi(plans.plan, plans.plan),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, stage.clock, plans.plan_live),
                 past_explain(as_of, reader),
