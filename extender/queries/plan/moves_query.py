@@ -128,6 +128,8 @@ def answer_moves(view: ClusterView, question: MovesInput) -> MovesAnswer:
     Raises:
         BadInput: The question names no tree, several, or nodes that do not exist.
     """
+    for refused in question.plan.refused:
+        raise BadInput(f"for {refused.label}: {refused.text}")
     forest = forest_of(view)
     trees = [t for t in forest.trees.values() if is_requested_tree(t, question.plan)]
     asked = [

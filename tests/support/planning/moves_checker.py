@@ -65,9 +65,7 @@ class MoveModel:
         others = [n for n in where if n != name and self.pods[n].gang == pod.gang]
         if gang.whole or len(others) < gang.minimum:
             return False
-        return not gang.in_rack or all(
-            self.racks[where[n]] == self.racks[target] for n in others
-        )
+        return not gang.in_rack or all(self.racks[where[n]] == self.racks[target] for n in others)
 
     def reached(self, where: Mapping[str, str]) -> bool:
         """Return whether what is asked for holds."""
