@@ -27,18 +27,17 @@ def owned(name: str, kind: str = "ReplicaSet") -> Object:
 
 def _random_model(rng: random.Random, question: str) -> MoveModel:
     racks = {f"n{i}": f"r{i // 2}" for i in range(rng.randint(3, 5))}
-    sizes = {node: rng.choice([2, 3, 4]) for node in racks}
+    sizes = {node: rng.choice([2, 3, 4, 4]) for node in racks}
     model = MoveModel(racks=racks, sizes=sizes, pods={})
     if rng.random() < 0.2:
         model.cordoned.add(rng.choice(list(racks)))
-    for number in range(rng.randint(2, 3)):
+    for number in range(rng.randint(2, 4)):
         size = rng.randint(1, 3)
-        gang = Gang(
-            minimum=rng.randint(1, size), in_rack=rng.random() < 0.4, whole=rng.random() < 0.15
-        )
-        lone = rng.random() < 0.5
+        minimum = rng.randint(max(1, size - 2), size)
+        gang = Gang(minimum, in_rack=rng.random() < 0.3, whole=rng.random() < 0.1)
+        lone = rng.random() < 0.6
         rack = rng.choice(sorted(set(racks.values())))
-        priority, stays = rng.choice([0, 0, 5]), rng.random() < 0.1
+        priority, stays = rng.choice([0, 0, 5]), rng.random() < 0.05
         for member in range(size):
             amount = rng.choice([1, 1, 2])
             left = model.free(model.start())
@@ -54,7 +53,7 @@ def _random_model(rng: random.Random, question: str) -> MoveModel:
             if name:
                 model.gangs[name] = gang
     if question == ROOM:
-        model.waiting = (rng.randint(1, 3), rng.choice([2, 2, 3, 4]), rng.random() < 0.6)
+        model.waiting = (rng.randint(1, 3), rng.choice([2, 3, 3, 4]), rng.random() < 0.5)
     elif question == FREE:
         model.racks_to_free = rng.choice([1, 1, 2])
     else:
