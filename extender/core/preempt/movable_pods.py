@@ -150,7 +150,6 @@ class _Parting:
                         pod=pod.path,
                         node=node.name,
                         reason=reason,
-                        group=leaf,
                         on_every_node=pod.static or pod.controller == DAEMON,
                     )
                 )

@@ -17,6 +17,7 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.planner.moves.move_problem import (
+    Move,
     MovesOutcome,
     MovesPlan,
     MovesRequest,
@@ -53,24 +54,6 @@ class MovesQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_field
     search_budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = SEARCH_BUDGET
 
 
-class MoveLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A move: the pod is evicted from a node, and its new pod gets the other, which has room before."""
-
-    pod: str
-    group: str  # Kind/namespace/name; empty: none
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
-    priority: int
-
-
-class StayLine(msgspec.Struct, frozen=True):
-    """A pod on the nodes concerned that stays."""
-
-    pod: str
-    node: str
-    reason: str
-
-
 class BreakLine(msgspec.Struct, frozen=True, kw_only=True):
     """A gang that falls below its minimum when a drain evicts what has no other place."""
 
@@ -95,13 +78,13 @@ class MovesAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: MovesOutcome
     question: str
-    moves: tuple[MoveLine, ...] = ()  # in order, one after the other
+    moves: tuple[Move, ...] = ()  # in order, one after the other
     least: int = 0  # proved: no fewer moves lead there
     cheapest: bool = False  # proved: of equally many moves none have a lower sum of priorities
     emptied: tuple[str, ...] = ()  # domains or nodes
     assignments: tuple[AssignmentLine, ...] = ()  # of the tree, after the moves
     unmoved: tuple[str, ...] = ()  # pods that have no place elsewhere
-    stays: tuple[StayLine, ...] = ()
+    stays: tuple[StayingPod, ...] = ()
     breaks: tuple[BreakLine, ...] = ()
     nodes: tuple[NodePicture, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -224,11 +207,7 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
     if count:
         return msgspec.structs.replace(answer, emptied=emptied)
     away = {name for some in sets.values() for name in some}
-    stays = tuple(
-        StayLine(pod.pod, pod.node, pod.reason)
-        for pod in pods.staying
-        if pod.node in away and not pod.on_every_node
-    )
+    stays = tuple(pod for pod in pods.staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
     return msgspec.structs.replace(
         answer,
@@ -304,16 +283,7 @@ def _answer(
     return MovesAnswer(
         verdict=planned.outcome,
         question=title,
-        moves=tuple(
-            MoveLine(
-                pod=move.pod,
-                group=move.group,
-                source=move.source,
-                target=move.target,
-                priority=move.priority,
-            )
-            for move in planned.moves
-        ),
+        moves=planned.moves,
         least=planned.least,
         cheapest=planned.cheapest,
         unmoved=planned.unmoved,

@@ -51,7 +51,6 @@ class StayingPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pod: str
     node: NodeName
     reason: str
-    group: str = ""
     on_every_node: bool = False  # of a DaemonSet, or static: a node with no other pod is empty
 
 
@@ -71,13 +70,13 @@ class MovesRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One move."""
+    """A move: the pod is evicted from a node, and its new pod gets the other, which has room before."""
 
     pod: str
     uid: PodUid
-    group: str
-    source: NodeName
-    target: NodeName
+    group: str  # the leaf it is a member of, Kind/namespace/name; empty: none
+    source: NodeName = msgspec.field(name="from")
+    target: NodeName = msgspec.field(name="to")
     priority: int
 
 
