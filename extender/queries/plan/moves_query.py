@@ -187,12 +187,13 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
         named = (named_nodes(view, text, "drain") for text in question.drain)
         sets, count = dict(zip(question.drain, map(tuple, named), strict=True)), 0
     pods = movable_pods(view, state, forest, limits=_limits(question))
+    staying = (*pods.staying, *_held(nodes))
     planned = find_moves(
         MovesRequest(
             nodes=nodes,
             shapes=pods.shapes,
             movers=pods.movers,
-            staying=(*pods.staying, *_held(nodes)) if count else pods.staying,
+            staying=staying,
             barred=pods.barred,
             sets=tuple(sets.values()),
             count=count,
@@ -207,7 +208,7 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
     if count:
         return msgspec.structs.replace(answer, emptied=emptied)
     away = {name for some in sets.values() for name in some}
-    stays = tuple(pod for pod in pods.staying if pod.node in away and not pod.on_every_node)
+    stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
     return msgspec.structs.replace(
         answer,
@@ -248,7 +249,7 @@ def _held(nodes: Iterable[PlanNode]) -> Iterator[StayingPod]:
     """Yield what keeps a node from being empty without a pod there."""
     for node in nodes:
         if node.reserved:
-            yield StayingPod(pod="", node=node.name, reason="its capacity is reserved for a gang")
+            yield StayingPod(pod="(reserved)", node=node.name, reason="for a gang that waits")
 
 
 def _breaks(view: ClusterView, forest: Forest, pods: set[str]) -> Iterator[BreakLine]:

@@ -2,7 +2,7 @@
 
 Pure, as `planning.py`. Pods that must leave anyway are given the tightest nodes that have room now, so their moves need no
 order. Where this reaches the least number that is possible it is the answer; else an integer program decides, as long as
-it is not too large (`moves_cp_sat.PAIRS_MAX`), and what is left open is told by `least`.
+it is not too large (`moves_cp_sat.PAIRS_MAX`), and `least` is the bound that is proved.
 """
 
 from __future__ import annotations
