@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -13,7 +14,7 @@ from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, Plan
 from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, complain, print_value
 from extender.core.model.errors import BadInput, merged_by_object
-from extender.core.model.message_formatting import did_you_mean, duration_s
+from extender.core.model.message_formatting import counted, did_you_mean, duration_s, join_names
 
 if TYPE_CHECKING:
     from extender.queries.plan.moves_query import MovesAnswer
@@ -49,6 +50,10 @@ Form = Annotated[
 ]
 
 
+ROWS_MAX = 200  # of a table
+Table = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]  # title, headers, rows
+
+
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The question, but for the objects."""
 
@@ -68,7 +73,7 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
         typer.Option(
             "--for",
             metavar="FILE|NAMESPACE/GANG",
-            help="A file with the tree that needs room, or the name of one that waits.",
+            help="A file with the tree to place, or the name of one that waits.",
         ),
     ] = "",
     free: Annotated[
@@ -210,8 +215,6 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
 
 
 def _finish(answer: MovesAnswer, output: PlanOutput) -> NoReturn:
-    from extender.cli.output.moves_text import moves_markdown, moves_text
-
     for warning in merged_by_object(answer.warnings):
         complain(f"warning: {warning}")
     if output is PlanOutput.table:
@@ -221,3 +224,97 @@ def _finish(answer: MovesAnswer, output: PlanOutput) -> NoReturn:
     else:
         print_value(answer, Output(output.value))
     raise typer.Exit(0 if answer.verdict in {"fits", "moves"} else 1)
+
+
+# --- the answer for people --------------------------------------------------------------------------
+
+
+def headline(answer: MovesAnswer) -> str:
+    """Return the answer in one sentence."""
+    moves = counted(len(answer.moves), "move")
+    match answer.verdict:
+        case "fits":
+            return f"{answer.question}: no move is needed"
+        case "moves":
+            bound = f"{answer.least} at least" if answer.least < len(answer.moves) else ""
+            proof = f"proved: {bound or 'no fewer lead there'}"
+            return f"{answer.question}: {moves} ({proof})"
+        case "impossible":
+            if answer.stays or answer.unmoved:
+                return f"{answer.question}: not all pods can move (proved); {moves} lead as far as possible"
+            return f"{answer.question}: impossible (proved)"
+        case "unknown":
+            return f"{answer.question}: not decided"
+
+
+def _tables(answer: MovesAnswer) -> Iterator[Table]:
+    yield (
+        "Moves, one after the other",
+        ("#", "pod", "from", "to", "priority", "group"),
+        [
+            (str(n), m.pod, m.source, m.target, str(m.priority), m.group)
+            for n, m in enumerate(answer.moves, 1)
+        ],
+    )
+    yield (
+        "Then placed",
+        ("pod", "group", "node"),
+        [(line.pod, line.group, line.node) for line in answer.assignments],
+    )
+    yield (
+        "Gangs that break when the rest is evicted",
+        ("gang", "runs", "left", "minimum"),
+        [(b.gang, str(b.running), str(b.left), str(b.minimum)) for b in answer.breaks],
+    )
+    yield ("No place elsewhere", ("pod",), [(pod,) for pod in answer.unmoved])
+    yield (
+        "Stays",
+        ("pod", "node", "reason"),
+        [(line.pod, line.node, line.reason) for line in answer.stays],
+    )
+    yield (
+        "Nodes before and after",
+        ("node", "resource", "allocatable", "free before", "free after"),
+        [
+            (n.node, n.resource, *map(str, (n.allocatable, n.free_before, n.free_after)))
+            for n in answer.nodes
+        ],
+    )
+
+
+def _notes(answer: MovesAnswer) -> Iterator[str]:
+    yield from answer.reasons
+    if answer.emptied:
+        yield f"empty then: {join_names(answer.emptied)}"
+    if not answer.proved:
+        yield "the search was cut short; a larger --search-budget may give another answer"
+
+
+def moves_text(answer: MovesAnswer) -> str:
+    """Return the answer for a terminal; ends with a newline."""
+    lines = [headline(answer), *(f"  {note}" for note in _notes(answer))]
+    for title, headers, rows in _tables(answer):
+        if not rows:
+            continue
+        shown = [headers, *rows[:ROWS_MAX]]
+        widths = [max(len(row[at]) for row in shown) for at in range(len(headers))]
+        lines += ["", f"{title}:"]
+        lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
+        if len(rows) > ROWS_MAX:
+            lines.append(f"  and {len(rows) - ROWS_MAX} more; -o json has all")
+    return "\n".join(lines) + "\n"
+
+
+def moves_markdown(answer: MovesAnswer) -> str:
+    """Return the answer as a page; ends with a newline."""
+    lines = [f"## {headline(answer)}", ""]
+    lines += [f"- {note}" for note in (*_notes(answer), *answer.warnings)]
+    for title, headers, rows in _tables(answer):
+        if not rows:
+            continue
+        cells = [headers, ("---",) * len(headers), *rows[:ROWS_MAX]]
+        lines += ["", f"### {title}", ""]
+        lines += [f"| {' | '.join(row).replace(chr(10), ' ')} |" for row in cells]
+        if len(rows) > ROWS_MAX:
+            lines += ["", f"{len(rows) - ROWS_MAX} more are not shown."]
+    return "\n".join(lines) + "\n"

@@ -52,7 +52,7 @@ def movable_pods(
         view: The cluster, with its budgets.
         state: The reservation state.
         forest: The trees of `view`.
-        tree: That which needs the room; its own pods stay.
+        tree: That which needs the capacity; its own pods stay.
         ruled: The result of `ruled_part` for it: what its rules count stays.
         limits: What stays beyond that.
     """
@@ -206,7 +206,7 @@ class _Parting:
         checks = (
             (pod.static, "static: its kubelet runs it"),
             (pod.controller == DAEMON, "of a DaemonSet"),
-            (pod.uid in self.own, "of the gang that needs the room"),
+            (pod.uid in self.own, "of the gang to place"),
             (not pod.controller, "no controller would make it again"),
             (pod.namespace in EXEMPT_NAMESPACES, f"namespace {pod.namespace} is exempt"),
             (pod.labels.get(MOVE_LABEL) == "never", f"label {MOVE_LABEL}: never"),
@@ -231,7 +231,7 @@ class _Parting:
             if rule.match(pod.namespace, pod.labels):
                 return f"{rule.text} of {other.path} selects it, which is not judged for a move"
         if self.ruled is not None and self.ruled.rules and counted_by(self.ruled, pod):
-            return "a rule between pods of the gang that needs the room counts it"
+            return "a rule between pods of the gang to place counts it"
         return ""
 
     def _gang_reason(self, pod: Pod) -> str:
@@ -256,8 +256,8 @@ class _Parting:
             if below in group.required:
                 return f"{group.key} requires {below}"
             if not group.basic and have <= group.minimum:
-                what = "pod" if group.key.kind == "PodGroup" else "group"
-                return f"{group.key} runs with {counted(have, what)}, and its minimum is {group.minimum}"
+                noun = "pod" if group.key.kind == "PodGroup" else "group"
+                return f"{group.key} runs with {counted(have, noun)}, and its minimum is {group.minimum}"
             if not group.basic or have > 1:
                 return ""  # it keeps its minimum, so those above are not concerned
             below = group.key.name

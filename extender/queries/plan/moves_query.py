@@ -143,7 +143,7 @@ def _for_tree(
 ) -> MovesAnswer:
     if len(trees) > 1:
         names = join_names([str(tree.root.key) for tree in trees[:SOME]])
-        raise BadInput(f"for: {len(trees)} trees, room is made for one at a time: {names}")
+        raise BadInput(f"for: {len(trees)} trees; name one at a time: {names}")
     tree, state = trees[0], question.plan.state
     name = str(tree.root.key)
     if tree.problems:

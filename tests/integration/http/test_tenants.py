@@ -125,7 +125,7 @@ WALK = {
     "/v1/reports/{name}": [f"/v1/reports/{{report}}?{SPAN}", f"/v1/reports/{{report}}?{SPAN}&limit=2"],
 }  # fmt: skip
 # Only for callers who see all namespaces.
-FOR_ALL = {"/v1/decisions/{id}/input"}
+FOR_ALL = {"/v1/decisions/{id}/input", "/v1/moves"}
 # The answers of these name no tenant, for any caller.
 NAMELESS = {"/v1/nodes", "/v1/readiness", "/v1/reports"}
 # a gang of the own tenant that fits only when everything else is evicted

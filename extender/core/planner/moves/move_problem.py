@@ -70,7 +70,7 @@ class MovesRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A move: the pod is evicted from a node, and its new pod gets the other, which has room before."""
+    """A move: the pod is evicted from a node, and its new pod gets the other, which can take it before."""
 
     pod: str
     uid: PodUid
@@ -129,7 +129,7 @@ class MoveProblem:
         return len(chosen), sum(self.weights[i] for i in chosen)
 
     def fits(self, free: Ints, mover: int, node: int) -> bool:
-        """Return whether a node has room for a mover."""
+        """Return whether a mover fits on a node."""
         asks = self.asks[mover]
         return bool((free[node][asks > 0] >= asks[asks > 0]).all())
 
@@ -290,8 +290,8 @@ class _OrderSearch:
         if self.limit < 0:
             raise OverLimit
         ready = [i for i in sorted(left) if self.problem.fits(free, i, self.targets[i])]
-        # one to a node that has room for all that still come takes no place from any other: it is made first
-        safe = next((i for i in ready if self._room_for_all(free, left, self.targets[i])), None)
+        # one to a node that can take all that still come takes no place from any other: it is made first
+        safe = next((i for i in ready if self._takes_all(free, left, self.targets[i])), None)
         for mover in ready if safe is None else (safe,):
             after = free.copy()
             self.problem.do(after, mover, self.targets[mover])
@@ -301,7 +301,7 @@ class _OrderSearch:
         self.stuck.add(left)
         return None
 
-    def _room_for_all(self, free: Ints, left: Iterable[int], node: int) -> bool:
+    def _takes_all(self, free: Ints, left: Iterable[int], node: int) -> bool:
         coming = [i for i in left if self.targets[i] == node]
         asks = self.problem.asks[coming].sum(axis=0)
         return bool((free[node][asks > 0] >= asks[asks > 0]).all())

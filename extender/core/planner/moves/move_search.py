@@ -1,6 +1,6 @@
 """The entry point of moves: `find_moves` finds the fewest moves that make room, or proves that none do.
 
-Pure, as `planning.py`. Pods that must leave anyway are given the tightest nodes that have room now, so their moves need no
+Pure, as `planning.py`. Pods that must leave anyway are given the tightest nodes that can take them now, so their moves need no
 order. Where this reaches the least number that is possible it is the answer; else an integer program decides, as long as
 it is not too large (`moves_cp_sat.PAIRS_MAX`), and `least` is the bound that is proved.
 """
@@ -55,7 +55,7 @@ def find_moves(request: MovesRequest) -> MovesPlan:
 def relocate(
     problem: MoveProblem, movers: Iterable[int], closed: Bools, free: Ints
 ) -> tuple[Targets, list[int]]:
-    """Give pods the tightest nodes that have room now, the largest pods first.
+    """Give pods the tightest nodes that can take them now, the largest pods first.
 
     Args:
         problem: The problem.
@@ -74,8 +74,8 @@ def relocate(
     for i in sorted(share, key=lambda i: (-share[i], int(problem.allowed[i].sum()), i)):
         asks = problem.asks[i]
         axes = asks > 0
-        room = problem.allowed[i] & ~closed & (free[:, axes] >= asks[axes]).all(axis=1)
-        nodes = np.flatnonzero(room)
+        able = problem.allowed[i] & ~closed & (free[:, axes] >= asks[axes]).all(axis=1)
+        nodes = np.flatnonzero(able)
         if not len(nodes):
             left.append(i)
             continue

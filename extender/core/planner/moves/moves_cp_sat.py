@@ -225,7 +225,7 @@ def empty_exactly(
 
 
 class _TreeAndMoves(EvictionModel):
-    """The program that places a tree, and gives each pod that makes room for it another node."""
+    """The program that places a tree, and gives each pod that leaves for it another node."""
 
     def __init__(self, problem: MoveProblem, view: PostEvictionView) -> None:
         self.moves = problem

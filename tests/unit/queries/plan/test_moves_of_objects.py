@@ -16,7 +16,7 @@ from tests.support.service.manifest_builders import GPU, RACK, Object, a_group, 
 
 CLUSTERS = 1_000 if PROFILE == "full" else 30
 PARTS = 5
-ROOM, FREE, DRAIN = "room", "free", "drain"
+PLACE, FREE, DRAIN = "place", "free", "drain"
 
 
 def owned(name: str, kind: str = "ReplicaSet") -> Object:
@@ -52,7 +52,7 @@ def _random_model(rng: random.Random, question: str) -> MoveModel:
             )
             if name:
                 model.gangs[name] = gang
-    if question == ROOM:
+    if question == PLACE:
         model.waiting = (rng.randint(1, 3), rng.choice([2, 3, 3, 4]), rng.random() < 0.5)
     elif question == FREE:
         model.racks_to_free = rng.choice([1, 1, 2])
@@ -131,7 +131,7 @@ def _check_drain(model: MoveModel, answer: MovesAnswer) -> None:
     assert {line.gang for line in answer.breaks} == {f"PodGroup/default/{n}" for n in broken}
 
 
-def _check_room(model: MoveModel, answer: MovesAnswer) -> None:
+def _check_fewest(model: MoveModel, answer: MovesAnswer) -> None:
     best = next((cost for cost, where in model.states() if model.reached(where)), None)
     if best is None:
         assert answer.verdict == "impossible", answer
@@ -150,7 +150,7 @@ def _check_room(model: MoveModel, answer: MovesAnswer) -> None:
             assert _ask(model, best[0] - 1).verdict == "impossible"
 
 
-@pytest.mark.parametrize("question", [ROOM, FREE, DRAIN])
+@pytest.mark.parametrize("question", [PLACE, FREE, DRAIN])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_moves_are_the_fewest_of_all_sets_and_orders(question, part):
     """In an order that is allowed step by step; where no order exists, this is proved."""
@@ -158,6 +158,6 @@ def test_the_moves_are_the_fewest_of_all_sets_and_orders(question, part):
         model = _random_model(random.Random(f"{question} {part} {number}"), question)
         answer = _ask(model)
         try:
-            (_check_drain if question == DRAIN else _check_room)(model, answer)
+            (_check_drain if question == DRAIN else _check_fewest)(model, answer)
         except AssertionError as error:
             raise AssertionError(f"{question} {part} {number}: {model}") from error
