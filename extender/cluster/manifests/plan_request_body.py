@@ -217,12 +217,13 @@ def _parsed(body: bytes, kind: type[Q]) -> Q:
 
 
 def _with_integers(plain: object) -> object:
-    """Return a body with its budget as integer, where it is written as 415.0, which is an integer for JSON Schema."""
-    budget = plain.get("budget") if isinstance(plain, dict) else None
-    if isinstance(budget, float) and budget.is_integer():
-        assert isinstance(plain, dict)
-        return {**plain, "budget": int(budget)}
-    return plain
+    """Return a body with integers where they are written as 415.0, which is an integer for JSON Schema."""
+    if not isinstance(plain, dict):
+        return plain
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in plain.items()
+    }
 
 
 def _check_namespaces(manifest: Manifest, readers: Visibility) -> None:

@@ -210,9 +210,10 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
     away = {name for some in sets.values() for name in some}
     stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
+    proved = bool(stays) or planned.search.exhausted
     return msgspec.structs.replace(
         answer,
-        verdict=planned.outcome if complete or planned.outcome == "unknown" else "impossible",
+        verdict=planned.outcome if complete else "impossible" if proved else "unknown",
         emptied=emptied if complete else (),
         stays=stays,
         breaks=tuple(_breaks(view, forest, {*planned.unmoved, *(line.pod for line in stays)})),

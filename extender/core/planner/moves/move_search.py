@@ -129,7 +129,7 @@ def _drain(problem: MoveProblem) -> MovesPlan:
         if proved
         else "unknown",
         moves=moves_of(problem, order),
-        least=len(asked) - len(left),
+        least=len(order) if proved else len(asked) - len(left),
         cheapest=proved,
         emptied=tuple(range(len(sets))) if not left else (),
         unmoved=tuple(sorted(movers_of[i].pod for i in left)),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
 from extender.core.model.ids import GroupKey
+from extender.core.planner.moves import moves_cp_sat
 from extender.queries.plan.moves_query import MovesAnswer, MovesInput, answer_moves
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.hypothesis_profile import PROFILE
@@ -161,3 +163,29 @@ def test_the_moves_are_the_fewest_of_all_sets_and_orders(question, part):
             (_check_drain if question == DRAIN else _check_fewest)(model, answer)
         except AssertionError as error:
             raise AssertionError(f"{question} {part} {number}: {model}") from error
+
+
+@pytest.mark.parametrize("question", [PLACE, FREE, DRAIN])
+def test_without_the_program_bounds_and_orders_hold(question, monkeypatch):
+    """As on clusters that are too large for it: what is claimed is true, though it may be less."""
+    monkeypatch.setattr(moves_cp_sat, "PAIRS_MAX", 0)
+    outcomes = Counter()
+    for number in range(CLUSTERS // 2):
+        model = _random_model(random.Random(f"large {question} {number}"), question)
+        answer = _ask(model)
+        where = model.replay(_steps(answer))
+        outcomes[answer.verdict] += 1
+        if question == DRAIN:
+            left = min(sum(n in model.to_drain for n in w.values()) for _, w in model.states())
+            assert (answer.verdict == "impossible") <= (left > 0), (number, model, answer)
+            assert (answer.verdict in ("moves", "fits")) <= (left == 0), (number, model, answer)
+            continue
+        best = next((cost for cost, after in model.states() if model.reached(after)), None)
+        text = f"{question} {number}: {model} {answer}"
+        if answer.verdict in ("moves", "fits"):
+            assert model.reached(where), text
+            assert answer.least <= best[0] <= len(answer.moves), text
+            assert not answer.cheapest or (best[0] == len(answer.moves)), text
+        elif answer.verdict == "impossible":
+            assert best is None, text
+    assert outcomes["moves"]
