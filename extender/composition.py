@@ -534,7 +534,10 @@ class Service(Engine):
     def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
         """Return the HTTP applications, one for each listener."""
         from extender.cluster.manifests.node_group_file import node_groups, read_node_groups
-        from extender.cluster.manifests.plan_request_body import answer_plan_request
+        from extender.cluster.manifests.plan_request_body import (
+            answer_moves_request,
+            answer_plan_request,
+        )
         from extender.control.trees.admission_check_controller import AdmissionCheckController
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
@@ -622,7 +625,7 @@ class Service(Engine):
             status,
             TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
-            PlanApi(plans.plan),
+            PlanApi(plans.plan, functools.partial(plans.plan, answer=answer_moves_request)),
             ExplainApi(
                 ExplainService(
                     self.cluster,

@@ -172,7 +172,6 @@ SATELLITES = {
     "control/monitors/feature_gate_monitor.py",
     "control/monitors/reference_indexer.py",
     "control/trees/unadopted_groups.py",
-    "core/capacity/largest_free_domain.py",
     "core/fairness/search_backoff.py",
     "core/planner/explain/best_partial_placement.py",
     "core/reconcile/oversubscription_tracker.py",

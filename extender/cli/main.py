@@ -38,6 +38,14 @@ COMMANDS = {
         "extender.cli.commands.plan_command:plan",
         "Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.",
     ),
+    "make-room": (
+        "extender.cli.commands.moves_command:make_room",
+        "Find the fewest moves of running pods after which a tree fits, or whole domains are free. Exit 0 only when there are such.",
+    ),
+    "drain": (
+        "extender.cli.commands.moves_command:drain",
+        "Find which pods of some nodes can move elsewhere and in which order, what stays, and which gangs would break.",
+    ),
     "simulate": (
         "extender.cli.commands.simulate_command:simulate",
         "Simulate a cluster in virtual time: waits, utilisation, evictions and what starves, by namespace and size.",

@@ -30,6 +30,7 @@ from tests.bench.verdicts import in_order, verdict_markdown, verdict_text
 BENCHES = {
     "planner": "tests.bench.planner",
     "victim-search": "tests.bench.victim_search",
+    "moves": "tests.bench.moves",
     "admission": "tests.bench.admission",
     "store": "tests.bench.store",
     "audit": "tests.bench.audit",

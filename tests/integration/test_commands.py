@@ -23,6 +23,8 @@ pytestmark = pytest.mark.postgres
 RUN = {
     "db migrate": ((), "the database has schema "),
     "plan": (("--cluster", "{folder}", "--all-pending"), "PodGroup default/g: placed"),
+    "make-room": (("--for", "default/g", "--server", "{server}"), "default/g: no move is needed"),
+    "drain": (("n0", "--cluster", "{folder}"), "drain n0: no move is needed"),
     "gangs": (("--server", "{server}"), "default/g"),
     "explain": (("g", "--server", "{server}"), "PodGroup default/g: "),
     "history": ((BATCH,), "GangObserved"),
@@ -162,6 +164,18 @@ def test_rules_of_kubernetes_1_38_at_every_door(
     done = run_process("plan", asked, filled_url, tmp_path)
     assert done.returncode == code, done
     assert words in done.stdout + done.stderr, done
+
+
+def test_moves_of_a_service_are_about_its_live_cluster(filled_url, service, tmp_path):
+    """On the live cluster a reservation keeps a node, in files nothing does."""
+    here = run_process("drain", ("n0", "--server", service.url, "-o", "json"), filled_url, tmp_path)
+    answer = json.loads(here.stdout)
+    assert (here.returncode, answer["verdict"]) == (1, "impossible"), here
+    assert [pod["reason"] for pod in answer["stays"]] == ["for a gang that waits"]
+    free = ("--free", "kubernetes.io/hostname=2", "--server", service.url)
+    done = run_process("make-room", free, filled_url, tmp_path)
+    assert (done.returncode, done.stderr) == (1, ""), done
+    assert "0 domains of 1 can be emptied at all, 2 are asked for" in done.stdout
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -144,7 +144,7 @@ async def served(url, *objects):
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(engine), reader, SystemClock()),
-            PlanApi(no_plan),
+            PlanApi(no_plan, no_plan),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan),
                 past_explain(as_of, reader),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlencode
@@ -40,6 +41,7 @@ from extender.cli.output.list_table import (
 )
 from extender.cli.output.printing import console
 from extender.cli.output.usage_errors import options_named
+from extender.core.capacity.largest_free_domain import MARKERS
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import duration_text, join_names
@@ -59,6 +61,7 @@ from extender.queries.log.reports import (
     unknown_report,
 )
 from extender.queries.log.reports import report as read_report
+from extender.queries.state.node_inventory import NodeInventoryReport
 from extender.queries.state.state_dto import GangAt
 from extender.runtime.system_clock import SystemClock
 
@@ -111,10 +114,12 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
     if name in LIVE_REPORTS:
         if since or until:
             raise BadInput(f"report {name} is about the cluster now: leave out --since and --until")
-        _print(
-            _placement(partial(ask_service, server, within_s=WITHIN_S), part, gang, limit),
-            output_format,
-        )
+        service = partial(ask_service, server, within_s=WITHIN_S)
+        if name == "fragmentation":
+            rows = list(fragmentation_rows(service("/v1/nodes", NodeInventoryReport)))
+            _print(_live(name, rows[:limit], more=len(rows) > limit), output_format)
+        else:
+            _print(_placement(service, part, gang, limit), output_format)
         return
     since_us, until_us = span_us(since, until)
     source = log_source(server, database_url, data_dir)
@@ -154,7 +159,7 @@ def _placement(service: Ask, part: Listed, gang: str, limit: int) -> Report:
         if not apart:
             continue
         if len(rows) >= limit:
-            return _live(rows[:limit], more=True)
+            return _live("placement", rows[:limit], more=True)
         query = urlencode({"name": f"{line.kind}/{line.gang}"})
         explanation = service(f"/v1/explain?{query}", Explanation, absent=_NOTHING)
         free = {
@@ -174,14 +179,50 @@ def _placement(service: Ask, part: Listed, gang: str, limit: int) -> Report:
             }
             for wish in apart
         ]
-    return _live(rows[:limit], more=len(rows) > limit)
+    return _live("placement", rows[:limit], more=len(rows) > limit)
 
 
-def _live(rows: list[Row], *, more: bool) -> Report:
-    kind = LIVE_REPORTS["placement"]
+def fragmentation_rows(report: NodeInventoryReport) -> Iterator[Row]:
+    """Yield the rows of the report `fragmentation`: shapes of 1, 2, 4, ... pods, by resource and level."""
+    nodes = [n for n in report.nodes if not (n.unschedulable or n.deleting)]
+    extended = {
+        name for n in nodes for name, amount in n.allocatable.items() if amount and "/" in name
+    }
+    for resource in sorted(name for name in extended if not name.startswith(MARKERS)) or ["cpu"]:
+        size = max((n.allocatable.get(resource, 0) for n in nodes), default=0)
+        for level in ("", *report.topology_keys):
+            domains: dict[str, list[int]] = {}  # what is free on the nodes of each
+            for n in nodes:
+                value = n.labels.get(level) if level else n.node
+                if value is not None and resource in n.allocatable:
+                    used = n.ordinary.get(resource, 0) + n.members.get(resource, 0)
+                    domains.setdefault(value, []).append(max(n.allocatable[resource] - used, 0))
+            if not domains or not size:
+                continue
+            best = min(domains, key=lambda value: (-sum(domains[value]), value))
+            # of a node pods of all sizes, of a domain so many pods of a whole node each
+            most = max(map(len, domains.values())) if level else size
+            powers = [1 << power for power in range(most.bit_length())]
+            shapes = [(p, size) if level else (1, p) for p in powers]
+            for pods, amount in shapes:
+                yield {
+                    "resource": resource,
+                    "level": level or "node",
+                    "shape": f"{pods} x {amount}",
+                    "fits": sum(
+                        sum(f // amount for f in free) // pods for free in domains.values()
+                    ),
+                    "domain": best,
+                    "free": sum(domains[best]),
+                    "total": sum(map(sum, domains.values())),
+                }
+
+
+def _live(name: str, rows: list[Row], *, more: bool) -> Report:
+    kind = LIVE_REPORTS[name]
     now = rfc3339(SystemClock().now_us())
     return Report(
-        report="placement",
+        report=name,
         description=kind.description,
         since=now,
         until=now,

@@ -51,6 +51,14 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("Members of a namespace that were terminated yesterday",
          "report terminations -n team-a --since yesterday --until today"),
     ),
+    "make-room": (
+        ("Which pods to move so that a gang fits that waits", "make-room --for default/train --server URL"),
+        ("Two whole racks, with at most ten moves", "make-room --free topology.example.com/rack=2 --budget 10 --cluster cluster.yaml"),
+    ),
+    "drain": (
+        ("What would break if two racks were drained",
+         "drain topology.example.com/rack=a1 topology.example.com/rack=a2 --cluster cluster.yaml"),
+    ),
     "status": (
         ("What is wrong, again and again", "status -w"),
         ("For a maintainer who must not know the names of your gangs", "status --bundle status.tar.gz --no-names"),

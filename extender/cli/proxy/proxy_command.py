@@ -20,7 +20,7 @@ from extender.settings import LOOPBACK
 
 HOST: Final = "127.0.0.1"
 PATHS: Final = ("/v1", "/ui", "/metrics", "/livez", "/readyz")
-PLAN_PATH: Final = "/v1/plan"
+POST_PATHS: Final = ("/v1/plan", "/v1/moves")
 SENT: Final = ("Accept", "Content-Type", "If-None-Match", "Last-Event-ID")
 NOT_RETURNED: Final = frozenset(
     {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
@@ -112,8 +112,10 @@ class _Passing(BaseHTTPRequestHandler):
         if path != "/" and not any(path == top or path.startswith(f"{top}/") for top in PATHS):
             text = f"{path}: is not passed on; there are {', '.join(PATHS)}"
             raise _Refused(HTTPStatus.NOT_FOUND, text)
-        if self.command == "POST" and path != PLAN_PATH:
-            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"POST is for {PLAN_PATH} only")
+        if self.command == "POST" and path not in POST_PATHS:
+            raise _Refused(
+                HTTPStatus.METHOD_NOT_ALLOWED, f"POST is for {' and '.join(POST_PATHS)} only"
+            )
         return body
 
     def _body(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Answer POST /v1/plan: the question of `gang-extender plan` as one JSON body."""
+"""Answer POST /v1/plan and POST /v1/moves: the questions of `gang-extender plan`, `make-room` and `drain` as one JSON body."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TypeVar, cast
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from extender.cluster.manifests.manifest_entries import FAULTS_MAX, AnyEntry, Role, entries_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
@@ -33,8 +33,10 @@ from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
+from extender.queries.plan.moves_query import MovesInput, MovesQuestion, answer_moves
 from extender.queries.plan.plan_query import (
     PlanInput,
+    PlanObjects,
     PlanQuestion,
     PlanReply,
     plan_warnings,
@@ -43,6 +45,7 @@ from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput
 from extender.queries.plan.plan_worker_input import LiveSnapshot, restored
 
 T = TypeVar("T", Group, Pod)
+Q = TypeVar("Q", PlanQuestion, MovesQuestion)
 # per question about the cluster of the service, where thousands may be pending; also the most copies
 ROOTS_MAX = 200
 
@@ -60,14 +63,95 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     Raises:
         BadInput: The body is invalid; names object, field and value.
     """
-    parsed = _parsed(body)
-    given = () if parsed.cluster is UNSET else parsed.cluster
+    parsed = _parsed(body, PlanQuestion)
+    given = _read_objects(body, parsed, ours)
+    changes = CapacityChanges(
+        copies=parsed.copies,
+        max_copies=parsed.max_copies,
+        most=ROOTS_MAX,
+        without=parsed.without,
+        further=parsed.with_,
+        relax=parsed.relax,
+    )
+    view = given.view
+    question = msgspec.structs.replace(
+        given.question,
+        all_pending=parsed.all_pending or not (parsed.workload or parsed.manifest or parsed.groups),
+        budget=parsed.budget,
+        preemption=parsed.preemption,
+        node_groups=node_groups(parsed.node_groups, "body: node_groups"),
+    )
+    extra_warnings = plan_warnings(view, question, live=ours is not None)
+    taken: set[Taken] = {(key.kind, key.namespace, key.name) for key in view.groups}
+    taken |= {("Pod", pod.namespace, pod.name) for pod in view.pods.values()}
+    copies = TreeCopies(given.entries, given.sources, taken)
+    result = answer_capacity_query(view, question, changes, copies.copy)
+    reply = PlanReply(
+        verdict=result.verdict,
+        gangs=result.gangs,
+        copies=result.copies,
+        given=result.given,
+        warnings=tuple(dict.fromkeys((*given.warnings, *extra_warnings))),
+        as_of=ours.as_of if ours is not None else "",
+    )
+    return msgspec.json.encode(reply)
+
+
+def answer_moves_request(body: bytes, ours: LiveInput | None = None) -> bytes:
+    """Return the answer to a question about moves.
+
+    Args:
+        body: JSON of a `MovesQuestion`.
+        ours: The cluster of the service, for a question without one.
+
+    Returns:
+        JSON of a `MovesAnswer`.
+
+    Raises:
+        BadInput: The body is invalid; names object, field and value.
+    """
+    parsed = _parsed(body, MovesQuestion)
+    given = _read_objects(body, parsed, ours)
+    moves = MovesInput(
+        plan=msgspec.structs.replace(given.question, budget=parsed.search_budget),
+        free=parsed.free,
+        drain=parsed.drain,
+        budget=parsed.budget,
+        max_priority=None if isinstance(parsed.max_priority, UnsetType) else parsed.max_priority,
+        max_age_s=parsed.max_age_s,
+        now_us=given.question.moment.now_us,
+    )
+    answer = msgspec.structs.replace(
+        answer_moves(given.view, moves),
+        warnings=given.warnings,
+        as_of=ours.as_of if ours is not None else "",
+    )
+    return msgspec.json.encode(answer)
+
+
+class _Given(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster of a question with the objects of its body, and what the objects are read from."""
+
+    view: ClusterView
+    question: PlanInput
+    warnings: tuple[str, ...]
+    entries: tuple[AnyEntry, ...]
+    sources: LiveSources
+
+
+def _read_objects(body: bytes, parsed: PlanObjects, ours: LiveInput | None) -> _Given:
+    """Return the cluster and the objects of a question.
+
+    Raises:
+        BadInput: An object is invalid, or in a namespace that the caller does not see.
+    """
+    cluster = () if parsed.cluster is UNSET else parsed.cluster
     if ours is None and parsed.cluster is UNSET:
         raise BadInput(
             f"body: has {len(body)} bytes and no cluster; {NOW_BODY_MAX} at most to plan on that of the service"
         )
     entries = (
-        *_read(given, "cluster", Role.CLUSTER),
+        *_read(cluster, "cluster", Role.CLUSTER),
         *_read(parsed.workload, "workload", Role.WANTED),
         *entries_in(read_bytes(parsed.manifest.encode(), "body: manifest"), Role.WANTED),
     )
@@ -85,52 +169,29 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         manifest = build(complete(entries, live=sources))
     except RecursionError as error:
         raise BadInput("body: nested too deep") from error
-    changes = CapacityChanges(
-        copies=parsed.copies,
-        max_copies=parsed.max_copies,
-        most=ROOTS_MAX,
-        without=parsed.without,
-        further=parsed.with_,
-        relax=parsed.relax,
-    )
     question = PlanInput(
         groups=frozenset(manifest.groups),
         pods=frozenset(manifest.pods),
-        all_pending=parsed.all_pending or not (parsed.workload or parsed.manifest or parsed.groups),
-        budget=parsed.budget,
-        preemption=parsed.preemption,
         order=manifest.order,
         origins=manifest.origins,
         refused=manifest.refused,
-        node_groups=node_groups(parsed.node_groups, "body: node_groups"),
         readers=EVERYTHING if ours is None else ours.readers,
     )
     _check_namespaces(manifest, question.readers)
     view = manifest.world.view
     if ours is not None and live is not None:
         view, question = _added(manifest, question, ours.snapshot, *live)
-    question = msgspec.structs.replace(
-        question,
-        groups=question.groups
-        | {_group_named(text, view, question.readers) for text in parsed.groups},
+    named = {_group_named(text, view, question.readers) for text in parsed.groups}
+    return _Given(
+        view=view,
+        question=msgspec.structs.replace(question, groups=question.groups | named),
+        warnings=manifest.warnings,
+        entries=entries,
+        sources=sources,
     )
-    extra_warnings = plan_warnings(view, question, live=ours is not None)
-    taken: set[Taken] = {(key.kind, key.namespace, key.name) for key in view.groups}
-    taken |= {("Pod", pod.namespace, pod.name) for pod in view.pods.values()}
-    copies = TreeCopies(entries, sources, taken)
-    result = answer_capacity_query(view, question, changes, copies.copy)
-    reply = PlanReply(
-        verdict=result.verdict,
-        gangs=result.gangs,
-        copies=result.copies,
-        given=result.given,
-        warnings=tuple(dict.fromkeys((*manifest.warnings, *extra_warnings))),
-        as_of=ours.as_of if ours is not None else "",
-    )
-    return msgspec.json.encode(reply)
 
 
-def _parsed(body: bytes) -> PlanQuestion:
+def _parsed(body: bytes, kind: type[Q]) -> Q:
     """Return the question in a body.
 
     Raises:
@@ -147,23 +208,22 @@ def _parsed(body: bytes) -> PlanQuestion:
     except RecursionError as error:
         raise BadInput("body: nested too deep") from error
     try:
-        return msgspec.convert(_with_integers(plain), PlanQuestion)
+        return msgspec.convert(_with_integers(plain), kind)
     except msgspec.ValidationError as error:
-        field_faults = islice(
-            field_problems(plain, PlanQuestion, lambda _: frozenset()), FAULTS_MAX
-        )
+        field_faults = islice(field_problems(plain, kind, lambda _: frozenset()), FAULTS_MAX)
         problems = tuple(f"body: {problem}" for problem in field_faults)
         nothing = ("body: a field is null; leave it out",)
         raise several(problems or nothing, complete=len(problems) < FAULTS_MAX) from error
 
 
 def _with_integers(plain: object) -> object:
-    """Return a body with its budget as integer, where it is written as 415.0, which is an integer for JSON Schema."""
-    budget = plain.get("budget") if isinstance(plain, dict) else None
-    if isinstance(budget, float) and budget.is_integer():
-        assert isinstance(plain, dict)
-        return {**plain, "budget": int(budget)}
-    return plain
+    """Return a body with integers where they are written as 415.0, which is an integer for JSON Schema."""
+    if not isinstance(plain, dict):
+        return plain
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in plain.items()
+    }
 
 
 def _check_namespaces(manifest: Manifest, readers: Visibility) -> None:

@@ -11,6 +11,7 @@ request 1 millicore, not 10.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from sys import intern
 from typing import Final
 
 import msgspec
@@ -158,6 +159,7 @@ def pod_of(
         plan=metadata.annotations.get(PLAN_ANNOTATION, ""),
         static=is_static(pod),
         pinned=pinned_to(pod),
+        controller=intern(next((o.kind for o in metadata.owner_references if o.controller), "")),
     )
 
 

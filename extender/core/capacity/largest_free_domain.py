@@ -40,7 +40,7 @@ def measure_capacity(
         keys: Topology keys of the levels, beside the single node.
     """
     taken = rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT)
-    nodes = [row for row in rows.rows(view, taken) if _takes_pods(row)]
+    nodes = [row for row in rows.rows(view, taken) if takes_pods(row)]
     records: list[FreeDomainRecord] = []
     for resource in devices(nodes):
         free = [(row, row.free[resource]) for row in nodes if row.free.get(resource, 0) > 0]
@@ -58,7 +58,7 @@ def capacity_by_use(
     """
     taken = rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT)
     nodes = rows.rows(view, taken)
-    measured = devices(filter(_takes_pods, nodes))
+    measured = devices(filter(takes_pods, nodes))
     amounts: Counter[tuple[str, CapacityUse]] = Counter()
 
     def count(use: CapacityUse, requests: Iterable[tuple[str, int]]) -> None:
@@ -75,7 +75,7 @@ def capacity_by_use(
             count("reserved", reservation.requests.items())
         count("held", claims.claimed)
         free = ((resource, max(amount, 0)) for resource, amount in row.free.items())
-        count("free" if _takes_pods(row) else "unusable", free)
+        count("free" if takes_pods(row) else "unusable", free)
     for members in view.members.values():
         for pod in members.values():
             if pod.node is not None and pod.node in view.nodes:
@@ -110,7 +110,8 @@ def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:
     return tuple(sorted(names)) or ("cpu",)
 
 
-def _takes_pods(row: PlanNode) -> bool:
+def takes_pods(row: PlanNode) -> bool:
+    """Return whether a node is neither cordoned nor marked as unfit by kube-controller-manager."""
     return not row.unschedulable and not any(
         taint.key.startswith(SYSTEM_TAINTS) and taint.effect != "PreferNoSchedule"
         for taint in row.taints

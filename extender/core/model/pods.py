@@ -301,6 +301,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         False  # run by its kubelet from a file: deleting its mirror pod in the API frees nothing
     )
     pinned: NodeName | None = None  # required affinity on metadata.name (DaemonSets)
+    controller: str = ""  # kind of its controlling owner, which makes it again; empty: none
 
     @property
     def path(self) -> str:

@@ -42,6 +42,7 @@ RIGHTS: Final[Mapping[str, RouteRight]] = {
     "/v1/gangs/{namespace}/{name}/explain": RouteRight.NAMESPACE,
     "/v1/gangs/{namespace}/{name}/history": RouteRight.NAMESPACE,
     "/v1/gangs/{namespace}/{name}/tree": RouteRight.NAMESPACE,
+    "/v1/moves": RouteRight.ALL_NAMESPACES,
     "/v1/nodes": RouteRight.ANY_NAMESPACE,
     "/v1/nodes/{name}": RouteRight.ANY_NAMESPACE,
     "/v1/openapi.json": RouteRight.IDENTITY,

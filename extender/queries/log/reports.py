@@ -268,6 +268,21 @@ LIVE_REPORTS: Final[Mapping[str, ReportKind]] = {
         limitations="From the cluster as it is now. A plan was made for each gang, without evictions; no running pod is moved.",
         projected=False,
     ),
+    "fragmentation": ReportKind(
+        description="The largest free domain of each level now, and how often which shape of gang fits there.",
+        columns={
+            "resource": "extended resource, or cpu (millicores) where no node has any",
+            "level": "topology key, or node: one single node",
+            "shape": "pods x the amount of each; all of a gang in one domain of the level",
+            "fits": "how many gangs of this shape fit at once",
+            "domain": "where most is free",
+            "free": "how much is free there",
+            "total": "free in the whole cluster",
+        },
+        limitations="From the nodes as they are now; what is held for gangs that do not run yet counts as free. `largest-free` has it over time, `make-room` what moves would win.",
+        of_gangs=False,
+        projected=False,
+    ),
 }
 
 

@@ -66,7 +66,7 @@ def without_nodes(
     given: list[str] = []
     away: dict[NodeName, None] = {}
     for text in texts:
-        named = _named(view, text)
+        named = named_nodes(view, text, "without")
         away |= dict.fromkeys(named)
         pods = sum(len(view.on_node.get(name, ())) for name in named)
         nodes = text if named == [text] else f"{text} ({counted(len(named), 'node')})"
@@ -83,8 +83,13 @@ def without_nodes(
     return ChangedCluster(view=view, state=_state_without(state, away), given=tuple(given))
 
 
-def _named(view: ClusterView, text: str) -> list[NodeName]:
+def named_nodes(view: ClusterView, text: str, option: str) -> list[NodeName]:
     """Return the nodes of a name or of a label, sorted.
+
+    Args:
+        view: The cluster.
+        text: A name, or `key=value` of a label.
+        option: The option that names them, for the message.
 
     Raises:
         BadInput: There is none; the message has what is similar.
@@ -94,15 +99,15 @@ def _named(view: ClusterView, text: str) -> list[NodeName]:
         if text in view.nodes:
             return [NodeName(text)]
         hint = did_you_mean(text, view.nodes, most=3) or _some_nodes(view)
-        raise BadInput(f'without "{text}": the cluster has no node of this name{hint}')
+        raise BadInput(f'{option} "{text}": the cluster has no node of this name{hint}')
     values = {node.labels[key] for node in view.nodes.values() if key in node.labels}
     if not values:
         labels = {label for node in view.nodes.values() for label in node.labels}
         hint = did_you_mean(key, labels) or f"; nodes have {_some(labels) or 'no labels'}"
-        raise BadInput(f'without "{text}": no node has the label {key}{hint}')
+        raise BadInput(f'{option} "{text}": no node has the label {key}{hint}')
     if value not in values:
         hint = did_you_mean(value, values) or f"; its values are {_some(values)}"
-        raise BadInput(f'without "{text}": no node has this value of {key}{hint}')
+        raise BadInput(f'{option} "{text}": no node has this value of {key}{hint}')
     return sorted(name for name, node in view.nodes.items() if node.labels.get(key) == value)
 
 

@@ -236,8 +236,8 @@ class PlanReply(PlanAnswer, frozen=True, kw_only=True):
     as_of: str = ""  # RFC 3339: time of the live cluster; empty for a cluster in the request
 
 
-class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The request over HTTP: Kubernetes objects as `kubectl get -o json` prints them, lists included."""
+class PlanObjects(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The objects of a request over HTTP, as `kubectl get -o json` prints them, lists included."""
 
     cluster: tuple[dict[str, Any], ...] | UnsetType = (
         UNSET  # nodes, pods and groups that exist; without it: the live cluster of the service
@@ -246,6 +246,11 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     manifest: str = ""  # YAML or JSON of further objects to plan, as kubectl reads it
     # Kind/namespace/name of groups of the cluster to plan
     groups: tuple[str, ...] = ()
+
+
+class PlanQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The request over HTTP: Kubernetes objects as `kubectl get -o json` prints them, lists included."""
+
     all_pending: bool = False  # plan also what is pending in `cluster`
     budget: Annotated[int, msgspec.Meta(ge=1, le=BUDGET_MAX)] = (
         SEARCH_BUDGET  # search nodes per root

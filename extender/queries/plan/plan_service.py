@@ -1,4 +1,4 @@
-"""Answer plan queries in a worker process: bodies of `POST /v1/plan`, and queries of the service about the live cluster.
+"""Answer plan queries in a worker process: bodies of `POST /v1/plan` and `POST /v1/moves`, and queries of the service about the live cluster.
 
 The live cluster is handed to the worker process as a snapshot, which is made in slices of the event loop.
 """
@@ -119,20 +119,27 @@ class PlanService:
         self._answer_body = answer_body
         self._topology_keys = topology_keys
 
-    async def plan(self, body: bytes, readers: Visibility = EVERYTHING) -> PlanResult:
+    async def plan(
+        self,
+        body: bytes,
+        readers: Visibility = EVERYTHING,
+        answer: Callable[[bytes, LiveInput | None], bytes] | None = None,
+    ) -> PlanResult:
         """Return the answer to a plan query, the JSON of a `PlanQuestion`.
 
         Args:
             body: The query.
             readers: What the caller sees of the live cluster.
+            answer: Answers the body of another question in the worker process, such as one about moves.
 
         Raises:
             BadInput: The query is invalid; the message names object, field and value.
             TooManyQueries: Too many queries wait already, or the query is too large.
             ClusterUnavailable: The query is about the live cluster, and the view is not current.
         """
+        answer = answer or self._answer_body
         if not _is_about_live_cluster(body):
-            return PlanResult(await self._run(self._answer_body, body, None))
+            return PlanResult(await self._run(answer, body, None))
         saved, position = await self._snapshot()
         workloads = self._cluster.workloads
         profiles = () if workloads is None else tuple(workloads.view().profiles.values())
@@ -146,7 +153,7 @@ class PlanService:
             readers,
             self._cluster.claims_named(names),
         )
-        return PlanResult(await self._run(self._answer_body, body, live), position)
+        return PlanResult(await self._run(answer, body, live), position)
 
     async def plan_live(self, query: PlanInput) -> PlanAnswer:
         """Return the answer to a query about trees of the live cluster.

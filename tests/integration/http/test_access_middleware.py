@@ -171,6 +171,26 @@ async def test_a_plan_in_a_namespace_needs_the_right_to_create_there(reviews):
     assert asked == [Visibility.all(), Visibility.of({"default"}), Visibility.of({"new"})]
 
 
+async def test_moves_take_the_right_to_list_in_all_namespaces(reviews):
+    """Their answer names pods of all; who reads some namespaces gets 403."""
+
+    async def plan(body, readers):
+        return PlanResult(body)
+
+    tokens = {
+        "auditor": reviews.add_user("auditor", AccessRight("list")),
+        "team": reviews.add_user("team", TEAM, AccessRight("create", "default")),
+    }
+    statuses = {}
+    async with Served(a_node("n0", gpu=4), reviews=reviews, plan=plan) as served:
+        for user, token in tokens.items():
+            async with served.client.post(
+                "/v1/moves", json={"drain": ["n0"]}, headers=bearer(token)
+            ) as reply:
+                statuses[user] = reply.status
+    assert statuses == {"auditor": 200, "team": 403}
+
+
 async def test_an_api_server_that_does_not_answer(served, reviews):
     """503 with the reason and Retry-After; no answer from memory that is too old is given."""
     token = reviews.add_user("ann", *READ)

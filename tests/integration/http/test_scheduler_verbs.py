@@ -137,7 +137,7 @@ class Served:
                     TreeApi(stage.leader, labels_of(stage)),
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
-                    *((PlanApi(plan),) if plan else ()),
+                    *((PlanApi(plan, plan),) if plan else ()),
                 ),
                 feed.stop,
                 lambda: ClusterSize(

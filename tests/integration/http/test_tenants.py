@@ -126,6 +126,7 @@ WALK = {
 }  # fmt: skip
 # Only for callers who see all namespaces.
 FOR_ALL = {"/v1/decisions/{id}/input"}
+POSTS = {"/v1/plan", "/v1/moves"}  # the latter for callers who see all namespaces
 # The answers of these name no tenant, for any caller.
 NAMELESS = {"/v1/nodes", "/v1/readiness", "/v1/reports"}
 # a gang of the own tenant that fits only when everything else is evicted
@@ -188,7 +189,7 @@ async def serving(stage, url):
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(reading), reader, stage.clock),
-            PlanApi(plans.plan),
+            PlanApi(plans.plan, plans.plan),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, stage.clock, plans.plan_live),
                 past_explain(as_of, reader),
@@ -243,10 +244,10 @@ async def answered(client, caller, path, body=None):
 async def test_every_route_is_walked():
     """A new route of /v1 fails this test until the walk has it."""
     assert {o.path for o in OPERATIONS if o.method == "get"} == set(WALK)
-    assert {o.path for o in OPERATIONS if o.method != "get"} == {"/v1/plan"}
+    assert {o.path for o in OPERATIONS if o.method != "get"} == POSTS
     # the application refuses a route that is not in this table
     without_data = (RouteRight.OPEN, RouteRight.CERTIFICATE, RouteRight.METRICS)
-    walked = {*WALK, "/v1/plan", "/v1/openapi.json"}
+    walked = {*WALK, *POSTS, "/v1/openapi.json"}
     assert {path for path, right in RIGHTS.items() if right not in without_data} == walked
 
 

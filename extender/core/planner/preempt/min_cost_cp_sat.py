@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from extender.core.planner.model.interpod_constraints import SpreadDomains
-from extender.core.planner.model.node_table import Bools
+from extender.core.planner.model.node_table import Bools, Ints
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.cost_bounds import Promising
@@ -147,7 +147,7 @@ def _models(
     limit: int,
     min_pods: int,
     answer: CheapestVictims,
-) -> Iterator[tuple[_Model, int]]:
+) -> Iterator[tuple[EvictionModel, int]]:
     """Yield a model for each regime, and how many search nodes are left to solve it; note in `answer` what is not proved."""
     regimes = _regimes(eviction_view, units)
     if len(regimes) > REGIMES_MAX:
@@ -162,7 +162,7 @@ def _models(
         if share <= 0 or _least_size(eviction_view, problem, units) > share // BUILD_SHARE:
             answer.proved = False
             continue
-        model = _Model(eviction_view, problem, cost_model, units, min_pods, cleared)
+        model = EvictionModel(eviction_view, problem, cost_model, units, min_pods, cleared)
         fits = model.build(share // BUILD_SHARE)
         built = model.built()
         answer.steps += min(built, share)
@@ -185,7 +185,9 @@ def _regimes(eviction_view: PostEvictionView, units: Bools) -> list[frozenset[in
     return [frozenset(c) for n in sizes for c in itertools.combinations(clearable, n)]
 
 
-class _Model(PlacementModel):
+class EvictionModel(PlacementModel):
+    """The integer program of a tree and of the units that are evicted for it."""
+
     def __init__(
         self,
         eviction_view: PostEvictionView,
@@ -205,9 +207,13 @@ class _Model(PlacementModel):
         self.rows: list[int] = np.flatnonzero(units[eviction_view.unit]).tolist()
         barred = [np.flatnonzero(barrier.nodes) for barrier in self.barriers]
         barred += [np.flatnonzero(domain.nodes) for domain in self.near]
-        touched = np.unique(np.concatenate([eviction_view.node[self.rows], *barred]))
+        touched = np.unique(np.concatenate([eviction_view.node[self.rows], *barred, self._apart()]))
         super().__init__(problem, bound_all(problem), _cells(problem, touched))
         self.evicted = {i: self.model.new_bool_var("") for i in np.flatnonzero(units).tolist()}
+
+    def _apart(self) -> Ints:
+        """Return further nodes that are not merged with equal ones."""
+        return np.zeros(0, dtype=np.int64)
 
     def _near_domains(self) -> Iterator[_NearDomain]:
         """Yield the domains in which every counted pod of a near rule may go."""

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[4]
 CHECKERS = (
     "tests/support/planning/brute_force_planner.py",
     "tests/support/planning/interpod_checker.py",
+    "tests/support/planning/moves_checker.py",
     "tests/support/planning/plan_checker.py",
     "tests/support/planning/preemption_checker.py",
     "tests/support/planning/static_filters_checker.py",

@@ -1,0 +1,320 @@
+"""`make-room` and `drain`: which moves of running pods make room. Nothing is moved."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import msgspec
+import typer
+
+from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, PlanOutput
+from extender.cli.connection.service_client import ask_service, finder
+from extender.cli.output.printing import Output, complain, print_value
+from extender.core.model.errors import BadInput, merged_by_object
+from extender.core.model.message_formatting import counted, did_you_mean, duration_s, join_names
+
+if TYPE_CHECKING:
+    from extender.queries.plan.moves_query import MovesAnswer
+
+ClusterFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable."
+    ),
+]
+ServerUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--server", help="In place of --cluster: URL of a service, about its live cluster."
+    ),
+]
+MaxPriority = Annotated[
+    int | None, typer.Option("--max-priority", help="Pods of a higher priority stay.")
+]
+MaxAge = Annotated[
+    str,
+    typer.Option(
+        "--max-age", help="Pods that run for longer stay, such as 36h; of a service only."
+    ),
+]
+SearchBudget = Annotated[
+    int,
+    typer.Option(help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX),
+]
+Form = Annotated[
+    PlanOutput,
+    typer.Option("-o", "--output", help="Form of the output; markdown: one page to review."),
+]
+
+
+ROWS_MAX = 200  # of a table
+Table = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]  # title, headers, rows
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The question, but for the objects."""
+
+    files: tuple[str, ...] = ()
+    gang: str = ""  # NAMESPACE/NAME
+    free: str = ""
+    drain: tuple[str, ...] = ()
+    budget: int = 0
+    max_priority: int | None = None
+    max_age_s: int = 0
+    search_budget: int
+
+
+def make_room(  # noqa: PLR0917 -- typer reads options from the signature
+    target: Annotated[
+        str,
+        typer.Option(
+            "--for",
+            metavar="FILE|NAMESPACE/GANG",
+            help="A file with the tree to place, or the name of one that waits.",
+        ),
+    ] = "",
+    free: Annotated[
+        str,
+        typer.Option("--free", metavar="KEY=N", help="Free so many whole domains of a node label."),
+    ] = "",
+    cluster: ClusterFiles = None,
+    server: ServerUrl = None,
+    budget: Annotated[
+        int, typer.Option("--budget", help="So many moves at most; 0: any number.", min=0)
+    ] = 0,
+    max_priority: MaxPriority = None,
+    max_age: MaxAge = "",
+    search_budget: SearchBudget = 20_000,
+    output: Form = PlanOutput.table,
+) -> None:
+    """Find the fewest moves of running pods after which a tree fits, or whole domains are free. Exit 0 only when there are such.
+
+    No gang falls below its minimum or leaves its required domain at any step, and each pod has its place before it leaves.
+    """
+    if bool(target) == bool(free):
+        raise BadInput("give either --for FILE|NAMESPACE/GANG or --free KEY=N")
+    is_file = bool(target) and (target == "-" or Path(target).exists())
+    if target and not is_file and target.count("/") != 1:
+        raise BadInput(f"--for {target}: there is no such file, and NAMESPACE/GANG has one slash")
+    asked = _Asked(
+        files=(target,) if is_file else (),
+        gang="" if is_file else target,
+        free=free,
+        budget=budget,
+        max_priority=max_priority,
+        max_age_s=_seconds(max_age),
+        search_budget=search_budget,
+    )
+    _finish(_answered(cluster, server, asked), output)
+
+
+def drain(
+    nodes: Annotated[
+        list[str],
+        typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label."),
+    ],
+    cluster: ClusterFiles = None,
+    server: ServerUrl = None,
+    max_priority: MaxPriority = None,
+    max_age: MaxAge = "",
+    search_budget: SearchBudget = 20_000,
+    output: Form = PlanOutput.table,
+) -> None:
+    """Find which pods of some nodes can move elsewhere and in which order, what stays, and which gangs would break.
+
+    Exit 0 only when all can move; static and DaemonSet pods do not count.
+    """
+    asked = _Asked(
+        drain=tuple(nodes),
+        max_priority=max_priority,
+        max_age_s=_seconds(max_age),
+        search_budget=search_budget,
+    )
+    _finish(_answered(cluster, server, asked), output)
+
+
+def _seconds(text: str) -> int:
+    """Return a duration in seconds; 0 for an empty text."""
+    seconds = duration_s(text) if text else 0
+    if seconds is None:
+        raise BadInput(f"--max-age {text}: write a number and s, m, h or d, such as 36h")
+    return seconds
+
+
+def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> MovesAnswer:
+    asks_service = bool(server) or finder().chosen
+    if bool(cluster) == asks_service:
+        raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
+    if not asks_service:
+        return _of_files(cluster or [], asked)
+    from extender.cluster.manifests.yaml_reader import files_of, read_file
+    from extender.queries.plan.moves_query import MovesAnswer
+
+    names = files_of(asked.files)
+    given = {
+        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
+        "groups": _groups_of_service(server, asked.gang) if asked.gang else [],
+        "free": asked.free,
+        "drain": asked.drain,
+        "budget": asked.budget,
+        "max_age_s": asked.max_age_s,
+        "search_budget": asked.search_budget,
+    }
+    question = {name: value for name, value in given.items() if value}
+    if asked.max_priority is not None:
+        question["max_priority"] = asked.max_priority
+    body = msgspec.json.encode(question)
+    return ask_service(server, "/v1/moves", MovesAnswer, body=body, within_s=WITHIN_S)
+
+
+def _groups_of_service(server: str | None, gang: str) -> list[str]:
+    """Return the root group of a gang of the service, as Kind/namespace/name."""
+    from extender.queries.state.state_dto import GangAt
+
+    namespace = gang.partition("/")[0]
+    gangs = ask_service(server, f"/v1/gangs?namespace={namespace}", list[GangAt])
+    roots = [f"{line.kind}/{line.gang}" for line in gangs if line.gang == gang]
+    if not roots:
+        hint = did_you_mean(gang, [line.gang for line in gangs], most=3)
+        raise BadInput(f"--for {gang}: the service has no such gang{hint}")
+    return roots
+
+
+def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
+    from extender.cluster.manifests.manifest_loader import load
+    from extender.queries.plan.moves_query import MovesInput, answer_moves
+    from extender.queries.plan.plan_query import PlanInput
+
+    if asked.max_age_s:
+        raise BadInput(f"--max-age {asked.max_age_s} s: files have no time; ask a service")
+    manifest = load(cluster, asked.files)
+    view = manifest.world.view
+    groups = frozenset(manifest.groups)
+    if asked.gang:
+        groups = frozenset(key for key in view.groups if key.path == asked.gang)
+        if not groups:
+            hint = did_you_mean(asked.gang, [key.path for key in view.groups], most=3)
+            raise BadInput(f"--for {asked.gang}: the cluster has no such group{hint}")
+    question = MovesInput(
+        plan=PlanInput(
+            groups=groups,
+            pods=frozenset(manifest.pods),
+            budget=asked.search_budget,
+            origins=manifest.origins,
+            refused=manifest.refused,
+        ),
+        free=asked.free,
+        drain=asked.drain,
+        budget=asked.budget,
+        max_priority=asked.max_priority,
+    )
+    return msgspec.structs.replace(answer_moves(view, question), warnings=manifest.warnings)
+
+
+def _finish(answer: MovesAnswer, output: PlanOutput) -> NoReturn:
+    for warning in merged_by_object(answer.warnings):
+        complain(f"warning: {warning}")
+    if output is PlanOutput.table:
+        sys.stdout.write(moves_text(answer))
+    elif output is PlanOutput.markdown:
+        sys.stdout.write(moves_markdown(answer))
+    else:
+        print_value(answer, Output(output.value))
+    raise typer.Exit(0 if answer.verdict in {"fits", "moves"} else 1)
+
+
+# --- the answer for people --------------------------------------------------------------------------
+
+
+def headline(answer: MovesAnswer) -> str:
+    """Return the answer in one sentence."""
+    moves = counted(len(answer.moves), "move")
+    match answer.verdict:
+        case "fits":
+            return f"{answer.question}: no move is needed"
+        case "moves":
+            bound = f"{answer.least} at least" if answer.least < len(answer.moves) else ""
+            proof = f"proved: {bound or 'no fewer lead there'}"
+            return f"{answer.question}: {moves} ({proof})"
+        case "impossible":
+            if answer.stays or answer.unmoved:
+                return f"{answer.question}: not all pods can move (proved); {moves} lead as far as possible"
+            return f"{answer.question}: impossible (proved)"
+        case "unknown":
+            return f"{answer.question}: not decided"
+
+
+def _tables(answer: MovesAnswer) -> Iterator[Table]:
+    yield (
+        "Moves, one after the other",
+        ("#", "pod", "from", "to", "priority", "group"),
+        [
+            (str(n), m.pod, m.source, m.target, str(m.priority), m.group)
+            for n, m in enumerate(answer.moves, 1)
+        ],
+    )
+    yield (
+        "Then placed",
+        ("pod", "group", "node"),
+        [(line.pod, line.group, line.node) for line in answer.assignments],
+    )
+    yield (
+        "Gangs that break when the rest is evicted",
+        ("gang", "runs", "left", "minimum"),
+        [(b.gang, str(b.running), str(b.left), str(b.minimum)) for b in answer.breaks],
+    )
+    yield ("No place elsewhere", ("pod",), [(pod,) for pod in answer.unmoved])
+    yield (
+        "Stays",
+        ("pod", "node", "reason"),
+        [(line.pod, line.node, line.reason) for line in answer.stays],
+    )
+    yield (
+        "Nodes before and after",
+        ("node", "resource", "allocatable", "free before", "free after"),
+        [
+            (n.node, n.resource, *map(str, (n.allocatable, n.free_before, n.free_after)))
+            for n in answer.nodes
+        ],
+    )
+
+
+def _notes(answer: MovesAnswer) -> Iterator[str]:
+    yield from answer.reasons
+    if answer.emptied:
+        yield f"empty then: {join_names(answer.emptied)}"
+    if not answer.proved:
+        yield "the search was cut short; a larger --search-budget may give another answer"
+
+
+def moves_text(answer: MovesAnswer) -> str:
+    """Return the answer for a terminal; ends with a newline."""
+    lines = [headline(answer), *(f"  {note}" for note in _notes(answer))]
+    for title, headers, rows in _tables(answer):
+        if not rows:
+            continue
+        shown = [headers, *rows[:ROWS_MAX]]
+        widths = [max(len(row[at]) for row in shown) for at in range(len(headers))]
+        lines += ["", f"{title}:"]
+        lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
+        if len(rows) > ROWS_MAX:
+            lines.append(f"  and {len(rows) - ROWS_MAX} more; -o json has all")
+    return "\n".join(lines) + "\n"
+
+
+def moves_markdown(answer: MovesAnswer) -> str:
+    """Return the answer as a page; ends with a newline."""
+    lines = [f"## {headline(answer)}", ""]
+    lines += [f"- {note}" for note in (*_notes(answer), *answer.warnings)]
+    for title, headers, rows in _tables(answer):
+        if not rows:
+            continue
+        cells = [headers, ("---",) * len(headers), *rows[:ROWS_MAX]]
+        lines += ["", f"### {title}", ""]
+        lines += [f"| {' | '.join(row).replace(chr(10), ' ')} |" for row in cells]
+        if len(rows) > ROWS_MAX:
+            lines += ["", f"{len(rows) - ROWS_MAX} more are not shown."]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,302 @@
+"""Which running pods may be moved: evicted one at a time, while their gang keeps its minimum and its required domain."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.disruption_budgets import PodDisruptionBudget
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.message_formatting import counted
+from extender.core.model.nodes import Node
+from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
+from extender.core.model.pods import EXEMPT_NAMESPACES, Pod, PodShape
+from extender.core.planner.moves.move_problem import Mover, StayingPod
+
+MOVE_LABEL = "gang-extender.dev/move"  # on pods; with the value "never" they are not moved
+DAEMON = "DaemonSet"
+
+
+class MoveLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pods stay although they could be moved."""
+
+    max_priority: int | None = None  # those above it
+    oldest_us: int = 0  # those that were created before it; 0: none
+
+
+class MovablePods(msgspec.Struct, frozen=True, kw_only=True):
+    """All running pods of a cluster, parted in those that may be moved and those that stay."""
+
+    movers: tuple[Mover, ...]  # sorted by pod
+    staying: tuple[StayingPod, ...]  # sorted by pod
+    shapes: tuple[PodShape, ...]  # of the movers
+    barred: frozenset[NodeName]  # in the exclusive domain of a group: no pod is moved there
+
+
+def movable_pods(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    *,
+    tree: Tree | None = None,
+    ruled: InterpodRulePart | None = None,
+    limits: MoveLimits | None = None,
+) -> MovablePods:
+    """Return which pods may be moved, and why the others stay. Terminating pods are in neither list.
+
+    Args:
+        view: The cluster, with its budgets.
+        state: The reservation state.
+        forest: The trees of `view`.
+        tree: That which needs the capacity; its own pods stay.
+        ruled: The result of `ruled_part` for it: what its rules count stays.
+        limits: What stays beyond that.
+    """
+    return _Parting(view, state, forest, tree, ruled, limits or MoveLimits()).parted()
+
+
+def members_running(tree: Tree, without: Collection[PodUid] = ()) -> dict[GroupKey, int]:
+    """Return per group of a tree the members that run, of a composite the groups that have their minimum.
+
+    Args:
+        tree: The tree.
+        without: Pods that are not counted.
+    """
+    counts: dict[GroupKey, int] = {}
+    for group in reversed(tree.groups):
+        below = tree.children.get(group.key, ())
+        counts[group.key] = sum(_has_minimum(child, counts) for child in below) + sum(
+            pod.node is not None and not pod.deleting and pod.uid not in without
+            for pod in tree.members.get(group.key, ())
+        )
+    return counts
+
+
+def _has_minimum(group: Group, counts: Mapping[GroupKey, int]) -> bool:
+    return counts[group.key] >= (1 if group.basic else max(group.minimum, 1))
+
+
+def broken_gangs(tree: Tree, leaving: Collection[PodUid]) -> list[tuple[Group, int, int]]:
+    """Return the gangs of a tree that fall below their minimum without some pods, root first.
+
+    Returns:
+        Each gang with how many of its members or groups run now, and then.
+    """
+    before, after = members_running(tree), members_running(tree, leaving)
+    return [
+        (group, before[group.key], after[group.key])
+        for group in tree.groups
+        if not group.basic
+        and before[group.key] >= group.minimum
+        and (after[group.key] < group.minimum or _lacks_required(tree, group, after))
+        and before[group.key] != after[group.key]
+    ]
+
+
+def _lacks_required(tree: Tree, group: Group, counts: Mapping[GroupKey, int]) -> bool:
+    return any(
+        child.key.name in group.required and not _has_minimum(child, counts)
+        for child in tree.children.get(group.key, ())
+    )
+
+
+class _Parting:
+    def __init__(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        tree: Tree | None,
+        ruled: InterpodRulePart | None,
+        limits: MoveLimits,
+    ) -> None:
+        self.view = view
+        self.forest = forest
+        self.ruled = ruled
+        self.limits = limits
+        self.tree = tree
+        self.victims = {uid for p in state.preemptions.values() for uid in p.victims}
+        self.own = {pod.uid for pod in tree.pods} if tree is not None else set()
+        self.guards: dict[str, list[PodDisruptionBudget]] = {}
+        for budget in sorted(view.budgets.values(), key=lambda b: b.path):
+            self.guards.setdefault(budget.namespace, []).append(budget)
+        self.rules = {
+            rule: pod
+            for pod in view.keeping_off.values()
+            for rule in pod.shape.rules
+            if rule.kind == "apart"
+        }
+        self.running: dict[GroupKey, dict[GroupKey, int]] = {}  # by root
+        self.above: dict[GroupKey, list[Group]] = {}
+
+    def parted(self) -> MovablePods:
+        shapes: dict[PodShape, int] = {}
+        movers, staying = [], []
+        running = (
+            (pod, self.view.nodes[node])
+            for node, pods in self.view.on_node.items()
+            for pod in pods.values()
+            if node in self.view.nodes and not pod.deleting
+        )
+        for pod, node in sorted(running, key=lambda pair: pair[0].path):
+            leaf = str(pod.group) if pod.group is not None else ""
+            if reason := self._reason(pod):
+                staying.append(
+                    StayingPod(
+                        pod=pod.path,
+                        node=node.name,
+                        reason=reason,
+                        on_every_node=pod.static or pod.controller == DAEMON,
+                    )
+                )
+                continue
+            movers.append(
+                Mover(
+                    pod=pod.path,
+                    uid=pod.uid,
+                    node=node.name,
+                    shape=shapes.setdefault(pod.shape, len(shapes)),
+                    priority=max((g.priority for g in self._groups(pod)), default=pod.priority),
+                    group=leaf,
+                    within=tuple(sorted(set(self._within(pod, node)))),
+                )
+            )
+        return MovablePods(
+            movers=tuple(movers),
+            staying=tuple(staying),
+            shapes=tuple(shapes),
+            barred=frozenset(self._exclusive_nodes()),
+        )
+
+    def _groups(self, pod: Pod) -> list[Group]:
+        """Return the leaf of a pod and the groups above it; none of a pod outside of all trees."""
+        leaf = pod.group
+        if leaf is None or leaf not in self.forest.root_of:
+            return []
+        if leaf not in self.above:
+            path = []
+            key: GroupKey | None = leaf
+            while key is not None and (group := self.view.groups.get(key)) is not None:
+                path.append(group)
+                key = key_of_parent(group) if key != self.forest.root_of[leaf] else None
+            self.above[leaf] = path
+        return self.above[leaf]
+
+    def _running(self, leaf: GroupKey) -> dict[GroupKey, int]:
+        root = self.forest.root_of[leaf]
+        if root not in self.running:
+            self.running[root] = members_running(self.forest.trees[root])
+        return self.running[root]
+
+    # --- why a pod stays ---------------------------------------------------------------------------
+
+    def _reason(self, pod: Pod) -> str:
+        """Return why a pod stays; empty: it may be moved."""
+        return self._own_reason(pod) or self._others_reason(pod) or self._gang_reason(pod)
+
+    def _own_reason(self, pod: Pod) -> str:
+        shape, limits = pod.shape, self.limits
+        most = pod.priority if limits.max_priority is None else limits.max_priority
+        unseen = (*shape.unmodelled, *(rule.text for rule in shape.rules), "")[0]
+        claim = next(iter(shape.exclusive_claims), "")
+        checks = (
+            (pod.static, "static: its kubelet runs it"),
+            (pod.controller == DAEMON, "of a DaemonSet"),
+            (pod.uid in self.own, "of the gang to place"),
+            (not pod.controller, "no controller would make it again"),
+            (pod.namespace in EXEMPT_NAMESPACES, f"namespace {pod.namespace} is exempt"),
+            (pod.labels.get(MOVE_LABEL) == "never", f"label {MOVE_LABEL}: never"),
+            (pod.disruption_target or pod.uid in self.victims, "is being evicted"),
+            (pod.priority > most, f"priority {pod.priority} is above {most}"),
+            (pod.created_us < limits.oldest_us, "runs for longer than the limit"),
+            (claim, f"uses {claim}, which one pod may use"),
+            (unseen, f"depends on {unseen}, which is not judged for a move"),
+        )
+        return next((text for applies, text in checks if applies), "")
+
+    def _others_reason(self, pod: Pod) -> str:
+        guards = [
+            b for b in self.guards.get(pod.namespace, ()) if b.protects(pod.namespace, pod.labels)
+        ]
+        if len(guards) > 1:
+            names = " and ".join(budget.path for budget in guards[:2])
+            return f"the Eviction API evicts no pod of several PodDisruptionBudgets: {names}"
+        if guards and guards[0].allowed < 1:
+            return f"PodDisruptionBudget {guards[0].path} allows no disruption"
+        for rule, other in self.rules.items():
+            if rule.match(pod.namespace, pod.labels):
+                return f"{rule.text} of {other.path} selects it, which is not judged for a move"
+        if self.ruled is not None and self.ruled.rules and counted_by(self.ruled, pod):
+            return "a rule between pods of the gang to place counts it"
+        return ""
+
+    def _gang_reason(self, pod: Pod) -> str:
+        path = self._groups(pod)
+        if pod.group is None or not path:
+            return f"{pod.group} does not exist, or is in no tree" if pod.group else ""
+        if self.forest.trees[path[-1].key].problems:
+            return f"{path[-1].key} is not valid"
+        for group in path:
+            if group.disruption_mode == "all":
+                return f"{group.key} is disrupted as a whole"
+            if group.constraints.exclusive is not None:
+                return f"{group.key} has an exclusive domain"
+        return self._minimum_reason(path)
+
+    def _minimum_reason(self, path: Sequence[Group]) -> str:
+        """Return which group could not do without a member of a leaf, given with the groups above it."""
+        counts = self._running(path[0].key)
+        below = ""
+        for group in path:
+            have = counts[group.key]
+            if below in group.required:
+                return f"{group.key} requires {below}"
+            if not group.basic and have <= group.minimum:
+                noun = "pod" if group.key.kind == "PodGroup" else "group"
+                return f"{group.key} runs with {counted(have, noun)}, and its minimum is {group.minimum}"
+            if not group.basic or have > 1:
+                return ""  # it keeps its minimum, so those above are not concerned
+            below = group.key.name
+        return ""
+
+    # --- where a pod may go ------------------------------------------------------------------------
+
+    def _within(self, pod: Pod, node: Node) -> Iterator[tuple[str, str]]:
+        """Yield the labels of its node that a new one must have: of domains in which other members run."""
+        path = self._groups(pod)
+        slices = path[0].constraints.slices if path else ()
+        keys = [level.key for level in slices]
+        for group in path:
+            if group.constraints.topology and self._others_below(group, pod):
+                keys += group.constraints.topology
+        return ((key, node.labels[key]) for key in keys if key in node.labels)
+
+    def _others_below(self, group: Group, pod: Pod) -> bool:
+        """Return whether another pod of a group runs."""
+        tree = self.forest.trees[self.forest.root_of[group.key]]
+        waiting = [group.key]
+        while waiting:
+            key = waiting.pop()
+            waiting += [child.key for child in tree.children.get(key, ())]
+            for other in tree.members.get(key, ()):
+                if other.uid != pod.uid and other.node is not None and not other.deleting:
+                    return True
+        return False
+
+    def _exclusive_nodes(self) -> Iterable[NodeName]:
+        """Yield the nodes of the domains that exclusive groups have."""
+        values: set[tuple[str, str]] = set()
+        for key, group in self.view.exclusive.items():
+            if group.constraints.exclusive is None or key not in self.forest.root_of:
+                continue
+            label = group.constraints.exclusive.key
+            tree = self.forest.trees[self.forest.root_of[key]]
+            nodes = (self.view.nodes.get(p.node) for p in tree.pods if p.node is not None)
+            values |= {(label, n.labels[label]) for n in nodes if n and label in n.labels}
+        for name, node in self.view.nodes.items() if values else ():
+            if any(node.labels.get(label) == value for label, value in values):
+                yield name

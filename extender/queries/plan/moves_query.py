@@ -1,0 +1,317 @@
+"""Answer questions about moves of running pods (`make-room`, `drain`, `POST /v1/moves`): a recommendation, nothing is evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
+from extender.core.capacity.free_capacity import NodeRowCache
+from extender.core.capacity.largest_free_domain import LOWEST, NO_ROOT, devices, takes_pods
+from extender.core.model.cluster_view import ClusterView, forest_of
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.message_formatting import counted, join_names
+from extender.core.model.pod_groups import Forest, Tree
+from extender.core.planner.moves.move_problem import (
+    Move,
+    MovesOutcome,
+    MovesPlan,
+    MovesRequest,
+    StayingPod,
+)
+from extender.core.planner.moves.move_search import find_moves
+from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
+from extender.core.preempt.movable_pods import (
+    MovablePods,
+    MoveLimits,
+    broken_gangs,
+    movable_pods,
+)
+from extender.queries.plan.cluster_changes import named_nodes
+from extender.queries.plan.plan_query import (
+    AssignmentLine,
+    PlanInput,
+    PlanObjects,
+    is_requested_tree,
+)
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+SOME: Final = 8  # texts in one message
+
+
+class MovesQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The request over HTTP: a tree to make room for (`workload`, `manifest` or `groups`), or `free`, or `drain`."""
+
+    free: str = ""  # KEY=N: so many whole domains of a topology key
+    drain: tuple[str, ...] = ()  # names of nodes, or key=value of a label
+    budget: Count = 0  # moves at most; 0: any number
+    max_priority: int | UnsetType = UNSET  # pods above it stay
+    max_age_s: Count = 0  # pods that run for longer stay; 0: none
+    search_budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = SEARCH_BUDGET
+
+
+class BreakLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A gang that falls below its minimum when a drain evicts what has no other place."""
+
+    gang: str  # Kind/namespace/name
+    minimum: int
+    running: int  # pods, of a composite groups that have their minimum
+    left: int
+
+
+class NodePicture(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that changes, before and after."""
+
+    node: str
+    resource: str
+    allocatable: int
+    free_before: int
+    free_after: int
+
+
+class MovesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer; `fits`: no move is needed, `impossible`: proved."""
+
+    verdict: MovesOutcome
+    question: str
+    moves: tuple[Move, ...] = ()  # in order, one after the other
+    least: int = 0  # proved: no fewer moves lead there
+    cheapest: bool = False  # proved: of equally many moves none have a lower sum of priorities
+    emptied: tuple[str, ...] = ()  # domains or nodes
+    assignments: tuple[AssignmentLine, ...] = ()  # of the tree, after the moves
+    unmoved: tuple[str, ...] = ()  # pods that have no place elsewhere
+    stays: tuple[StayingPod, ...] = ()
+    breaks: tuple[BreakLine, ...] = ()
+    nodes: tuple[NodePicture, ...] = ()
+    reasons: tuple[str, ...] = ()
+    proved: bool = True  # False: the search was cut short
+    warnings: tuple[str, ...] = ()
+    as_of: str = ""  # RFC 3339: time of the live cluster; empty for a cluster in the request
+
+
+class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A question about moves."""
+
+    plan: PlanInput  # the tree to make room for, and the state
+    free: str = ""
+    drain: tuple[str, ...] = ()
+    budget: int = 0
+    max_priority: int | None = None
+    max_age_s: int = 0
+    now_us: int = 0
+
+
+def answer_moves(view: ClusterView, question: MovesInput) -> MovesAnswer:
+    """Return the moves that make room.
+
+    Raises:
+        BadInput: The question names no tree, several, or nodes that do not exist.
+    """
+    for refused in question.plan.refused:
+        raise BadInput(f"for {refused.label}: {refused.text}")
+    forest = forest_of(view)
+    trees = [t for t in forest.trees.values() if is_requested_tree(t, question.plan)]
+    asked = [
+        name
+        for name, given in (("for", trees), ("free", question.free), ("drain", question.drain))
+        if given
+    ]
+    if len(asked) != 1:
+        have = join_names(asked) or "none of them"
+        raise BadInput(f"moves: give a tree to make room for, or free, or drain; given: {have}")
+    if trees:
+        return _for_tree(view, forest, trees, question)
+    return _for_nodes(view, forest, question)
+
+
+def _limits(question: MovesInput) -> MoveLimits:
+    if question.max_age_s and not question.now_us:
+        raise BadInput(f"max_age_s {question.max_age_s}: the time of the cluster is not known")
+    oldest = question.now_us - question.max_age_s * 1_000_000 if question.max_age_s else 0
+    return MoveLimits(max_priority=question.max_priority, oldest_us=oldest)
+
+
+# --- a tree ----------------------------------------------------------------------------------------
+
+
+def _for_tree(
+    view: ClusterView, forest: Forest, trees: Sequence[Tree], question: MovesInput
+) -> MovesAnswer:
+    if len(trees) > 1:
+        names = join_names([str(tree.root.key) for tree in trees[:SOME]])
+        raise BadInput(f"for: {len(trees)} trees; name one at a time: {names}")
+    tree, state = trees[0], question.plan.state
+    name = str(tree.root.key)
+    if tree.problems:
+        raise BadInput(f"for {name}: {tree.problems[0].message}")
+    part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
+    rows = NodeRowCache(question.plan.topology_keys)
+    request = plan_request(view, state, part, rows=rows, budget=question.plan.budget)
+    ruled = ruled_part(view, state, part, rows=rows)
+    pods = movable_pods(view, state, forest, tree=tree, ruled=ruled, limits=_limits(question))
+    planned = find_moves(
+        MovesRequest(
+            nodes=request.nodes,
+            shapes=pods.shapes,
+            movers=pods.movers,
+            staying=pods.staying,
+            barred=pods.barred,
+            tree=request,
+            budget=question.budget,
+            search_budget=question.plan.budget,
+        )
+    )
+    answer = _answer(f"make room for {name}", planned, request.nodes, pods, view)
+    if planned.plan is not None:
+        lines = [AssignmentLine(a.pod, a.group.name, a.node) for a in planned.plan.assignments]
+        answer = msgspec.structs.replace(
+            answer, assignments=tuple(sorted(lines, key=lambda line: line.pod))
+        )
+    return answer
+
+
+# --- nodes -----------------------------------------------------------------------------------------
+
+
+def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> MovesAnswer:
+    state = question.plan.state
+    rows = NodeRowCache()
+    nodes = rows.rows(view, rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT))
+    if question.free:
+        sets, count = _domains(nodes, question.free)
+    else:
+        named = (named_nodes(view, text, "drain") for text in question.drain)
+        sets, count = dict(zip(question.drain, map(tuple, named), strict=True)), 0
+    pods = movable_pods(view, state, forest, limits=_limits(question))
+    staying = (*pods.staying, *_held(nodes))
+    planned = find_moves(
+        MovesRequest(
+            nodes=nodes,
+            shapes=pods.shapes,
+            movers=pods.movers,
+            staying=staying,
+            barred=pods.barred,
+            sets=tuple(sets.values()),
+            count=count,
+            budget=question.budget,
+            search_budget=question.plan.budget,
+        )
+    )
+    names = [*sets]
+    title = f"free {question.free}" if count else f"drain {join_names(names)}"
+    answer = _answer(title, planned, nodes, pods, view)
+    emptied = tuple(names[at] for at in planned.emptied)
+    if count:
+        return msgspec.structs.replace(answer, emptied=emptied)
+    away = {name for some in sets.values() for name in some}
+    stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
+    complete = not stays and not planned.unmoved
+    proved = bool(stays) or planned.search.exhausted
+    return msgspec.structs.replace(
+        answer,
+        verdict=planned.outcome if complete else "impossible" if proved else "unknown",
+        emptied=emptied if complete else (),
+        stays=stays,
+        breaks=tuple(_breaks(view, forest, {*planned.unmoved, *(line.pod for line in stays)})),
+    )
+
+
+def _domains(nodes: Sequence[PlanNode], free: str) -> tuple[dict[str, tuple[NodeName, ...]], int]:
+    """Return the nodes of each domain of KEY=N of which all nodes take pods, and the number.
+
+    Raises:
+        BadInput: It has another form, or no node has the key.
+    """
+    key, equals, number = free.rpartition("=")
+    if not equals or not key or not number.isdecimal() or int(number) < 1:
+        raise BadInput(
+            f'free "{free}": write KEY=N, a node label and how many of its domains, such as topology.example.com/rack=1'
+        )
+    domains: dict[str, list[NodeName]] = {}
+    closed = set()
+    for node in nodes:
+        if (value := node.labels.get(key)) is not None:
+            domains.setdefault(f"{key}={value}", []).append(node.name)
+            if not takes_pods(node):
+                closed.add(f"{key}={value}")
+    if not domains:
+        labels = sorted({label for node in nodes for label in node.labels})
+        raise BadInput(
+            f'free "{free}": no node has the label {key}; nodes have {join_names(labels[:SOME]) or "no labels"}'
+        )
+    return {name: tuple(some) for name, some in domains.items() if name not in closed}, int(number)
+
+
+def _held(nodes: Iterable[PlanNode]) -> Iterator[StayingPod]:
+    """Yield what keeps a node from being empty without a pod there."""
+    for node in nodes:
+        if node.reserved:
+            yield StayingPod(pod="(reserved)", node=node.name, reason="for a gang that waits")
+
+
+def _breaks(view: ClusterView, forest: Forest, pods: set[str]) -> Iterator[BreakLine]:
+    """Yield the gangs that fall below their minimum without some pods, given by their paths."""
+    leaving: dict[GroupKey, set[PodUid]] = {}
+    for pod in view.pods.values():
+        if pod.path in pods and pod.group is not None and pod.group in forest.root_of:
+            leaving.setdefault(forest.root_of[pod.group], set()).add(pod.uid)
+    for root, uids in sorted(leaving.items()):
+        for group, running, left in broken_gangs(forest.trees[root], uids):
+            yield BreakLine(gang=str(group.key), minimum=group.minimum, running=running, left=left)
+
+
+# --- the answer ------------------------------------------------------------------------------------
+
+
+def _answer(
+    title: str,
+    planned: MovesPlan,
+    nodes: Sequence[PlanNode],
+    pods: MovablePods,
+    view: ClusterView,
+) -> MovesAnswer:
+    reasons = planned.reasons
+    if planned.outcome in ("impossible", "unknown") and pods.staying:
+        kinds: dict[str, int] = {}
+        for pod in pods.staying:
+            if not pod.on_every_node:
+                kinds[pod.reason] = kinds.get(pod.reason, 0) + 1
+        most = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))[:SOME]
+        reasons += tuple(f"{counted(number, 'pod')} stay: {text}" for text, number in most)
+    return MovesAnswer(
+        verdict=planned.outcome,
+        question=title,
+        moves=planned.moves,
+        least=planned.least,
+        cheapest=planned.cheapest,
+        unmoved=planned.unmoved,
+        nodes=tuple(_pictures(planned, nodes, view)),
+        reasons=reasons,
+        proved=planned.search.exhausted,
+    )
+
+
+def _pictures(
+    planned: MovesPlan, nodes: Sequence[PlanNode], view: ClusterView
+) -> Iterator[NodePicture]:
+    """Yield what the moves change: the free amount of the first device, or of CPU, per node."""
+    resource = devices(nodes)[0]
+    change: dict[str, int] = {}
+    for move in planned.moves:
+        amount = dict(view.pods[move.uid].shape.requests).get(resource, 0)
+        change[move.source] = change.get(move.source, 0) + amount
+        change[move.target] = change.get(move.target, 0) - amount
+    for node in nodes:
+        if node.name in change:
+            free = node.free.get(resource, 0)
+            yield NodePicture(
+                node=node.name,
+                resource=resource,
+                allocatable=node.allocatable.get(resource, 0),
+                free_before=free,
+                free_after=free + change[node.name],
+            )

@@ -1,0 +1,45 @@
+"""`report fragmentation`: per level the largest free domain, and how many gangs of a shape fit at once."""
+
+from __future__ import annotations
+
+from extender.cli.commands.report_command import fragmentation_rows
+from extender.queries.state.node_inventory import NodeInventoryReport, NodeLine
+
+RACK = "topology.example.com/rack"
+
+
+def a_line(name, rack, used, *, unschedulable=False):
+    return NodeLine(
+        node=name,
+        labels={RACK: rack},
+        taints=(),
+        unschedulable=unschedulable,
+        deleting=False,
+        allocatable={"cpu": 64_000, "nvidia.com/gpu": 4},
+        ordinary={"nvidia.com/gpu": used},
+        ordinary_pods=1,
+        members={},
+        member_pods=0,
+    )
+
+
+def test_shapes_of_a_node_and_of_a_rack():
+    nodes = [
+        a_line("a", "r0", 0),
+        a_line("b", "r0", 0),
+        a_line("c", "r1", 1),
+        a_line("d", "r1", 0, unschedulable=True),
+    ]
+    report = NodeInventoryReport(not_current_reason="", topology_keys=[RACK], nodes=nodes)
+    rows = list(fragmentation_rows(report))
+    assert [(row["level"], row["shape"], row["fits"]) for row in rows] == [
+        ("node", "1 x 1", 11),
+        ("node", "1 x 2", 5),
+        ("node", "1 x 4", 2),
+        (RACK, "1 x 4", 2),
+        (RACK, "2 x 4", 1),
+    ]
+    assert {(row["level"], row["domain"], row["free"], row["total"]) for row in rows} == {
+        ("node", "a", 4, 11),
+        (RACK, "r0", 8, 11),
+    }

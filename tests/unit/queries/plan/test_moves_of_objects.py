@@ -1,0 +1,191 @@
+"""Moves in random small clusters of objects, against all sets and orders of moves on a model of the same cluster."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from extender.core.model.ids import GroupKey
+from extender.core.planner.moves import moves_cp_sat
+from extender.queries.plan.moves_query import MovesAnswer, MovesInput, answer_moves
+from extender.queries.plan.plan_query import PlanInput
+from tests.support.hypothesis_profile import PROFILE
+from tests.support.planning.moves_checker import Gang, Member, MoveModel
+from tests.support.service.fakes import FakeCluster
+from tests.support.service.manifest_builders import GPU, RACK, Object, a_group, a_node, a_pod
+
+CLUSTERS = 1_000 if PROFILE == "full" else 30
+PARTS = 5
+PLACE, FREE, DRAIN = "place", "free", "drain"
+
+
+def owned(name: str, kind: str = "ReplicaSet") -> Object:
+    """Return the metadata of a pod that a controller would make again."""
+    owner = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name, "controller": True}
+    return {"ownerReferences": [owner]}
+
+
+def _random_model(rng: random.Random, question: str) -> MoveModel:
+    racks = {f"n{i}": f"r{i // 2}" for i in range(rng.randint(3, 5))}
+    sizes = {node: rng.choice([2, 3, 4, 4]) for node in racks}
+    model = MoveModel(racks=racks, sizes=sizes, pods={})
+    if rng.random() < 0.2:
+        model.cordoned.add(rng.choice(list(racks)))
+    for number in range(rng.randint(2, 4)):
+        size = rng.randint(1, 3)
+        minimum = rng.randint(max(1, size - 2), size)
+        gang = Gang(minimum, in_rack=rng.random() < 0.3, whole=rng.random() < 0.1)
+        lone = rng.random() < 0.6
+        rack = rng.choice(sorted(set(racks.values())))
+        priority, stays = rng.choice([0, 0, 5]), rng.random() < 0.05
+        for member in range(size):
+            amount = rng.choice([1, 1, 2])
+            left = model.free(model.start())
+            nodes = [n for n in racks if left[n] >= amount]
+            if not lone and gang.in_rack:
+                nodes = [n for n in nodes if racks[n] == rack]
+            if not nodes or len(model.pods) == 6:
+                continue
+            name = "" if lone else f"g{number}"
+            model.pods[f"p{number}-{member}"] = Member(
+                rng.choice(nodes), amount, name, priority, stays
+            )
+            if name:
+                model.gangs[name] = gang
+    if question == PLACE:
+        model.waiting = (rng.randint(1, 3), rng.choice([2, 3, 3, 4]), rng.random() < 0.5)
+    elif question == FREE:
+        model.racks_to_free = rng.choice([1, 1, 2])
+    else:
+        model.to_drain = tuple(rng.sample(sorted(racks), rng.choice([1, 1, 2])))
+    return model
+
+
+def _objects(model: MoveModel) -> list[Object]:
+    nodes = []
+    for name, rack in model.racks.items():
+        node = a_node(name, {RACK: rack}, gpu=model.sizes[name])
+        if name in model.cordoned:
+            node["spec"] = {"unschedulable": True}
+        nodes.append(node)
+    groups = [
+        a_group(name, gang=gang.minimum, topo=RACK if gang.in_rack else "", whole=gang.whole)
+        for name, gang in model.gangs.items()
+    ]
+    for group in groups:
+        members = [p for p in model.pods.values() if p.gang == group["metadata"]["name"]]
+        group["spec"]["priority"] = members[0].priority
+    pods = [
+        a_pod(
+            name,
+            pod.gang,
+            node=pod.node,
+            requests={GPU: pod.amount},
+            metadata=owned(name) if not pod.stays else {},
+            priority=pod.priority,
+        )
+        for name, pod in model.pods.items()
+    ]
+    objects = [*nodes, *groups, *pods]
+    if model.waiting is not None:
+        count, amount, in_rack = model.waiting
+        objects.append(a_group("train", gang=count, topo=RACK if in_rack else "", priority=3))
+        for number in range(count):
+            pod = a_pod(f"train-{number}", "train", requests={GPU: amount}, priority=3)
+            objects.append(pod)
+    return objects
+
+
+def _ask(model: MoveModel, budget: int = 0) -> MovesAnswer:
+    groups = frozenset({GroupKey("default", "train", "PodGroup")} if model.waiting else ())
+    question = MovesInput(
+        plan=PlanInput(groups=groups),
+        free=f"{RACK}={model.racks_to_free}" if model.racks_to_free else "",
+        drain=model.to_drain,
+        budget=budget,
+    )
+    return answer_moves(FakeCluster(*_objects(model)).view(), question)
+
+
+def _steps(answer: MovesAnswer) -> list[tuple[str, str, str]]:
+    return [(m.pod.removeprefix("default/"), m.source, m.target) for m in answer.moves]
+
+
+def _check_drain(model: MoveModel, answer: MovesAnswer) -> None:
+    where = model.replay(_steps(answer))
+    best = min(
+        (sum(n in model.to_drain for n in after.values()), cost) for cost, after in model.states()
+    )
+    left = {name for name, node in where.items() if node in model.to_drain}
+    assert (len(left), len(answer.moves)) == (best[0], best[1][0])
+    assert left == {pod.removeprefix("default/") for pod in answer.unmoved} | {
+        line.pod.removeprefix("default/") for line in answer.stays
+    }
+    assert (answer.verdict in ("moves", "fits")) == (not left)
+    broken = {
+        name
+        for name, gang in model.gangs.items()
+        if (members := [n for n, p in model.pods.items() if p.gang == name])
+        and len(members) >= gang.minimum > len([n for n in members if n not in left])
+    }
+    assert {line.gang for line in answer.breaks} == {f"PodGroup/default/{n}" for n in broken}
+
+
+def _check_fewest(model: MoveModel, answer: MovesAnswer) -> None:
+    best = next((cost for cost, where in model.states() if model.reached(where)), None)
+    if best is None:
+        assert answer.verdict == "impossible", answer
+        return
+    assert answer.verdict == ("moves" if best[0] else "fits"), (best, answer)
+    assert model.reached(model.replay(_steps(answer)))
+    assert answer.cheapest
+    lowest = min((p.priority for p in model.pods.values() if model._can_ever(p)), default=0)
+    price = sum(move.priority - lowest for move in answer.moves)
+    assert (len(answer.moves), price) == best
+    if best[0]:
+        assert answer.least == best[0]
+        enough = _ask(model, best[0])
+        assert (enough.verdict, len(enough.moves)) == ("moves", best[0])
+        if best[0] > 1:
+            assert _ask(model, best[0] - 1).verdict == "impossible"
+
+
+@pytest.mark.parametrize("question", [PLACE, FREE, DRAIN])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_moves_are_the_fewest_of_all_sets_and_orders(question, part):
+    """In an order that is allowed step by step; where no order exists, this is proved."""
+    for number in range(CLUSTERS // PARTS):
+        model = _random_model(random.Random(f"{question} {part} {number}"), question)
+        answer = _ask(model)
+        try:
+            (_check_drain if question == DRAIN else _check_fewest)(model, answer)
+        except AssertionError as error:
+            raise AssertionError(f"{question} {part} {number}: {model}") from error
+
+
+@pytest.mark.parametrize("question", [PLACE, FREE, DRAIN])
+def test_without_the_program_bounds_and_orders_hold(question, monkeypatch):
+    """As on clusters that are too large for it: what is claimed is true, though it may be less."""
+    monkeypatch.setattr(moves_cp_sat, "PAIRS_MAX", 0)
+    outcomes = Counter()
+    for number in range(CLUSTERS // 2):
+        model = _random_model(random.Random(f"large {question} {number}"), question)
+        answer = _ask(model)
+        where = model.replay(_steps(answer))
+        outcomes[answer.verdict] += 1
+        if question == DRAIN:
+            left = min(sum(n in model.to_drain for n in w.values()) for _, w in model.states())
+            assert (answer.verdict == "impossible") <= (left > 0), (number, model, answer)
+            assert (answer.verdict in ("moves", "fits")) <= (left == 0), (number, model, answer)
+            continue
+        best = next((cost for cost, after in model.states() if model.reached(after)), None)
+        text = f"{question} {number}: {model} {answer}"
+        if answer.verdict in ("moves", "fits"):
+            assert model.reached(where), text
+            assert answer.least <= best[0] <= len(answer.moves), text
+            assert not answer.cheapest or (best[0] == len(answer.moves)), text
+        elif answer.verdict == "impossible":
+            assert best is None, text
+    assert outcomes["moves"]
