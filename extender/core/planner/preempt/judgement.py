@@ -12,10 +12,22 @@ import msgspec
 
 from extender.core.model.ids import NodeName
 from extender.core.model.visibility import Visibility, name_for
-from extender.core.planner.explain.refusal_explanation import explain
+from extender.core.planner.explain.refusal_explanation import (
+    RefusalExplanation,
+    explain,
+    explain_contradiction,
+)
 from extender.core.planner.explain.relaxations import evicting, with_change
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, Relaxation, Verdict
+from extender.core.planner.model.problem import compile_request
+from extender.core.planner.plan_types import (
+    NodeRejection,
+    Plan,
+    PlanRequest,
+    Refusal,
+    Relaxation,
+    Verdict,
+)
 from extender.core.planner.planning import compared_with_empty, plan
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preempt.victim_search import (
@@ -86,7 +98,7 @@ def judge(
         return Judgement(verdict=verdict, preemption=preemption)
     refusal = refused(verdict, preemption)
     if bare.explain and refusal.outcome != "waiting":
-        refusal = _explained(request, node_table, refusal, preemption)
+        refusal = _explained(request, node_table, refusal)
     return Judgement(verdict=refusal, preemption=preemption)
 
 
@@ -118,16 +130,14 @@ def awaiting(verdict: Refusal, preemption: NoPreemption) -> Refusal:
 # --- what would help, with evictions
 
 
-def _explained(
-    request: PlanRequest, node_table: NodeTable, refusal: Refusal, preemption: NoPreemption
-) -> Refusal:
+def _explained(request: PlanRequest, node_table: NodeTable, refusal: Refusal) -> Refusal:
     """Return a refusal with its conflict, and with what would help."""
-    pods = list(_may_go(request)) if preemption.cause != "never" else []
+    pods = list(_may_go(request))
     roomier = without(request, pods)
     roomier = msgspec.structs.replace(roomier, evictable=None, rejected_nodes=())
     table = node_table.renewed(roomier.nodes)
-    solved = solve(roomier, table, maximise=False) if pods else None
-    if solved is None or solved.solution is not None or not solved.proved:
+    explanation = _explanation(roomier, table, request.rejected_nodes) if pods else None
+    if explanation is None:
         # no eviction changes anything, or it is not the capacity of units that decides
         alone = plan(msgspec.structs.replace(request, evictable=None), node_table=node_table)
         assert isinstance(alone, Refusal)
@@ -139,8 +149,8 @@ def _explained(
             reasons_when_empty=alone.reasons_when_empty,
         )
     refusal = compared_with_empty(refusal, request)
-    explanation = explain(roomier, table, solved, request.rejected_nodes)
-    usable = FREE if preemption.cause == "not-triggered" else FREE_OR_LOWER
+    may_evict = request.evictable is not None and request.evictable.may_preempt
+    usable = FREE_OR_LOWER if may_evict and request.evictable.units else FREE
     conflict = (
         msgspec.structs.replace(c, message=c.message.replace(FREE, usable))
         for c in explanation.conflict
@@ -154,10 +164,25 @@ def _explained(
     )
 
 
+def _explanation(
+    roomier: PlanRequest, node_table: NodeTable, rejected_nodes: tuple[NodeRejection, ...]
+) -> RefusalExplanation | None:
+    """Return why a tree does not fit without the pods that may go; None: that is not proved."""
+    problem = compile_request(roomier, node_table)
+    if problem.violations:
+        return explain_contradiction(roomier, node_table, problem)
+    solved = solve(roomier, node_table, problem=problem, maximise=False)
+    if solved.solution is not None or not solved.proved:
+        return None
+    return explain(roomier, node_table, solved, rejected_nodes)
+
+
 def _may_go(request: PlanRequest) -> Iterator[PlanVictim]:
     """Yield terminating pods, and those of units that leave every near and spread rule as it is when they go."""
     source = request.evictable or Evictable(priority=0)
     yield from source.going
+    if not source.may_preempt:
+        return
     kept = {i for i, rule in enumerate(request.rules) if rule.kind != "apart"}
     for unit in source.units:
         counted = any(kept.intersection(pod.rules) for pod in unit.pods)

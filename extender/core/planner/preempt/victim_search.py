@@ -174,7 +174,9 @@ def only_awaiting(request: PlanRequest) -> PlanRequest:
 
 
 def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
-    """Return whether `preempt` may be triggered; cheap. False: its cause would be *not-triggered*.
+    """Return whether evictions may matter to a tree; cheap. False: `preempt` is not triggered, and no way out evicts a unit.
+
+    A tree that no eviction helps as it is may be helped by one together with another change.
 
     Args:
         request: What was planned; `evictable` is not read.
@@ -182,7 +184,7 @@ def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
     """
     if isinstance(verdict, Plan):
         return bool(verdict.unplaced) and satisfied_by_bound(request.root)
-    return verdict.outcome == "impossible" and verdict.status == "Unschedulable"
+    return verdict.outcome == "impossible"
 
 
 def _not_triggered_reason(request: PlanRequest, verdict: Plan, node_table: NodeTable) -> str:

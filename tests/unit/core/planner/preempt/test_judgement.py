@@ -7,8 +7,17 @@ from collections.abc import Iterator
 import msgspec
 from hypothesis import HealthCheck, given
 
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pods import PodShape
 from extender.core.planner.model.feasibility import satisfied_by_bound
-from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, Relaxation
+from extender.core.planner.plan_types import (
+    Plan,
+    PlanBound,
+    PlanGroup,
+    PlanRequest,
+    Refusal,
+    Relaxation,
+)
 from extender.core.planner.preempt.judgement import judge
 from extender.core.planner.preempt.victim_search import PreemptionPlan
 from extender.core.planner.preemption_types import PlanVictim
@@ -19,6 +28,7 @@ from tests.support.planning.random_trees import crowded
 from tests.support.refusals.exhaustive_search import walk
 from tests.support.refusals.refusal_checker import changed
 from tests.unit.core.planner.preempt.test_victim_search_cases import (
+    SHAPES,
     ask,
     leaf,
     lone,
@@ -97,6 +107,55 @@ def test_who_must_not_preempt_has_ways_out_without():
     refusal = judge(msgspec.structs.replace(request, evictable=evictable)).verdict
     assert refusal.outcome == "impossible"
     assert [change.evicts for change in refusal.changes] == [()]
+
+
+def pinned(*, second_rack: bool = False) -> PlanRequest:
+    """Return a composite of three groups; the bound member of `a` pins it to rack r1, and its other member must be in rack r2."""
+    bound = [PlanBound(pod="ns/a-0", uid=PodUid("a-b0"), node=NodeName("r1-0"))]
+    if second_rack:
+        bound.append(PlanBound(pod="ns/a-1", uid=PodUid("a-b1"), node=NodeName("r2-0")))
+    a = leaf("a", 1, len(bound) + 1, topology=("rack",), bound=tuple(bound))
+    elsewhere = PodShape(requests=SHAPES[0].requests, node_selector=(("rack", "r2"),))
+    members = tuple(msgspec.structs.replace(m, shape=len(SHAPES)) for m in a.members)
+    a = msgspec.structs.replace(a, members=members)
+    groups = (a, leaf("b", 1, size=3), leaf("c", 1, size=3))
+    key = GroupKey("ns", "root", "CompositePodGroup")
+    request = ask(
+        PlanGroup(key=key, minimum=2 if second_rack else 3, groups=groups),
+        nodes(r1=[4], r2=[0]),
+        lone("low", "r2-0", 1, 4),
+    )
+    return msgspec.structs.replace(request, shapes=(*SHAPES, elsewhere))
+
+
+def test_a_way_out_evicts_where_the_tree_as_it_is_may_not():
+    """No eviction helps a group that its bound member keeps in r1; two of three groups fit with one, and one alone without."""
+    request = pinned()
+    judged = judge(request)
+    assert judged.preemption.cause == "not-triggered"
+    assert judged.notes == ()
+    lower = "minGroupCount 2 instead of 3 at CompositePodGroup ns/root, and evicting Pod/ns/low"
+    assert lower in judged.verdict.relaxations
+    without = "minGroupCount 1 instead of 3 at CompositePodGroup ns/root"
+    never = msgspec.structs.replace(request.evictable, may_preempt=False)
+    assert without in helps(msgspec.structs.replace(request, evictable=never))
+
+
+def test_a_contradicted_topology_is_dropped_with_evictions():
+    """Bound members in two racks: without the constraint two groups fit if the low pod goes."""
+    ways = helps(pinned(second_rack=True))
+    assert ways == ("drop rack at PodGroup ns/a, and evicting Pod/ns/low",)
+
+
+def test_who_must_not_preempt_waits_for_what_terminates_after_a_change():
+    """preemptionPolicy Never: a minimum of two fits when the terminating pod is gone, and no pod is evicted."""
+    request = ask(
+        leaf("hi", 3, size=3), nodes(r=[4, 0]), lone("a", "r-0", 1, 4), going=(victim("old", "r-1", 4),)
+    )  # fmt: skip
+    evictable = msgspec.structs.replace(request.evictable, may_preempt=False)
+    ways = helps(msgspec.structs.replace(request, evictable=evictable))
+    assert "minCount 2 instead of 3 at PodGroup ns/hi" in ways
+    assert not any("evicting" in way for way in ways)
 
 
 def _faults(request: PlanRequest) -> None:
