@@ -149,8 +149,8 @@ def _explained(request: PlanRequest, node_table: NodeTable, refusal: Refusal) ->
             reasons_when_empty=alone.reasons_when_empty,
         )
     refusal = compared_with_empty(refusal, request)
-    may_evict = request.evictable is not None and request.evictable.may_preempt
-    usable = FREE_OR_LOWER if may_evict and request.evictable.units else FREE
+    source = request.evictable or Evictable(priority=0)
+    usable = FREE_OR_LOWER if source.may_preempt and source.units else FREE
     conflict = (
         msgspec.structs.replace(c, message=c.message.replace(FREE, usable))
         for c in explanation.conflict

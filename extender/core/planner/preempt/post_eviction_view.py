@@ -162,10 +162,11 @@ def _emptiable(request: PlanRequest) -> Iterator[PlanDomain]:
     lower = (u for u in source.units if u.priority < source.priority)
     may_go = {p.uid for u in lower for p in u.pods}.union(p.uid for p in source.going)
     closed = () if isinstance(request.closed, UnsetType) else request.closed
-    taken = {(None, domain.key, value) for domain in closed for value in domain.taken}
+    taken: set[tuple[GroupKey | None, str, str]] = set()
+    taken.update((None, domain.key, value) for domain in closed for value in domain.taken)
     for group in walk(request.root):
         if not isinstance(group.exclusive, UnsetType):
-            taken |= {(group.key, group.exclusive.key, v) for v in group.exclusive.taken}
+            taken.update((group.key, group.exclusive.key, v) for v in group.exclusive.taken)
     for domain in source.domains:
         if (domain.group, domain.key, domain.value) in taken and may_go.issuperset(domain.pods):
             yield domain
