@@ -3,10 +3,11 @@
 Pure, as `planning.py`: the same request gives the same bytes on any machine, and the search budget is counted
 in search nodes. The request must carry `evictable`; everything that the decision depends on is in it.
 
-The rules are E-1 to E-15 of docs/reference/groups.md. Only a tree that is refused as Unschedulable preempts; a tree whose minimum is
-bound preempts for its extra members. Only units of strictly lower priority are evicted, as a whole, and no unit
-that could keep its place. A verdict *unknown* evicts no pod. Reservations of lower-priority trees cost less than
-any running pod (E-10). Terminating pods count as evicted; if their capacity is enough, no pod is evicted.
+The rules are E-1 to E-15 of docs/reference/groups.md. Only a tree that is refused as Unschedulable preempts, or that is kept out
+of exclusive domains that can be emptied (D20); a tree whose minimum is bound preempts for its extra members. Only units of
+strictly lower priority are evicted, as a whole, and no unit that could keep its place. A verdict *unknown* evicts no
+pod. Reservations of lower-priority trees cost less than any running pod (E-10). Terminating pods count as evicted; if
+their capacity is enough, no pod is evicted.
 """
 
 from __future__ import annotations
