@@ -9,12 +9,15 @@ from hypothesis import HealthCheck, given
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
+from extender.core.planner.explain.additional_nodes import with_counts
 from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.plan_types import (
+    AddedNodes,
     Plan,
     PlanBound,
     PlanGroup,
     PlanRequest,
+    PlanRule,
     Refusal,
     Relaxation,
 )
@@ -158,6 +161,48 @@ def test_who_must_not_preempt_waits_for_what_terminates_after_a_change():
     assert not any("evicting" in way for way in ways)
 
 
+def spread(key: str, skew: int, **pods: int) -> PlanRule:
+    """Return a topology spread of shape 0 that counts pods by node."""
+    there = tuple(sorted((node.replace("_", "-"), n) for node, n in pods.items()))
+    return PlanRule(kind="spread", keys=(key,), shapes=(0,), about=(0,), there=(there,), skew=skew)
+
+
+def test_the_least_lower_minimum_evicts_units_that_a_rule_counts():
+    """Without the two pods of `low`, a rack may have one more: two fit; as it is only one does."""
+    low = msgspec.structs.replace(
+        whole("low", "r-0", "r-0"),
+        pods=tuple(victim(f"low{i}", "r-0", rules=(0,)) for i in range(2)),
+    )
+    request = ask(leaf("hi", 3), nodes(r=[4], s=[1]), low)
+    ways = helps(msgspec.structs.replace(request, rules=(spread("rack", 1, r_0=3),)))
+    assert "minCount 2 instead of 3 at PodGroup ns/hi, and evicting PodGroup/ns/low" in ways
+
+
+def test_the_fewest_nodes_with_units_that_a_rule_counts():
+    """Two of three pods fit on a new node; the third one comes in the place of `low`, which is in the way of no other."""
+    request = ask(leaf("hi", 3), nodes(r=[0]), lone("low", "r-0", 1, 4, rules=(0,)))
+    shapes = (SHAPES[3], *SHAPES[1:])
+    request = msgspec.structs.replace(request, rules=(spread("rack", 9, r_0=3),), shapes=shapes)
+    assert "1 more empty node like r-0, and evicting Pod/ns/low" in helps(request)
+
+
+def test_fewer_of_several_kinds_of_nodes():
+    """Counts in the text follow; a kind of which none is needed is left out."""
+    rows = tuple(
+        AddedNodes(like=NodeName(n), count=c, own_labels=()) for n, c in (("a", 2), ("b", 3))
+    )
+    text = "2 more empty nodes like a, each with its own rack and block and 3 more empty nodes like b in z"
+    change = Relaxation(kind="nodes", text=text, added=rows)
+    assert with_counts(change, [1, 2]).text == (
+        "1 more empty node like a, with its own rack and block and 2 more empty nodes like b in z"
+    )
+    left = with_counts(change, [0, 1])
+    assert (left.text, left.added) == (
+        "1 more empty node like b in z",
+        (AddedNodes(like=NodeName("b"), count=1, own_labels=()),),
+    )
+
+
 def _faults(request: PlanRequest) -> None:
     judged = judge(msgspec.structs.replace(request, explain=True))
     refusal = judged.verdict
@@ -188,6 +233,8 @@ def _faults(request: PlanRequest) -> None:
         if not satisfied_by_bound(after.root):
             gone = [*request.evictable.going, *_pods_of(request, change)]
             assert best_total(preemption_checker.roomier(after, gone)) is not None, change
+        if "smaller change may do" in change.text:
+            continue
         if change.kind == "nodes" and "fewer may do" not in change.text:
             for place, one in enumerate(change.added):
                 added = list(change.added)
