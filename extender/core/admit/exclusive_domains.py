@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
-from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import join_names, spaced
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Group, Tree
@@ -88,8 +88,7 @@ class ExclusiveDomains:
                 continue
             gang = state.gangs.get(path[-1].uid)
             held = gang.reservations if gang is not None else _NONE
-            preemption = state.preemptions.get(path[-1].uid)
-            claims = preemption.claims if preemption is not None else _NO_CLAIMS
+            claims = _claims_of(state, path[-1].uid)
             kept = self._nodes.get(leaf)
             if (
                 kept is None
@@ -171,10 +170,10 @@ class ExclusiveDomains:
         self, view: ClusterView, state: ReservationState, row: PlacedLeaf
     ) -> Iterator[tuple[PodUid, NodeName]]:
         """Yield the pods of a leaf with the nodes where they are, or will be."""
-        gang, preemption = state.gangs.get(row.root.uid), state.preemptions.get(row.root.uid)
+        gang = state.gangs.get(row.root.uid)
         pods = view.members[row.leaf]
         yield from _places(pods, gang.reservations if gang is not None else _NONE)
-        yield from _claimed(pods, preemption.claims if preemption is not None else _NO_CLAIMS)
+        yield from _claimed(pods, _claims_of(state, row.root.uid))
 
     def _split(
         self, view: ClusterView, state: ReservationState, tree: Tree
@@ -326,6 +325,12 @@ def _places(
             yield uid, pod.node
         if uid in held:
             yield uid, held[uid].node
+
+
+def _claims_of(state: ReservationState, root: GangUid) -> Claims:
+    """Return what a preemption that goes on has claimed for a tree, by node."""
+    preemption = state.preemptions.get(root)
+    return _NO_CLAIMS if preemption is None or preemption.ended else preemption.claims
 
 
 def _claimed(pods: Mapping[PodUid, Pod], claims: Claims) -> Iterator[tuple[PodUid, NodeName]]:

@@ -223,6 +223,24 @@ def test_a_rack_is_emptied_for_a_gang_that_has_it_alone_and_kept_for_it(lower):
     assert isinstance(plan(case.request("high")), Plan)
 
 
+def test_a_rack_that_is_emptied_for_one_gang_is_taken_over_by_another():
+    """D20: the claims of the preemption are in it, and go with the pods; when it has ended they keep nobody out."""
+    case = Two(
+        *(a_node(f"n{n}", {RACK: "r0"}, gpu=2) for n in range(2)),
+        *gang("low", 1, 1, requests=ONE),
+        *exclusive_gang("mid", 2, 50),
+        *exclusive_gang("high", 2, 100),
+    )
+    case.cluster.change_pod("low-0", node=NodeName("n0"))
+    case.ask("mid")
+    found, drafts = case.ask("high")
+    assert [unit.name for unit in found.superseded] == ["PodGroup/default/mid"]
+    assert any(isinstance(d.data, PreemptionCancelled) and d.gang == "default/mid" for d in drafts)
+    case.cluster.delete_pod("low-0")
+    assert isinstance(plan(case.request("high")), Plan)
+    assert plan(case.request("mid")).outcome == "impossible"
+
+
 def test_a_rack_with_a_pod_of_higher_priority_is_not_emptied():
     """D20: then none of its pods goes."""
     case = Two(
