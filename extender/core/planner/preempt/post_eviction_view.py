@@ -74,10 +74,10 @@ def without(request: PlanRequest, evicted: Iterable[PlanVictim]) -> PlanRequest:
 
 
 def _with_emptied(
-    request: PlanRequest, domains: Sequence[PlanDomain], gone: Container[PodUid]
+    request: PlanRequest, domains: Sequence[PlanDomain], evicted: Container[PodUid]
 ) -> PlanRequest:
-    """Return the request without some pods in its exclusive domains; those that nobody else is in are open."""
-    left = [(d, tuple(uid for uid in d.pods if uid not in gone)) for d in domains]
+    """Return the request without some pods in its exclusive domains; those that no other pod is in are open."""
+    left = [(d, tuple(uid for uid in d.pods if uid not in evicted)) for d in domains]
     request = with_domains_open(request, [domain for domain, pods in left if not pods])
     rows = tuple(msgspec.structs.replace(d, pods=pods) for d, pods in left if pods)
     evictable = request.evictable or Evictable(priority=0)
@@ -132,9 +132,14 @@ def with_domains_as_rules(request: PlanRequest) -> tuple[PlanRequest, tuple[Plan
         replaced += domains
         for uid in pods:
             counted.setdefault(uid, []).append(len(rules))
-        there = (((value, len(pods)),),)
         rules.append(
-            PlanRule(kind="apart", keys=(key,), shapes=tuple(sorted(shapes)), about=(), there=there)
+            PlanRule(
+                kind="apart",
+                keys=(key,),
+                shapes=tuple(sorted(shapes)),
+                about=(),
+                there=(((value, len(pods)),),),
+            )
         )
 
     def with_rules(pod: PlanVictim) -> PlanVictim:
@@ -173,7 +178,7 @@ def _emptiable(request: PlanRequest) -> Iterator[PlanDomain]:
 
 
 def _shapes_kept_out(root: PlanGroup, groups: Collection[GroupKey | None]) -> set[int] | None:
-    """Return the shapes of the members of some groups (None: of all); None if that does not tell them from others."""
+    """Return the shapes of the members of some groups (None: of all); None if others have one of these, too."""
     every = walk(root)
     if None in groups:
         return {member.shape for group in every for member in group.members}

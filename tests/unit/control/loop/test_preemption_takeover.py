@@ -94,7 +94,7 @@ async def test_a_higher_tree_takes_the_capacity_over_and_no_more_victims_are_cho
         assert replay_decision(event.position, heir, encoded).same
 
 
-async def test_a_domain_is_emptied_and_nobody_comes_into_it_meanwhile():
+async def test_a_domain_is_emptied_and_no_other_gang_comes_into_it_meanwhile():
     """D20: `low` has one node of the zone and `hi` needs the zone alone; `late` would fit on the other node until `hi` is there."""
     nodes = [a_node(f"n{n}", {"zone": "a"}, gpu=1) for n in range(2)]
     hi, *members = preemptor_tree(1)

@@ -224,7 +224,7 @@ def test_a_rack_is_emptied_for_a_gang_that_has_it_alone_and_kept_for_it(lower):
 
 
 def test_a_rack_that_is_emptied_for_one_gang_is_taken_over_by_another():
-    """D20: the claims of the preemption are in it, and go with the pods; when it has ended they keep nobody out."""
+    """D20: the claims of the preemption are in it, and go with the pods; when it has ended they keep no tree out."""
     case = Two(
         *(a_node(f"n{n}", {RACK: "r0"}, gpu=2) for n in range(2)),
         *gang("low", 1, 1, requests=ONE),
