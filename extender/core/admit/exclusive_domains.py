@@ -7,15 +7,16 @@ keep out of the domains in which it has pods (`closed`). Where no group of the c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from immutables import Map
 from msgspec import UNSET, UnsetType
 
+from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
-from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import join_names, spaced
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Group, Tree
@@ -26,7 +27,11 @@ from extender.core.planner.plan_types import PlanExclusive, PlanGroup
 from extender.core.workloads.workload_object import TREE_LABEL
 
 NAMED_MAX: Final = 8  # domains that a sentence names
+# group of the tree that would have it alone (None: others have it alone), key and value
+HeldDomain: TypeAlias = tuple[GroupKey | None, str, str]
+Claims: TypeAlias = Mapping[NodeName, tuple[CapacityClaim, ...]]
 _NONE: Map[PodUid, Reservation] = Map()
+_NO_CLAIMS: Claims = Map()
 
 
 class PlacedLeaf(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +41,9 @@ class PlacedLeaf(msgspec.Struct, frozen=True, gc=False):
     root: Group
     exclusive: tuple[Group, ...]  # the exclusive groups at and above it
     nodes: frozenset[NodeName]
+    claimed: frozenset[
+        NodeName
+    ]  # where its tree will be when the victims of its preemption are gone
 
 
 class DomainHolder(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -49,11 +57,13 @@ class DomainHolder(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class _NodesOfLeaf(msgspec.Struct, frozen=True, gc=False):
-    """The nodes of a leaf, valid as long as its pods and the reservations of its tree are the same objects."""
+    """The nodes of a leaf, valid as long as its pods, and the reservations and claims of its tree, are the same objects."""
 
     pods: Map[PodUid, Pod]
     held: Mapping[PodUid, Reservation]
+    claims: Claims
     nodes: frozenset[NodeName]
+    claimed: frozenset[NodeName]
 
 
 class ExclusiveDomains:
@@ -66,7 +76,8 @@ class ExclusiveDomains:
     def placed(self, view: ClusterView, state: ReservationState) -> tuple[PlacedLeaf, ...]:
         """Return the leaves with placed members; the same for all trees that are planned between two admissions."""
         return self._placed.get(
-            lambda: tuple(self._find(view, state)), same=(view.members, view.groups, state.gangs)
+            lambda: tuple(self._find(view, state)),
+            same=(view.members, view.groups, state.gangs, state.preemptions),
         )
 
     def _find(self, view: ClusterView, state: ReservationState) -> Iterator[PlacedLeaf]:
@@ -77,14 +88,22 @@ class ExclusiveDomains:
                 continue
             gang = state.gangs.get(path[-1].uid)
             held = gang.reservations if gang is not None else _NONE
+            claims = _claims_of(state, path[-1].uid)
             kept = self._nodes.get(leaf)
-            if kept is None or kept.pods is not pods or kept.held is not held:
-                kept = self._nodes[leaf] = _NodesOfLeaf(pods, held, _nodes_of(pods, held))
-            if kept.nodes:
+            if (
+                kept is None
+                or kept.pods is not pods
+                or kept.held is not held
+                or kept.claims is not claims
+            ):
+                nodes = frozenset(node for _, node in _places(pods, held))
+                claimed = frozenset(node for _, node in _claimed(pods, claims))
+                kept = self._nodes[leaf] = _NodesOfLeaf(pods, held, claims, nodes, claimed)
+            if kept.nodes or kept.claimed:
                 exclusive = tuple(
                     group for group in path if group.constraints.exclusive is not None
                 )
-                yield PlacedLeaf(leaf, path[-1], exclusive, kept.nodes)
+                yield PlacedLeaf(leaf, path[-1], exclusive, kept.nodes, kept.claimed)
 
     def holders(
         self, view: ClusterView, state: ReservationState, tree: Tree
@@ -98,13 +117,7 @@ class ExclusiveDomains:
         if not view.exclusive:
             return {}
         own = [group for group in tree.groups if group.constraints.exclusive is not None]
-        others: list[PlacedLeaf] = []
-        mine: set[NodeName] = set()
-        for row in self.placed(view, state):
-            if row.root.key == tree.root.key:
-                mine |= row.nodes
-            else:
-                others.append(row)
+        mine, others = self._split(view, state, tree)
         holders: dict[GroupKey | None, frozenset[DomainHolder]] = {}
         for group in own:
             assert group.constraints.exclusive is not None
@@ -113,18 +126,67 @@ class ExclusiveDomains:
                 DomainHolder(key, value, str(row.root.key), None)
                 for row in others
                 if _covers(tree.root, scope, row.root)
-                for value in _values(view, key, row.nodes)
-            ).union(_requesting(view, tree, group.constraints.exclusive))
+                for value in _values(view, key, row.nodes | row.claimed)
+            ).union(_first_requesting(view, tree, group.constraints.exclusive))
         holders[None] = frozenset(
-            DomainHolder(group.constraints.exclusive.key, value, str(row.root.key), group.key)
+            DomainHolder(exclusive.key, value, str(row.root.key), group.key)
             for row in others
-            for group in row.exclusive
-            if group.constraints.exclusive is not None
-            and _covers(row.root, group.constraints.exclusive.scope, tree.root)
-            for value in _values(view, group.constraints.exclusive.key, row.nodes)
-            - _values(view, group.constraints.exclusive.key, mine)
+            for group, exclusive in _keeping_out(row, tree)
+            for value in _values(view, exclusive.key, row.nodes | row.claimed)
+            - _values(view, exclusive.key, mine)
         )
         return holders
+
+    def occupants(
+        self, view: ClusterView, state: ReservationState, tree: Tree
+    ) -> Mapping[HeldDomain, frozenset[PodUid]]:
+        """Return who must go so that a tree can have a domain, by group, key and value as in `holders`.
+
+        These are pods of others, also such for which capacity is reserved or claimed there.
+        """
+        occupants: dict[HeldDomain, set[PodUid]] = {}
+        if not view.exclusive:
+            return {}
+
+        def add(group: GroupKey | None, key: str, node: NodeName | None, uid: PodUid) -> None:
+            row = view.nodes.get(node) if node is not None else None
+            if row is not None and key in row.labels:
+                occupants.setdefault((group, key, row.labels[key]), set()).add(uid)
+
+        own = [(g.key, e) for g in tree.groups if (e := g.constraints.exclusive) is not None]
+        for leaf in self._split(view, state, tree)[1]:
+            keys: set[tuple[GroupKey | None, str]] = set()
+            keys.update((None, exclusive.key) for _, exclusive in _keeping_out(leaf, tree))
+            keys.update((g, e.key) for g, e in own if _covers(tree.root, e.scope, leaf.root))
+            for uid, node in self._occupied(view, state, leaf) if keys else ():
+                for group, key in keys:
+                    add(group, key, node, uid)
+        for group, exclusive in own:
+            for pod in _requesting(view, tree, exclusive):
+                add(group, exclusive.key, pod.node, pod.uid)
+        return {domain: frozenset(pods) for domain, pods in occupants.items()}
+
+    def _occupied(
+        self, view: ClusterView, state: ReservationState, row: PlacedLeaf
+    ) -> Iterator[tuple[PodUid, NodeName]]:
+        """Yield the pods of a leaf with the nodes where they are, or will be."""
+        gang = state.gangs.get(row.root.uid)
+        pods = view.members[row.leaf]
+        yield from _places(pods, gang.reservations if gang is not None else _NONE)
+        yield from _claimed(pods, _claims_of(state, row.root.uid))
+
+    def _split(
+        self, view: ClusterView, state: ReservationState, tree: Tree
+    ) -> tuple[set[NodeName], list[PlacedLeaf]]:
+        """Return the nodes of a tree, and the placed leaves of the others."""
+        others: list[PlacedLeaf] = []
+        mine: set[NodeName] = set()
+        for row in self.placed(view, state):
+            if row.root.key == tree.root.key:
+                mine |= row.nodes
+            else:
+                others.append(row)
+        return mine, others
 
     def sentences(
         self, view: ClusterView, state: ReservationState, tree: Tree, readers: Visibility
@@ -222,31 +284,59 @@ def _covers(root: Group, scope: ExclusiveScope, other: Group) -> bool:
             return root.labels.get(TREE_LABEL) == other.labels.get(TREE_LABEL)
 
 
-def _requesting(
-    view: ClusterView, tree: Tree, exclusive: ExclusiveDomain
-) -> Iterator[DomainHolder]:
-    """Yield per domain the first pod of no group, or of another tree, that requests the resource of an exclusive group."""
-    if not exclusive.resource:
-        return
-    first: dict[str, str] = {}
-    for name, pods in view.on_node.items():
-        node = view.nodes.get(name)
-        value = node.labels.get(exclusive.key) if node is not None else None
-        for pod in pods.values() if value is not None else ():
+def _keeping_out(row: PlacedLeaf, tree: Tree) -> Iterator[tuple[Group, ExclusiveDomain]]:
+    """Yield the exclusive groups of another tree that keep a tree out of their domains."""
+    for group in row.exclusive:
+        exclusive = group.constraints.exclusive
+        if exclusive is not None and _covers(row.root, exclusive.scope, tree.root):
+            yield group, exclusive
+
+
+def _requesting(view: ClusterView, tree: Tree, exclusive: ExclusiveDomain) -> Iterator[Pod]:
+    """Yield the pods on nodes, of no group or of another tree, that request the resource of an exclusive group."""
+    for pods in view.on_node.values() if exclusive.resource else ():
+        for pod in pods.values():
             asks = any(r == exclusive.resource and n > 0 for r, n in pod.shape.requests)
             if asks and pod.group not in tree.members:
-                path = f"Pod/{pod.path}"
-                first[str(value)] = min(first.get(str(value), path), path)
+                yield pod
+
+
+def _first_requesting(
+    view: ClusterView, tree: Tree, exclusive: ExclusiveDomain
+) -> Iterator[DomainHolder]:
+    """Yield per domain the first of the pods that request the resource of an exclusive group."""
+    first: dict[str, str] = {}
+    for pod in _requesting(view, tree, exclusive):
+        node = view.nodes.get(pod.node) if pod.node is not None else None
+        value = node.labels.get(exclusive.key) if node is not None else None
+        if value is not None:
+            path = f"Pod/{pod.path}"
+            first[value] = min(first.get(value, path), path)
     for value, path in first.items():
         yield DomainHolder(exclusive.key, value, path, None)
 
 
-def _nodes_of(
+def _places(
     pods: Mapping[PodUid, Pod], held: Mapping[PodUid, Reservation]
-) -> frozenset[NodeName]:
-    """Return the nodes of the members of a leaf: those they are bound to, terminating ones too, or have a reservation on."""
-    bound = {pod.node for pod in pods.values() if pod.node is not None}
-    return frozenset(bound.union(held[uid].node for uid in pods if uid in held))
+) -> Iterator[tuple[PodUid, NodeName]]:
+    """Yield the members of a leaf with their nodes: those they are bound to, terminating ones too, or have a reservation on."""
+    for uid, pod in pods.items():
+        if pod.node is not None:
+            yield uid, pod.node
+        if uid in held:
+            yield uid, held[uid].node
+
+
+def _claims_of(state: ReservationState, root: GangUid) -> Claims:
+    """Return what a preemption that goes on has claimed for a tree, by node."""
+    preemption = state.preemptions.get(root)
+    return _NO_CLAIMS if preemption is None or preemption.ended else preemption.claims
+
+
+def _claimed(pods: Mapping[PodUid, Pod], claims: Claims) -> Iterator[tuple[PodUid, NodeName]]:
+    """Yield the members of a leaf with the nodes that a preemption has claimed for them."""
+    for node, some in claims.items():
+        yield from ((claim.uid, node) for claim in some if claim.uid in pods)
 
 
 def _values(view: ClusterView, key: str, nodes: frozenset[NodeName] | set[NodeName]) -> set[str]:

@@ -199,7 +199,7 @@ def _refuse(request: PlanRequest, node_table: NodeTable, solved: Solved) -> Refu
     """Return the refusal, after checking whether node rejections alone are the cause."""
     spent = SearchEffort(nodes=solved.nodes, exhausted=solved.proved)
     rests_on = given(request, solved.problem, limited=bool(request.rejected_nodes))
-    status = _status(request, node_table)
+    status = status_of(request, node_table)
     if not solved.proved:
         text = (
             f"{_name(request)}: no placement found within the budget of "
@@ -260,7 +260,7 @@ def has_bound(group: PlanGroup) -> bool:
     return bool(group.bound) or any(map(has_bound, group.groups))
 
 
-def _status(request: PlanRequest, node_table: NodeTable) -> Feasibility:
+def status_of(request: PlanRequest, node_table: NodeTable) -> Feasibility:
     """Return whether preemption could help: whether static filters and domains alone allow a placement.
 
     Source:
@@ -270,7 +270,7 @@ def _status(request: PlanRequest, node_table: NodeTable) -> Feasibility:
         request, node_table, Options(no_rejections=True, no_resources=True, only_near=True)
     )
     anywhere = np.where(problem.allowed, FIT_MAX, 0).astype(np.int64)
-    infeasible = bound_all(problem, anywhere).infeasible
+    infeasible = bool(problem.violations) or bound_all(problem, anywhere).infeasible
     return "UnschedulableAndUnresolvable" if infeasible else "Unschedulable"
 
 
@@ -302,4 +302,5 @@ __all__ = [
     "fit_when_empty",
     "plan",
     "plan_at_once",
+    "status_of",
 ]

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 
 UnitKind = Literal["pod", "group", "reservation"]
@@ -81,6 +81,15 @@ class PlanBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     allowed: int
 
 
+class PlanDomain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A domain that the tree could have if some pods went, all of which may be evicted or terminate (D20)."""
+
+    group: GroupKey | None  # of the tree, that would have it alone; None: others have it alone
+    key: str
+    value: str
+    pods: tuple[PodUid, ...]  # those of other trees that are there, sorted
+
+
 class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything that could be evicted for one tree, and whether the tree may preempt."""
 
@@ -96,3 +105,5 @@ class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     going: tuple[PlanVictim, ...] = ()  # terminating pods, sorted by pod
     # names of units that are left out because this tree had them evicted before, sorted
     spared: tuple[str, ...] = ()
+    # those of `PlanRequest.closed` and `PlanExclusive.taken` that can be emptied, sorted; never empty
+    domains: tuple[PlanDomain, ...] | UnsetType = UNSET

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from extender.core.admit.exclusive_domains import ExclusiveDomains, HeldDomain
 from extender.core.admit.interpod_rules import InterpodRulePart
 from extender.core.admit.verdict_events import (
     EventContext,
@@ -36,7 +37,7 @@ from extender.core.planner.plan_types import PLANNER_VERSION, Plan, PlanNode, Pl
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preempt.victim_cost import NO_PRIORITY, VictimCost
 from extender.core.planner.preempt.victim_search import PreemptionPlan
-from extender.core.planner.preemption_types import Evictable, PlanUnit
+from extender.core.planner.preemption_types import Evictable, PlanDomain, PlanUnit
 from extender.core.preempt.disruption_units import EvictableContext, evictable_for
 from extender.core.preempt.unbound_gang_members import (
     POD_UNIT_PREFIX,
@@ -80,11 +81,29 @@ def preemption_request(
         ),
         moment=moment,
     )
+    evictable = _with_domains(evictable, ExclusiveDomains().occupants(view, state, tree))
     less = _behind_victims(view, state, tree)
     nodes = request.nodes
     if less:
         nodes = tuple(_lessened(n, less[n.name]) if n.name in less else n for n in nodes)
     return msgspec.structs.replace(request, nodes=nodes, evictable=evictable)
+
+
+def _with_domains(
+    evictable: Evictable, occupants: Mapping[HeldDomain, frozenset[PodUid]]
+) -> Evictable:
+    """Return what can be evicted with the exclusive domains all of whose occupants may go; the same object without any."""
+    may_go = {pod.uid for unit in evictable.units for pod in unit.pods}
+    may_go.update(pod.uid for pod in evictable.going)
+    domains = [
+        PlanDomain(group=group, key=key, value=value, pods=tuple(sorted(pods)))
+        for (group, key, value), pods in occupants.items()
+        if pods <= may_go
+    ]
+    if not domains:
+        return evictable
+    domains.sort(key=lambda d: (str(d.group) if d.group is not None else "", d.key, d.value))
+    return msgspec.structs.replace(evictable, domains=tuple(domains))
 
 
 def recently_evicted_units(state: ReservationState, uid: GangUid, now_us: int) -> frozenset[str]:

@@ -10,8 +10,16 @@ from collections import Counter, defaultdict
 from typing import Protocol
 
 import msgspec
+from msgspec import UNSET
 
-from extender.core.planner.plan_types import Plan, PlanRequest, PlanRule
+from extender.core.model.ids import GroupKey
+from extender.core.planner.plan_types import (
+    Plan,
+    PlanExclusive,
+    PlanGroup,
+    PlanRequest,
+    PlanRule,
+)
 from extender.core.planner.preemption_types import PlanUnit, PlanVictim
 from tests.support.planning import plan_checker
 from tests.support.planning.brute_force_planner import best_total
@@ -47,8 +55,21 @@ def roomier(request: PlanRequest, pods: list[PlanVictim]) -> PlanRequest:
         nodes.append(replace(node, free=dict(free), host_ports=left))
     held = {c for p in stay for c in shapes[p.shape].exclusive_claims}
     freed = {c for p in pods for c in shapes[p.shape].exclusive_claims} - held
+    left = {p.uid for p in pods}
+    emptied = {(d.group, d.key, d.value) for d in source.domains or () if {*d.pods} <= left}
+
+    def rest(domain: PlanExclusive, group: GroupKey | None) -> PlanExclusive:
+        values = [v for v in domain.taken if (group, domain.key, v) not in emptied]
+        return replace(domain, taken=tuple(values))
+
+    def freed_of(group: PlanGroup) -> PlanGroup:
+        own = rest(group.exclusive, group.key) if group.exclusive else group.exclusive
+        return replace(group, exclusive=own, groups=tuple(map(freed_of, group.groups)))
+
     return replace(
         request,
+        root=freed_of(request.root),
+        closed=tuple(rest(d, None) for d in request.closed or ()) or UNSET,
         nodes=tuple(nodes),
         claims_in_use=tuple(c for c in request.claims_in_use if c not in freed),
         rules=tuple(_less_counted(request, i, pods) for i in range(len(request.rules))),
@@ -106,7 +127,8 @@ def faults(request: PlanRequest, made: Preemption, *, extras: bool = False) -> l
     taken = {c for a in need for c in request.shapes[a.shape].exclusive_claims}
     for unit in units:
         claims = {c for p in unit.pods for c in source.shapes[p.shape].exclusive_claims}
-        barring = any(p.rules for p in unit.pods)
+        domains = {uid for d in source.domains or () for uid in d.pods}
+        barring = any(p.rules or p.uid in domains for p in unit.pods)
         if not used & {p.node for p in unit.pods} and not claims & taken and not barring:
             bad.append(f"{unit.name} goes, but none of its nodes is used")
         staying = roomier(request, [p for p in gone if p not in unit.pods])
@@ -149,7 +171,17 @@ def fits(request: PlanRequest, assignments) -> bool:
         ports[a.node] += shape.host_ports
         if set(shape.exclusive_claims) & set(request.claims_in_use):
             return False
-    return not broken_rules(request, [(a.shape, nodes[a.node]) for a in assignments])
+        if plan_checker.is_closed(request, nodes[a.node]):
+            return False
+    placed = {a.uid: a.node for a in assignments}
+    where = {
+        leaf.key: [placed[m.uid] for m in leaf.members if m.uid in placed]
+        for leaf in plan_checker._leaves(request.root)
+    }
+    return not (
+        plan_checker.shared_domains(request, where)
+        or broken_rules(request, [(a.shape, nodes[a.node]) for a in assignments])
+    )
 
 
 # --- the cost of a set, computed without the planner

@@ -19,6 +19,7 @@ from extender.core.model.pods import (
     SelectorTerm,
     Toleration,
 )
+from extender.core.planner.explain.tree_variants import walk
 from extender.core.planner.model.interpod_constraints import compile_rules
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
@@ -35,6 +36,7 @@ from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preemption_types import (
     Evictable,
     PlanBudget,
+    PlanDomain,
     PlanGang,
     PlanUnit,
     PlanVictim,
@@ -409,6 +411,26 @@ def crowded(draw, most_pods: int = 4, *, rules_: bool = False) -> PlanRequest:
         evictable=source,
     )
     return draw(counted(request)) if rules_ else request
+
+
+@st.composite
+def held(draw, request: PlanRequest) -> PlanRequest:
+    """Let exclusive domains that others have be held by pods that may go, if there are any."""
+    source, labels = request.evictable, {n.name: n.labels for n in request.nodes}
+    pods = [p for u in source.units for p in u.pods] + list(source.going)
+    closed = [(None, d) for d in request.closed or ()]
+    domains = []
+    for group, exclusive_ in [*closed, *((g.key, g.exclusive) for g in walk(request.root))]:
+        for value in exclusive_.taken if exclusive_ else ():
+            inside = [p.uid for p in pods if labels[p.node].get(exclusive_.key) == value]
+            if inside and draw(st.integers(0, 3)):
+                domains.append(
+                    PlanDomain(
+                        group=group, key=exclusive_.key, value=value, pods=tuple(sorted(inside))
+                    )
+                )
+    evictable = msgspec.structs.replace(source, domains=tuple(domains) or UNSET)
+    return msgspec.structs.replace(request, evictable=evictable)
 
 
 @st.composite

@@ -152,12 +152,7 @@ class Encoder:
 
 
 def _bare(source: Evictable) -> Evictable:
-    return Evictable(
-        priority=source.priority,
-        may_preempt=source.may_preempt,
-        only_awaits=source.only_awaits,
-        spared=source.spared,
-    )
+    return msgspec.structs.replace(source, units=(), shapes=(), gangs=(), budgets=(), going=())
 
 
 def _fixed(n: PlanNode) -> StaticNodeRow:

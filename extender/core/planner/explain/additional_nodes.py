@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -120,7 +121,7 @@ class _NodeSearch:
             k for k in self.own & self.keys if k in labels and labels[k] != name and k != HOSTNAME
         )
         return (
-            f"{count} more empty {'node' if count == 1 else 'nodes'} like {name}"
+            f"{_empty_nodes(count)} like {name}"
             + (f" in {place}" if place else "")
             + (
                 f", {'each ' if count > 1 else ''}with its own {' and '.join(apart)}"
@@ -406,6 +407,28 @@ def _own_keys(
         if named or (different and key not in asked):
             own.add(key)
     return frozenset(own)
+
+
+def with_counts(change: Relaxation, counts: Sequence[int]) -> Relaxation:
+    """Return more nodes with other counts, one for each of `added`; kinds of which there are none are left out."""
+    texts: list[str] = []
+    parts = re.split(r" and (?=\d+ more empty )", change.text)
+    for part, count in zip(parts, counts, strict=True):
+        text = re.sub(r"^\d+ more empty nodes?", _empty_nodes(count), part)
+        if count == 1:
+            text = text.replace(", each with its own", ", with its own")
+        if count:
+            texts.append(text)
+    added = (
+        msgspec.structs.replace(row, count=count)
+        for row, count in zip(change.added, counts, strict=True)
+        if count
+    )
+    return msgspec.structs.replace(change, text=" and ".join(texts), added=tuple(added))
+
+
+def _empty_nodes(count: int) -> str:
+    return f"{count} more empty {'node' if count == 1 else 'nodes'}"
 
 
 def with_added(nodes: tuple[PlanNode, ...], added: Iterable[AddedNodes]) -> tuple[PlanNode, ...]:

@@ -6,16 +6,32 @@ What would help is planned by the same rules as the verdict, so it may evict uni
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from extender.core.model.ids import NodeName
 from extender.core.model.visibility import Visibility, name_for
-from extender.core.planner.explain.refusal_explanation import explain
+from extender.core.planner.explain.additional_nodes import with_counts
+from extender.core.planner.explain.refusal_explanation import (
+    RefusalExplanation,
+    explain,
+    explain_contradiction,
+)
 from extender.core.planner.explain.relaxations import evicting, with_change
+from extender.core.planner.explain.tree_variants import walk
+from extender.core.planner.model.feasibility import threshold
+from extender.core.planner.model.leaf_slices import slice_pods
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, Relaxation, Verdict
+from extender.core.planner.model.problem import compile_request
+from extender.core.planner.plan_types import (
+    NodeRejection,
+    Plan,
+    PlanRequest,
+    Refusal,
+    Relaxation,
+    Verdict,
+)
 from extender.core.planner.planning import compared_with_empty, plan
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preempt.victim_search import (
@@ -30,6 +46,7 @@ from extender.core.planner.solve.solver_pipeline import solve
 
 BUDGET_PART = 8  # fraction of the budget of the request, for the victims of one change
 
+LESS = " (a smaller change may do: that is not known)"
 SOME_UNITS = "units of lower priority"
 FREE = "the free capacity of their nodes"
 FREE_OR_LOWER = "what is free on their nodes, or used by units of lower priority"
@@ -86,7 +103,7 @@ def judge(
         return Judgement(verdict=verdict, preemption=preemption)
     refusal = refused(verdict, preemption)
     if bare.explain and refusal.outcome != "waiting":
-        refusal = _explained(request, node_table, refusal, preemption)
+        refusal = _explained(request, node_table, refusal)
     return Judgement(verdict=refusal, preemption=preemption)
 
 
@@ -118,51 +135,82 @@ def awaiting(verdict: Refusal, preemption: NoPreemption) -> Refusal:
 # --- what would help, with evictions
 
 
-def _explained(
-    request: PlanRequest, node_table: NodeTable, refusal: Refusal, preemption: NoPreemption
-) -> Refusal:
+def _explained(request: PlanRequest, node_table: NodeTable, refusal: Refusal) -> Refusal:
     """Return a refusal with its conflict, and with what would help."""
-    pods = list(_may_go(request)) if preemption.cause != "never" else []
+    pods = list(_may_go(request))
     roomier = without(request, pods)
     roomier = msgspec.structs.replace(roomier, evictable=None, rejected_nodes=())
     table = node_table.renewed(roomier.nodes)
-    solved = solve(roomier, table, maximise=False) if pods else None
-    if solved is None or solved.solution is not None or not solved.proved:
+    explanation = _explanation(roomier, table, request.rejected_nodes) if pods else None
+    if explanation is None:
         # no eviction changes anything, or it is not the capacity of units that decides
         alone = plan(msgspec.structs.replace(request, evictable=None), node_table=node_table)
         assert isinstance(alone, Refusal)
+        changes = [_least(request, node_table, change, change) for change in alone.changes]
         return msgspec.structs.replace(
             refusal,
             conflict=alone.conflict,
-            changes=alone.changes,
+            changes=_cheapest_first(changes),
             when_empty=alone.when_empty,
             reasons_when_empty=alone.reasons_when_empty,
         )
     refusal = compared_with_empty(refusal, request)
-    explanation = explain(roomier, table, solved, request.rejected_nodes)
-    usable = FREE if preemption.cause == "not-triggered" else FREE_OR_LOWER
+    source = request.evictable or Evictable(priority=0)
+    usable = FREE_OR_LOWER if source.may_preempt and source.units else FREE
     conflict = (
         msgspec.structs.replace(c, message=c.message.replace(FREE, usable))
         for c in explanation.conflict
     )
-    planned = (_planned(request, node_table, change) for change in explanation.changes)
-    changes = [change for change in planned if change is not None]
+    changes = [
+        _least(request, node_table, change, planned)
+        for change in explanation.changes
+        if (planned := _planned(request, node_table, change)) is not None
+    ]
     return msgspec.structs.replace(
-        refusal,
-        conflict=tuple(conflict),
-        changes=tuple(sorted(changes, key=lambda change: bool(change.evicts))),
+        refusal, conflict=tuple(conflict), changes=_cheapest_first(changes)
     )
+
+
+def _cheapest_first(changes: Iterable[Relaxation]) -> tuple[Relaxation, ...]:
+    return tuple(sorted(changes, key=lambda change: bool(change.evicts)))
+
+
+def _explanation(
+    roomier: PlanRequest, node_table: NodeTable, rejected_nodes: tuple[NodeRejection, ...]
+) -> RefusalExplanation | None:
+    """Return why a tree does not fit without the pods that may go; None: that is not proved."""
+    problem = compile_request(roomier, node_table)
+    if problem.violations:
+        return explain_contradiction(roomier, node_table, problem)
+    solved = solve(roomier, node_table, problem=problem, maximise=False)
+    if solved.solution is not None or not solved.proved:
+        return None
+    return explain(roomier, node_table, solved, rejected_nodes)
 
 
 def _may_go(request: PlanRequest) -> Iterator[PlanVictim]:
     """Yield terminating pods, and those of units that leave every near and spread rule as it is when they go."""
     source = request.evictable or Evictable(priority=0)
     yield from source.going
-    kept = {i for i, rule in enumerate(request.rules) if rule.kind != "apart"}
+    if not source.may_preempt:
+        return
+    counted = _counted_units(request)
     for unit in source.units:
-        counted = any(kept.intersection(pod.rules) for pod in unit.pods)
-        if unit.priority < source.priority and not counted:
+        if unit.priority < source.priority and unit.name not in counted:
             yield from unit.pods
+
+
+def _counted_units(request: PlanRequest) -> set[str]:
+    """Return the names of the units that may go and that a near or spread rule counts."""
+    source = request.evictable or Evictable(priority=0)
+    kept = {i for i, rule in enumerate(request.rules) if rule.kind != "apart"}
+    return {
+        unit.name
+        for unit in source.units
+        if source.may_preempt
+        and unit.priority < source.priority
+        and any(kept.intersection(pod.rules) for pod in unit.pods)
+    }
 
 
 def _planned(request: PlanRequest, node_table: NodeTable, change: Relaxation) -> Relaxation | None:
@@ -186,6 +234,52 @@ def _planned(request: PlanRequest, node_table: NodeTable, change: Relaxation) ->
     if preemption.cause == "comes-free":
         return change
     return _evicting(change, (SOME_UNITS,)) if preemption.cause == "unknown" else None
+
+
+def _least(
+    request: PlanRequest, node_table: NodeTable, change: Relaxation, planned: Relaxation
+) -> Relaxation:
+    """Return the least change of its kind that helps where units that rules count may go, too: it was found with all of these in place.
+
+    Args:
+        request: What is refused.
+        node_table: Made from its nodes.
+        change: A lower minimum, or more nodes; others are returned as they are.
+        planned: The same change with what is evicted then.
+    """
+    if not _counted_units(request):
+        return planned
+    unknown = False
+    for place in range(max(len(change.added), 1)):
+        smaller = list(_smaller(request, change, place))
+        low, high = 0, len(smaller)
+        while low < high:
+            middle = (low + high) // 2
+            answer = _planned(request, node_table, smaller[middle])
+            unsure = answer is not None and answer.evicts == (SOME_UNITS,)
+            unknown = unknown or unsure
+            if answer is None or unsure:
+                low = middle + 1
+            else:
+                planned, high = answer, middle
+        change = smaller[high] if high < len(smaller) else change
+    return msgspec.structs.replace(planned, text=planned.text + LESS) if unknown else planned
+
+
+def _smaller(request: PlanRequest, change: Relaxation, place: int) -> Iterator[Relaxation]:
+    """Yield smaller changes of the same kind, the smallest first."""
+    if change.kind in {"minCount", "minGroupCount"}:
+        group = next(g for g in walk(request.root) if g.key == change.groups[0])
+        step = max(slice_pods(group), 1)
+        for minimum in range((threshold(group) - 1) * step, change.minimum, -step):
+            text = change.text.replace(f" {change.minimum} ", f" {minimum} ", 1)
+            yield msgspec.structs.replace(change, minimum=minimum, text=text)
+    elif change.kind == "nodes":
+        counts = [added.count for added in change.added]
+        for count in range(counts[place]):
+            fewer = [*counts[:place], count, *counts[place + 1 :]]
+            if any(fewer):
+                yield with_counts(change, fewer)
 
 
 def _evicting(change: Relaxation, names: tuple[str, ...]) -> Relaxation:

@@ -15,15 +15,23 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
-from extender.core.model.ids import NodeName
+from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
+from extender.core.planner.explain.tree_variants import map_groups, walk
 from extender.core.planner.model.interpod_constraints import SpreadDomains, compile_rules
 from extender.core.planner.model.node_filters import ANY_ADDRESS, port_axes, port_request
 from extender.core.planner.model.node_table import Bools, Ints, NodeTable, count_fitting
 from extender.core.planner.model.problem import PlacementProblem, compile_request
-from extender.core.planner.plan_types import PlanNode, PlanRequest, PlanRule
-from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
+from extender.core.planner.plan_types import (
+    PlanExclusive,
+    PlanGroup,
+    PlanNode,
+    PlanRequest,
+    PlanRule,
+)
+from extender.core.planner.preemption_types import Evictable, PlanDomain, PlanUnit, PlanVictim
 from extender.core.planner.solve.greedy_placement import Solution
 
 BASES_MAX = 64  # problems that are kept, one for each combination of counted units that are evicted
@@ -43,6 +51,9 @@ def without(request: PlanRequest, evicted: Iterable[PlanVictim]) -> PlanRequest:
     ports = {(p.node, port) for p in staying for port in source.shapes[p.shape].host_ports}
     held = {claim for p in staying for claim in source.shapes[p.shape].exclusive_claims}
     freed = {c for s in by_node.values() for shape in s for c in shape.exclusive_claims} - held
+    if not isinstance(source.domains, UnsetType):
+        request = _with_emptied(request, source.domains, left)
+        source = request.evictable or source
     return msgspec.structs.replace(
         request,
         nodes=tuple(
@@ -57,6 +68,129 @@ def without(request: PlanRequest, evicted: Iterable[PlanVictim]) -> PlanRequest:
             going=tuple(p for p in source.going if p.uid not in left),
         ),
     )
+
+
+# --- exclusive domains that are emptied
+
+
+def _with_emptied(
+    request: PlanRequest, domains: Sequence[PlanDomain], evicted: Container[PodUid]
+) -> PlanRequest:
+    """Return the request without some pods in its exclusive domains; those that no other pod is in are open."""
+    left = [(d, tuple(uid for uid in d.pods if uid not in evicted)) for d in domains]
+    request = with_domains_open(request, [domain for domain, pods in left if not pods])
+    rows = tuple(msgspec.structs.replace(d, pods=pods) for d, pods in left if pods)
+    evictable = request.evictable or Evictable(priority=0)
+    return msgspec.structs.replace(
+        request, evictable=msgspec.structs.replace(evictable, domains=rows or UNSET)
+    )
+
+
+def with_domains_open(request: PlanRequest, domains: Iterable[PlanDomain]) -> PlanRequest:
+    """Return the request in which others do not have some domains."""
+    opened = {(domain.group, domain.key, domain.value) for domain in domains}
+    if not opened:
+        return request
+
+    def rest(domain: PlanExclusive, group: GroupKey | None) -> PlanExclusive:
+        values = (v for v in domain.taken if (group, domain.key, v) not in opened)
+        return PlanExclusive(key=domain.key, taken=tuple(values))
+
+    def with_rest(group: PlanGroup) -> PlanGroup:
+        if isinstance(group.exclusive, UnsetType):
+            return group
+        return msgspec.structs.replace(group, exclusive=rest(group.exclusive, group.key))
+
+    closed = request.closed
+    if not isinstance(closed, UnsetType):
+        closed = tuple(d for d in (rest(domain, None) for domain in closed) if d.taken) or UNSET
+    return msgspec.structs.replace(request, root=map_groups(request.root, with_rest), closed=closed)
+
+
+def with_domains_as_rules(request: PlanRequest) -> tuple[PlanRequest, tuple[PlanDomain, ...]]:
+    """Replace each exclusive domain that can be emptied by an anti-affinity to the pods in it.
+
+    So a set of units is judged as with other rules between pods.
+
+    Returns:
+        The request, the same object if no domain can be emptied; and the domains that could be emptied, but stay as they are: a
+        member that may be there has the same shape as one that may not, or a group that would have it has bound members.
+    """
+    source = request.evictable or Evictable(priority=0)
+    alike: dict[tuple[str, str, tuple[PodUid, ...]], list[PlanDomain]] = {}
+    for domain in _emptiable(request):
+        alike.setdefault((domain.key, domain.value, domain.pods), []).append(domain)
+    if not alike:
+        return request, ()
+    rules, replaced, kept = list(request.rules), list[PlanDomain](), list[PlanDomain]()
+    counted: dict[PodUid, list[int]] = {}
+    for (key, value, pods), domains in alike.items():
+        shapes = _shapes_kept_out(request.root, {domain.group for domain in domains})
+        if shapes is None:
+            kept += domains
+            continue
+        replaced += domains
+        for uid in pods:
+            counted.setdefault(uid, []).append(len(rules))
+        rules.append(
+            PlanRule(
+                kind="apart",
+                keys=(key,),
+                shapes=tuple(sorted(shapes)),
+                about=(),
+                there=(((value, len(pods)),),),
+            )
+        )
+
+    def with_rules(pod: PlanVictim) -> PlanVictim:
+        more = counted.get(pod.uid)
+        return msgspec.structs.replace(pod, rules=(*pod.rules, *more)) if more else pod
+
+    evictable = msgspec.structs.replace(
+        source,
+        units=tuple(
+            msgspec.structs.replace(u, pods=tuple(map(with_rules, u.pods))) for u in source.units
+        ),
+        going=tuple(map(with_rules, source.going)),
+        domains=UNSET,
+    )
+    request = with_domains_open(request, replaced)
+    request = msgspec.structs.replace(request, rules=tuple(rules), evictable=evictable)
+    return request, tuple(kept)
+
+
+def _emptiable(request: PlanRequest) -> Iterator[PlanDomain]:
+    """Yield the domains that others have, and all of whose pods may go."""
+    source = request.evictable or Evictable(priority=0)
+    if isinstance(source.domains, UnsetType):
+        return
+    lower = (u for u in source.units if u.priority < source.priority)
+    may_go = {p.uid for u in lower for p in u.pods}.union(p.uid for p in source.going)
+    closed = () if isinstance(request.closed, UnsetType) else request.closed
+    taken: set[tuple[GroupKey | None, str, str]] = set()
+    taken.update((None, domain.key, value) for domain in closed for value in domain.taken)
+    for group in walk(request.root):
+        if not isinstance(group.exclusive, UnsetType):
+            taken.update((group.key, group.exclusive.key, v) for v in group.exclusive.taken)
+    for domain in source.domains:
+        if (domain.group, domain.key, domain.value) in taken and may_go.issuperset(domain.pods):
+            yield domain
+
+
+def _shapes_kept_out(root: PlanGroup, groups: Collection[GroupKey | None]) -> set[int] | None:
+    """Return the shapes of the members of some groups (None: of all); None if others have one of these, too."""
+    every = walk(root)
+    if None in groups:
+        return {member.shape for group in every for member in group.members}
+    if any(group.bound for group in every):  # these decide which domains groups have
+        return None
+    within = {leaf.key for group in every if group.key in groups for leaf in walk(group)}
+    inside = {m.shape for group in every if group.key in within for m in group.members}
+    outside = {m.shape for group in every if group.key not in within for m in group.members}
+    return None if inside & outside else inside
+
+
+# --- rules that count pods
 
 
 def _without_counts(

@@ -3,10 +3,11 @@
 Pure, as `planning.py`: the same request gives the same bytes on any machine, and the search budget is counted
 in search nodes. The request must carry `evictable`; everything that the decision depends on is in it.
 
-The rules are E-1 to E-15 of docs/reference/groups.md. Only a tree that is refused as Unschedulable preempts; a tree whose minimum is
-bound preempts for its extra members. Only units of strictly lower priority are evicted, as a whole, and no unit
-that could keep its place. A verdict *unknown* evicts no pod. Reservations of lower-priority trees cost less than
-any running pod (E-10). Terminating pods count as evicted; if their capacity is enough, no pod is evicted.
+The rules are E-1 to E-15 of docs/reference/groups.md. Only a tree that is refused as Unschedulable preempts, or that is kept out
+of exclusive domains that can be emptied (D20); a tree whose minimum is bound preempts for its extra members. Only units of
+strictly lower priority are evicted, as a whole, and no unit that could keep its place. A verdict *unknown* evicts no
+pod. Reservations of lower-priority trees cost less than any running pod (E-10). Terminating pods count as evicted; if
+their capacity is enough, no pod is evicted.
 """
 
 from __future__ import annotations
@@ -35,12 +36,18 @@ from extender.core.planner.plan_types import (
     PlanGroup,
     PlanRequest,
     PlanRule,
+    Refusal,
     SearchEffort,
     Verdict,
 )
-from extender.core.planner.planning import plan
+from extender.core.planner.planning import plan, status_of
 from extender.core.planner.preempt.min_cost_cp_sat import find_any, find_cheapest
-from extender.core.planner.preempt.post_eviction_view import PostEvictionView, without
+from extender.core.planner.preempt.post_eviction_view import (
+    PostEvictionView,
+    with_domains_as_rules,
+    with_domains_open,
+    without,
+)
 from extender.core.planner.preempt.reprieve import Reprieve, VictimSet, VictimSets
 from extender.core.planner.preempt.victim_cost import (
     NO_PRIORITY,
@@ -141,8 +148,6 @@ def preempt(
         idle = f"no eviction can help: {lacking}"
     elif verdict.outcome != "impossible":
         idle = f"the refusal is no proof ({verdict.outcome}), so no pod is evicted for it"
-    elif verdict.status != "Unschedulable":
-        idle = _no_lack_reason(request)
     else:
         idle = ""
     if idle:
@@ -150,11 +155,8 @@ def preempt(
     if not source.may_preempt:  # it waits all the same for what terminates
         source = msgspec.structs.replace(source, units=())
         request = msgspec.structs.replace(request, evictable=source)
-    placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
-    decision = _Decision(request, node_table, spent).decide(
-        placed, extras=isinstance(verdict, Plan)
-    )
-    if isinstance(decision, NoPreemption) and decision.cause == "comes-free":
+    decision = _decided(request, node_table, verdict)
+    if isinstance(decision, PreemptionPlan) or decision.cause in {"comes-free", "not-triggered"}:
         return decision
     if source.only_awaits:
         text = "what terminates is not enough, and nothing is evicted for it"
@@ -162,6 +164,26 @@ def preempt(
     if not source.may_preempt:
         text = "preemptionPolicy Never: it waits, and no pod is evicted"
         return _none("never", text, decision.search.nodes)
+    return decision
+
+
+def _decided(request: PlanRequest, node_table: NodeTable, verdict: Verdict) -> PreemptionVerdict:
+    """Decide for a tree that may preempt; exclusive domains are emptied as by a rule between pods."""
+    spent = verdict.search.nodes
+    judged, kept = with_domains_as_rules(request)
+    if isinstance(verdict, Refusal) and verdict.status != "Unschedulable":
+        emptied = with_domains_open(judged, kept)
+        if judged is request or status_of(emptied, node_table) != "Unschedulable":
+            return _none("not-triggered", _no_lack_reason(request), spent)
+    placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
+    decision = _Decision(judged, node_table, spent).decide(placed, extras=isinstance(verdict, Plan))
+    if isinstance(decision, PreemptionPlan):
+        return decision if judged is request else _of_request(decision, request.evictable)
+    if decision.cause == "impossible" and kept:
+        names = join_names(sorted({f"{domain.key}={domain.value}" for domain in kept}))
+        text = f"evicting all that is in {names} may help, and it is not computed: "
+        text += "other members are like those that are kept out, or some are bound"
+        return _none("unknown", text, decision.search.nodes, proved=False)
     return decision
 
 
@@ -174,7 +196,9 @@ def only_awaiting(request: PlanRequest) -> PlanRequest:
 
 
 def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
-    """Return whether `preempt` may be triggered; cheap. False: its cause would be *not-triggered*.
+    """Return whether evictions may matter to a tree; cheap. False: `preempt` is not triggered, and no way out evicts a unit.
+
+    A tree that no eviction helps as it is may be helped by one together with another change.
 
     Args:
         request: What was planned; `evictable` is not read.
@@ -182,7 +206,7 @@ def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
     """
     if isinstance(verdict, Plan):
         return bool(verdict.unplaced) and satisfied_by_bound(request.root)
-    return verdict.outcome == "impossible" and verdict.status == "Unschedulable"
+    return verdict.outcome == "impossible"
 
 
 def _not_triggered_reason(request: PlanRequest, verdict: Plan, node_table: NodeTable) -> str:
@@ -201,13 +225,23 @@ def _not_triggered_reason(request: PlanRequest, verdict: Plan, node_table: NodeT
     return ""
 
 
+def _of_request(decision: PreemptionPlan, source: Evictable | None) -> PreemptionPlan:
+    """Return a decision with the units as they are in the request."""
+    assert source is not None
+    units = {(unit.kind, unit.name, unit.uid): unit for unit in source.units}
+    return msgspec.structs.replace(
+        decision,
+        victims=tuple(units[u.kind, u.name, u.uid] for u in decision.victims),
+        superseded=tuple(units[u.kind, u.name, u.uid] for u in decision.superseded),
+    )
+
+
 def _no_lack_reason(request: PlanRequest) -> str:
     """Return why a tree that is not refused for lack of capacity does not preempt."""
-    cause = "it is not refused for lack of capacity"
+    text = "no eviction can help: it is not refused for lack of capacity"
     if not isinstance(request.closed, UnsetType) or _keeps_out(request.root):
-        # evicting all that is in such a domain would help, and is not done (D20)
-        return f"no eviction is made for it: {cause}, and preemption empties no exclusive domain"
-    return f"no eviction can help: {cause}"
+        text += ", and no exclusive domain has only what may be evicted"
+    return text
 
 
 def _keeps_out(group: PlanGroup) -> bool:

@@ -94,6 +94,27 @@ async def test_a_higher_tree_takes_the_capacity_over_and_no_more_victims_are_cho
         assert replay_decision(event.position, heir, encoded).same
 
 
+async def test_a_domain_is_emptied_and_no_other_gang_comes_into_it_meanwhile():
+    """D20: `low` has one node of the zone and `hi` needs the zone alone; `late` would fit on the other node until `hi` is there."""
+    nodes = [a_node(f"n{n}", {"zone": "a"}, gpu=1) for n in range(2)]
+    hi, *members = preemptor_tree(1)
+    hi["spec"]["schedulingConstraints"] = {"exclusive": {"key": "zone", "scope": "Cluster"}}
+    async with await leading(*nodes, *lows("n0"), hi, *members) as stage:
+        await settled(stage)
+        assert evicted(stage) == ["default/low-0"]
+        (planned,) = stage.event_data(PreemptionPlanned)
+        stage.cluster.add(*preemptor_tree(1, "late", priority=5))
+        await settled(stage, 3)
+        gone(stage, "low-0")
+        await settled(stage, 3)
+        assert len(stage.where("hi")) == 1
+        assert not stage.where("late")
+        assert len(stage.event_data(PreemptionPlanned)) == 1
+        encoded = await stage.inputs.load(planned.input_digest)
+        (event,) = (e for e in stage.events() if e.data == planned)
+        assert replay_decision(event.position, planned, encoded).same
+
+
 async def test_what_was_evicted_once_is_left_alone_when_it_comes_back():
     """`hi` lost its capacity; `low` runs elsewhere: `hi` spares it, with that reason, and evicts it ten minutes later."""
     vip = a_pod("vip", node="n2", requests=ONE, priority=50)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -19,7 +20,8 @@ from extender.core.log.events import (
 )
 from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.core.log.reservation_state import EMPTY
-from extender.core.model.ids import Epoch, PlanId
+from extender.core.model.ids import Epoch, NodeName, PlanId
+from extender.core.planner.codec.request_codec import decode, encode
 from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
@@ -37,11 +39,12 @@ from extender.core.verbs.filter_and_prioritize import decide_filter
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker
 from tests.support.service.fakes import forest_of
-from tests.support.service.manifest_builders import GPU, a_node, a_pod
+from tests.support.service.manifest_builders import GPU, a_group, a_node, a_pod
 from tests.unit.core.preempt.test_disruption_units import RECIPE, Case, gang
 from tests.unit.core.support import fold_drafts, folded
 
 ONE = {GPU: 1}
+RACK = "net/rack"
 KNOWN = EvictionContext(actor="me", cause="test", epoch=Epoch(1), now_us=0)
 
 
@@ -186,6 +189,71 @@ def making_capacity(*more):
     )
     case.ask("mid")
     return case
+
+
+def exclusive_gang(name, pods, priority):
+    """Return a gang that has a rack alone."""
+    group, *members = gang(name, pods, priority, requests=ONE)
+    constraints = {"exclusive": {"key": RACK, "scope": "Cluster"}}
+    group = a_group(name, gang=pods, priority=priority, schedulingConstraints=constraints)
+    return [group, *members]
+
+
+@pytest.mark.parametrize("lower", [gang, exclusive_gang], ids=["taken", "closed and taken"])
+def test_a_rack_is_emptied_for_a_gang_that_has_it_alone_and_kept_for_it(lower):
+    """D20: a node of it is free, and all of its pods go; who has a lower priority does not come into the free node meanwhile."""
+    case = Two(
+        *(a_node(f"n{n}", {RACK: "r0"}, gpu=2) for n in range(2)),
+        *(gang("low", 2, 1, requests=ONE) if lower is gang else lower("low", 2, 1)),
+        *exclusive_gang("high", 2, 100),
+        *gang("mid", 1, 50, requests=ONE),
+    )
+    for n in range(2):
+        case.cluster.change_pod(f"low-{n}", node=NodeName("n0"))
+    asked = case.request_of("high")
+    assert {(d.key, d.value, len(d.pods)) for d in asked.evictable.domains} == {(RACK, "r0", 2)}
+    encoded = encode(asked)
+    assert decode(encoded.head, encoded.parts) == asked
+    found, _ = case.ask("high")
+    assert [unit.name for unit in found.victims] == ["Pod/default/low-0", "Pod/default/low-1"]
+    assert plan(case.request("mid")).outcome == "impossible"
+    for n in range(2):
+        case.cluster.delete_pod(f"low-{n}")
+    assert plan(case.request("mid")).outcome == "impossible"
+    assert isinstance(plan(case.request("high")), Plan)
+
+
+def test_a_rack_that_is_emptied_for_one_gang_is_taken_over_by_another():
+    """D20: the claims of the preemption are in it, and go with the pods; when it has ended they keep no tree out."""
+    case = Two(
+        *(a_node(f"n{n}", {RACK: "r0"}, gpu=2) for n in range(2)),
+        *gang("low", 1, 1, requests=ONE),
+        *exclusive_gang("mid", 2, 50),
+        *exclusive_gang("high", 2, 100),
+    )
+    case.cluster.change_pod("low-0", node=NodeName("n0"))
+    case.ask("mid")
+    found, drafts = case.ask("high")
+    assert [unit.name for unit in found.superseded] == ["PodGroup/default/mid"]
+    assert any(isinstance(d.data, PreemptionCancelled) and d.gang == "default/mid" for d in drafts)
+    case.cluster.delete_pod("low-0")
+    assert isinstance(plan(case.request("high")), Plan)
+    assert plan(case.request("mid")).outcome == "impossible"
+
+
+def test_a_rack_with_a_pod_of_higher_priority_is_not_emptied():
+    """D20: then none of its pods goes."""
+    case = Two(
+        a_node("n0", {RACK: "r0"}, gpu=4),
+        *gang("low", 1, 1, requests=ONE),
+        *gang("vip", 1, 200, requests=ONE),
+        *exclusive_gang("high", 1, 100),
+    )
+    for name in ("low-0", "vip-0"):
+        case.cluster.change_pod(name, node=NodeName("n0"))
+    assert not case.request_of("high").evictable.domains
+    found, _ = case.ask("high")
+    assert found.cause == "not-triggered"
 
 
 def test_an_ordinary_pod_is_kept_away_only_where_others_will_do():

@@ -7,8 +7,20 @@ from collections.abc import Iterator
 import msgspec
 from hypothesis import HealthCheck, given
 
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pods import PodShape
+from extender.core.planner.explain.additional_nodes import with_counts
 from extender.core.planner.model.feasibility import satisfied_by_bound
-from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, Relaxation
+from extender.core.planner.plan_types import (
+    AddedNodes,
+    Plan,
+    PlanBound,
+    PlanGroup,
+    PlanRequest,
+    PlanRule,
+    Refusal,
+    Relaxation,
+)
 from extender.core.planner.preempt.judgement import judge
 from extender.core.planner.preempt.victim_search import PreemptionPlan
 from extender.core.planner.preemption_types import PlanVictim
@@ -19,6 +31,7 @@ from tests.support.planning.random_trees import crowded
 from tests.support.refusals.exhaustive_search import walk
 from tests.support.refusals.refusal_checker import changed
 from tests.unit.core.planner.preempt.test_victim_search_cases import (
+    SHAPES,
     ask,
     leaf,
     lone,
@@ -99,6 +112,97 @@ def test_who_must_not_preempt_has_ways_out_without():
     assert [change.evicts for change in refusal.changes] == [()]
 
 
+def pinned(*, second_rack: bool = False) -> PlanRequest:
+    """Return a composite of three groups; the bound member of `a` pins it to rack r1, and its other member must be in rack r2."""
+    bound = [PlanBound(pod="ns/a-0", uid=PodUid("a-b0"), node=NodeName("r1-0"))]
+    if second_rack:
+        bound.append(PlanBound(pod="ns/a-1", uid=PodUid("a-b1"), node=NodeName("r2-0")))
+    a = leaf("a", 1, len(bound) + 1, topology=("rack",), bound=tuple(bound))
+    elsewhere = PodShape(requests=SHAPES[0].requests, node_selector=(("rack", "r2"),))
+    members = tuple(msgspec.structs.replace(m, shape=len(SHAPES)) for m in a.members)
+    a = msgspec.structs.replace(a, members=members)
+    groups = (a, leaf("b", 1, size=3), leaf("c", 1, size=3))
+    key = GroupKey("ns", "root", "CompositePodGroup")
+    request = ask(
+        PlanGroup(key=key, minimum=2 if second_rack else 3, groups=groups),
+        nodes(r1=[4], r2=[0]),
+        lone("low", "r2-0", 1, 4),
+    )
+    return msgspec.structs.replace(request, shapes=(*SHAPES, elsewhere))
+
+
+def test_a_way_out_evicts_where_the_tree_as_it_is_may_not():
+    """No eviction helps a group that its bound member keeps in r1; two of three groups fit with one, and one alone without."""
+    request = pinned()
+    judged = judge(request)
+    assert judged.preemption.cause == "not-triggered"
+    assert judged.notes == ()
+    lower = "minGroupCount 2 instead of 3 at CompositePodGroup ns/root, and evicting Pod/ns/low"
+    assert lower in judged.verdict.relaxations
+    without = "minGroupCount 1 instead of 3 at CompositePodGroup ns/root"
+    never = msgspec.structs.replace(request.evictable, may_preempt=False)
+    assert without in helps(msgspec.structs.replace(request, evictable=never))
+
+
+def test_a_contradicted_topology_is_dropped_with_evictions():
+    """Bound members in two racks: without the constraint two groups fit if the low pod goes."""
+    ways = helps(pinned(second_rack=True))
+    assert ways == ("drop rack at PodGroup ns/a, and evicting Pod/ns/low",)
+
+
+def test_who_must_not_preempt_waits_for_what_terminates_after_a_change():
+    """preemptionPolicy Never: a minimum of two fits when the terminating pod is gone, and no pod is evicted."""
+    request = ask(
+        leaf("hi", 3, size=3), nodes(r=[4, 0]), lone("a", "r-0", 1, 4), going=(victim("old", "r-1", 4),)
+    )  # fmt: skip
+    evictable = msgspec.structs.replace(request.evictable, may_preempt=False)
+    ways = helps(msgspec.structs.replace(request, evictable=evictable))
+    assert "minCount 2 instead of 3 at PodGroup ns/hi" in ways
+    assert not any("evicting" in way for way in ways)
+
+
+def spread(key: str, skew: int, **pods: int) -> PlanRule:
+    """Return a topology spread of shape 0 that counts pods by node."""
+    there = tuple(sorted((node.replace("_", "-"), n) for node, n in pods.items()))
+    return PlanRule(kind="spread", keys=(key,), shapes=(0,), about=(0,), there=(there,), skew=skew)
+
+
+def test_the_least_lower_minimum_evicts_units_that_a_rule_counts():
+    """Without the two pods of `low`, a rack may have one more: two fit; as it is only one does."""
+    low = msgspec.structs.replace(
+        whole("low", "r-0", "r-0"),
+        pods=tuple(victim(f"low{i}", "r-0", rules=(0,)) for i in range(2)),
+    )
+    request = ask(leaf("hi", 3), nodes(r=[4], s=[1]), low)
+    ways = helps(msgspec.structs.replace(request, rules=(spread("rack", 1, r_0=3),)))
+    assert "minCount 2 instead of 3 at PodGroup ns/hi, and evicting PodGroup/ns/low" in ways
+
+
+def test_the_fewest_nodes_with_units_that_a_rule_counts():
+    """Two of three pods fit on a new node; the third one comes in the place of `low`, which is in the way of no other."""
+    request = ask(leaf("hi", 3), nodes(r=[0]), lone("low", "r-0", 1, 4, rules=(0,)))
+    shapes = (SHAPES[3], *SHAPES[1:])
+    request = msgspec.structs.replace(request, rules=(spread("rack", 9, r_0=3),), shapes=shapes)
+    assert "1 more empty node like r-0, and evicting Pod/ns/low" in helps(request)
+
+
+def test_fewer_of_several_kinds_of_nodes():
+    """Counts in the text follow; a kind of which none is needed is left out."""
+    rows = tuple(
+        AddedNodes(like=NodeName(n), count=c, own_labels=()) for n, c in (("a", 2), ("b", 3))
+    )
+    text = "2 more empty nodes like a, each with its own rack and block and 3 more empty nodes like b in z"
+    change = Relaxation(kind="nodes", text=text, added=rows)
+    assert with_counts(change, [1, 2]).text == (
+        "1 more empty node like a, with its own rack and block and 2 more empty nodes like b in z"
+    )
+    left = with_counts(change, [0, 1])
+    assert (left.text, left.added) == (
+        "1 more empty node like b in z",
+        (AddedNodes(like=NodeName("b"), count=1, own_labels=()),),
+    )
+
+
 def _faults(request: PlanRequest) -> None:
     judged = judge(msgspec.structs.replace(request, explain=True))
     refusal = judged.verdict
@@ -129,6 +233,8 @@ def _faults(request: PlanRequest) -> None:
         if not satisfied_by_bound(after.root):
             gone = [*request.evictable.going, *_pods_of(request, change)]
             assert best_total(preemption_checker.roomier(after, gone)) is not None, change
+        if "smaller change may do" in change.text:
+            continue
         if change.kind == "nodes" and "fewer may do" not in change.text:
             for place, one in enumerate(change.added):
                 added = list(change.added)

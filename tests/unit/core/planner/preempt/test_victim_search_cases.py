@@ -30,6 +30,7 @@ from extender.core.planner.preempt.victim_search import (
 from extender.core.planner.preemption_types import (
     Evictable,
     PlanBudget,
+    PlanDomain,
     PlanGang,
     PlanUnit,
     PlanVictim,
@@ -113,20 +114,62 @@ def test_the_planned_members_run_where_the_victims_were():
     assert not may_trigger_preemption(later, plan(later))
 
 
-@pytest.mark.parametrize("other", [False, True], ids=["taken", "closed"])
-def test_no_domain_is_emptied_of_a_tree_that_has_it_alone(other):
-    """D20: one pod of low priority holds the only rack; the reason does not claim that its eviction would not help."""
-    own = PlanExclusive(key="rack", taken=() if other else ("r1",))
-    fleet = nodes(r1=[4])
-    request = ask(leaf("hi", 2, exclusive=own), fleet, lone("a", "r1-0"))
-    if other:
-        request = msgspec.structs.replace(
-            request, closed=(PlanExclusive(key="rack", taken=("r1",)),)
+def exclusive_rack(*, closed: bool, pods: tuple[str, ...] = (), **more) -> PlanRequest:
+    """Return a gang of two and rack r1, in which `low` and the lone pod `a` run; others have the rack, or the gang would have it alone."""
+    own = PlanExclusive(key="rack", taken=() if closed else ("r1",))
+    root = leaf("hi", 2, topology=("rack",)) if closed else leaf("hi", 2, exclusive=own)
+    group = None if closed else root.key
+    domain = PlanDomain(group=group, key="rack", value="r1", pods=tuple(map(PodUid, pods)))
+    if pods:
+        more["domains"] = (domain,)
+    units = (whole("low", "r1-0", "r1-1"), lone("a", "r1-0"))
+    request = ask(root, nodes(r1=[4, 0]), *units, **more)
+    if closed:
+        taken = (PlanExclusive(key="rack", taken=("r1",)),)
+        request = msgspec.structs.replace(request, closed=taken)
+    return request
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["taken", "closed"])
+def test_an_exclusive_domain_is_emptied_of_what_may_go(closed):
+    """D20: the pods that hold the rack go as whole units, those that do not stay, though the free slots would do."""
+    assert gone(exclusive_rack(closed=closed, pods=("low0", "low1"))) == ["low"]
+    assert gone(exclusive_rack(closed=closed, pods=("a", "low0", "low1"))) == ["a", "low"]
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["taken", "closed"])
+def test_no_exclusive_domain_is_emptied_of_what_must_stay(closed):
+    """D20: a pod in it is no unit of lower priority; or preemption is forbidden."""
+    request = exclusive_rack(closed=closed, pods=("a", "other"))
+    for held in (request, exclusive_rack(closed=closed)):
+        made = preempt(held)
+        assert isinstance(made, NoPreemption)
+        assert made.cause == "not-triggered"
+        assert made.reasons == (
+            "no eviction can help: it is not refused for lack of capacity, and no exclusive domain has only what may be evicted",
         )
-    made = preempt(request)
-    assert isinstance(made, NoPreemption)
-    assert made.reasons == (
-        "no eviction is made for it: it is not refused for lack of capacity, and preemption empties no exclusive domain",
+    never = exclusive_rack(closed=closed, pods=("a",), may_preempt=False)
+    assert preempt(never).cause == "not-triggered"
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["taken", "closed"])
+def test_an_exclusive_domain_comes_free_when_what_is_in_it_has_terminated(closed):
+    """No pod is evicted then, also under preemptionPolicy Never."""
+    for may in (True, False):
+        going = (victim("old", "r1-0"),)
+        request = exclusive_rack(closed=closed, pods=("old",), going=going, may_preempt=may)
+        assert preempt(request).cause == "comes-free"
+
+
+def test_a_domain_of_a_group_whose_members_are_like_others_is_not_judged():
+    """Of two leaves with the same shape one has a rack alone: no proof that evictions do not help."""
+    request = exclusive_rack(closed=False, pods=("a", "low0", "low1"))
+    key = GroupKey("ns", "root", "CompositePodGroup")
+    root = PlanGroup(key=key, minimum=2, groups=(request.root, leaf("beside", 1)))
+    made = preempt(msgspec.structs.replace(request, root=root))
+    assert made.cause == "unknown"
+    assert made.reasons[0].startswith(
+        "evicting all that is in rack=r1 may help, and it is not computed"
     )
 
 
