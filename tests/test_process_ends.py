@@ -61,6 +61,7 @@ def test_passes():
 """
 
 
+@pytest.mark.full
 def test_hanging_tests_are_ended_and_named(tmp_path):
     (tmp_path / "conftest.py").write_text(CONFTEST)
     for name, body in HANGS.items():

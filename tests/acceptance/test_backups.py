@@ -135,6 +135,7 @@ def operator(folder):  # noqa: F811 -- a fixture
             yield made
 
 
+@pytest.mark.full
 async def test_a_dump_is_restored(operator):
     """The log ends where the dump does; what was lost is named before the start, and recorded after it."""
     dump, restore, look, begin = blocks(PAGE, "Dump and restore")

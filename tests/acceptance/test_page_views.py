@@ -302,6 +302,7 @@ def listed(browser):
     return [int(text.removeprefix("event ")) for text in links]
 
 
+@pytest.mark.full
 async def test_preemptions_are_newest_first_and_can_be_read_to_the_oldest(
     long_log, browser, tmp_path
 ):

@@ -281,6 +281,7 @@ async def test_upgrade_rollback_and_upgrade_again_lose_nothing(tmp_path, before,
         version.run("verify")
 
 
+@pytest.mark.full
 async def test_a_schema_that_breaks_the_release_before_keeps_it_from_starting(tmp_path, before):
     """The init container of a rollback ends with the reason; a replica that was started all the same does not serve."""
     after = version_after(tmp_path / "after", before.database_url, BREAKING)

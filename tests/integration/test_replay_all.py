@@ -162,6 +162,7 @@ def test_another_version_differs_with_both_placements_and_reasons(log, other):
     )
 
 
+@pytest.mark.full
 def test_the_version_of_a_wheel_is_installed_by_pip_and_decides(log, tmp_path):
     """The wheel brings a way to the packages of this environment, so that pip needs no registry."""
     wheel = tmp_path / "gang_extender-0.0.9-py3-none-any.whl"

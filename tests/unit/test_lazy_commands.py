@@ -96,9 +96,10 @@ def test_plan_on_files_imports_no_package_of_the_extra_server():
     }  # fmt: skip
 
 
-# Makes the packages of the extras of pyproject.toml as absent as they are in an installation of the client.
+# Makes the packages of the extras of pyproject.toml as absent as they are in an installation of the client. Runs each command
+# of its standard input in a fork, after the imports that all of them make; prints exit codes and errors.
 WITHOUT_EXTRAS = """
-import importlib.abc, re, sys
+import importlib.abc, json, os, re, sys
 from importlib.metadata import requires
 texts = [text for text in requires("gang-extender") if re.search("extra == .(server|plan)", text)]
 absent = {re.match("[a-z0-9-]+", text)[0].replace("-", "_") for text in texts}
@@ -110,18 +111,34 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
+import msgspec, rich, typer.core, yaml
 from extender.cli.main import main
-main()
+ended = []
+for words in json.load(sys.stdin):
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number, file in enumerate((nothing, nothing, writing)):
+            os.dup2(file, number)
+        sys.argv[1:] = words
+        sys.exit(main())
+    os.close(writing)
+    with os.fdopen(reading) as errors:
+        text = errors.read()
+    ended.append((os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text))
+json.dump(ended, sys.stdout)
 """
 
 
-def client(*words):
-    """Run a command as the base package has it; gives exit code and stderr."""
+def clients(commands):
+    """Run commands as the base package has them; gives exit code and stderr of each."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTRAS, *words],
-        check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        [sys.executable, "-c", WITHOUT_EXTRAS],
+        check=True, stdout=subprocess.PIPE, input=msgspec.json.encode(commands),
     )  # fmt: skip
-    return done.returncode, done.stderr
+    ended = msgspec.json.decode(done.stdout, type=list[tuple[int, str]])
+    return dict(zip(map(tuple, commands), ended, strict=True))
 
 
 ASKING = (
@@ -130,32 +147,31 @@ ASKING = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ASKING)
-def test_the_client_asks_a_service_without_the_packages_of_an_extra(command):
+def test_the_client_asks_a_service_without_the_packages_of_an_extra(subtests):
     """Each gets as far as the address, at which nothing listens."""
-    code, err = client(*command.split(), "--server", "http://127.0.0.1:9")
-    assert code == 2
-    assert "no answer from http://127.0.0.1:9: nothing listens on port 9 there" in err
+    asking = [(*command.split(), "--server", "http://127.0.0.1:9") for command in ASKING]
+    for words, (code, err) in clients(asking).items():
+        with subtests.test(words):
+            assert code == 2
+            assert "no answer from http://127.0.0.1:9: nothing listens on port 9 there" in err
 
 
-def test_the_proxy_needs_no_package_of_an_extra():
-    assert client("proxy", "--help") == (0, "")
+WITH_EXTRAS = {
+    ("serve",): ("uvloop", "server"),
+    ("plan", "--cluster", "deploy/examples/cluster.yaml"): ("numpy", "plan"),
+    ("certs", "folder"): ("cryptography", "server"),
+    ("keys", "file"): ("cryptography", "server"),
+    ("simulate", "--cluster", "file", "--workloads", "file"): ("numpy", "server"),
+    ("db", "migrate"): ("sqlalchemy", "server"),
+    ("history", "default/train", "--data-dir", "folder"): ("sqlalchemy", "server"),
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "package", "extra"),
-    [
-        (("serve",), "uvloop", "server"),
-        (("plan", "--cluster", "deploy/examples/cluster.yaml"), "numpy", "plan"),
-        (("certs", "folder"), "cryptography", "server"),
-        (("keys", "file"), "cryptography", "server"),
-        (("simulate", "--cluster", "file", "--workloads", "file"), "numpy", "server"),
-        (("db", "migrate"), "sqlalchemy", "server"),
-        (("history", "default/train", "--data-dir", "folder"), "sqlalchemy", "server"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-def test_what_the_client_cannot_do_names_the_extra(words, package, extra):
-    code, err = client(*words)
-    assert (code, err) == (2, f"gang-extender: `gang-extender {words[0]}` needs {package}, which is not in the client: "
-                              f"pip install 'gang-extender[{extra}]'\n")  # fmt: skip
+def test_what_the_client_cannot_do_names_the_extra(subtests):
+    """The proxy needs none."""
+    ended = clients([("proxy", "--help"), *WITH_EXTRAS])
+    assert ended.pop(("proxy", "--help")) == (0, "")
+    for words, (package, extra) in WITH_EXTRAS.items():
+        with subtests.test(words):
+            assert ended[words] == (2, f"gang-extender: `gang-extender {words[0]}` needs {package}, which is not in the client: "
+                                       f"pip install 'gang-extender[{extra}]'\n")  # fmt: skip

@@ -140,9 +140,10 @@ LINKS: dict[str, dict[str, Json]] = {
 
 def document(operations: Sequence[Operation]) -> Json:
     """Return the OpenAPI document of these operations."""
+    references, components = _schemas(operations)
     paths: dict[str, Json] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method] = _described(operation)
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation, references)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -155,14 +156,14 @@ def document(operations: Sequence[Operation]) -> Json:
             "An object that the caller does not see is answered as one that does not exist.",
         },
         "paths": paths,
-        "components": {"schemas": _schemas(operations)},
+        "components": {"schemas": components},
     }
 
 
-def _described(operation: Operation) -> Json:
+def _described(operation: Operation, references: Mapping[Any, Json]) -> Json:
     headers = {"X-Log-Position": POSITION_HEADER} if operation.positioned else {}
     kinds = [t for t in (operation.answer, operation.otherwise) if t is not None]
-    schemas = [_reference(kind) for kind in kinds]
+    schemas = [references[kind] for kind in kinds]
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     content: Json = {"application/json": {"schema": schema}}
     if operation.streams:
@@ -177,7 +178,7 @@ def _described(operation: Operation) -> Json:
         }
     if operation.tagged:
         responses["304"] = {"description": "The client has the current answer (If-None-Match)"}
-    problem = {"application/problem+json": {"schema": _reference(ProblemDetails)}}
+    problem = {"application/problem+json": {"schema": references[ProblemDetails]}}
     # a request line or header over 8,190 bytes
     long = {"text/plain": {"schema": {"type": "string"}}}
     for code in sorted({*operation.problems, *ACCESS_CODES}):
@@ -192,7 +193,7 @@ def _described(operation: Operation) -> Json:
         "responses": responses,
     }
     if operation.body is not None:
-        schema = _reference(operation.body)
+        schema = references[operation.body]
         described["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": schema}},
@@ -205,19 +206,13 @@ def _types(operations: Iterable[Operation]) -> list[Any]:
     return [*dict.fromkeys((*types, ProblemDetails))]
 
 
-def _reference(kind: object) -> Json:
-    (schema,), _ = msgspec.json.schema_components(
-        [_plain(kind)], ref_template=REFERENCE, schema_hook=_hook
+def _schemas(operations: Sequence[Operation]) -> tuple[Mapping[Any, Json], Json]:
+    """Return the schema of each type of the operations, and the components that these refer to."""
+    types = _types(operations)
+    schemas, components = msgspec.json.schema_components(
+        [*map(_plain, types), *EVENT_TYPES], ref_template=REFERENCE, schema_hook=_hook
     )
-    return schema
-
-
-def _schemas(operations: Sequence[Operation]) -> Json:
-    kinds = [_plain(kind) for kind in _types(operations)]
-    _, components = msgspec.json.schema_components(
-        [*kinds, *EVENT_TYPES], ref_template=REFERENCE, schema_hook=_hook
-    )
-    return components
+    return dict(zip(types, schemas[: len(types)], strict=True)), components
 
 
 class EventDataSchema:

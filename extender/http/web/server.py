@@ -7,6 +7,7 @@ fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (K03).
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import ssl
 import time
@@ -65,11 +66,16 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
+@functools.cache
+def _openapi() -> bytes:
+    return msgspec.json.encode(document(OPERATIONS))
+
+
 class OpenApiRoute:
     """Handler of /v1/openapi.json."""
 
     def __init__(self) -> None:
-        self._body = msgspec.json.encode(document(OPERATIONS))
+        self._body = _openapi()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""

@@ -49,7 +49,7 @@ def columns(kind):
 
 
 @examples(
-    400, quick=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    400, quick=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(histories())
 def test_computed_rows_are_the_projected_ones(log_url, events):

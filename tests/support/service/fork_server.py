@@ -37,6 +37,7 @@ from unittest import mock
 
 import msgspec
 
+from extender.control.admission.planner_pool import SOLVER
 from tests.controlplane.processes import dying_with_parent
 
 ROOT = Path(__file__).parents[3]
@@ -45,8 +46,8 @@ CODE_BYTES = 4
 CONSTANTS = "FORK_SERVER_CONSTANTS"  # variable of a command: its constants with other values
 # What `serve` imports when it runs; each of these modules imports most of it late.
 SERVING = ("cli.main", "cli.commands.serve_command", "composition", "query_main")
-# What only functions import.
-LIBRARIES = ("uvloop", "alembic.command")
+# What only functions import; the solver takes most, 0.7 s of CPU for each planner process that would load it.
+LIBRARIES = ("uvloop", "alembic.command", SOLVER)
 
 Stream = int | IO[Any]
 """A file, its number, or `PIPE`, `DEVNULL` or `STDOUT` of `subprocess`."""

@@ -4,7 +4,8 @@
 
 CPU time, because foreign load on the machine does not count. A turn runs all that is ready, so it is as long as a new call may
 have to wait. SIGUSR1 writes the longest turns of the time since the last one and the modules that were imported since to the file REPORT, and begins anew.
-The probe runs in each turn, so the loop never sleeps.
+The probe runs once per `STEP_S`, after the turn that is running then: a turn is counted with the shorter ones of this time before it.
+A loop that has nothing to do sleeps meanwhile. Only the loop of the service is measured, not that of its query process.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from tests.support.service.replicas import Replica
 from tests.support.waiting import eventually
 
+STEP_S = 0.001
 LOOK_S = 0.001
 LONG_S = 0.004  # of CPU time: where the loop is then is noted
 KEPT = 20
@@ -53,7 +55,7 @@ class LoopProbe:
             self._longest = sorted(self._longest, reverse=True)[:KEPT]
         self._turn += 1
         self._began_s = time.thread_time()
-        self._loop.call_soon(self._step)
+        self._loop.call_later(STEP_S, self._step)
 
     def _watch(self) -> None:
         """Note the stack of each turn that is long already, each millisecond."""
@@ -106,9 +108,12 @@ def main() -> None:
     from extender.cli.main import main as command_line
 
     report = Path(sys.argv.pop(1))
-    run = uvloop.run
+    run, service = uvloop.run, os.getpid()
 
     def probed(main_coroutine: Any) -> Any:
+        if os.getpid() != service:  # a fork of the service
+            return run(main_coroutine)
+
         async def with_probe() -> Any:
             LoopProbe(report)
             return await main_coroutine

@@ -32,7 +32,7 @@ CLUSTER = "deploy/examples/cluster.yaml"
 # Jobs of two tenants on 32 nodes with 8 GPUs: more than fit at a time, one of which has a rack for each of its groups.
 DIGEST = """
 from tests.unit.simulation.test_simulation import a_trace, run
-print(run(a_trace(12), until_s=1_500.0, seed=5).digest())
+print(run(a_trace(6), until_s=700.0, seed=5).digest())
 """
 WEEK_DIGEST = """
 from tests.unit.simulation.test_simulation import week
@@ -122,7 +122,7 @@ def test_a_workload_of_a_file_is_compiled_and_retired() -> None:
 
 
 def test_no_node_is_over_its_capacity_and_every_job_ends_in_its_turn() -> None:
-    outcome = run(a_trace(16), until_s=4_000.0)
+    outcome = run(a_trace(8), until_s=2_000.0)
     assert [job.path for job in outcome.jobs if job.ended_s is None] == []
     placed: dict[str, str] = {}  # pod -> node: each of them needs a whole node
     for event in outcome.events():

@@ -15,7 +15,7 @@ from extender.core.model.errors import BadInput
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
 
 
-def a_cluster(nodes=50, pods=500):
+def a_cluster(nodes=10, pods=100):
     """Nodes and running pods, some with texts that look like the end of a list."""
     found = [
         a_node(f"n{n}", {RACK: f"r{n // 16}", "on": "yes", "octal": "0755"}, gpu=8)
@@ -64,7 +64,7 @@ def the_items(path):
 def test_items_are_those_of_the_whole_file(write, monkeypatch, form):
     """Every item with its place; the progress of YAML ends at the size of the file."""
     monkeypatch.setattr(yaml_reader, "_REPORT_EVERY", 5_000)
-    path = write(a_cluster(nodes=20, pods=200), form)
+    path = write(a_cluster(nodes=10, pods=200), form)
     states = []
     items = list(documents(path, lambda *state: states.append(state)))
     assert [item.value for item in items] == the_items(path)
@@ -78,12 +78,12 @@ def test_items_are_those_of_the_whole_file(write, monkeypatch, form):
 
 
 def test_a_list_gives_the_cluster_of_its_documents(write, tmp_path):
-    """50 nodes and 500 pods: the view of the list is that of a file with a document for each."""
+    """10 nodes and 100 pods: the view of the list is that of a file with a document for each."""
     path = tmp_path / "documents.yaml"
     path.write_text(yaml.safe_dump_all(a_cluster()))
     view = load([write(a_cluster())]).world.view
     assert view == load([str(path)]).world.view
-    assert (len(view.nodes), len(view.pods)) == (50, 500)
+    assert (len(view.nodes), len(view.pods)) == (10, 100)
 
 
 def test_aliases_reach_across_items(write):
@@ -103,9 +103,9 @@ def test_aliases_reach_across_items(write):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("name: p499\n", "name: p499\n    name: again\n"), r'line \d+: key "name" is a duplicate'),
-        (("name: p499\n", "name: 'p499\n"), r"list.yaml: line \d+, column \d+: not valid YAML"),
-        (("name: p499\n", "name: [1]\n"), r"document 1, item 550: Pod.*metadata.name: expected text, found \[1\]"),
+        (("name: p99\n", "name: p99\n    name: again\n"), r'line \d+: key "name" is a duplicate'),
+        (("name: p99\n", "name: 'p99\n"), r"list.yaml: line \d+, column \d+: not valid YAML"),
+        (("name: p99\n", "name: [1]\n"), r"document 1, item 110: Pod.*metadata.name: expected text, found \[1\]"),
         (("kind: List\n", "kind: List\nitems: []\n"), r'line \d+: key "items" is a duplicate'),
         (("kind: List\n", "kind: List\nkind: PodList\n"), r'line \d+: key "kind" is a duplicate'),
     ],

@@ -140,7 +140,7 @@ def test_a_template_without_containers_is_a_warning(template) -> None:
         a_jobset(a_replicated_job("a", LARGE)),
         a_jobset(a_replicated_job("a", 400, parallelism=400, completions=400)),
         an_lws(replicas=LARGE),
-        an_lws(replicas=50_000),
+        an_lws(replicas=2_000, size=51),
         an_object("DisaggregatedSet", "set", "disaggregatedset.x-k8s.io/v1",
                   spec={"roles": [{"name": "a", "spec": an_lws(replicas=LARGE)["spec"]}]}),
         an_object("RayCluster", "ray", "ray.io/v1", spec={

@@ -146,7 +146,7 @@ def test_rules_between_pods_in_the_complete_search(request_):
         _agree(request_)
 
 
-@examples(1000, quick=50, suppress_health_check=list(HealthCheck))
+@examples(1000, quick=30, suppress_health_check=list(HealthCheck))
 @given(exclusive_requests())
 def test_exclusive_domains_agree_with_brute_force(request_):
     """No domain of an exclusive group has another one, or is taken: placed with the most pods, or proved impossible."""

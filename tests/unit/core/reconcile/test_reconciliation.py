@@ -242,7 +242,7 @@ def in_order(drafts):
     return sorted(msgspec.json.encode(draft) for draft in drafts)
 
 
-@examples(4_000, quick=80)
+@examples(4_000, quick=45)
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), max_size=14))
 def test_the_same_events_as_a_comparison_of_everything(looks):
     """Pods, nodes and groups come, go and change, Bindings are sent, time passes; events are folded or lost."""
@@ -408,7 +408,7 @@ def altered(before, walk):
     return found, shown
 
 
-@examples(2_000, quick=80)
+@examples(2_000, quick=45)
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), max_size=14))
 def test_nominations_and_wanting_members_are_those_of_a_fresh_look(looks):
     """Altered nominations, messages of nominated members, and whether a tree has members to place."""

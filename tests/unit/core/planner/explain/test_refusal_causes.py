@@ -420,7 +420,7 @@ def enough(request: PlanRequest, text: str, path: str = "") -> None:
             assert not fits_without([other for other in causes if other != cause]), causes
 
 
-@examples(500, quick=40, suppress_health_check=list(HealthCheck), derandomize=True)
+@examples(500, quick=15, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(refused_requests() | refused_requests(ruled=True))
 def test_without_the_named_cause_alone_it_fits(request_):
     """Of random refusals of leaves and trees: each sentence is true of its group, and the last one of the whole tree."""

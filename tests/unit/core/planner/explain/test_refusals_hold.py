@@ -26,21 +26,21 @@ def _explained(request) -> None:
     assert not found, f"{found}\n{verdict}\nrequest = {request}"
 
 
-@examples(1500, quick=100, **SEEDED)
+@examples(1500, quick=45, **SEEDED)
 @given(refused_requests())
 def test_refusals_hold(request_):
     """Selectors, taints, cordons, topologies, host ports, claims, bound members, reservations and node rejections."""
     _explained(request_)
 
 
-@examples(800, quick=60, **SEEDED)
+@examples(800, quick=25, **SEEDED)
 @given(refused_requests(ruled=True))
 def test_refusals_with_rules_between_pods_hold(request_):
     """The same with affinity, anti-affinity and spread."""
     _explained(request_)
 
 
-@examples(800, quick=60, **SEEDED)
+@examples(800, quick=25, **SEEDED)
 @given(refused_requests().flatmap(exclusive))
 def test_refusals_with_exclusive_domains_hold(request_):
     """The same with groups that have a domain alone, and domains that other trees have."""

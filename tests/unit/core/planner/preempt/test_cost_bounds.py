@@ -42,7 +42,7 @@ def proved_by_bounds(request) -> bool:
     return made.search.exhausted
 
 
-@examples(300, quick=40, suppress_health_check=list(HealthCheck))
+@examples(300, quick=20, suppress_health_check=list(HealthCheck))
 @given(crowded() | full_clusters())
 def test_a_search_with_bounds_finds_no_dearer_set_than_one_without(request_):
     """The cheapest set is the same when the integer program has all units, and the bounds prove nothing."""

@@ -258,14 +258,14 @@ def _pods_of(request: PlanRequest, change: Relaxation) -> Iterator[PlanVictim]:
             yield from unit.pods
 
 
-@examples(300, quick=40, suppress_health_check=list(HealthCheck))
+@examples(300, quick=20, suppress_health_check=list(HealthCheck))
 @given(crowded())
 def test_what_helps_is_true_and_the_least(request_):
     """Every way out fits with the evictions that it names, and one node fewer does not."""
     _faults(request_)
 
 
-@examples(300, quick=30, suppress_health_check=list(HealthCheck))
+@examples(300, quick=12, suppress_health_check=list(HealthCheck))
 @given(crowded(rules_=True))
 def test_what_helps_where_pods_have_rules(request_):
     """The same where affinity, anti-affinity and spread count pods that may go."""

@@ -123,21 +123,21 @@ def test_agrees_with_brute_force(request_):
     _agree(request_)
 
 
-@examples(1000, quick=50, suppress_health_check=list(HealthCheck), derandomize=True)
+@examples(1000, quick=25, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(full_clusters())
 def test_no_set_is_cheaper_where_gangs_fill_the_cluster(request_):
     """Whole groups, gangs evicted pod by pod, extras, budgets, reservations: every proof holds against all other sets."""
     _agree(request_)
 
 
-@examples(400, quick=60, suppress_health_check=list(HealthCheck))
+@examples(400, quick=25, suppress_health_check=list(HealthCheck))
 @given(crowded(rules_=True))
 def test_agrees_where_pods_have_rules(request_):
     """The same with rules between pods: affinity, anti-affinity and spread are judged on what is left of their counts."""
     _agree(request_)
 
 
-@examples(200, quick=30, suppress_health_check=list(HealthCheck))
+@examples(200, quick=20, suppress_health_check=list(HealthCheck))
 @given(crowded().flatmap(exclusive).flatmap(held))
 def test_agrees_where_groups_have_domains_alone(request_):
     """A domain that others have is emptied where all that is there may go, and the members of two exclusive groups share none."""

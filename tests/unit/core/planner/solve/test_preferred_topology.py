@@ -270,7 +270,7 @@ def _checked(asked: PlanRequest) -> None:
         assert wish_faults(asked, answer) == []
 
 
-@examples(1000, quick=40, suppress_health_check=list(HealthCheck))
+@examples(1000, quick=25, suppress_health_check=list(HealthCheck))
 @given(wishing())
 def test_every_claim_holds_against_brute_force(asked):
     """Each value is the best possible where this is claimed, and each bound is at most the best."""
@@ -298,7 +298,7 @@ def test_whatever_the_budget_no_wish_refuses_and_each_bound_holds(asked, budget)
         assert wish_faults(asked, few) == []
 
 
-@examples(200, quick=30, suppress_health_check=list(HealthCheck))
+@examples(200, quick=20, suppress_health_check=list(HealthCheck))
 @given(wishing())
 def test_wishes_are_certified_after_evictions_and_add_no_victim(asked):
     """Each node is full with one pod of lower priority: no set is cheaper, and the wishes are followed best after it."""
@@ -489,7 +489,7 @@ def test_what_many_leaves_cost_stays_near_the_budget_of_their_wishes():
     assert answer.search.nodes <= budget + budget // preferred_topology.BUDGET_PART
 
 
-@examples(1000, quick=40, suppress_health_check=list(HealthCheck))
+@examples(1000, quick=25, suppress_health_check=list(HealthCheck))
 @given(wishing_near())
 def test_every_claim_about_nearness_holds_against_brute_force(asked):
     """Pairs of pods in different domains are the fewest where this is claimed, and each bound is at most the best."""
@@ -499,7 +499,7 @@ def test_every_claim_about_nearness_holds_against_brute_force(asked):
         assert at_once == plan(asked)
 
 
-@examples(1000, quick=60)
+@examples(1000, quick=25)
 @given(st.integers(0, 2**32), st.sampled_from(["", "", "complete", "budget"]))
 def test_every_claim_about_several_wishes_at_once_holds_against_brute_force(seed, limit):
     """With both searches, with the complete one alone after the first placement, and with a small budget."""
