@@ -22,7 +22,7 @@ from extender.cluster.manifests.manifest_entries import with_metadata
 from extender.cluster.read.object_store import ObjectStore
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import GoneVia, RecordedEvent
-from extender.core.model.errors import ClusterUnavailable, RequestRejected, StoreUnavailable
+from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
 from extender.core.model.ids import GroupKey, NodeName, Position
 from extender.core.model.pods import PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
@@ -287,7 +287,7 @@ class ServedCluster(KubernetesCluster):
             raise ClusterUnavailable(f"{text}: 503")
         if fault == "refused":
             await asyncio.sleep(0.002)
-            raise RequestRejected(f"{text}: 409 Conflict")
+            raise ClusterUnavailable(f"{text}: 409 Conflict, another writer was first")
 
         async def slowly() -> T:
             if slow_s:
