@@ -72,7 +72,9 @@ def case_of(seed: int) -> Case:
     arrivals = tuple(_arrival(chance, number, bursts, racks, gpus) for number in range(chance.randint(2, 7)))  # fmt: skip
     faults = []
     for begins_s, ends_s in bursts:
-        faults += [_fault(chance, begins_s, ends_s) for _ in range(chance.choice([1, 2, 3, 4, 6, 8]))]
+        faults += [
+            _fault(chance, begins_s, ends_s) for _ in range(chance.choice([1, 2, 3, 4, 6, 8]))
+        ]
     return Case(
         seed=seed, racks=racks, gpus=gpus, replicas=chance.choice([1, 2, 2]),
         hold_after_s=chance.choice([0, 5, 20]), arrivals=arrivals,

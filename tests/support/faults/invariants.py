@@ -76,7 +76,9 @@ class Ledger:
         self.replaced: dict[str, tuple[Place, int]] = {}  # replacement holds and their ends
         self.rejected: dict[tuple[str, str], int] = {}  # gang, node -> until, in milliseconds
         self.refused: dict[str, GangUnschedulable] = {}
-        self.victims: dict[str, tuple[int, int, str]] = {}  # UID -> priority, that of the preemptor, position
+        self.victims: dict[
+            str, tuple[int, int, str]
+        ] = {}  # UID -> priority, that of the preemptor, position
         self.truncated = False
 
     def fold(self, event: RecordedEvent) -> None:
@@ -190,7 +192,9 @@ class Truth:
             if isinstance(event.data, (GangAdmitted, GangExtended, GangUnschedulable, ReservationReleased, PreemptionPlanned, GangRemoved, CapacityHeld)):  # fmt: skip
                 text = type(event.data).__name__
                 if isinstance(event.data, (GangAdmitted, GangExtended)):
-                    text += " " + ", ".join(a.pod.rpartition("/")[2] + "@" + a.node for a in event.data.assignments)
+                    text += " " + ", ".join(
+                        a.pod.rpartition("/")[2] + "@" + a.node for a in event.data.assignments
+                    )
                 elif isinstance(event.data, GangUnschedulable):
                     text += f" {event.data.outcome}: {'; '.join(event.data.reasons)[:100]}"
                 elif isinstance(event.data, ReservationReleased):
@@ -356,7 +360,9 @@ class Truth:
                 bound = sum(m.node is not None for _, members in leaves for m in members)
                 refusal = self.ledger.refused.get(root)
                 text = f"; refused as {refusal.outcome}: {'; '.join(refusal.reasons)[:160]}" if refusal else ""  # fmt: skip
-                kind = "a started gang stays below its minimum" if bound else "what fits is not bound"
+                kind = (
+                    "a started gang stays below its minimum" if bound else "what fits is not bound"
+                )
                 if refusal is not None and refusal.outcome == "impossible" and not bound:
                     kind = "a refusal is not true"
                 due[f"fits {root}"] = (kind, f"{job.path} fits into {dict(free)}{text}")

@@ -120,7 +120,9 @@ def current_process() -> Process | None:
     return _OF.get()
 
 
-async def at_server(loop: ProcessLoop, work: Callable[[], Awaitable[T]], name: str = "request") -> T:
+async def at_server(
+    loop: ProcessLoop, work: Callable[[], Awaitable[T]], name: str = "request"
+) -> T:
     """Let a server do something for a process, also when that process ends meanwhile."""
 
     async def done() -> T:

@@ -202,7 +202,9 @@ class DefectLog(logging.Handler):
             return  # an error of something else, such as a clock that stepped
         place, trace = "", error.__traceback__
         while trace is not None:
-            place = f"{trace.tb_frame.f_code.co_filename.rpartition('extender/')[2]}:{trace.tb_lineno}"
+            place = (
+                f"{trace.tb_frame.f_code.co_filename.rpartition('extender/')[2]}:{trace.tb_lineno}"
+            )
             trace = trace.tb_next
         self.texts.append(f"{record.getMessage()}: {error!r} at {place}")
 
@@ -608,7 +610,9 @@ def run_case(case: Case) -> Result:
 def _close(loop: ProcessLoop, run: Run) -> None:
     """Cancel all tasks, those of dead processes too, and close the loop."""
     run.truth.over = True
-    loop.set_exception_handler(lambda *_: None)  # the run is over: what tasks raise now is not judged
+    loop.set_exception_handler(
+        lambda *_: None
+    )  # the run is over: what tasks raise now is not judged
     loop.bury(run.processes)
     for _ in range(20):
         tasks = asyncio.all_tasks(loop)

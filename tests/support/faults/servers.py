@@ -363,7 +363,9 @@ class RemoteLog(MemoryEventLog):
         if self._remote.lost:
             order = self._remote.lost.pop(0)
             (self.lose_next_answer if order == "answer" else self.lose_next_append)()
-        chain = await at_server(self._remote.loop, lambda: MemoryEventLog.append(self, grant, events))
+        chain = await at_server(
+            self._remote.loop, lambda: MemoryEventLog.append(self, grant, events)
+        )
         self._remote.appended.wake()
         return chain
 
