@@ -28,6 +28,10 @@ class Process:
         self.ended = asyncio.Event()
 
 
+def _nothing() -> None:
+    """Do nothing in place of a callback of a stopped process."""
+
+
 _OF: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
 
@@ -82,12 +86,12 @@ class ProcessLoop(SimulationLoop):
         if process.stopped:
             return
         process.stopped = True
-        kept = []
-        for handle in self._ready:  # type: ignore[attr-defined]
-            of = handle._context.get(_OF)
-            (process.backlog if of is process else kept).append(handle)
-        self._ready.clear()  # type: ignore[attr-defined]
-        self._ready.extend(kept)  # type: ignore[attr-defined]
+        ready = self._ready  # type: ignore[attr-defined]
+        for index, handle in enumerate(ready):
+            if handle._context.get(_OF) is process:
+                process.backlog.append(handle)
+                # the loop has counted what it runs in this turn
+                ready[index] = asyncio.Handle(_nothing, (), self)
 
     def continue_process(self, process: Process) -> None:
         """Let a stopped process go on where it was."""
