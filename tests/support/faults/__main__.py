@@ -64,13 +64,13 @@ def _defects(args: argparse.Namespace) -> int:
     """Plant the defects one at a time; return the exit status."""
     names = args.defects or list(DEFECTS)
     seeds = range(args.first, args.first + args.seeds)
-    found = 0
+    count = 0
     with multiprocessing.Pool(args.processes, _quiet, maxtasksperchild=1) as pool:
         for name, seed, violated, detail in _each(pool, names, seeds):
-            found += seed >= 0
+            count += seed >= 0
             text = f"seed {seed}: {violated}: {detail[:120]}" if seed >= 0 else "NOT FOUND"
             print(f"{name}: {text}", flush=True)
-    print(f"{found} of {len(names)} planted defects are found within {args.seeds} seeds")
+    print(f"{count} of {len(names)} planted defects are found within {args.seeds} seeds")
     return 0
 
 

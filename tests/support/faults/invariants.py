@@ -32,7 +32,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pods import Pod
-from extender.simulation.arrivals import Arrival, ArrivingGroup
+from extender.simulation.arrivals import ArrivingGroup
 from extender.simulation.controllers import Job
 from extender.store.log.event_codec import to_event
 from tests.support.faults.cases import GPU, LONE
@@ -162,11 +162,11 @@ class Truth:
             before(pod)
             self.on_bound(pod)
 
-        def gone(pod: Pod) -> None:
+        def on_end(pod: Pod) -> None:
             self._gone[pod.uid] = (run.loop.time(), pod)
             on_gone(pod)
 
-        model.on_bound, model.on_gone = bound, gone
+        model.on_bound, model.on_gone = bound, on_end
         model.evict = self.on_evict  # type: ignore[method-assign]
 
     def violate(self, kind: str, detail: str) -> None:
@@ -243,16 +243,16 @@ class Truth:
             if group.minimum == 0:
                 continue
             members = self._members(job, group)
-            there = sum(
+            arrived = sum(
                 m.node is not None or self._calls[m.uid] > 0 or now_s - self._answered.get(m.uid, -9.0) < 1.0
                 for m in members
             )  # fmt: skip
             lost = sum(now_s - at_s < RECENT_S for at_s, p in self._gone.values() if p.group == _key(job, group))  # fmt: skip
             leaving = sum(m.deleting for m in members)
-            if there + lost + leaving < group.minimum:
+            if arrived + lost + leaving < group.minimum:
                 self.violate(
                     "bound before its minimum had arrived",
-                    f"{pod.path}: {there} of {group.minimum} of {group.name} have arrived",
+                    f"{pod.path}: {arrived} of {group.minimum} of {group.name} have arrived",
                 )
 
     async def on_evict(self, ref: object, via: object) -> None:
@@ -352,11 +352,11 @@ class Truth:
             if any(members for _, members in leaves) and root not in self.ledger.observed:
                 due[f"observed {root}"] = ("a tree is never looked at", job.path)
                 continue
-            wanted = self._lacking(leaves)
-            if wanted is None:
+            lacking_of = self._lacking(leaves)
+            if lacking_of is None:
                 continue  # not complete
             free = self._free_for(root, job.arrival.priority)
-            if _fits(wanted, free, self._labels()):
+            if _fits(lacking_of, free, self._labels()):
                 bound = sum(m.node is not None for _, members in leaves for m in members)
                 refusal = self.ledger.refused.get(root)
                 text = f"; refused as {refusal.outcome}: {'; '.join(refusal.reasons)[:160]}" if refusal else ""  # fmt: skip
@@ -378,7 +378,7 @@ class Truth:
 
     def _lacking(self, leaves: list[tuple[ArrivingGroup, list[Pod]]]) -> list[tuple[ArrivingGroup, int, list[str]]] | None:  # fmt: skip
         """Return of each leaf how many pods it lacks to its minimum, and the nodes of its bound ones; None: not complete, or none."""
-        wanted, started = [], any(m.node is not None for _, ms in leaves for m in ms)
+        lacking_of, started = [], any(m.node is not None for _, ms in leaves for m in ms)
         for group, members in leaves:
             able = [m for m in members if not m.deleting]
             bound = [m for m in able if m.node is not None]
@@ -387,8 +387,8 @@ class Truth:
                 return None
             if started and any(m.deleting for m in members):
                 return None
-            wanted.append((group, max(0, minimum - len(bound)), [m.node or "" for m in bound]))
-        return wanted if any(count for _, count, _ in wanted) else None
+            lacking_of.append((group, max(0, minimum - len(bound)), [m.node or "" for m in bound]))
+        return lacking_of if any(count for _, count, _ in lacking_of) else None
 
     def _free_for(self, root: str, priority: int) -> dict[str, int]:
         """Return the free GPUs of each node that a tree may use for certain."""
@@ -446,16 +446,16 @@ def _gpus(pod: Pod) -> int:
 
 
 def _fits(
-    wanted: list[tuple[ArrivingGroup, int, list[str]]],
+    lacking_of: list[tuple[ArrivingGroup, int, list[str]]],
     free: dict[str, int],
     labels: dict[str, dict[str, str]],
 ) -> bool:
     """Return whether a plain search finds a place for all that is lacking; it may overlook one."""
 
     def place(index: int, left: dict[str, int]) -> bool:
-        if index == len(wanted):
+        if index == len(lacking_of):
             return True
-        group, count, bound_on = wanted[index]
+        group, count, bound_on = lacking_of[index]
         amount = group.requests[GPU]
         domains: list[list[str]] = [sorted(left)]
         if group.topology_key:
@@ -479,6 +479,6 @@ def _fits(
                 return True
         return False
 
-    order = sorted(range(len(wanted)), key=lambda i: -wanted[i][0].requests[GPU])
-    wanted = [wanted[i] for i in order]
+    order = sorted(range(len(lacking_of)), key=lambda i: -lacking_of[i][0].requests[GPU])
+    lacking_of = [lacking_of[i] for i in order]
     return place(0, dict(free))

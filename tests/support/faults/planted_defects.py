@@ -164,7 +164,9 @@ def planted(name: str) -> Iterator[None]:
     function, _, changed = _function(name)
     before = function.__code__
     whole = compile(f"from __future__ import annotations\n{changed}", f"<{name}>", "exec")
-    (code,) = (c for c in whole.co_consts if isinstance(c, CodeType) and c.co_name == function.__name__)
+    (code,) = (
+        c for c in whole.co_consts if isinstance(c, CodeType) and c.co_name == function.__name__
+    )
     function.__code__ = code
     try:
         yield

@@ -19,7 +19,7 @@ from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity
 from extender.control.monitors.clock_monitor import ClockMonitor
 from extender.core.model.errors import NotReady
-from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
 from extender.core.verbs.filter_and_prioritize import FilterDecision
 from extender.ports.cluster_ports import PodRef

@@ -10,7 +10,7 @@ import bisect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -132,7 +132,7 @@ class ApiConnection:
         self._faults = faults
         self.channels = {resource.kind: Channel() for resource in RESOURCES}
 
-    async def __aenter__(self) -> ApiConnection:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -50,9 +50,9 @@ def shrunk(case: Case, result: Result, run: Callable[[Case], Result] = run_case)
     case, result = without(ends_s, result, "faults")
     case, result = without(case, result, "arrivals")
     if case.replicas > 1:
-        one = msgspec.structs.replace(case, replicas=1)
-        if (again := fails(one)) is not None:
-            case, result = one, again
+        alone = msgspec.structs.replace(case, replicas=1)
+        if (again := fails(alone)) is not None:
+            case, result = alone, again
     return without(case, result, "faults")
 
 
