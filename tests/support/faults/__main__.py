@@ -34,7 +34,9 @@ def _seeds(args: argparse.Namespace) -> int:
     seeds = range(args.first, args.first + args.seeds)
     # a fresh process each 50 seeds: metrics and caches of the service are of the process
     with multiprocessing.Pool(args.processes, _quiet, maxtasksperchild=50) as pool:
-        for seed, result in pool.imap_unordered(_result, seeds):
+        for done, (seed, result) in enumerate(pool.imap_unordered(_result, seeds), start=1):
+            if args.progress and done % args.progress == 0:
+                print(f"{done} of {args.seeds}", flush=True)
             events += result.events
             virtual_s += result.at_s
             if result.violated:
@@ -85,6 +87,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--defects", nargs="*")
+    parser.add_argument("--progress", type=int, default=0)
     args = parser.parse_args()
     return _seeds(args) if args.defects is None else _defects(args)
 

@@ -32,6 +32,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pods import Pod
+from extender.ports.cluster_ports import Binding
 from extender.simulation.arrivals import ArrivingGroup
 from extender.simulation.controllers import Job
 from extender.store.log.event_codec import to_event
@@ -167,6 +168,7 @@ class Truth:
             on_gone(pod)
 
         model.on_bound, model.on_gone = bound, on_end
+        model.on_sent = self.on_sent
         model.evict = self.on_evict  # type: ignore[method-assign]
 
     def violate(self, kind: str, detail: str) -> None:
@@ -228,7 +230,12 @@ class Truth:
             return
         if (pod.uid, pod.node) not in self.ledger.assigned:
             self.violate("bound outside an admission", f"{pod.path} to {pod.node}")
-        self._judge_minimum(pod)
+
+    def on_sent(self, binding: Binding) -> None:
+        """Judge a Binding of a member as it is sent."""
+        pod = self.run.model.stored().pods.get(PodUid(binding.pod.uid))
+        if pod is not None and pod.group is not None and pod.node is None:
+            self._judge_minimum(pod)
 
     def _judge_minimum(self, pod: Pod) -> None:
         job = self._job_of(pod)

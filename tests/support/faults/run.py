@@ -15,6 +15,7 @@ from extender.cluster.manifests.manifest_entries import Role, entries_in, with_m
 from extender.cluster.manifests.yaml_reader import Document
 from extender.composition import Engine
 from extender.control.admission.planner_pool import PlannerPool
+from extender.control.log import lease_loop
 from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity
 from extender.control.monitors.clock_monitor import ClockMonitor
@@ -49,6 +50,7 @@ TTL_MS: Final = 10_000
 RESTARTS_AFTER_S: Final = 2.0
 CALL_TIMEOUT_S: Final = 60.0
 LOOK_EVERY_S: Final = 5.0
+LEASE_LOOK_S: Final = 1.0  # most of a run is replicas that look at the lease; 0.2 in production
 
 
 class SteppedClock(VirtualClock):
@@ -587,6 +589,7 @@ def run_case(case: Case) -> Result:
     loop = ProcessLoop()
     asyncio.set_event_loop(loop)
     loop.pace.may_rest_s = lambda: 0.0
+    lease_loop.LOOK_EVERY_S = LEASE_LOOK_S
     run = Run(case, loop)
     logger = logging.getLogger("extender")
     logger.addHandler(run.defects)

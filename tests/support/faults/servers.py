@@ -62,7 +62,8 @@ class ApiModel(SimulatedCluster):
         self.changes: dict[type, list[_Change]] = {r.kind: [] for r in RESOURCES}
         self.stored_as: dict[type, dict[tuple[str, str], _Change]] = {r.kind: {} for r in RESOURCES}
         self.oldest = 0  # versions up to this one cannot be continued from
-        self.moved = Wakeup()
+        self.moved = {resource.kind: Wakeup() for resource in RESOURCES}
+        self.on_sent: Callable[[Binding], None] = lambda _: None
         self.on_change: Callable[[], None] = lambda: None
         upsert, delete = self._world.upsert, self._world.delete
 
@@ -94,7 +95,7 @@ class ApiModel(SimulatedCluster):
             del stored[obj.key]
         else:
             stored[obj.key] = change
-        self.moved.wake()
+        self.moved[type(obj)].wake()
 
     def _wake_waiting(self) -> None:
         self._shown = self._world.view
@@ -165,7 +166,7 @@ class ApiConnection:
         loop, changes = self._model.loop, self._model.changes[resource.kind]
         ends_s, bookmark_s = loop.time() + lasts_s, loop.time() + BOOKMARK_S
         index = bisect.bisect_right(changes, version, key=lambda change: change.version)
-        broken = channel.broken.revision
+        broken, moved = channel.broken.revision, self._model.moved[resource.kind]
         while loop.time() < ends_s:
             if channel.broken.revision != broken:
                 raise ClusterUnavailable(f"watch {resource.name}: the connection was reset")
@@ -175,7 +176,7 @@ class ApiConnection:
                     empty = resource.kind(metadata=api.ObjectMeta(resource_version=str(max(version, 1))))  # fmt: skip
                     yield _line("BOOKMARK", empty)
                     continue
-                waits = asyncio.ensure_future(self._model.moved.wait(self._model.moved.revision))
+                waits = asyncio.ensure_future(moved.wait(moved.revision))
                 breaks = asyncio.ensure_future(channel.broken.wait(broken))
                 await asyncio.wait(
                     {waits, breaks},
@@ -278,9 +279,13 @@ class ServedCluster(KubernetesCluster):
         """Publish anchors."""
         await self._send("publish", lambda: self._model.publish(anchors))
 
-    async def _send(self, text: str, work: Callable[[], Awaitable[T]]) -> T:
+    async def _send(
+        self, text: str, work: Callable[[], Awaitable[T]], sent: Binding | None = None
+    ) -> T:
         if not self.fence():
             raise ClusterUnavailable(f"{text}: not the leader any more, not sent", refused=True)
+        if sent is not None:
+            self._model.on_sent(sent)
         fault, slow_s = self._faults.of_write(), self._faults.slow_s()
         if fault == "unsent":
             await asyncio.sleep(0.002)
@@ -321,7 +326,7 @@ class ServedCluster(KubernetesCluster):
         await self._send(f"explain {pod.name}", lambda: self._model.explain_waiting(pod, message))
 
     async def bind(self, binding: Binding) -> None:
-        await self._send(f"bind {binding.pod.name}", lambda: self._model.bind(binding))
+        await self._send(f"bind {binding.pod.name}", lambda: self._model.bind(binding), binding)
 
     async def set_conditions(self, group: GroupKey, uid: str, conditions: Sequence[Condition]) -> None:  # fmt: skip
         await self._send(f"status {group.name}", lambda: self._model.set_conditions(group, uid, conditions))  # fmt: skip

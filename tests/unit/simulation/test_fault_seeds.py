@@ -34,3 +34,14 @@ def test_each_planted_defect_is_still_in_the_code():
 @pytest.mark.full
 def test_the_same_seed_is_the_same_story_in_processes_with_different_hash_seeds():
     assert len(outputs(DIGEST, ["1", "77"])) == 1
+
+
+@pytest.mark.full
+def test_a_planted_defect_is_found_and_told_in_few_lines():
+    with planted("the barrier opens one member early"):
+        result = run_case(case_of(0))
+        case, smaller = shrunk(case_of(0), result)
+    assert smaller.violated == result.violated == "bound before its minimum had arrived"
+    assert len(case.faults) + len(case.arrivals) < len(case_of(0).faults) + len(case_of(0).arrivals)
+    assert len(story(case, smaller).splitlines()) <= LINES + 2
+    assert run_case(case).violated == ""
