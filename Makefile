@@ -21,7 +21,7 @@ HOUSE := tests/test_house.py tests/integration/test_public_surface.py
 ELSEWHERE := $(addprefix --ignore=,tests/e2e $(HOUSE))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full approve e2e compose chart docs check fmt lint types arch house licenses audit bench bench-quick bench-check long lock sbom image release revision clean
+.PHONY: help setup demo test test-full simulate approve e2e compose chart docs check fmt lint types arch house licenses audit bench bench-quick bench-check long lock sbom image release revision clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ test: setup ## What needs only Python, but for the longest stories: in minutes (
 
 test-full: setup ## All of make test with the tests marked full and all hypothesis examples; PART=2/4: a quarter of what make test leaves out
 	HYPOTHESIS_PROFILE=full $(PYTEST) $(ELSEWHERE) -m '$(if $(PART),(full or hypothesis) and )not e2e and not bench and not long' $(if $(PART),--part $(PART)) --durations=15
+
+simulate: setup ## Faults by seed in virtual time: make simulate [SEEDS=200] [FIRST=0]; DEFECTS=1: how many planted defects the seeds find
+	$(RUN) -m tests.support.faults --seeds $(or $(SEEDS),$(if $(DEFECTS),500,200)) --first $(or $(FIRST),0) $(if $(DEFECTS),--defects)
 
 approve: setup ## Approve the public surface as it is now: writes tests/golden/public_surface, whose diff is reviewed
 	$(RUN) -m tests.public_surface

@@ -46,7 +46,7 @@ from extender.core.capacity.capacity_claims import victims_are_gone
 from extender.core.capacity.hold_progress import held_against
 from extender.core.log.events import NewEvent
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.ids import GangUid, GroupKey
+from extender.core.model.ids import GangUid, GroupKey, Position
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.explain.plan_builder import without_extras
@@ -137,6 +137,8 @@ class _PendingTree(msgspec.Struct, eq=False):
     arrives_until_ms: int | None = None  # new and incomplete until then
     refused: PlanRequest | None = None  # the request of the last refusal
     held_note: str = ""  # `_held_note` of that refusal
+    # position of the decision in the log when it was kept: its append may fail
+    decided_at: Position | None = None
     long: _LongWork | None = None
     overtaken: int = 0  # searches in a row whose plan did not hold any more
     recorded_ms: int | None = None  # when a verdict was last recorded, ...
@@ -441,6 +443,8 @@ class TreeAdmission:
             return False
         if self._trees[uid].held_note != self._held_note(tree_request):
             return False  # the same answer, but another reason
+        if self._trees[uid].decided_at != _decided_at(state, uid):
+            return False  # its append failed, or another leader has decided since
         preemption = awaited_preemption(state, uid)
         if preemption is None:
             may_change = self._preemption_policy.may_search(view, state, tree_request.tree)
@@ -596,9 +600,14 @@ class TreeAdmission:
 
     # -- the verdict -----------------------------------------------------------------------------
 
-    def _keep_refusal(self, tree_request: TreeRequest) -> None:
-        pending = self._trees[tree_request.tree.root.uid]
+    def _keep_refusal(
+        self, tree_request: TreeRequest, after: ReservationState | None = None
+    ) -> None:
+        """Keep a refusal that holds while the pending state has its record; `after` is the state with it."""
+        uid = tree_request.tree.root.uid
+        pending = self._trees[uid]
         pending.refused, pending.held_note = tree_request.request, self._held_note(tree_request)
+        pending.decided_at = _decided_at(after or tree_request.now.pending, uid)
 
     def _held_note(self, tree_request: TreeRequest) -> str:
         """Return the result of `held_against` for a tree; the same for all trees of the same shapes and priority."""
@@ -730,8 +739,15 @@ class TreeAdmission:
             where = {a.uid: a.node for a in verdict.assignments}
             self._readmissions.admitted(view, after, tree_request.tree, where, now_ms)
         else:
-            self._keep_refusal(tree_request)
+            self._keep_refusal(tree_request, after)
             self._preemption_policy.start_pause(after, uid, verdict)
+
+
+def _decided_at(state: ReservationState, uid: GangUid) -> Position | None:
+    root = state.gangs.get(uid)
+    return (
+        root.last_decision.position if root is not None and root.last_decision is not None else None
+    )
 
 
 def _has_extras(planned: Plan) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 
@@ -314,6 +315,27 @@ async def test_a_lost_append_is_decided_anew():
         await stage.settled()
         assert stage.names().count("GangAdmitted") == 1
         assert len(stage.where("a")) == 2
+
+
+@pytest.mark.parametrize("loses", ["lose_next_append", "lose_next_answer"])
+@pytest.mark.parametrize("waits_first", [False, True])
+async def test_a_lost_refusal_is_decided_anew(waits_first, loses):
+    """A refusal that did not reach the log is no reason not to plan the tree again: it would never be recorded."""
+    group, *pods = a_gang("a", pods=2, requests={GPU: 4})
+    first = [group, pods[0]] if waits_first else []
+    async with await leading(a_node("n0", gpu=4), *first) as stage:
+        await stage.settled()
+        stage.cluster.add(*(pods[1:] if waits_first else [group, *pods]))
+        await stage.control_loop._reconciler.reconcile(stage.parts.observer.observe())
+        getattr(stage.log, loses)()
+        with contextlib.suppress(NotLeading, StoreUnavailable):
+            await stage.one_pass()
+        await eventually(stage.leader.may_record, "leading again")
+        await stage.settled()
+        refusals = [
+            data for data in stage.event_data(GangUnschedulable) if data.outcome == "impossible"
+        ]
+        assert len(refusals) == 1
 
 
 async def test_every_decision_can_be_replayed():

@@ -1,0 +1,96 @@
+"""Run seeds, or the planted defects: `python -m tests.support.faults --seeds 200 [--first 0] [--processes 2] [--defects [NAME ...]]`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+from itertools import repeat
+
+from tests.support.faults.cases import case_of
+from tests.support.faults.planted_defects import DEFECTS, planted
+from tests.support.faults.run import Result, run_case
+from tests.support.faults.shrink import shrunk, story
+
+
+def _quiet() -> None:
+    """Keep the log lines of the service, which are of virtual time, from stderr."""
+    logger = logging.getLogger("extender")
+    logger.propagate = False
+    logger.setLevel(logging.ERROR)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+
+def _result(seed: int) -> tuple[int, Result]:
+    return seed, run_case(case_of(seed))
+
+
+def _seeds(args: argparse.Namespace) -> int:
+    """Run all seeds; return the exit status."""
+    began_s, failed, events, virtual_s = time.monotonic(), 0, 0, 0.0
+    seeds = range(args.first, args.first + args.seeds)
+    # a fresh process each 50 seeds: metrics and caches of the service are of the process
+    with multiprocessing.Pool(args.processes, _quiet, maxtasksperchild=50) as pool:
+        for done, (seed, result) in enumerate(pool.imap_unordered(_result, seeds), start=1):
+            if args.progress and done % args.progress == 0:
+                print(f"{done} of {args.seeds}", flush=True)
+            events += result.events
+            virtual_s += result.at_s
+            if result.violated:
+                failed += 1
+                case, smaller = shrunk(case_of(seed), result)
+                print(story(case, smaller), flush=True)
+    took_s = time.monotonic() - began_s
+    print(
+        f"{args.seeds} seeds from {args.first}: {failed} failed; {virtual_s / 3600:.1f} virtual hours, "
+        f"{events} events of the log, in {took_s:.0f} s"
+    )
+    return 1 if failed else 0
+
+
+def _defect(planted_in: tuple[str, range]) -> tuple[str, int, str, str]:
+    """Return the name of a defect, and the first seed that finds it with what it violates; -1: none."""
+    name, seeds = planted_in
+    with planted(name):
+        for seed in seeds:
+            result = run_case(case_of(seed))
+            if result.violated:
+                return name, seed, result.violated, result.detail
+    return name, -1, "", ""
+
+
+def _defects(args: argparse.Namespace) -> int:
+    """Plant the defects one at a time; return the exit status."""
+    names = args.defects or list(DEFECTS)
+    seeds = range(args.first, args.first + args.seeds)
+    count = 0
+    with multiprocessing.Pool(args.processes, _quiet, maxtasksperchild=1) as pool:
+        for name, seed, violated, detail in _each(pool, names, seeds):
+            count += seed >= 0
+            text = f"seed {seed}: {violated}: {detail[:120]}" if seed >= 0 else "NOT FOUND"
+            print(f"{name}: {text}", flush=True)
+    print(f"{count} of {len(names)} planted defects are found within {args.seeds} seeds")
+    return 0
+
+
+def _each(pool: multiprocessing.pool.Pool, names: list[str], seeds: range) -> Iterator[tuple[str, int, str, str]]:  # fmt: skip
+    yield from pool.imap_unordered(_defect, zip(names, repeat(seeds), strict=False))
+
+
+def main() -> int:
+    """Run what the arguments say."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.faults", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--defects", nargs="*")
+    parser.add_argument("--progress", type=int, default=0)
+    args = parser.parse_args()
+    return _seeds(args) if args.defects is None else _defects(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

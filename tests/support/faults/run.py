@@ -1,0 +1,629 @@
+"""One case from its beginning to its end: replicas of the service, kube-scheduler, controllers, faults, and what was violated."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.manifests.manifest_entries import Role, entries_in, with_metadata
+from extender.cluster.manifests.yaml_reader import Document
+from extender.composition import Engine
+from extender.control.admission.planner_pool import PlannerPool
+from extender.control.log import lease_loop
+from extender.control.log.leader import Leader
+from extender.control.log.lease import LeaseIdentity
+from extender.control.monitors.clock_monitor import ClockMonitor
+from extender.core.model.errors import NotReady
+from extender.core.model.ids import NodeName
+from extender.core.model.pods import Pod
+from extender.core.verbs.filter_and_prioritize import FilterDecision
+from extender.ports.cluster_ports import PodRef
+from extender.runtime.database_clock import DatabaseClock
+from extender.runtime.periodic import kept_running
+from extender.settings import Settings
+from extender.simulation.controllers import Controllers, Job
+from extender.simulation.job_files import job_of
+from extender.simulation.kube_scheduler import KubeScheduler
+from extender.simulation.memory_log import MemoryDecisionInputs
+from extender.simulation.simulation import BEGAN_US
+from extender.simulation.virtual_time import InLoopWorker, VirtualClock
+from tests.support.faults.cases import BLOCK, GPU, LONE, RACK, Case, Fault
+from tests.support.faults.invariants import Truth, Violated
+from tests.support.faults.processes import _OF, Process, ProcessLoop
+from tests.support.faults.servers import (
+    ApiModel,
+    DatabaseModel,
+    RemoteLog,
+    RemoteSnapshots,
+    RequestFaults,
+    ServedCluster,
+)
+from tests.support.service.manifest_builders import a_node
+
+TTL_MS: Final = 10_000
+RESTARTS_AFTER_S: Final = 2.0
+CALL_TIMEOUT_S: Final = 60.0
+LOOK_EVERY_S: Final = 5.0
+LEASE_LOOK_S: Final = 1.0  # most of a run is replicas that look at the lease; 0.2 in production
+
+
+class SteppedClock(VirtualClock):
+    """The clock of a machine, whose wall time can step."""
+
+    stepped_us = 0
+
+    def now_us(self) -> int:
+        return super().now_us() + self.stepped_us
+
+
+class Replica:
+    """One process of the service."""
+
+    def __init__(self, run: Run, number: int, life: int) -> None:
+        self.name = f"replica-{number}"
+        self.number, self.life = number, life
+        self.process = Process(f"{self.name}.{life}")
+        self._run = run
+        self.context = contextvars.copy_context()
+        self.context.run(_OF.set, self.process)
+        self.context.run(self._build)
+
+    def _build(self) -> None:
+        run, name = self._run, self.process.name
+        machine = SteppedClock(run.loop, BEGAN_US + 37 * self.number, f"{run.case.seed} {name}")  # type: ignore[arg-type]
+        self.machine = machine
+        log = RemoteLog(run.database)
+        clock = DatabaseClock(machine, log.time_us)
+        identity = LeaseIdentity(
+            holder=self.name, address=f"http://{self.name}", ttl_ms=TTL_MS, checkpoint_events=20,
+            checkpoint_ms=20_000,
+        )  # fmt: skip
+        settings = msgspec.structs.replace(run.settings, identity=self.name)
+        self.leader = Leader(
+            log, RemoteSnapshots(run.database), clock, identity, sync_clock=clock.sync
+        )
+        self.cluster = ServedCluster(
+            run.model, run.requests, clock, self.process, f"{run.case.seed} {name}", self.leader.may_act
+        )  # fmt: skip
+        self.leader.history.anchor = self.cluster
+        planner = PlannerPool(InLoopWorker(), InLoopWorker())
+        self.engine = Engine(
+            settings, MemoryDecisionInputs(run.database.shared), self.cluster, self.leader, clock, planner
+        )  # fmt: skip
+        self.service = self.engine.extender_service
+        self.monitor = ClockMonitor(self.leader, clock, self.name)
+
+    def start(self) -> None:
+        """Start all that a service runs."""
+        run = self._run
+        run.spawn(self.process, self.cluster.start(), f"{self.name} cluster")
+        leading = run.spawn(self.process, self.leader.run(), f"{self.name} leader")
+        leading.add_done_callback(run.on_ended, context=contextvars.Context())
+        for name, loop in {**self.engine.engine_loops(), "clock": self.monitor.run}.items():
+            run.spawn(self.process, kept_running(name, loop), f"{self.name} {name}")
+
+
+class Front:
+    """The Service in front of the replicas, for one kube-scheduler."""
+
+    def __init__(self, run: Run, caller: Process) -> None:
+        self._run = run
+        self._caller = caller
+        self._calls = 0
+
+    def _replica(self) -> Replica:
+        """Return the replica that answers: one that leads, by its own opinion."""
+        leading = [r for r in self._run.replicas if not r.process.dead and r.service.ready()]
+        if not leading:
+            raise NotReady("no replica leads")
+        self._calls += 1
+        replica = leading[self._calls % len(leading)]
+        if replica.process.stopped:
+            raise NotReady(f"{replica.name} does not answer")
+        return replica
+
+    def filter(self, pod: Pod, offered: Sequence[NodeName]) -> FilterDecision:
+        replica = self._replica()
+        return replica.context.copy().run(replica.service.filter, pod, offered)
+
+    def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
+        try:
+            replica = self._replica()
+        except NotReady:
+            return ()
+        return replica.context.copy().run(replica.service.prioritize, pod, offered)
+
+    async def bind(self, ref: PodRef, node: NodeName, alive: Callable[[], bool]) -> str:
+        del alive
+        try:
+            replica = self._replica()
+        except NotReady as error:
+            return str(error)
+        run, open_calls = self._run, [True]
+        run.truth.arrived(ref.uid)
+        call = run.spawn(
+            replica.process,
+            replica.service.bind(ref, node, lambda: bool(open_calls) and not self._caller.dead),
+            f"bind {ref.name}",
+        )
+        ended = asyncio.ensure_future(replica.process.ended.wait())
+        try:
+            await asyncio.wait(
+                {call, ended}, timeout=CALL_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if call.done():
+                return call.result()
+            return "no answer"
+        finally:
+            open_calls.clear()
+            ended.cancel()
+            run.truth.left(ref.uid)
+
+
+class CaseControllers(Controllers):
+    """Controllers that also make pods outside of groups."""
+
+    def _of_trace(self, job: Job) -> list[api.Pod]:
+        if not job.name.startswith(LONE):
+            return super()._of_trace(job)
+        pods = super()._of_trace(job)
+        for uid in job.owned:
+            self._cluster.remove(uid)
+        job.owned.clear()
+        return [_lone(pod) for pod in pods]
+
+    def groups_again(self, job: Job) -> None:
+        """Delete the groups of a job, and create them again under their names."""
+        for uid in job.owned:
+            self._cluster.remove(uid)
+        job.owned.clear()
+        self._of_trace(job)
+
+
+def _lone(pod: api.Pod) -> api.Pod:
+    spec = msgspec.structs.replace(pod.spec, scheduling_gates=())
+    return with_metadata(msgspec.structs.replace(pod, spec=spec), labels={})
+
+
+class DefectLog(logging.Handler):
+    """Collects the defects that the service logs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return  # an error of something else, such as a clock that stepped
+        place, trace = "", error.__traceback__
+        while trace is not None:
+            place = (
+                f"{trace.tb_frame.f_code.co_filename.rpartition('extender/')[2]}:{trace.tb_lineno}"
+            )
+            trace = trace.tb_next
+        self.texts.append(f"{record.getMessage()}: {error!r} at {place}")
+
+
+class Run:
+    """A case that runs. `do_...` are its faults."""
+
+    def __init__(self, case: Case, loop: ProcessLoop) -> None:
+        self.case = case
+        self.loop = loop
+        self.settings = Settings(
+            hold_capacity_after_s=case.hold_after_s, hold_capacity_for_s=60, reservation_ttl_s=60,
+            replacement_ttl_s=30, max_children=64, search_budget=1_000,
+        )  # fmt: skip
+        clock = VirtualClock(loop, BEGAN_US, f"{case.seed} servers")  # type: ignore[arg-type]
+        self.clock = clock
+        self.database = DatabaseModel(loop, clock)
+        self.requests = RequestFaults(loop, case.seed)
+        self.model = ApiModel(loop, clock, case.seed)
+        self.processes: list[Process] = []
+        self.replicas: list[Replica] = []
+        self.story: list[tuple[float, str]] = []
+        self.nodes: dict[str, api.Node] = {}
+        self._incarnations: dict[str, int] = {}
+        for node in self._fleet():
+            self.nodes[node.metadata.name] = node
+            self.model.put(node)
+        self.controllers = CaseControllers(self.model, (), GPU)
+        self.truth = Truth(self)
+        self.defect: BaseException | None = None
+        self.defects = DefectLog()
+        self.scheduler_process = self._process("kube-scheduler")
+        self.violated = asyncio.Event()
+
+    def _fleet(self) -> list[api.Node]:
+        nodes = []
+        for number in range(self.case.racks * 2):
+            rack = number // 2
+            labels = {RACK: f"b{rack // 2}-r{rack}", BLOCK: f"b{rack // 2}"}
+            body = a_node(f"n{number}", labels, gpu=self.case.gpus)
+            (entry,) = entries_in([Document(where="fleet", value=body)], Role.CLUSTER)
+            nodes.append(with_metadata(entry.obj, uid=f"node-{number}"))
+        return nodes
+
+    def _process(self, name: str) -> Process:
+        process = Process(name)
+        self.processes.append(process)
+        return process
+
+    def spawn(self, process: Process | None, work: Any, name: str) -> asyncio.Task[Any]:
+        return self.loop.spawn(process, work, name)
+
+    def note(self, text: str) -> None:
+        self.story.append((self.loop.time(), text))
+
+    def on_ended(self, task: asyncio.Task[Any]) -> None:
+        """Note that a leader has ended by an exception."""
+        if not task.cancelled() and task.exception() is not None:
+            self.truth.violate("a leader ended", repr(task.exception()))
+
+    # --- life
+
+    async def run(self) -> None:
+        """Run to the end, or to the first violation."""
+        for number in range(self.case.replicas):
+            self._start_replica(number, 0)
+        self._start_scheduler()
+        tasks = [
+            self.spawn(None, self._arrive(), "arrivals"),
+            self.spawn(None, self._fail(), "faults"),
+            self.spawn(None, self._look(), "looks"),
+        ]
+        ends = self.spawn(None, asyncio.sleep(self.case.until_s), "end")
+        stops = self.spawn(None, self.violated.wait(), "violated")
+        done, _ = await asyncio.wait({ends, stops, *tasks[:2]}, return_when=asyncio.FIRST_COMPLETED)
+        while not (ends.done() or stops.done()):
+            for task in done:
+                task.result()
+            waits = {task for task in (ends, stops, *tasks) if not task.done()}
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+
+    def _start_replica(self, number: int, life: int) -> None:
+        replica = Replica(self, number, life)
+        self.processes.append(replica.process)
+        self.replicas = [r for r in self.replicas if r.number != number] + [replica]
+        self.replicas.sort(key=lambda r: r.number)
+        replica.start()
+        if life:
+            self.note(f"{replica.name} starts again")
+
+    def _start_scheduler(self) -> None:
+        process = self.scheduler_process
+        name = f"{self.case.seed} {process.name}"
+        clock = VirtualClock(self.loop, BEGAN_US, name)  # type: ignore[arg-type]
+        cluster = ServedCluster(self.model, self.requests, clock, process, name, lambda: True)
+        self.scheduler_cluster = cluster
+        scheduler = KubeScheduler(cluster, Front(self, process), self.case.seed)  # type: ignore[arg-type]
+
+        async def synced_first() -> None:
+            await cluster.start()
+            await cluster.synced()
+            await scheduler.run()
+
+        task = self.spawn(process, synced_first(), "kube-scheduler")
+        task.add_done_callback(self.on_ended, context=contextvars.Context())
+
+    async def _arrive(self) -> None:
+        for arrival in sorted(self.case.arrivals, key=lambda a: (a.at_s, a.name)):
+            await self.loop.rest_until(arrival.at_s)
+            self.controllers.arrive(job_of(arrival))
+            shapes = "+".join(
+                f"{g.minimum}/{g.pods}x{g.requests[GPU]}{' in ' + g.topology_key.rpartition('/')[2] if g.topology_key else ''}"
+                for g in arrival.groups
+            )
+            self.note(f"{arrival.namespace}/{arrival.name} arrives: {shapes}, priority {arrival.priority}")  # fmt: skip
+
+    async def _fail(self) -> None:
+        for fault in self.case.faults:
+            await self.loop.rest_until(fault.at_s)
+            self.act(fault)
+
+    async def _look(self) -> None:
+        while True:
+            await self.loop.rest_until(self.loop.time() + LOOK_EVERY_S)
+            begins = [begin for begin, _ in self.case.bursts]
+            ends = [end for _, end in self.case.bursts]
+            now_s = self.loop.time()
+            in_burst = any(b <= now_s <= e for b, e in zip(begins, ends, strict=True))
+            self.truth.look(in_burst=in_burst)
+
+    def act(self, fault: Fault) -> None:
+        """Let something go wrong."""
+        text = getattr(self, f"do_{fault.kind}")(fault)
+        self.note(f"{fault.kind.replace('_', ' ')}{': ' if text else ''}{text or ''}")
+
+    # --- faults of watches
+
+    def _channel(self, fault: Fault) -> tuple[Any, str]:
+        clusters = [(r.name, r.cluster) for r in self.replicas if not r.process.dead]
+        clusters.append(("kube-scheduler", self.scheduler_cluster))
+        name, cluster = clusters[fault.target % len(clusters)]
+        kinds = [api.Pod, api.Pod, api.PodGroup, api.Node, api.CompositePodGroup]
+        kind = kinds[fault.target // 8 % len(kinds)]
+        return cluster.connection.channels[kind], f"{name}, {kind.__name__}"
+
+    def do_watch_late(self, fault: Fault) -> str:
+        channel, text = self._channel(fault)
+        channel.late_s = fault.lasts_s
+        channel.late_until_s = self.loop.time() + 2 * fault.lasts_s
+        return f"{text}, by {fault.lasts_s:.1f} s"
+
+    def do_watch_breaks(self, fault: Fault) -> str:
+        channel, text = self._channel(fault)
+        channel.broken.wake()
+        return text
+
+    def do_watch_expires(self, fault: Fault) -> str:
+        channel, text = self._channel(fault)
+        channel.refuses = 1
+        channel.broken.wake()
+        return f"{text}, 410"
+
+    def do_watch_loses(self, fault: Fault) -> str:
+        channel, text = self._channel(fault)
+        channel.orders.append("lose")
+        return f"the next change of {text}"
+
+    def do_watch_duplicates(self, fault: Fault) -> str:
+        channel, text = self._channel(fault)
+        channel.orders += ["duplicate"] * 3
+        return text
+
+    def do_watch_swaps(self, fault: Fault) -> str:
+        channel, text = self._channel(fault)
+        channel.orders += ["swap"] * 2
+        return text
+
+    # --- of requests
+
+    def do_requests_fail(self, fault: Fault) -> str:
+        self.requests.share = (0.2, 0.5, 0.9)[fault.target % 3]
+        self.requests.fails_until_s = self.loop.time() + fault.lasts_s
+        return f"{self.requests.share:.0%} for {fault.lasts_s:.1f} s"
+
+    def do_requests_slow(self, fault: Fault) -> str:
+        self.requests.slow_until_s = self.loop.time() + fault.lasts_s
+        return f"for {fault.lasts_s:.1f} s"
+
+    def do_api_server_down(self, fault: Fault) -> str:
+        self.requests.down_until_s = self.loop.time() + fault.lasts_s
+        for replica in self.replicas:
+            for channel in replica.cluster.connection.channels.values():
+                channel.broken.wake()
+        return f"for {fault.lasts_s:.1f} s"
+
+    # --- of the log
+
+    def do_database_down(self, fault: Fault) -> str:
+        self.database.down_until_s = self.loop.time() + fault.lasts_s
+        return f"for {fault.lasts_s:.1f} s"
+
+    def do_database_slow(self, fault: Fault) -> str:
+        self.database.slow_s = (0.05, 0.5, 2.0, 6.0)[fault.target % 4]
+        self.database.slow_until_s = self.loop.time() + fault.lasts_s
+        return f"by {self.database.slow_s} s for {fault.lasts_s:.1f} s"
+
+    def do_answer_lost(self, fault: Fault) -> str:
+        self.database.lost.append("answer")
+        return "of the next append"
+
+    def do_append_lost(self, fault: Fault) -> str:
+        self.database.lost.append("append")
+        return "the next one"
+
+    # --- of processes
+
+    def _replica(self, fault: Fault) -> Replica | None:
+        """Return a replica that lives; more often than not the leader."""
+        living = [r for r in self.replicas if not r.process.dead]
+        leading = [r for r in living if r.leader.leads()]
+        if leading and fault.target % 4:
+            return leading[0]
+        return living[fault.target // 4 % len(living)] if living else None
+
+    def do_process_stops(self, fault: Fault) -> str:
+        replica = self._replica(fault)
+        if replica is None or replica.process.stopped:
+            return "none"
+        self.loop.stop_process(replica.process)
+        self.loop.act_later(fault.lasts_s, self.loop.continue_process, replica.process)
+        return f"{replica.name} for {fault.lasts_s:.1f} s"
+
+    def do_process_dies(self, fault: Fault) -> str:
+        replica = self._replica(fault)
+        if replica is None:
+            return "none"
+        replica.process.dies_after = fault.target % 301
+        self.spawn(None, self._replace(replica, fault.lasts_s), "replacement")
+        return f"{replica.name} after {replica.process.dies_after} callbacks"
+
+    async def _replace(self, replica: Replica, after_s: float) -> None:
+        await replica.process.ended.wait()
+        self.note(f"{replica.name} is dead")
+        await asyncio.sleep(min(after_s, RESTARTS_AFTER_S))
+        self._start_replica(replica.number, replica.life + 1)
+
+    def do_clock_steps(self, fault: Fault) -> str:
+        replica = self._replica(fault)
+        if replica is None:
+            return "none"
+        by_s = (3600, -3600, 30, -30, 1, -1)[fault.target // 4 % 6]
+        replica.machine.stepped_us += by_s * 1_000_000
+        return f"{replica.name} by {by_s} s"
+
+    def do_scheduler_dies(self, fault: Fault) -> str:
+        self.loop.kill(self.scheduler_process)
+
+        def again() -> None:
+            number = sum(p.name.startswith("kube-scheduler") for p in self.processes)
+            self.scheduler_process = self._process(f"kube-scheduler.{number}")
+            self._start_scheduler()
+
+        self.loop.act_later(5.0, again)
+        return ""
+
+    # --- of objects
+
+    def _pods(self) -> list[Pod]:
+        return sorted(self.model.stored().pods.values(), key=lambda pod: (pod.path, pod.uid))
+
+    def do_pod_deleted(self, fault: Fault) -> str:
+        pods = self._pods()
+        if not pods:
+            return "none"
+        pod = pods[fault.target % len(pods)]
+        self.model.delete_pod(pod.uid)
+        return f"{pod.path} on {pod.node}"
+
+    def do_pod_fails(self, fault: Fault) -> str:
+        pods = [pod for pod in self._pods() if pod.node is not None]
+        if not pods:
+            return "none"
+        pod = pods[fault.target % len(pods)]
+        self.model.remove(pod.uid)
+        return f"{pod.path} on {pod.node} is gone at once"
+
+    def _job(self, fault: Fault) -> Job | None:
+        jobs = [job for job in self.controllers.jobs if job.ended_s is None and job.live]
+        return jobs[fault.target % len(jobs)] if jobs else None
+
+    def do_group_again(self, fault: Fault) -> str:
+        job = self._job(fault)
+        if job is None or not job.owned:
+            return "none"
+        self.controllers.groups_again(job)
+        return f"groups of {job.path}"
+
+    def do_job_again(self, fault: Fault) -> str:
+        job = self._job(fault)
+        if job is None:
+            return "none"
+        for uid in list(job.live):
+            self.model.delete_pod(uid)
+        if job.owned:
+            self.controllers.groups_again(job)
+        return job.path
+
+    def _node(self, fault: Fault) -> str | None:
+        names = sorted(self.model.stored().nodes)
+        return names[fault.target % len(names)] if len(names) > 1 else None
+
+    def _put_node(self, name: str) -> None:
+        if name not in self.model.stored().nodes:
+            count = self._incarnations[name] = self._incarnations.get(name, 0) + 1
+            self.model.put(with_metadata(self.nodes[name], uid=f"{name}-{count}"))
+
+    def do_node_again(self, fault: Fault) -> str:
+        """Delete a node and create it again; its pods run on."""
+        name = self._node(fault)
+        if name is None:
+            return "none"
+        self.model.remove(self._uid_of(name))
+        self.loop.act_later(fault.lasts_s, self._put_node, name)
+        return f"{name} after {fault.lasts_s:.1f} s"
+
+    def _uid_of(self, name: str) -> str:
+        change = self.model.stored_as[api.Node]["", name]
+        return change.obj.metadata.uid
+
+    def do_node_lost(self, fault: Fault) -> str:
+        """Delete a node for some time; its pods go with it."""
+        name = self._node(fault)
+        if name is None:
+            return "none"
+        self.model.remove(self._uid_of(name))
+        self.loop.act_later(0.4, self._collect, name)
+        self.loop.act_later(max(fault.lasts_s, 1.0), self._put_node, name)
+        return f"{name} for {max(fault.lasts_s, 1.0):.1f} s"
+
+    def _collect(self, name: str) -> None:
+        for pod in self._pods():
+            if pod.node == name:
+                self.model.remove(pod.uid)
+
+    def do_node_cordoned(self, fault: Fault) -> str:
+        name = self._node(fault)
+        if name is None:
+            return "none"
+        node = self.model.stored_as[api.Node]["", name].obj
+        assert isinstance(node, api.Node)
+        spec = msgspec.structs.replace(node.spec, unschedulable=True)
+        self.model.put(msgspec.structs.replace(node, spec=spec))
+
+        def open_again() -> None:
+            current = self.model.stored_as[api.Node].get(("", name))
+            if current is not None and isinstance(current.obj, api.Node):
+                spec = msgspec.structs.replace(current.obj.spec, unschedulable=False)
+                self.model.put(msgspec.structs.replace(current.obj, spec=spec))
+
+        self.loop.act_later(fault.lasts_s, open_again)
+        return f"{name} for {fault.lasts_s:.1f} s"
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """How a run ended."""
+
+    violated: str = ""  # the invariant; empty: none
+    detail: str = ""
+    at_s: float = 0.0
+    story: list[str] = []
+    events: int = 0
+    digest: str = ""
+
+
+def run_case(case: Case) -> Result:
+    """Run a case in this thread and return how it ended."""
+    loop = ProcessLoop()
+    asyncio.set_event_loop(loop)
+    loop.pace.may_rest_s = lambda: 0.0
+    lease_loop.LOOK_EVERY_S = LEASE_LOOK_S
+    run = Run(case, loop)
+    logger = logging.getLogger("extender")
+    logger.addHandler(run.defects)
+    result = Result()
+    try:
+        loop.run_until_complete(loop.spawn(None, run.run(), "run"))
+    except Violated as violation:
+        result.violated, result.detail = violation.kind, violation.detail
+    finally:
+        logger.removeHandler(run.defects)
+        if not result.violated and run.truth.violation is not None:
+            result.violated, result.detail = run.truth.violation
+        result.at_s = loop.time()
+        _close(loop, run)
+    result.story = [f"{at_s:7.2f} s  {text}" for at_s, text in run.story]
+    result.events = len(run.database.shared.rows)
+    result.digest = run.truth.digest()
+    return result
+
+
+def _close(loop: ProcessLoop, run: Run) -> None:
+    """Cancel all tasks, those of dead processes too, and close the loop."""
+    run.truth.over = True
+    loop.set_exception_handler(
+        lambda *_: None
+    )  # the run is over: what tasks raise now is not judged
+    loop.bury(run.processes)
+    for _ in range(20):
+        tasks = asyncio.all_tasks(loop)
+        if not tasks:
+            break
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+    asyncio.set_event_loop(None)

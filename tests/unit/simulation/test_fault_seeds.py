@@ -1,0 +1,47 @@
+"""Faults by seed: a few seeds hold, each seed is the same in any process, and a defect is found and told in a short story."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.faults.cases import case_of
+from tests.support.faults.planted_defects import DEFECTS, planted
+from tests.support.faults.run import run_case
+from tests.support.faults.shrink import LINES, shrunk, story
+from tests.support.service.hash_seeds import outputs
+
+DIGEST = """
+from tests.support.faults.cases import case_of
+from tests.support.faults.run import run_case
+print(run_case(case_of(2)).digest)
+"""
+
+
+@pytest.mark.parametrize("seed", [3, 23])
+def test_what_must_hold_holds_with_the_faults_of_a_seed(seed):
+    """Of 23 a refusal was never recorded after its append had failed."""
+    result = run_case(case_of(seed))
+    assert (result.violated, result.detail) == ("", "")
+    assert result.events > 10
+
+
+def test_each_planted_defect_is_still_in_the_code():
+    for name in DEFECTS:
+        with planted(name):
+            pass
+
+
+@pytest.mark.full
+def test_the_same_seed_is_the_same_story_in_processes_with_different_hash_seeds():
+    assert len(outputs(DIGEST, ["1", "77"])) == 1
+
+
+@pytest.mark.full
+def test_a_planted_defect_is_found_and_told_in_few_lines():
+    with planted("the barrier opens one member early"):
+        result = run_case(case_of(0))
+        case, smaller = shrunk(case_of(0), result)
+    assert smaller.violated == result.violated == "bound before its minimum had arrived"
+    assert len(case.faults) + len(case.arrivals) < len(case_of(0).faults) + len(case_of(0).arrivals)
+    assert len(story(case, smaller).splitlines()) <= LINES + 2
+    assert run_case(case).violated == ""
