@@ -234,12 +234,14 @@ class Controllers:
         for uid in pods:
             self._job_of.pop(uid, None)
             self._cluster.remove(uid)
+        served = len(self._manifests)
         for owner in job.owned:
             for group in self._cluster.groups_owned_by(owner):
                 self._cluster.remove(group)
             if self._manifests.pop(owner, None) is None:
                 self._cluster.remove(owner)
-        self._serve()
+        if len(self._manifests) < served:
+            self._serve()
 
     # --- what becomes of pods
 

@@ -69,6 +69,7 @@ class SimulatedCluster(RecordedCluster):
         self._shown = self._world.view
         self._shows_at_s = 0.0
         self._anchors: tuple[Anchor, ...] = ()
+        self._served: list[str] = []  # UIDs of the workloads
         self.on_running: Callable[[PodUid], None] = lambda _: None
         self.on_bound: Callable[[Pod], None] = lambda _: None
         self.on_gone: Callable[[Pod], None] = lambda _: None
@@ -155,8 +156,9 @@ class SimulatedCluster(RecordedCluster):
 
     def serve(self, served: ServedWorkloads) -> None:
         """Replace the workloads."""
-        for uid in [u for u, ident in self._by_uid.items() if ident not in self._objects]:
-            del self._by_uid[uid]
+        for uid in self._served:
+            self._by_uid.pop(uid, None)
+        self._served = [manifest.metadata.uid for manifest in served.manifests]
         for manifest in served.manifests:
             self._by_uid[manifest.metadata.uid] = (manifest.kind, "", *manifest.key)
         self.workloads.take(served)
