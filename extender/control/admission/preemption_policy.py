@@ -23,7 +23,7 @@ from extender.core.model.object_identity import (
     IdentityMemo,
     changed_keys,
 )
-from extender.core.model.pod_groups import Group, Tree
+from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import GIVEN, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.victim_search import (
