@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -18,12 +18,16 @@ from extender.cluster.manifests.manifest_entries import (
     SourceEntry,
     with_metadata,
 )
+from extender.cluster.read.object_decoding import key_of, parent_of
+from extender.cluster.read.pod_conversion import group_named
 from extender.cluster.types.namespace_types import Namespace
 from extender.core.model.errors import BadInput, several
+from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import duration_s
+from extender.core.model.pod_groups import composite_key
 from extender.core.workloads.kinds.plain_pods_kind import is_plain
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
-from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS, OFF, TREE_LABEL
+from extender.core.workloads.workload_object import GROUP_LABEL, OFF, TREE_LABEL
 from extender.simulation.arrivals import Arrival
 from extender.simulation.controllers import Job
 
@@ -105,16 +109,24 @@ def jobs_of(
     context: list[AnyEntry] = []
     units: dict[tuple[str, ...], list[AnyEntry]] = {}
     faults: list[str] = []
-    for entry in entries:
+    parents = {
+        key_of(entry.obj): parent_of(entry.obj)
+        for entry in entries
+        if isinstance(entry.obj, api.PodGroup | api.CompositePodGroup)
+    }
+    # roots first, as their annotations are those of the job; then groups before their pods
+    for entry in sorted(entries, key=lambda each: _depth(each.obj, parents)):
         obj = entry.obj
         if isinstance(obj, api.PodGroup | api.CompositePodGroup):
-            text = "is not simulated by itself; write its workload, or plain pods with the labels of a group"
-            faults.append(f"{entry.where}: {obj.label}: {text}")
+            try:
+                units.setdefault(_root(key_of(obj), parents), []).append(entry)
+            except BadInput as fault:
+                faults.append(f"{entry.where}: {obj.label}: {fault}")
         elif isinstance(entry, SourceEntry) and isinstance(obj, api.WorkloadManifest):
             units["workload", str(len(units))] = [entry]
         elif isinstance(entry, Entry) and isinstance(obj, api.Pod):
             try:
-                units.setdefault(_unit_of(obj, len(units)), []).append(entry)
+                units.setdefault(_unit_of(obj, len(units), parents), []).append(entry)
             except BadInput as fault:
                 faults.append(f"{entry.where}: {fault}")
         else:
@@ -188,16 +200,41 @@ def _repeated(jobs: Iterable[Job]) -> Iterator[str]:
             yield f"{entry.where}: {entry.obj.label}: is there already, from {before}; give it another name"
 
 
-def _unit_of(pod: api.Pod, number: int) -> tuple[str, ...]:
+def _depth(obj: object, parents: Mapping[GroupKey, str]) -> int:
+    """Return 0 for a root group, 1 for a group below one, 2 for everything else."""
+    if not isinstance(obj, api.PodGroup | api.CompositePodGroup):
+        return 2
+    return 1 if parents[key_of(obj)] else 0
+
+
+def _root(key: GroupKey, parents: Mapping[GroupKey, str]) -> tuple[str, ...]:
+    """Return the unit of the root above a group.
+
+    Raises:
+        BadInput: A parent is not in the files, or the groups are a ring.
+    """
+    passed = [key]
+    while parent := parents[key]:
+        key = composite_key(key.namespace, parent)
+        if key not in parents or key in passed:
+            text = "is not in the files" if key not in parents else "is below itself"
+            raise BadInput(f"its parent CompositePodGroup/{key.namespace}/{parent} {text}")
+        passed.append(key)
+    return "group", key.kind, key.namespace, key.name
+
+
+def _unit_of(pod: api.Pod, number: int, parents: Mapping[GroupKey, str]) -> tuple[str, ...]:
     """Return what the pods of one job have in common; the number is that of a pod that is a job of its own."""
     labels, (namespace, name) = pod.metadata.labels, pod.key
     if is_plain(labels):
         return "plain", namespace, labels[GROUP_LABEL]
-    for key in GROUP_LABELS:
-        if key in labels:
-            text = "names a group, which is not simulated without its workload"
-            raise BadInput(f"Pod/{namespace}/{name}: metadata.labels[{key}] {labels[key]!r} {text}")
-    return "pod", str(number)
+    group = group_named(pod)
+    if group is None:
+        return "pod", str(number)
+    if group not in parents:
+        text = "is not in the files; give the group, or the workload that makes both"
+        raise BadInput(f"Pod/{namespace}/{name}: its PodGroup/{namespace}/{group.name} {text}")
+    return _root(group, parents)
 
 
 def _jobs(

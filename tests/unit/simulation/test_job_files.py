@@ -88,7 +88,10 @@ def test_the_default_duration_is_drawn_for_each_job_by_its_name(tmp_path: Path) 
         (notes(arrives_after="soon"), "arrives-after]: 'soon' is not a span such as 90m"),
         (notes(arrives_every="0s"), "arrives-every]: '0s' would arrive more than 100000 times"),
         (notes(runs_for="2h-1h"), "runs-for]: '2h-1h': the second span is shorter"),
-        (GROUP, "PodGroup/team-a/g: is not simulated by itself; write its workload"),
+        (
+            GROUP.replace("spec: {", "spec: {parentCompositePodGroupName: r, "),
+            "PodGroup/team-a/g: its parent CompositePodGroup/team-a/r is not in the files",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -120,6 +123,23 @@ def test_two_objects_of_one_name_are_refused_with_both_places(tmp_path: Path, te
         the_jobs(tmp_path, text)
 
 
+def test_groups_and_their_pods_are_a_job_with_the_annotations_of_the_root(tmp_path: Path) -> None:
+    ring = GROUP.replace("PodGroup", "CompositePodGroup").replace("minCount", "minGroupCount")
+    root = ring.replace(
+        "{name: g,", "{name: r, annotations: {gang-extender.dev/arrives-after: 10m},"
+    )
+    leaf = GROUP.replace("spec: {", "spec: {parentCompositePodGroupName: r, ")
+    pod = notes().replace("spec:\n", "spec:\n  schedulingGroup: {podGroupName: g}\n")
+    (job,) = the_jobs(tmp_path, "\n---\n".join((pod, leaf, root)))
+    assert (job.path, job.at_s) == ("team-a/r", 600.0)
+    assert [entry.obj.label for entry in job.objects] == [
+        "CompositePodGroup/team-a/r", "PodGroup/team-a/g", "Pod/team-a/p",
+    ]  # fmt: skip
+    ring = ring.replace("spec: {", "spec: {parentCompositePodGroupName: g, ")
+    with pytest.raises(BadInput, match="its parent CompositePodGroup/team-a/g is below itself"):
+        the_jobs(tmp_path, ring)
+
+
 def test_a_pod_of_a_group_is_refused_with_its_place_and_with_all_other_faults(
     tmp_path: Path,
 ) -> None:
@@ -128,7 +148,10 @@ def test_a_pod_of_a_group_is_refused_with_its_place_and_with_all_other_faults(
         the_jobs(tmp_path, "\n---\n".join((grouped, notes(runs_for="never"))))
     texts = texts_of(refused.value)
     assert len(texts) == 2
-    assert any(re.search(r"w\.yaml, document 1: .*Pod/team-a/q.*pod-group", text) for text in texts)
+    assert any(
+        re.search(r"w\.yaml, document 1: .*Pod/team-a/q: its PodGroup/team-a/g is not in", text)
+        for text in texts
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from extender.cluster.manifests.manifest_entries import Role, entries_in, read
 from extender.cluster.manifests.yaml_reader import Document
+from extender.core.log.events import GangAdmitted, GangRemoved
 from extender.core.model.errors import BadInput
 from extender.simulation.arrivals import Arrival, ArrivingGroup
 from extender.simulation.controllers import Job
@@ -87,6 +88,20 @@ def test_a_job_and_a_pod_of_one_name_are_two_jobs(tmp_path: Path) -> None:
         ("1", 1, 1),
         ("2-8", 1, 1),
     ]
+
+
+def test_groups_of_files_are_admitted_run_and_end(tmp_path: Path) -> None:
+    group = """
+apiVersion: scheduling.k8s.io/v1alpha3
+kind: PodGroup
+metadata: {name: g, namespace: team-a, annotations: {gang-extender.dev/runs-for: 5m}}
+spec: {schedulingPolicy: {gang: {minCount: 1}}}
+"""
+    pod = POD.replace("spec: {", "spec: {schedulingGroup: {podGroupName: g}, ")
+    outcome = run(a_file_job(tmp_path, f"{pod}\n---\n{group}"), until_s=600.0)
+    (row,) = report(outcome, seed=1).classes
+    assert (row.jobs, row.admitted, row.ended) == (1, 1, 1)
+    assert {type(event.data) for event in outcome.events()} >= {GangAdmitted, GangRemoved}
 
 
 @pytest.mark.parametrize("field", ["suspend: true", "parallelism: 0"])
