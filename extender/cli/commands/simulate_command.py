@@ -359,7 +359,6 @@ def _print(shown: SimulationReport) -> None:
             each.size,
             str(each.jobs),
             str(each.admitted),
-            str(each.ended),
             *(
                 "" if wait is None else duration_text(wait)
                 for wait in (each.wait_p50_s, each.wait_p95_s, each.wait_max_s)
@@ -372,14 +371,17 @@ def _print(shown: SimulationReport) -> None:
     ]
     unit = shown.counted.rpartition("/")[2]
     print_table(
-        ("namespace", unit, "jobs", "admitted", "ended", "wait p50", "p95", "max", "starved", "evictions", f"lost {unit}-hours"),
+        ("namespace", unit, "jobs", "admitted", "wait p50", "p95", "max", "starved", "evicted", "lost"),
         rows,
         empty=f"nothing arrived within {duration_text(shown.until_s)}",
     )  # fmt: skip
     lines = [
         "",
         f"{duration_text(shown.until_s)} with seed {shown.seed}: {shown.utilisation:.1%} of {shown.capacity:g} {shown.counted} used, "
-        f"{counted(shown.preemptions, 'preemption')}, {counted(shown.events, 'event')}, log {shown.digest[:16]}",
+        f"{counted(shown.preemptions, 'preemption')}",
+        f"{counted(sum(each.ended for each in shown.classes), 'job')} ended, "
+        f"{sum(each.lost_unit_hours for each in shown.classes):.1f} {unit}-hours of evicted runs lost",
+        f"{counted(shown.events, 'event')}, log {shown.digest[:16]}",
     ]
     lines += [
         f"largest free {free.key or 'node'}: {free.least:g} at its least, {free.last:g} at the end"
