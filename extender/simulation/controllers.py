@@ -153,6 +153,7 @@ class Controllers:
     Attributes:
         jobs: All that have arrived, in the order of their arrival.
         used_unit_s: The integral of the counted resource that bound pods used, in units times seconds.
+        used: Since when how many units of it are used, in the order of time.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class Controllers:
         self._unbound = 0  # pods of jobs without a node
         self._used_since_s = 0.0
         self.used_unit_s = 0.0
+        self.used: list[tuple[float, int]] = []
         self._memory = Memory(incarnation=cluster.incarnations())
         cluster.on_running, cluster.on_gone, cluster.on_bound = (
             self._on_running,
@@ -362,6 +364,9 @@ class Controllers:
         now_s = self._now_s()
         self.used_unit_s += self._used * (now_s - self._used_since_s)
         self._used, self._used_since_s = self._used + units, now_s
+        if self.used and self.used[-1][0] == now_s:
+            self.used.pop()
+        self.used.append((now_s, self._used))
 
     def used_until(self, at_s: float) -> float:
         """Return `used_unit_s` up to a time that is not past yet for the simulation."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -28,13 +29,15 @@ from extender.core.model.pod_groups import composite_key
 from extender.core.workloads.kinds.plain_pods_kind import is_plain
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.workload_object import GROUP_LABEL, OFF, TREE_LABEL
-from extender.simulation.arrivals import Arrival
+from extender.simulation.arrivals import Arrival, NodeFailure
 from extender.simulation.controllers import Job
 
 ARRIVES_AFTER: Final = "gang-extender.dev/arrives-after"
 ARRIVES_EVERY: Final = "gang-extender.dev/arrives-every"
 RUNS_FOR: Final = "gang-extender.dev/runs-for"
 _TREE_FIELD: Final = f"metadata.labels[{TREE_LABEL}]"
+FAILURE_FIELDS: Final = 3
+AWAY: Final = "1h"  # a node that has failed, by default
 ARRIVALS_MAX: Final = 100_000  # of one workload: more is a mistake of the file
 SPANS: Final = "a span such as 90m, 2h or 1d12h"
 _RANGE: Final = re.compile(r"(?P<least>\w+)-(?P<most>\w+)", re.ASCII)
@@ -188,6 +191,47 @@ def job_of(arrival: Arrival) -> Job:
         runs_for_s=arrival.runs_for_s,
         arrival=arrival,
     )
+
+
+def failures_of(
+    text: str, nodes: Iterable[str], *, until_s: float, seed: int
+) -> tuple[NodeFailure, ...]:
+    """Return the failures of nodes.
+
+    Args:
+        text: The mean time between two failures of a node, such as `30d`, perhaps with how long it is away, `30d/2h`; or a
+            file with a line for each failure: node, time from the beginning, how long; such as `node-1,2h,30m`.
+        nodes: Names of all nodes.
+        until_s: End of the simulation.
+        seed: Of the times.
+
+    Raises:
+        BadInput: The text is neither, or a line of the file is wrong.
+    """
+    field, path = "--node-failures", Path(text)
+    if path.is_file():
+        failures = []
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            parts = [part.strip() for part in line.split(",")]
+            if line.strip() and len(parts) != FAILURE_FIELDS:
+                raise BadInput(f"{path}:{number}: {line[:80]!r} is not NODE,AT,FOR such as node-1,2h,30m")  # fmt: skip
+            if line.strip():
+                at_s, for_s = (span_s(part, f"{path}:{number}") for part in parts[1:])
+                failures.append(NodeFailure(node=parts[0], at_s=at_s, for_s=for_s))
+        return tuple(failures)
+    mean, _, away = text.partition("/")
+    forms = f"{SPANS}, nor 30d/2h, nor a file"
+    mean_s, away_s = span_s(mean, field, forms), span_s(away or AWAY, field, forms)
+    if not mean_s:
+        raise BadInput(f"{field}: {text!r}: the mean time is not above 0")
+    failures = []
+    for node in sorted(nodes):
+        chance = Random(f"{seed} failures of {node}")  # noqa: S311 -- times, no secrets
+        at_s = chance.expovariate(1 / mean_s)
+        while at_s < until_s:
+            failures.append(NodeFailure(node=node, at_s=at_s, for_s=away_s))
+            at_s += away_s + chance.expovariate(1 / mean_s)
+    return tuple(failures)
 
 
 def _repeated(jobs: Iterable[Job]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
@@ -10,6 +11,7 @@ from typing import Final
 import msgspec
 
 from extender.core.log.events import CapacityMeasured, GangAdmitted, PreemptionPlanned
+from extender.core.model.message_formatting import duration_text
 from extender.simulation.controllers import CPU, Job
 from extender.simulation.simulation import BEGAN_US, Outcome
 
@@ -19,6 +21,7 @@ T_95: Final = (
     math.inf, 12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
 )  # fmt: skip
+LEFT, RIGHT, TOP, BOTTOM = 60, 860, 24, 300  # of a plot, in its units
 HOUR_S: Final = 3600.0
 MILLICORES: Final = 1000  # of a CPU: the only resource that is not counted in whole units
 
@@ -264,3 +267,59 @@ def _size_text(number: int) -> str:
         return f"{SIZES[-1] + 1}+"
     least = SIZES[number - 1] + 1 if number else SIZES[0]
     return str(least) if least == SIZES[number] else f"{least}-{SIZES[number]}"
+
+
+def plotted(outcome: Outcome, *, page: bool) -> str:
+    """Return what is used and what waits over time as SVG, or as a page of HTML with it.
+
+    Args:
+        outcome: Of the simulation.
+        page: Whether it is a page.
+    """
+    unit = MILLICORES if outcome.counted == CPU else 1
+    changes: list[tuple[float, int]] = []
+    for job, placed_s in zip(outcome.jobs, _placed_s(outcome), strict=True):
+        if job.complete_s is not None and job.pods:
+            changes.append((job.complete_s, job.size))
+            changes += [(placed_s, -job.size)] if placed_s is not None else []
+    waiting, waits = [], 0
+    for at_s, size in sorted(changes):
+        waits += size
+        waiting.append((at_s, waits))
+    top = max(outcome.capacity, *(units for _, units in (*outcome.used, *waiting)), 1)
+
+    def steps(values: Sequence[tuple[float, int]]) -> str:
+        path, before = [f"M{LEFT},{BOTTOM}"], 0
+        for at_s, units in (*values, (outcome.ended_s, values[-1][1] if values else 0)):
+            x = LEFT + (RIGHT - LEFT) * at_s / outcome.ended_s
+            path.append(f"L{x:.1f},{_height(before, top)}L{x:.1f},{_height(units, top)}")
+            before = units
+        return "".join(path)
+
+    line = '<path d="{}" fill="none" stroke="{}"{}/>'
+    capacity = f"M{LEFT},{_height(outcome.capacity, top)}H{RIGHT}"
+    text = '<text x="{}" y="{}"{}>{}</text>'
+    name = html.escape(outcome.counted)
+    ticks = [
+        text.format(LEFT + (RIGHT - LEFT) * part / 4, BOTTOM + 16, ' text-anchor="middle"', duration_text(outcome.ended_s * part / 4))
+        for part in range(5)
+    ]  # fmt: skip
+    svg = "\n".join((
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {RIGHT + 20} {BOTTOM + 24}" font-family="sans-serif" font-size="12">',
+        text.format(LEFT, 14, "", f"{name}: used (blue), waiting for its first admission (red), all nodes (grey)"),
+        text.format(LEFT - 6, TOP + 4, ' text-anchor="end"', f"{top / unit:g}"),
+        text.format(LEFT - 6, BOTTOM + 4, ' text-anchor="end"', 0),
+        *ticks,
+        line.format(f"M{LEFT},{TOP}V{BOTTOM}H{RIGHT}", "black", ""),
+        line.format(capacity, "grey", ' stroke-dasharray="4"'),
+        line.format(steps(outcome.used), "blue", ""),
+        line.format(steps(waiting), "red", ""),
+        "</svg>\n",
+    ))  # fmt: skip
+    if not page:
+        return svg
+    return f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>Simulation</title>\n{svg}</html>\n'
+
+
+def _height(units: float, top: float) -> str:
+    return f"{BOTTOM - (BOTTOM - TOP) * units / top:.1f}"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 UNTIL = "7d"
 SINCE = "30d"
 SEEDS_MAX = 30
+PLOTS = (".svg", ".html")
 UNTIL_MAX_S = 10 * 365 * 86_400  # more is a mistake, and takes days
 IDENTITY = "simulation"
 AT_ONCE = 500  # events of one append
@@ -113,6 +114,19 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
             help="How long workloads without runs-for run: 2h, 2h-6h or mean:2h; unset: without an end."
         ),
     ] = None,
+    node_failures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MEAN[/FOR]|FILE",
+            help="Let nodes fail: mean time between two failures of a node and how long it is away, such as 30d/2h, or a file of lines NODE,AT,FOR.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw what is used and what waits over time into this file: .svg or .html."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of what is left to chance.")] = 1,
     data_dir: Folder = None,
     database_url: LogUrl = None,
@@ -125,8 +139,9 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
     and which a service on it reads for `explain --at`. With --from-log it is the folder of the log that is read.
     """
     if from_log:
-        if cluster or workloads or duration:
-            option = "--cluster" if cluster else "--workloads" if workloads else "--duration"
+        names = ("--cluster", "--workloads", "--duration", "--node-failures", "--plot")
+        values = (cluster, workloads, duration, node_failures, plot)
+        for option in (name for name, value in zip(names, values, strict=True) if value):
             raise BadInput(f"--from-log: takes nodes and gangs from the log, so not with {option}")
         changes = _Changes(tuple(further or ()), tuple(without or ()), tuple(replaced or ()))
         source = (database_url, data_dir)
@@ -135,7 +150,10 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
     _check_only_of_a_log(further, without, replaced)
     if not (cluster and workloads):
         raise BadInput("give --cluster and --workloads, or --from-log")
-    _simulate_files(cluster, workloads, until or UNTIL, duration, seed, data_dir, output)
+    if plot is not None and plot.suffix not in PLOTS:
+        raise BadInput(f"--plot {plot}: ends neither with .svg nor with .html")
+    files = _Files(tuple(cluster), tuple(workloads), until or UNTIL, duration, node_failures, plot)
+    _simulate_files(files, seed, data_dir, output)
 
 
 def _check_only_of_a_log(*given: list[str] | None) -> None:
@@ -145,37 +163,47 @@ def _check_only_of_a_log(*given: list[str] | None) -> None:
             raise BadInput(f"{option} {texts[0]}: is for --from-log; {hint}")
 
 
-def _simulate_files(
-    cluster: list[str],
-    workloads: list[str],
-    until: str,
-    duration: str | None,
-    seed: int,
-    data_dir: str | None,
-    output: Output,
-) -> None:
+class _Files(msgspec.Struct, frozen=True):
+    """What is simulated of files: the values of the options."""
+
+    cluster: tuple[str, ...]
+    workloads: tuple[str, ...]
+    until: str
+    duration: str | None
+    node_failures: str | None
+    plot: Path | None
+
+
+def _simulate_files(files: _Files, seed: int, data_dir: str | None, output: Output) -> None:
     """Print what becomes of the workloads of files on a cluster of files."""
     from extender.cluster.manifests.manifest_entries import Role, read
     from extender.cluster.manifests.manifest_loader import complete
-    from extender.simulation.job_files import Duration, jobs_of, span_s, with_profiles
+    from extender.simulation.job_files import (
+        Duration,
+        failures_of,
+        jobs_of,
+        span_s,
+        with_profiles,
+    )
     from extender.simulation.simulation import Scenario
     from extender.simulation.simulation import simulate as run
-    from extender.simulation.simulation_report import report
+    from extender.simulation.simulation_report import plotted, report
     from extender.simulation.trace_readers import is_trace
 
+    workloads, until = files.workloads, files.until
     until_s = span_s(until, "--until")
     if not 0 < until_s <= UNTIL_MAX_S:
         raise BadInput(f"--until: {until!r} is not between 1s and {duration_text(UNTIL_MAX_S)}")
-    drawn = Duration.read(duration, "--duration") if duration is not None else None
+    drawn = None if files.duration is None else Duration.read(files.duration, "--duration")
     folder = Path(data_dir) if data_dir is not None else None
     if folder is not None and folder.exists() and not folder.is_dir():
         raise BadInput(f"--data-dir {data_dir}: is no folder; name one that is not there yet")
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise BadInput(f"--data-dir {data_dir}: is not empty; a simulation begins a new log")
     traces = [name for name in workloads if is_trace(Path(name))]
-    objects = read(cluster, Role.CLUSTER)
-    files = read([name for name in workloads if name not in traces], Role.WANTED)
-    arriving, unlabelled = with_profiles(files, objects)
+    objects = read(files.cluster, Role.CLUSTER)
+    wanted = read([name for name in workloads if name not in traces], Role.WANTED)
+    arriving, unlabelled = with_profiles(wanted, objects)
     context, jobs = jobs_of(arriving, until_s=until_s, duration=drawn, seed=seed)
     jobs += tuple(job for name in traces for job in _jobs_of_trace(Path(name), until_s))
     existing = (*objects, *context)
@@ -186,8 +214,12 @@ def _simulate_files(
         raise BadInput(
             f"--workloads {workloads[0]}: the files have no workload and no pod, so nothing arrives"
         )
+    nodes = [entry.obj.metadata.name for entry in existing if entry.ident[0] == "Node"]
     outcome = run(
         Scenario(
+            failures=failures_of(files.node_failures, nodes, until_s=until_s, seed=seed)
+            if files.node_failures is not None
+            else (),
             cluster=existing,
             jobs=jobs,
             until_s=until_s,
@@ -196,6 +228,8 @@ def _simulate_files(
         )
     )
     shown = report(outcome, seed)
+    if files.plot is not None:
+        files.plot.write_text(plotted(outcome, page=files.plot.suffix == ".html"), encoding="utf-8")
     if data_dir is not None:
         asyncio.run(_write(outcome, data_dir))
     if output is not Output.table:

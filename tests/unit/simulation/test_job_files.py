@@ -11,7 +11,7 @@ import pytest
 from extender.cluster.manifests.manifest_entries import Role, read
 from extender.core.model.errors import BadInput, texts_of
 from extender.simulation.controllers import Job
-from extender.simulation.job_files import Duration, jobs_of, span_s, with_profiles
+from extender.simulation.job_files import Duration, failures_of, jobs_of, span_s, with_profiles
 
 POD = """
 apiVersion: v1
@@ -184,3 +184,23 @@ def test_a_workload_without_a_profile_has_the_default_one(
         and warning in text
         for text in warnings
     )
+
+
+def test_nodes_fail_by_a_mean_time_or_by_a_file(tmp_path: Path) -> None:
+    drawn = failures_of("1h/10m", ["a", "b"], until_s=200 * 3_600.0, seed=1)
+    assert drawn == failures_of("1h/10m", ["b", "a"], until_s=200 * 3_600.0, seed=1)
+    assert drawn != failures_of("1h/10m", ["a", "b"], until_s=200 * 3_600.0, seed=2)
+    assert 300 < len(drawn) < 390  # each node 200 / (1 + 1/6) times on average
+    assert {(failure.node, failure.for_s) for failure in drawn} == {("a", 600.0), ("b", 600.0)}
+    file = tmp_path / "f.csv"
+    file.write_text("a, 2h, 30m\n\n")
+    (failure,) = failures_of(str(file), ["a"], until_s=60.0, seed=1)
+    assert (failure.node, failure.at_s, failure.for_s) == ("a", 7_200.0, 1_800.0)
+    file.write_text("a,2h\n")
+    for text, message in (
+        (str(file), r"f\.csv:1: 'a,2h' is not NODE,AT,FOR"),
+        ("often", r"--node-failures: 'often' is not a span"),
+        ("0h", r"--node-failures: '0h': the mean time is not above 0"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            failures_of(text, ["a"], until_s=60.0, seed=1)
