@@ -148,12 +148,12 @@ def _figures(outcome: Outcome) -> dict[str, float]:
 def _waits(outcome: Outcome) -> list[float]:
     return [
         max(0.0, placed_s - job.complete_s)
-        for job, placed_s in zip(outcome.jobs, _placed_s(outcome), strict=True)
+        for job, placed_s in zip(outcome.jobs, placements_s(outcome), strict=True)
         if placed_s is not None and job.complete_s is not None
     ]
 
 
-def _placed_s(outcome: Outcome) -> list[float | None]:
+def placements_s(outcome: Outcome) -> list[float | None]:
     """Return when each job was admitted; a lone pod is bound by kube-scheduler without an admission."""
     placed_s: list[float | None] = [None] * len(outcome.jobs)
     job_of_pod = {
@@ -192,7 +192,7 @@ def report(outcome: Outcome, seed: int) -> SimulationReport:
                     last[domain.key] = domain.free
         preemptions += isinstance(data, PreemptionPlanned)
     classes: dict[tuple[str, int], list[tuple[Job, float | None]]] = {}
-    for job, placed_s in zip(outcome.jobs, _placed_s(outcome), strict=True):
+    for job, placed_s in zip(outcome.jobs, placements_s(outcome), strict=True):
         classes.setdefault((job.namespace, _size_class(job.size / unit)), []).append(
             (job, placed_s)
         )
@@ -278,7 +278,7 @@ def plotted(outcome: Outcome, *, page: bool) -> str:
     """
     unit = MILLICORES if outcome.counted == CPU else 1
     changes: list[tuple[float, int]] = []
-    for job, placed_s in zip(outcome.jobs, _placed_s(outcome), strict=True):
+    for job, placed_s in zip(outcome.jobs, placements_s(outcome), strict=True):
         if job.complete_s is not None and job.pods:
             changes.append((job.complete_s, job.size))
             changes += [(placed_s, -job.size)] if placed_s is not None else []
