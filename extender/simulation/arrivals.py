@@ -50,6 +50,14 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
 
 
+class NodeFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A node is unreachable from a time on for some seconds."""
+
+    node: str
+    at_s: float
+    for_s: float
+
+
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     """What a file holds.
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -24,7 +25,7 @@ from extender.cluster.manifests.manifest_loader import Memory, complete
 from extender.cluster.manifests.workload_objects import admitted, group_from
 from extender.cluster.read.object_decoding import convert
 from extender.core.model.ids import PodUid
-from extender.core.model.pods import Pod
+from extender.core.model.pods import Pod, PodShape
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_object import GROUP_LABEL, WorkloadObject
@@ -36,7 +37,85 @@ T = TypeVar("T", bound=api.Readable)
 AGAIN_S: Final = 1.0  # after the end of a pod its controller makes another one
 CLEANED_AFTER_S: Final = 1.0  # a job that has ended is deleted
 CPU: Final = "cpu"
-_GROUP_VERSION: Final = "gang-extender.dev/v1alpha1"
+PODS: Final = "pods"  # as a resource: one of each pod
+
+
+class GivenTree(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree whose groups are there without a workload.
+
+    Attributes:
+        groups: Parents first.
+        members: Name of the leaf and shape of each pod; of a shape requests, selectors and tolerations count.
+        priority: Of its groups and pods.
+    """
+
+    groups: tuple[GroupSpec, ...]
+    members: tuple[tuple[str, PodShape], ...]
+    priority: int
+
+
+def tree_of(arrival: Arrival) -> GivenTree:
+    """Return the tree of an arrival of a trace: a leaf for each of its groups, under a composite if there are several."""
+    several = len(arrival.groups) > 1
+    specs = []
+    if several:
+        specs.append(
+            GroupSpec(kind="CompositePodGroup", name=arrival.name, minimum=len(arrival.groups))
+        )
+    members: list[tuple[str, PodShape]] = []
+    for group in arrival.groups:
+        leaf = f"{arrival.name}-{group.name}" if several else arrival.name
+        specs.append(
+            GroupSpec(
+                kind="PodGroup",
+                name=leaf,
+                parent=arrival.name if several else "",
+                basic=group.minimum == 0,
+                minimum=max(group.minimum, 1),
+                topology=group.topology_key,
+                disruption_mode="all",
+            )
+        )
+        members += [(leaf, PodShape(requests=tuple(group.requests.items())))] * group.pods
+    return GivenTree(groups=tuple(specs), members=tuple(members), priority=arrival.priority)
+
+
+def pod_body(shape: PodShape, priority: int) -> dict[str, Any]:
+    """Return a pod of a shape as a manifest without metadata; it has neither volumes nor rules about other pods."""
+    requests = {
+        name: f"{amount}m" if name == CPU else str(amount)
+        for name, amount in shape.requests
+        if name != PODS
+    }
+    container = {"name": "main", "resources": {"requests": requests, "limits": requests}}
+    spec: dict[str, Any] = {"priority": priority, "containers": [container]}
+    if shape.node_selector:
+        spec["nodeSelector"] = dict(shape.node_selector)
+    if shape.tolerations:
+        spec["tolerations"] = [
+            {key: text for key, text in msgspec.structs.asdict(toleration).items() if text}
+            for toleration in shape.tolerations
+        ]
+    terms = [
+        {
+            field: [
+                {"key": each.key, "operator": each.operator, "values": list(each.values)}
+                for each in expressions
+            ]
+            for field, expressions in (
+                ("matchExpressions", term.labels),
+                ("matchFields", term.fields),
+            )
+            if expressions
+        }
+        for selector in shape.selectors
+        if not selector.volume
+        for term in selector.terms
+    ]
+    if terms:
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        spec["affinity"] = {"nodeAffinity": required}
+    return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -48,6 +127,7 @@ class Job(msgspec.Struct, kw_only=True):
     runs_for_s: float
     objects: tuple[AnyEntry, ...] = ()  # of files; its pods are made from them
     arrival: Arrival | None = None  # of a trace
+    tree: GivenTree | None = None  # of a log
     size: int = 0  # units of the counted resource in all its pods
     pods: dict[str, api.Pod] = {}  # by name, without UIDs
     live: dict[PodUid, str] = {}
@@ -73,6 +153,7 @@ class Controllers:
     Attributes:
         jobs: All that have arrived, in the order of their arrival.
         used_unit_s: The integral of the counted resource that bound pods used, in units times seconds.
+        used: Since when how many units of it are used, in the order of time.
     """
 
     def __init__(
@@ -97,6 +178,7 @@ class Controllers:
         self._unbound = 0  # pods of jobs without a node
         self._used_since_s = 0.0
         self.used_unit_s = 0.0
+        self.used: list[tuple[float, int]] = []
         self._memory = Memory(incarnation=cluster.incarnations())
         cluster.on_running, cluster.on_gone, cluster.on_bound = (
             self._on_running,
@@ -113,62 +195,33 @@ class Controllers:
             BadInput: An API server would refuse one of them.
         """
         self.jobs.append(job)
-        pods = self._of_trace(job) if job.arrival is not None else self._of_files(job)
+        tree = tree_of(job.arrival) if job.arrival is not None else job.tree
+        pods = self._of_tree(job, tree) if tree is not None else self._of_files(job)
         job.pods = {pod.metadata.name: pod for pod in pods}
         job.complete_s = self._now_s()
         for name in job.pods:
             self._make(job, name)
         job.size = sum(self._units(self._cluster.pod(uid)) for uid in job.live)
 
-    def _of_trace(self, job: Job) -> list[api.Pod]:
-        arrival = job.arrival
-        assert arrival is not None
-        several = len(arrival.groups) > 1
-        specs = []
-        if several:
-            specs.append(
-                GroupSpec(kind="CompositePodGroup", name=job.name, minimum=len(arrival.groups))
-            )
-        specs += [
-            GroupSpec(
-                kind="PodGroup",
-                name=f"{job.name}-{group.name}" if several else job.name,
-                parent=job.name if several else "",
-                basic=group.minimum == 0,
-                minimum=max(group.minimum, 1),
-                topology=group.topology_key,
-                disruption_mode="all",
-            )
-            for group in arrival.groups
-        ]
-        for spec in specs:
+    def _of_tree(self, job: Job, tree: GivenTree) -> list[api.Pod]:
+        for spec in tree.groups:
             group_object = self._identified(group_from(spec), job.namespace)
             group_object = msgspec.structs.replace(
                 group_object,
-                spec=msgspec.structs.replace(group_object.spec, priority=arrival.priority),
+                spec=msgspec.structs.replace(group_object.spec, priority=tree.priority),
             )
             self._cluster.put(group_object)
             job.owned.append(group_object.metadata.uid)
-        leaves = [spec.name for spec in specs if spec.kind == "PodGroup"]
         pods = []
-        for group, leaf in zip(arrival.groups, leaves, strict=True):
-            requests = {
-                name: f"{amount}m" if name == CPU else str(amount)
-                for name, amount in group.requests.items()
-            }
-            body = {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"namespace": job.namespace, "labels": {GROUP_LABEL: leaf}},
-                "spec": {
-                    "priority": arrival.priority,
-                    "containers": [
-                        {"name": "main", "resources": {"requests": requests, "limits": requests}}
-                    ],
-                },
-            }
-            template = admitted(convert(api.Pod, body))
-            pods += [with_metadata(template, name=f"{leaf}-{n}") for n in range(group.pods)]
+        numbers: Counter[str] = Counter()
+        templates: dict[tuple[str, PodShape], api.Pod] = {}
+        for leaf, shape in tree.members:
+            if (leaf, shape) not in templates:
+                body = pod_body(shape, tree.priority)
+                body["metadata"] = {"namespace": job.namespace, "labels": {GROUP_LABEL: leaf}}
+                templates[leaf, shape] = admitted(convert(api.Pod, body))
+            pods.append(with_metadata(templates[leaf, shape], name=f"{leaf}-{numbers[leaf]}"))
+            numbers[leaf] += 1
         return pods
 
     def _of_files(self, job: Job) -> list[api.Pod]:
@@ -234,12 +287,14 @@ class Controllers:
         for uid in pods:
             self._job_of.pop(uid, None)
             self._cluster.remove(uid)
+        served = len(self._manifests)
         for owner in job.owned:
             for group in self._cluster.groups_owned_by(owner):
                 self._cluster.remove(group)
             if self._manifests.pop(owner, None) is None:
                 self._cluster.remove(owner)
-        self._serve()
+        if len(self._manifests) < served:
+            self._serve()
 
     # --- what becomes of pods
 
@@ -309,6 +364,9 @@ class Controllers:
         now_s = self._now_s()
         self.used_unit_s += self._used * (now_s - self._used_since_s)
         self._used, self._used_since_s = self._used + units, now_s
+        if self.used and self.used[-1][0] == now_s:
+            self.used.pop()
+        self.used.append((now_s, self._used))
 
     def used_until(self, at_s: float) -> float:
         """Return `used_unit_s` up to a time that is not past yet for the simulation."""

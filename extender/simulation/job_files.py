@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -18,19 +19,25 @@ from extender.cluster.manifests.manifest_entries import (
     SourceEntry,
     with_metadata,
 )
+from extender.cluster.read.object_decoding import key_of, parent_of
+from extender.cluster.read.pod_conversion import group_named
 from extender.cluster.types.namespace_types import Namespace
 from extender.core.model.errors import BadInput, several
+from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import duration_s
+from extender.core.model.pod_groups import composite_key
 from extender.core.workloads.kinds.plain_pods_kind import is_plain
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
-from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS, OFF, TREE_LABEL
-from extender.simulation.arrivals import Arrival
+from extender.core.workloads.workload_object import GROUP_LABEL, OFF, TREE_LABEL
+from extender.simulation.arrivals import Arrival, NodeFailure
 from extender.simulation.controllers import Job
 
 ARRIVES_AFTER: Final = "gang-extender.dev/arrives-after"
 ARRIVES_EVERY: Final = "gang-extender.dev/arrives-every"
 RUNS_FOR: Final = "gang-extender.dev/runs-for"
 _TREE_FIELD: Final = f"metadata.labels[{TREE_LABEL}]"
+FAILURE_FIELDS: Final = 3
+AWAY: Final = "1h"  # a node that has failed, by default
 ARRIVALS_MAX: Final = 100_000  # of one workload: more is a mistake of the file
 SPANS: Final = "a span such as 90m, 2h or 1d12h"
 _RANGE: Final = re.compile(r"(?P<least>\w+)-(?P<most>\w+)", re.ASCII)
@@ -105,16 +112,24 @@ def jobs_of(
     context: list[AnyEntry] = []
     units: dict[tuple[str, ...], list[AnyEntry]] = {}
     faults: list[str] = []
-    for entry in entries:
+    parents = {
+        key_of(entry.obj): parent_of(entry.obj)
+        for entry in entries
+        if isinstance(entry.obj, api.PodGroup | api.CompositePodGroup)
+    }
+    # roots first, as their annotations are those of the job; then groups before their pods
+    for entry in sorted(entries, key=lambda each: _depth(each.obj, parents)):
         obj = entry.obj
         if isinstance(obj, api.PodGroup | api.CompositePodGroup):
-            text = "is not simulated by itself; write its workload, or plain pods with the labels of a group"
-            faults.append(f"{entry.where}: {obj.label}: {text}")
+            try:
+                units.setdefault(_root(key_of(obj), parents), []).append(entry)
+            except BadInput as fault:
+                faults.append(f"{entry.where}: {obj.label}: {fault}")
         elif isinstance(entry, SourceEntry) and isinstance(obj, api.WorkloadManifest):
             units["workload", str(len(units))] = [entry]
         elif isinstance(entry, Entry) and isinstance(obj, api.Pod):
             try:
-                units.setdefault(_unit_of(obj, len(units)), []).append(entry)
+                units.setdefault(_unit_of(obj, len(units), parents), []).append(entry)
             except BadInput as fault:
                 faults.append(f"{entry.where}: {fault}")
         else:
@@ -178,6 +193,47 @@ def job_of(arrival: Arrival) -> Job:
     )
 
 
+def failures_of(
+    text: str, nodes: Iterable[str], *, until_s: float, seed: int
+) -> tuple[NodeFailure, ...]:
+    """Return the failures of nodes.
+
+    Args:
+        text: The mean time between two failures of a node, such as `30d`, perhaps with how long it is away, `30d/2h`; or a
+            file with a line for each failure: node, time from the beginning, how long; such as `node-1,2h,30m`.
+        nodes: Names of all nodes.
+        until_s: End of the simulation.
+        seed: Of the times.
+
+    Raises:
+        BadInput: The text is neither, or a line of the file is wrong.
+    """
+    field, path = "--node-failures", Path(text)
+    if path.is_file():
+        failures = []
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            parts = [part.strip() for part in line.split(",")]
+            if line.strip() and len(parts) != FAILURE_FIELDS:
+                raise BadInput(f"{path}:{number}: {line[:80]!r} is not NODE,AT,FOR such as node-1,2h,30m")  # fmt: skip
+            if line.strip():
+                at_s, for_s = (span_s(part, f"{path}:{number}") for part in parts[1:])
+                failures.append(NodeFailure(node=parts[0], at_s=at_s, for_s=for_s))
+        return tuple(failures)
+    mean, _, away = text.partition("/")
+    forms = f"{SPANS}, nor 30d/2h, nor a file"
+    mean_s, away_s = span_s(mean, field, forms), span_s(away or AWAY, field, forms)
+    if not mean_s:
+        raise BadInput(f"{field}: {text!r}: the mean time is not above 0")
+    failures = []
+    for node in sorted(nodes):
+        chance = Random(f"{seed} failures of {node}")  # noqa: S311 -- times, no secrets
+        at_s = chance.expovariate(1 / mean_s)
+        while at_s < until_s:
+            failures.append(NodeFailure(node=node, at_s=at_s, for_s=away_s))
+            at_s += away_s + chance.expovariate(1 / mean_s)
+    return tuple(failures)
+
+
 def _repeated(jobs: Iterable[Job]) -> Iterator[str]:
     """Yield a fault for each object of which another one has kind and name."""
     places: dict[Ident, str] = {}
@@ -188,16 +244,41 @@ def _repeated(jobs: Iterable[Job]) -> Iterator[str]:
             yield f"{entry.where}: {entry.obj.label}: is there already, from {before}; give it another name"
 
 
-def _unit_of(pod: api.Pod, number: int) -> tuple[str, ...]:
+def _depth(obj: object, parents: Mapping[GroupKey, str]) -> int:
+    """Return 0 for a root group, 1 for a group below one, 2 for everything else."""
+    if not isinstance(obj, api.PodGroup | api.CompositePodGroup):
+        return 2
+    return 1 if parents[key_of(obj)] else 0
+
+
+def _root(key: GroupKey, parents: Mapping[GroupKey, str]) -> tuple[str, ...]:
+    """Return the unit of the root above a group.
+
+    Raises:
+        BadInput: A parent is not in the files, or the groups are a ring.
+    """
+    passed = [key]
+    while parent := parents[key]:
+        key = composite_key(key.namespace, parent)
+        if key not in parents or key in passed:
+            text = "is not in the files" if key not in parents else "is below itself"
+            raise BadInput(f"its parent CompositePodGroup/{key.namespace}/{parent} {text}")
+        passed.append(key)
+    return "group", key.kind, key.namespace, key.name
+
+
+def _unit_of(pod: api.Pod, number: int, parents: Mapping[GroupKey, str]) -> tuple[str, ...]:
     """Return what the pods of one job have in common; the number is that of a pod that is a job of its own."""
     labels, (namespace, name) = pod.metadata.labels, pod.key
     if is_plain(labels):
         return "plain", namespace, labels[GROUP_LABEL]
-    for key in GROUP_LABELS:
-        if key in labels:
-            text = "names a group, which is not simulated without its workload"
-            raise BadInput(f"Pod/{namespace}/{name}: metadata.labels[{key}] {labels[key]!r} {text}")
-    return "pod", str(number)
+    group = group_named(pod)
+    if group is None:
+        return "pod", str(number)
+    if group not in parents:
+        text = "is not in the files; give the group, or the workload that makes both"
+        raise BadInput(f"Pod/{namespace}/{name}: its PodGroup/{namespace}/{group.name} {text}")
+    return _root(group, parents)
 
 
 def _jobs(

@@ -33,6 +33,7 @@ BACKOFF_S: Final = (1.0, 10.0)  # podInitialBackoffSeconds and podMaxBackoffSeco
 SWEEP_S: Final = 300.0  # a pod waits at most so long for a change
 SWEEP_EVERY_S: Final = 30.0
 IDLE_S: Final = 86_400.0
+BACKING_OFF: Final[tuple[Literal["backoff", "errors"], ...]] = ("backoff", "errors")
 
 
 class _Queued(msgspec.Struct):
@@ -62,6 +63,12 @@ class KubeScheduler:
         self._view = ClusterView()
         self._queue: dict[PodUid, _Queued] = {}
         self._ready: list[tuple[int, int, str, PodUid]] = []  # a heap: priority, time, name
+        self._unschedulable: dict[PodUid, _Queued] = {}
+        # heaps by the end of the back-off; an entry counts while its pod is in that state until that time
+        self._backing_off: dict[str, list[tuple[float, str, PodUid]]] = {
+            "backoff": [],
+            "errors": [],
+        }
         self._assumed: dict[PodUid, tuple[Pod, NodeName]] = {}
         self._assumed_on: dict[NodeName, dict[str, int]] = {}
         self._changes = 0  # that may help a pod; counted also while it is tried
@@ -112,14 +119,14 @@ class KubeScheduler:
             helps |= self._observe_pod(uid, before.pods.get(uid), view.pods.get(uid))
         if helps:
             self._changes += 1
-            for entry in self._queue.values():
-                if entry.state == "unschedulable":
-                    self._wake(entry)
+            for entry in [*self._unschedulable.values()]:
+                self._wake(entry)
 
     def _observe_pod(self, uid: PodUid, old: Pod | None, pod: Pod | None) -> bool:
         """Take over one pod; return whether its change may help others."""
         if pod is None or pod.node is not None or pod.deleting:
             self._queue.pop(uid, None)
+            self._unschedulable.pop(uid, None)
             self._forget(uid)
             return pod is not None or (old is not None and old.node is not None)
         if pod.gates:
@@ -137,41 +144,57 @@ class KubeScheduler:
         entry.state = "active"
         pod = entry.pod
         self._queue[pod.uid] = entry
+        self._unschedulable.pop(pod.uid, None)
         heapq.heappush(self._ready, (-pod.priority, entry.since_us, pod.path, pod.uid))
 
     def _wake(self, entry: _Queued) -> None:
         if entry.until_s > asyncio.get_running_loop().time():
-            entry.state = "backoff"
+            self._back_off(entry, "backoff")
         else:
             self._activate(entry)
+
+    def _back_off(self, entry: _Queued, state: Literal["backoff", "errors"]) -> None:
+        entry.state = state
+        self._unschedulable.pop(entry.pod.uid, None)
+        heapq.heappush(self._backing_off[state], (entry.until_s, entry.pod.path, entry.pod.uid))
+
+    def _first_to_end(self, state: Literal["backoff", "errors"]) -> _Queued | None:
+        """Return the pod whose back-off ends first; it stays where it is."""
+        heap = self._backing_off[state]
+        while heap:
+            until_s, _, uid = heap[0]
+            entry = self._queue.get(uid)
+            if entry is not None and (entry.state, entry.until_s) == (state, until_s):
+                return entry
+            heapq.heappop(heap)
+        return None
 
     def _next(self) -> _Queued | None:
         """Return the next pod; one in back-off goes early while nothing else is ready, one after an error does not."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._swept_s >= SWEEP_EVERY_S:
             self._swept_s = now_s
-            for entry in self._queue.values():
-                if entry.state == "unschedulable" and now_s - entry.until_s >= SWEEP_S:
+            for entry in [*self._unschedulable.values()]:
+                if now_s - entry.until_s >= SWEEP_S:
                     self._activate(entry)
-        for entry in self._queue.values():
-            if entry.state in {"backoff", "errors"} and entry.until_s <= now_s:
-                self._activate(entry)
+        for state in BACKING_OFF:
+            while (first := self._first_to_end(state)) is not None and first.until_s <= now_s:
+                self._activate(first)
         while self._ready:
             uid = heapq.heappop(self._ready)[-1]
             ready = self._queue.get(uid)
             if ready is not None and ready.state == "active":
                 return ready
-        backing_off = [entry for entry in self._queue.values() if entry.state == "backoff"]
-        if not backing_off:
-            return None
-        first = min(backing_off, key=lambda entry: (entry.until_s, entry.pod.path))
-        first.state = "active"
+        first = self._first_to_end("backoff")
+        if first is not None:
+            first.state = "active"
         return first
 
     async def _wait(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        ends = [e.until_s - now_s for e in self._queue.values() if e.state == "errors"]
-        if any(entry.state == "unschedulable" for entry in self._queue.values()):
+        after_error = self._first_to_end("errors")
+        ends = [after_error.until_s - now_s] if after_error is not None else []
+        if self._unschedulable:
             ends.append(SWEEP_EVERY_S)
         self._woken.clear()
         waits: list[Callable[[], Coroutine[object, object, object]]] = [
@@ -192,9 +215,12 @@ class KubeScheduler:
         entry.until_s = now_s + min(first_s * 2.0 ** min(entry.failures - 1, 10), last_s)
         entry.since_us = int(now_s * 1_000_000)
         if error:
-            entry.state = "errors"
+            self._back_off(entry, "errors")
+        elif changes != self._changes:
+            self._back_off(entry, "backoff")
         else:
-            entry.state = "unschedulable" if changes == self._changes else "backoff"
+            entry.state = "unschedulable"
+            self._unschedulable[entry.pod.uid] = entry
         self._woken.set()
 
     # --- a cycle

@@ -16,7 +16,7 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.controller_simulation import ServedWorkloads
-from extender.cluster.manifests.manifest_entries import ident_of, with_metadata
+from extender.cluster.manifests.manifest_entries import Ident, ident_of, with_metadata
 from extender.cluster.manifests.served.journal import (
     Bound,
     CompositeWritten,
@@ -27,11 +27,12 @@ from extender.cluster.manifests.served.journal import (
     Record,
 )
 from extender.cluster.manifests.served.recorded_cluster import RecordedCluster
+from extender.cluster.types.node_types import NodeTaint
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import RequestRejected
-from extender.core.model.ids import PodUid
+from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pod_groups import CHILDREN_MAX
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import PodRef
@@ -41,6 +42,13 @@ from extender.simulation.virtual_time import simulation_loop
 WRITE_S: Final = 0.004  # of a request to the API server, on average
 LAG_S: Final = 0.010  # until a watch shows a change, on average
 STARTS_WITHIN_S: Final = (1.0, 4.0)  # after its Binding a pod runs
+FAILED_TAINTS: Final = tuple(  # of the node lifecycle controller
+    NodeTaint(key="node.kubernetes.io/unreachable", effect=effect)
+    for effect in ("NoSchedule", "NoExecute")
+)
+LOST_WITH_NODE: Final = api.StoredCondition(
+    type="DisruptionTarget", status="True", reason="DeletionByPodGC"
+)
 GRACE_S: Final = (
     1.0,
     30.0,
@@ -69,6 +77,9 @@ class SimulatedCluster(RecordedCluster):
         self._shown = self._world.view
         self._shows_at_s = 0.0
         self._anchors: tuple[Anchor, ...] = ()
+        self._nodes: dict[str, Ident] = {}
+        self._away_until_s: dict[str, float] = {}  # nodes that have failed
+        self._served: list[str] = []  # UIDs of the workloads
         self.on_running: Callable[[PodUid], None] = lambda _: None
         self.on_bound: Callable[[Pod], None] = lambda _: None
         self.on_gone: Callable[[Pod], None] = lambda _: None
@@ -150,13 +161,16 @@ class SimulatedCluster(RecordedCluster):
         for new in objects:
             ident = ident_of(new)
             self._objects[ident], self._by_uid[new.metadata.uid] = new, ident
+            if isinstance(new, api.Node):
+                self._nodes[new.metadata.name] = ident
             self._upsert(ident)
         self._wake_waiting()
 
     def serve(self, served: ServedWorkloads) -> None:
         """Replace the workloads."""
-        for uid in [u for u, ident in self._by_uid.items() if ident not in self._objects]:
-            del self._by_uid[uid]
+        for uid in self._served:
+            self._by_uid.pop(uid, None)
+        self._served = [manifest.metadata.uid for manifest in served.manifests]
         for manifest in served.manifests:
             self._by_uid[manifest.metadata.uid] = (manifest.kind, "", *manifest.key)
         self.workloads.take(served)
@@ -195,6 +209,33 @@ class SimulatedCluster(RecordedCluster):
         stored = self._objects[self._by_uid[uid]]
         self.put(with_metadata(stored, deletion_timestamp=until))
         self._later(grace_s, self.remove, uid)
+
+    def fail_node(self, name: str, for_s: float) -> None:
+        """Let a node be unreachable for some seconds; its pods are gone at once, as when nobody waits for a kubelet."""
+        ends_s = simulation_loop().time() + for_s
+        self._away_until_s[name] = max(ends_s, self._away_until_s.get(name, 0.0))
+        self._taint(name, FAILED_TAINTS)
+        for uid in sorted(self._world.view.on_node.get(NodeName(name), ())):
+            pod = self._objects[self._by_uid[uid]]
+            assert isinstance(pod, api.Pod), f"{pod.label} is a pod"
+            status = msgspec.structs.replace(pod.status, conditions=(LOST_WITH_NODE,))
+            until = pod.metadata.deletion_timestamp or self.now()
+            gone = msgspec.structs.replace(pod, status=status)
+            self.put(with_metadata(gone, deletion_timestamp=until))
+            self.remove(uid)
+        simulation_loop().act_later(for_s, self._repair_node, name)
+
+    def _repair_node(self, name: str) -> None:
+        if simulation_loop().time() >= self._away_until_s[name]:
+            self._taint(name, ())
+
+    def _taint(self, name: str, taints: tuple[NodeTaint, ...]) -> None:
+        """Replace the taints of failures of a node."""
+        node = self._objects[self._nodes[name]]
+        assert isinstance(node, api.Node), f"{name} is a node"
+        others = tuple(taint for taint in node.spec.taints if taint not in FAILED_TAINTS)
+        spec = msgspec.structs.replace(node.spec, taints=(*others, *taints))
+        self.put(msgspec.structs.replace(node, spec=spec))
 
     def succeed(self, uid: PodUid) -> None:
         """Let a pod end with success."""

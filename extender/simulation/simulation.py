@@ -20,6 +20,7 @@ from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import BadInput
 from extender.runtime.periodic import kept_running
 from extender.settings import Settings
+from extender.simulation.arrivals import NodeFailure
 from extender.simulation.controllers import Controllers, Job
 from extender.simulation.kube_scheduler import KubeScheduler
 from extender.simulation.memory_log import (
@@ -54,6 +55,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         until_s: The end, in seconds.
         seed: Of everything that is left to chance.
         settings: Of the service.
+        failures: Of nodes.
     """
 
     cluster: tuple[AnyEntry, ...]
@@ -61,6 +63,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float
     seed: int = 1
     settings: Settings
+    failures: tuple[NodeFailure, ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     counted: str
     capacity: int
     used_unit_s: float
+    used: tuple[tuple[float, int], ...]  # time in seconds, units that bound pods use from then on
     ended_s: float
 
     def events(self) -> list[RecordedEvent]:
@@ -149,6 +153,10 @@ async def _run(scenario: Scenario) -> Outcome:
     tasks += [
         asyncio.create_task(kept_running(name, run), name=name) for name, run in loops.items()
     ]
+    for failure in scenario.failures:
+        if failure.node not in cluster.stored().nodes:
+            raise BadInput(f"--node-failures: the cluster has no node {failure.node!r}")
+        loop.act_later(failure.at_s, cluster.fail_node, failure.node, failure.for_s)
     arriving = asyncio.create_task(_arrive(controllers, scenario.jobs), name="arrivals")
     try:
         ended = asyncio.create_task(loop.rest_until(scenario.until_s), name="end")
@@ -169,6 +177,7 @@ async def _run(scenario: Scenario) -> Outcome:
         counted=counted,
         capacity=capacity,
         used_unit_s=controllers.used_until(scenario.until_s),
+        used=tuple(controllers.used),
         ended_s=scenario.until_s,
     )
 

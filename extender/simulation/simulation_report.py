@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import Final
 
 import msgspec
 
 from extender.core.log.events import CapacityMeasured, GangAdmitted, PreemptionPlanned
+from extender.core.model.message_formatting import duration_text
 from extender.simulation.controllers import CPU, Job
 from extender.simulation.simulation import BEGAN_US, Outcome
 
 SIZES: Final = (1, 8, 32, 128, 512)  # largest units of a class; above: the last class
+# Of Student's distribution: 97.5 % are below, by the number of values; more of them than these change little.
+T_95: Final = (
+    math.inf, 12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
+)  # fmt: skip
+LEFT, RIGHT, TOP, BOTTOM = 60, 860, 24, 300  # of a plot, in its units
 HOUR_S: Final = 3600.0
 MILLICORES: Final = 1000  # of a CPU: the only resource that is not counted in whole units
 
@@ -67,6 +76,102 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of the unchanged and of the changed runs, each the mean over the seeds.
+
+    Attributes:
+        figure: Its name, with the unit.
+        unchanged: Mean; None: no run has it.
+        changed: The same of the changed runs.
+        difference: Mean of the differences of the runs of one seed.
+        interval: The 95 % confidence interval of this mean, by Student's distribution; None with one seed.
+    """
+
+    figure: str
+    unchanged: float | None
+    changed: float | None
+    difference: float | None
+    interval: tuple[float, float] | None
+
+
+def compare(pairs: Sequence[tuple[Outcome, Outcome]]) -> tuple[Difference, ...]:
+    """Return the differences of pairs of an unchanged and a changed run, of a seed each."""
+    before, after = ([_figures(outcome) for outcome in side] for side in zip(*pairs, strict=True))
+    differences = []
+    for figure in before[0]:
+        both = [
+            (old[figure], new[figure])
+            for old, new in zip(before, after, strict=True)
+            if not math.isnan(old[figure]) and not math.isnan(new[figure])
+        ]
+        changes = [new - old for old, new in both]
+        interval = None
+        if len(changes) > 1:
+            mean, half = fmean(changes), T_95[min(len(changes), len(T_95)) - 1]
+            half *= stdev(changes) / math.sqrt(len(changes))
+            interval = (mean - half, mean + half)
+        differences.append(
+            Difference(
+                figure=figure,
+                unchanged=fmean(old for old, _ in both) if both else None,
+                changed=fmean(new for _, new in both) if both else None,
+                difference=fmean(changes) if both else None,
+                interval=interval,
+            )
+        )
+    return tuple(differences)
+
+
+def _figures(outcome: Outcome) -> dict[str, float]:
+    """Return what is compared; not a number where a run does not have it."""
+    shown = report(outcome, 0)
+    waits = sorted(_waits(outcome))
+    quantiles = {
+        f"wait {name}, min": share / 60 if share is not None else math.nan
+        for name, share in (("p50", _share(waits, 0.5)), ("p95", _share(waits, 0.95)), ("max", _share(waits, 1.0)))
+    }  # fmt: skip
+    mean = fmean(waits) / 60 if waits else math.nan
+    unit = outcome.counted.rpartition("/")[2]
+    return {
+        "admitted": float(len(waits)),
+        "ended": float(sum(each.ended for each in shown.classes)),
+        "starved": float(sum(each.starved for each in shown.classes)),
+        "wait mean, min": mean,
+        **quantiles,
+        "utilisation, %": 100 * shown.utilisation,
+        "preemptions": float(shown.preemptions),
+        "evictions": float(sum(each.evictions for each in shown.classes)),
+        f"lost {unit}-hours": sum(each.lost_unit_hours for each in shown.classes),
+    }
+
+
+def _waits(outcome: Outcome) -> list[float]:
+    return [
+        max(0.0, placed_s - job.complete_s)
+        for job, placed_s in zip(outcome.jobs, placements_s(outcome), strict=True)
+        if placed_s is not None and job.complete_s is not None
+    ]
+
+
+def placements_s(outcome: Outcome) -> list[float | None]:
+    """Return when each job was admitted; a lone pod is bound by kube-scheduler without an admission."""
+    placed_s: list[float | None] = [None] * len(outcome.jobs)
+    job_of_pod = {
+        f"{job.namespace}/{pod}": number
+        for number, job in enumerate(outcome.jobs)
+        for pod in job.pods
+    }
+    for event in outcome.events():
+        if isinstance(event.data, GangAdmitted) and event.data.assignments:
+            number = job_of_pod.get(event.data.assignments[0].pod)
+            if number is not None and placed_s[number] is None:
+                placed_s[number] = (event.at_us - BEGAN_US) / 1e6
+    return [
+        job.bound_s if time_s is None else time_s
+        for job, time_s in zip(outcome.jobs, placed_s, strict=True)
+    ]
+
+
 def report(outcome: Outcome, seed: int) -> SimulationReport:
     """Return the report of a simulation.
 
@@ -74,34 +179,20 @@ def report(outcome: Outcome, seed: int) -> SimulationReport:
         outcome: Of the simulation.
         seed: That it was run with.
     """
-    admitted_s: dict[int, float] = {}  # by number of a job
     least: dict[str, int] = {}
     last: dict[str, int] = {}
     preemptions = 0
     unit = MILLICORES if outcome.counted == CPU else 1
-    job_of_pod = {
-        f"{job.namespace}/{pod}": number
-        for number, job in enumerate(outcome.jobs)
-        for pod in job.pods
-    }
     for event in outcome.events():
         data = event.data
-        if isinstance(data, GangAdmitted):
-            for assignment in data.assignments[:1]:
-                number = job_of_pod.get(assignment.pod)
-                if number is not None:
-                    admitted_s.setdefault(number, (event.at_us - BEGAN_US) / 1e6)
-        elif isinstance(data, CapacityMeasured):
+        if isinstance(data, CapacityMeasured):
             for domain in data.largest_free:
                 if domain.resource == outcome.counted:
                     least[domain.key] = min(domain.free, least.get(domain.key, domain.free))
                     last[domain.key] = domain.free
         preemptions += isinstance(data, PreemptionPlanned)
     classes: dict[tuple[str, int], list[tuple[Job, float | None]]] = {}
-    for number, job in enumerate(outcome.jobs):
-        placed_s = admitted_s.get(
-            number, job.bound_s
-        )  # kube-scheduler binds a lone pod without an admission
+    for job, placed_s in zip(outcome.jobs, placements_s(outcome), strict=True):
         classes.setdefault((job.namespace, _size_class(job.size / unit)), []).append(
             (job, placed_s)
         )
@@ -176,3 +267,59 @@ def _size_text(number: int) -> str:
         return f"{SIZES[-1] + 1}+"
     least = SIZES[number - 1] + 1 if number else SIZES[0]
     return str(least) if least == SIZES[number] else f"{least}-{SIZES[number]}"
+
+
+def plotted(outcome: Outcome, *, page: bool) -> str:
+    """Return what is used and what waits over time as SVG, or as a page of HTML with it.
+
+    Args:
+        outcome: Of the simulation.
+        page: Whether it is a page.
+    """
+    unit = MILLICORES if outcome.counted == CPU else 1
+    changes: list[tuple[float, int]] = []
+    for job, placed_s in zip(outcome.jobs, placements_s(outcome), strict=True):
+        if job.complete_s is not None and job.pods:
+            changes.append((job.complete_s, job.size))
+            changes += [(placed_s, -job.size)] if placed_s is not None else []
+    waiting, waits = [], 0
+    for at_s, size in sorted(changes):
+        waits += size
+        waiting.append((at_s, waits))
+    top = max(outcome.capacity, *(units for _, units in (*outcome.used, *waiting)), 1)
+
+    def steps(values: Sequence[tuple[float, int]]) -> str:
+        path, before = [f"M{LEFT},{BOTTOM}"], 0
+        for at_s, units in (*values, (outcome.ended_s, values[-1][1] if values else 0)):
+            x = LEFT + (RIGHT - LEFT) * at_s / outcome.ended_s
+            path.append(f"L{x:.1f},{_height(before, top)}L{x:.1f},{_height(units, top)}")
+            before = units
+        return "".join(path)
+
+    line = '<path d="{}" fill="none" stroke="{}"{}/>'
+    capacity = f"M{LEFT},{_height(outcome.capacity, top)}H{RIGHT}"
+    text = '<text x="{}" y="{}"{}>{}</text>'
+    name = html.escape(outcome.counted)
+    ticks = [
+        text.format(LEFT + (RIGHT - LEFT) * part / 4, BOTTOM + 16, ' text-anchor="middle"', duration_text(outcome.ended_s * part / 4))
+        for part in range(5)
+    ]  # fmt: skip
+    svg = "\n".join((
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {RIGHT + 20} {BOTTOM + 24}" font-family="sans-serif" font-size="12">',
+        text.format(LEFT, 14, "", f"{name}: used (blue), waiting for its first admission (red), all nodes (grey)"),
+        text.format(LEFT - 6, TOP + 4, ' text-anchor="end"', f"{top / unit:g}"),
+        text.format(LEFT - 6, BOTTOM + 4, ' text-anchor="end"', 0),
+        *ticks,
+        line.format(f"M{LEFT},{TOP}V{BOTTOM}H{RIGHT}", "black", ""),
+        line.format(capacity, "grey", ' stroke-dasharray="4"'),
+        line.format(steps(outcome.used), "blue", ""),
+        line.format(steps(waiting), "red", ""),
+        "</svg>\n",
+    ))  # fmt: skip
+    if not page:
+        return svg
+    return f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>Simulation</title>\n{svg}</html>\n'
+
+
+def _height(units: float, top: float) -> str:
+    return f"{BOTTOM - (BOTTOM - TOP) * units / top:.1f}"

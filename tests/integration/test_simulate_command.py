@@ -51,6 +51,31 @@ def test_the_log_of_a_simulation_is_a_log_like_any_other(tmp_path: Path) -> None
     history = run_command("history", admitted["gang"], "--data-dir", folder)
     assert "GangScheduled" in history.stdout
     assert "GangRemoved" in history.stdout
+    past = (
+        "simulate",
+        "--from-log",
+        "--data-dir",
+        folder,
+        "--since",
+        "2024-01-01",
+        "--until",
+        "15m",
+    )
+    repeated = run_command(*past, "--set", "hold_capacity_after_s=60", "--seeds", "2", "-o", "json")
+    assert repeated.returncode == 0, repeated.stderr
+    assert "are not simulated: the log does not have them" in repeated.stderr
+    differences = {each["figure"]: each for each in json.loads(repeated.stdout)["differences"]}
+    assert differences["ended"] == {
+        "figure": "ended", "unchanged": 1.0, "changed": 1.0, "difference": 0.0, "interval": [0.0, 0.0],
+    }  # fmt: skip
+    for options, text in (
+        (("--set", "hold_capacity=60"), "--set hold_capacity=60: there is no such setting"),
+        (("--with", "2xnode"), 'with "2xnode": the cluster has no node "node"'),
+        (("--cluster", CLUSTER), "--from-log: takes nodes and gangs from the log, so not with"),
+    ):
+        refused = run_command(*past, *options)
+        assert refused.returncode == 2
+        assert text in refused.stderr
     again = run_command("simulate", *words, "--data-dir", folder)
     assert again.returncode == 2
     assert f"--data-dir {folder}: is not empty" in again.stderr
@@ -63,6 +88,7 @@ def test_what_cannot_be_simulated_is_refused_by_option_and_value(tmp_path: Path)
         (("--until", "0s"), "--until: '0s' is not between 1s and 10y"),
         (("--until", "999999999w"), "is not between 1s and 10y"),
         (("--data-dir", str(tmp_path / "job.yaml")), "job.yaml: is no folder"),
+        (("--without", "n1"), "--without n1: is for --from-log"),
         (("--duration", "mean:x"), "--duration: 'x' is not a span"),
     ):
         refused = run_command(*words, *options)

@@ -7,21 +7,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.history_commands import Folder
+from extender.cli.commands.history_commands import Folder, LogUrl
 from extender.cli.options.list_options import ValueForm
+from extender.cli.options.time_options import SECOND_US, moment_us
 from extender.cli.output.printing import Output, complain, console, print_table, print_value
 from extender.core.model.errors import BadInput, merged_by_object
-from extender.core.model.message_formatting import counted, duration_text
+from extender.core.model.message_formatting import counted, did_you_mean, duration_text
+from extender.queries.log.event_dto import rfc3339
+from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
     from extender.simulation.controllers import Job
     from extender.simulation.simulation import Outcome
-    from extender.simulation.simulation_report import SimulationReport
+    from extender.simulation.simulation_report import Difference, SimulationReport
 
 UNTIL = "7d"
+SINCE = "30d"
+SEEDS_MAX = 30
+PLOTS = (".svg", ".html")
 UNTIL_MAX_S = 10 * 365 * 86_400  # more is a mistake, and takes days
 IDENTITY = "simulation"
 AT_ONCE = 500  # events of one append
@@ -29,56 +36,174 @@ WRITTEN_WITHIN_MS = 3_600_000
 NAMED_MAX = 20  # malformed lines of a trace that are named; all are counted
 
 
-def simulate(
+class PastComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulation of the past of a log, unchanged and changed."""
+
+    since: str  # RFC 3339
+    until_s: float
+    gangs: int
+    nodes: int
+    seeds: tuple[int, ...]
+    notes: tuple[str, ...]  # what the log does not have
+    differences: tuple[Difference, ...]
+
+
+def simulate(  # noqa: PLR0917 -- typer reads options from the signature
     cluster: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option("--cluster", help="Nodes and other objects. File or folder; repeatable."),
-    ],
+    ] = None,
     workloads: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--workloads",
             help="What arrives: workloads and pods with gang-extender.dev/arrives-after, arrives-every and runs-for, or a public trace (.csv of Philly or Alibaba, .json of Batsim, .swf). File or folder; repeatable.",
         ),
-    ],
-    until: Annotated[str, typer.Option(help="How long is simulated: 90m, 12h, 30d.")] = UNTIL,
+    ] = None,
+    from_log: Annotated[
+        bool,
+        typer.Option(
+            "--from-log",
+            help="Simulate the nodes and gangs of the log, unchanged and with --with, --without and --set, and compare.",
+        ),
+    ] = False,
+    since: Annotated[
+        str, typer.Option(help="With --from-log: from this time on, such as 30d before now.")
+    ] = SINCE,
+    further: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="[N x]NODE",
+            help="With --from-log: with more empty nodes like NODE, such as 8xNODE; repeatable.",
+        ),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="NODE|KEY=VALUE",
+            help="With --from-log: without these nodes; repeatable.",
+        ),
+    ] = None,
+    replaced: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="With --from-log: with another value of a setting, such as hold_capacity_after_s=60; repeatable.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            help="With --from-log: run so many seeds, for intervals of the differences.",
+            min=1,
+            max=SEEDS_MAX,
+        ),
+    ] = 1,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            help="How long is simulated: 90m, 12h, 30d; default: 7d, with --from-log up to now."
+        ),
+    ] = None,
     duration: Annotated[
         str | None,
         typer.Option(
             help="How long workloads without runs-for run: 2h, 2h-6h or mean:2h; unset: without an end."
         ),
     ] = None,
+    node_failures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MEAN[/FOR]|FILE",
+            help="Let nodes fail: mean time between two failures of a node and how long it is away, such as 30d/2h, or a file of lines NODE,AT,FOR.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw what is used and what waits over time into this file: .svg or .html."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of what is left to chance.")] = 1,
     data_dir: Folder = None,
+    database_url: LogUrl = None,
     output: ValueForm = Output.table,
 ) -> None:
     """Simulate a cluster in virtual time: waits, utilisation, evictions and what starves, by namespace and size.
 
     The service is the one of `serve`, with the settings of the environment; time passes only while nothing is to be done.
     With --data-dir the log is written to a new embedded database, which `events`, `history` and `report` read,
-    and which a service on it reads for `explain --at`.
+    and which a service on it reads for `explain --at`. With --from-log it is the folder of the log that is read.
     """
+    if from_log:
+        names = ("--cluster", "--workloads", "--duration", "--node-failures", "--plot")
+        values = (cluster, workloads, duration, node_failures, plot)
+        for option in (name for name, value in zip(names, values, strict=True) if value):
+            raise BadInput(f"--from-log: takes nodes and gangs from the log, so not with {option}")
+        changes = _Changes(tuple(further or ()), tuple(without or ()), tuple(replaced or ()))
+        source = (database_url, data_dir)
+        _simulate_past(changes, since, until, range(seed, seed + seeds), source, output)
+        return
+    _check_only_of_a_log(further, without, replaced)
+    if not (cluster and workloads):
+        raise BadInput("give --cluster and --workloads, or --from-log")
+    if plot is not None and plot.suffix not in PLOTS:
+        raise BadInput(f"--plot {plot}: ends neither with .svg nor with .html")
+    files = _Files(tuple(cluster), tuple(workloads), until or UNTIL, duration, node_failures, plot)
+    _simulate_files(files, seed, data_dir, output)
+
+
+def _check_only_of_a_log(*given: list[str] | None) -> None:
+    for option, texts in zip(("--with", "--without", "--set"), given, strict=True):
+        if texts:
+            hint = "change the files of --cluster, or the variables of the settings"
+            raise BadInput(f"{option} {texts[0]}: is for --from-log; {hint}")
+
+
+class _Files(msgspec.Struct, frozen=True):
+    """What is simulated of files: the values of the options."""
+
+    cluster: tuple[str, ...]
+    workloads: tuple[str, ...]
+    until: str
+    duration: str | None
+    node_failures: str | None
+    plot: Path | None
+
+
+def _simulate_files(files: _Files, seed: int, data_dir: str | None, output: Output) -> None:
+    """Print what becomes of the workloads of files on a cluster of files."""
     from extender.cluster.manifests.manifest_entries import Role, read
     from extender.cluster.manifests.manifest_loader import complete
-    from extender.simulation.job_files import Duration, jobs_of, span_s, with_profiles
+    from extender.simulation.job_files import (
+        Duration,
+        failures_of,
+        jobs_of,
+        span_s,
+        with_profiles,
+    )
     from extender.simulation.simulation import Scenario
     from extender.simulation.simulation import simulate as run
-    from extender.simulation.simulation_report import report
+    from extender.simulation.simulation_report import plotted, report
     from extender.simulation.trace_readers import is_trace
 
+    workloads, until = files.workloads, files.until
     until_s = span_s(until, "--until")
     if not 0 < until_s <= UNTIL_MAX_S:
         raise BadInput(f"--until: {until!r} is not between 1s and {duration_text(UNTIL_MAX_S)}")
-    drawn = Duration.read(duration, "--duration") if duration is not None else None
+    drawn = None if files.duration is None else Duration.read(files.duration, "--duration")
     folder = Path(data_dir) if data_dir is not None else None
     if folder is not None and folder.exists() and not folder.is_dir():
         raise BadInput(f"--data-dir {data_dir}: is no folder; name one that is not there yet")
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise BadInput(f"--data-dir {data_dir}: is not empty; a simulation begins a new log")
     traces = [name for name in workloads if is_trace(Path(name))]
-    objects = read(cluster, Role.CLUSTER)
-    files = read([name for name in workloads if name not in traces], Role.WANTED)
-    arriving, unlabelled = with_profiles(files, objects)
+    objects = read(files.cluster, Role.CLUSTER)
+    wanted = read([name for name in workloads if name not in traces], Role.WANTED)
+    arriving, unlabelled = with_profiles(wanted, objects)
     context, jobs = jobs_of(arriving, until_s=until_s, duration=drawn, seed=seed)
     jobs += tuple(job for name in traces for job in _jobs_of_trace(Path(name), until_s))
     existing = (*objects, *context)
@@ -89,8 +214,12 @@ def simulate(
         raise BadInput(
             f"--workloads {workloads[0]}: the files have no workload and no pod, so nothing arrives"
         )
+    nodes = [entry.obj.metadata.name for entry in existing if entry.ident[0] == "Node"]
     outcome = run(
         Scenario(
+            failures=failures_of(files.node_failures, nodes, until_s=until_s, seed=seed)
+            if files.node_failures is not None
+            else (),
             cluster=existing,
             jobs=jobs,
             until_s=until_s,
@@ -99,6 +228,8 @@ def simulate(
         )
     )
     shown = report(outcome, seed)
+    if files.plot is not None:
+        files.plot.write_text(plotted(outcome, page=files.plot.suffix == ".html"), encoding="utf-8")
     if data_dir is not None:
         asyncio.run(_write(outcome, data_dir))
     if output is not Output.table:
@@ -131,6 +262,109 @@ def _jobs_of_trace(path: Path, until_s: float) -> Iterator[Job]:
             yield job_of(arrival)
 
 
+class _Changes(msgspec.Struct, frozen=True):
+    """What is changed of the past: values of --with, --without and --set."""
+
+    further: tuple[str, ...]
+    without: tuple[str, ...]
+    replaced: tuple[str, ...]
+
+    def settings(self) -> settings_module.Settings:
+        """Return the settings of the environment with those of --set.
+
+        Raises:
+            BadInput: A text is not NAME=VALUE, or the setting has no such value.
+        """
+        values: dict[str, object] = {}
+        for text in self.replaced:
+            name, equals, value = text.partition("=")
+            name = name.strip().lower().replace("-", "_")
+            names = [setting.name for setting in settings_module.all_settings()]
+            if not equals or name not in names:
+                hint = did_you_mean(name, names) if equals else ""
+                problem = "there is no such setting" if equals else "is not NAME=VALUE"
+                raise BadInput(f"--set {text}: {problem}{hint}; such as hold_capacity_after_s=60")
+            values[name] = value
+        return settings_module.load(None, **values)
+
+
+def _simulate_past(
+    changes: _Changes,
+    since: str,
+    until: str | None,
+    seeds: range,
+    source: tuple[str | None, str | None],
+    output: Output,
+) -> None:
+    """Print how the past would have gone with changes, beside the past as it is simulated without them."""
+    from extender.composition import recorded_decisions
+    from extender.simulation.job_files import span_s
+    from extender.simulation.past_jobs import Past, read_past
+    from extender.simulation.simulation import Scenario
+    from extender.simulation.simulation import simulate as run
+    from extender.simulation.simulation_report import compare
+
+    now_us = SystemClock().now_us()
+    since_us = moment_us(since, "--since", now_us)
+    until_s = span_s(until, "--until") if until is not None else (now_us - since_us) / SECOND_US
+    until_us = min(now_us, since_us + int(until_s * SECOND_US))
+    if not 0 < until_us - since_us <= UNTIL_MAX_S * SECOND_US:
+        raise BadInput(f"--since {since}: is not between {duration_text(UNTIL_MAX_S)} ago and now")
+    changed, unchanged = changes.settings(), settings_module.load()
+
+    async def read_log() -> Past:
+        settings = settings_module.load_for_log(*source)
+        async with recorded_decisions(settings) as (reader, inputs):
+            return await read_past(reader, inputs, since_us, until_us)
+
+    past = asyncio.run(read_log())
+    for note in past.notes:
+        complain(f"note: {note}")
+    clusters = past.cluster(), past.cluster(changes.without, changes.further)
+    until_s = (until_us - since_us) / SECOND_US
+    pairs = []
+    for seed in seeds:
+        before, after = (
+            run(Scenario(cluster=nodes, jobs=past.jobs(seed), until_s=until_s, seed=seed, settings=settings))
+            for nodes, settings in zip(clusters, (unchanged, changed), strict=True)
+        )  # fmt: skip
+        pairs.append((before, after))
+    differences = compare(pairs)
+    if output is not Output.table:
+        print_value(
+            PastComparison(
+                since=rfc3339(since_us),
+                until_s=until_s,
+                gangs=len(past.gangs),
+                nodes=len(past.nodes),
+                seeds=tuple(seeds),
+                notes=past.notes,
+                differences=differences,
+            ),
+            output,
+        )
+        return
+
+    def text(value: float | None) -> str:
+        return "" if value is None else f"{value:.1f}"
+
+    rows = [
+        (
+            each.figure,
+            text(each.unchanged),
+            text(each.changed),
+            "" if each.difference is None else f"{each.difference:+.1f}",
+            "" if each.interval is None else "{:+.1f} to {:+.1f}".format(*each.interval),
+        )
+        for each in differences
+    ]
+    print_table(("figure", "unchanged", "changed", "difference", "95 % interval"), rows, empty="")
+    console(wrap=False).print(
+        f"\n{duration_text(until_s)} from {rfc3339(since_us)[:19]}Z: {counted(len(past.gangs), 'gang')}, "
+        f"{counted(len(past.nodes), 'node')}, {counted(len(seeds), 'seed')} from {seeds[0]}"
+    )
+
+
 async def _write(outcome: Outcome, data_dir: str) -> None:
     """Write the log of a simulation, and what follows from it, to a new database."""
     from extender.composition import store
@@ -159,7 +393,6 @@ def _print(shown: SimulationReport) -> None:
             each.size,
             str(each.jobs),
             str(each.admitted),
-            str(each.ended),
             *(
                 "" if wait is None else duration_text(wait)
                 for wait in (each.wait_p50_s, each.wait_p95_s, each.wait_max_s)
@@ -172,14 +405,17 @@ def _print(shown: SimulationReport) -> None:
     ]
     unit = shown.counted.rpartition("/")[2]
     print_table(
-        ("namespace", unit, "jobs", "admitted", "ended", "wait p50", "p95", "max", "starved", "evictions", f"lost {unit}-hours"),
+        ("namespace", unit, "jobs", "admitted", "wait p50", "p95", "max", "starved", "evicted", "lost"),
         rows,
         empty=f"nothing arrived within {duration_text(shown.until_s)}",
     )  # fmt: skip
     lines = [
         "",
         f"{duration_text(shown.until_s)} with seed {shown.seed}: {shown.utilisation:.1%} of {shown.capacity:g} {shown.counted} used, "
-        f"{counted(shown.preemptions, 'preemption')}, {counted(shown.events, 'event')}, log {shown.digest[:16]}",
+        f"{counted(shown.preemptions, 'preemption')}",
+        f"{counted(sum(each.ended for each in shown.classes), 'job')} ended, "
+        f"{sum(each.lost_unit_hours for each in shown.classes):.1f} {unit}-hours of evicted runs lost",
+        f"{counted(shown.events, 'event')}, log {shown.digest[:16]}",
     ]
     lines += [
         f"largest free {free.key or 'node'}: {free.least:g} at its least, {free.last:g} at the end"

@@ -23,7 +23,7 @@ from extender.core.model.object_identity import (
     IdentityMemo,
     changed_keys,
 )
-from extender.core.model.pod_groups import Group, Tree
+from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import GIVEN, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.victim_search import (
@@ -384,20 +384,20 @@ class PreemptionPolicy:
 
 
 def _running_pods(view: ClusterView) -> _RunningPods:
-    of_group: dict[GroupKey, list[Group]] = {}
-    lowest: int | None = None
+    priorities: set[int] = set()
     is_one_terminating = False
+    of_group: dict[GroupKey, int | None] = {}  # by which its pods are victims; None: by their own
     for pods in view.on_node.values():
         for pod in pods.values():
-            above: list[Group] = []
-            if pod.group is not None:
-                if pod.group not in of_group:
-                    of_group[pod.group] = groups_above(view, pod.group)
-                above = of_group[pod.group]
-            priority = eviction_priority(pod, above)
-            lowest = priority if lowest is None else min(lowest, priority)
+            priority, key = None, pod.group
+            if key is not None:
+                if key not in of_group:
+                    above = groups_above(view, key)
+                    of_group[key] = eviction_priority(pod, above) if above else None
+                priority = of_group[key]
+            priorities.add(pod.priority if priority is None else priority)
             is_one_terminating = is_one_terminating or pod.deleting
-    return _RunningPods(lowest, is_one_terminating=is_one_terminating)
+    return _RunningPods(min(priorities, default=None), is_one_terminating=is_one_terminating)
 
 
 def may_lead_to_preemption(request: PlanRequest, verdict: Verdict | DeferredWork) -> bool:

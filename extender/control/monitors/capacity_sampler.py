@@ -39,6 +39,9 @@ class CapacitySampler:
         self._inputs: tuple[object, ...] = (None,) * 5  # of the last measurement
         self._epoch: Epoch | None = None  # of the last append
         self._largest_free: tuple[FreeDomainRecord, ...] = ()
+        self.counts_uses = (
+            False  # set by what reads `capacity`: it costs three times the measurement
+        )
         # of the last measurement, see `capacity_by_use`
         self.capacity: Mapping[tuple[str, CapacityUse], int] = {}
 
@@ -90,4 +93,5 @@ class CapacitySampler:
         self, view: ClusterView, state: ReservationState, keys: Sequence[str]
     ) -> tuple[CapacityMeasured, Mapping[tuple[str, CapacityUse], int]]:
         largest = measure_capacity(self._rows, view, state, keys)
-        return largest, capacity_by_use(self._rows, view, state)
+        uses = capacity_by_use(self._rows, view, state) if self.counts_uses else {}
+        return largest, uses

@@ -76,6 +76,7 @@ class StateMetrics:
         self._leader = leader
         self._published = published
         self._sampler = sampler
+        sampler.counts_uses = True
         self._clock = clock
         self._waiting = WaitingGangs()
         self._summary: IdentityMemo[WaitingSummary] = IdentityMemo()

@@ -101,17 +101,15 @@ def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
 
 def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:
     """Return the resources to measure, sorted: extended ones (their names have a slash), or CPU if there are none."""
-    names = {
-        name
-        for row in nodes
-        for name, amount in row.allocatable.items()
-        if amount > 0 and "/" in name and not name.startswith(MARKERS)
-    }
-    return tuple(sorted(names)) or ("cpu",)
+    names = {name for row in nodes for name, amount in row.allocatable.items() if amount > 0}
+    extended = {name for name in names if "/" in name and not name.startswith(MARKERS)}
+    return tuple(sorted(extended)) or ("cpu",)
 
 
 def takes_pods(row: PlanNode) -> bool:
     """Return whether a node is neither cordoned nor marked as unfit by kube-controller-manager."""
+    if not row.taints:
+        return not row.unschedulable
     return not row.unschedulable and not any(
         taint.key.startswith(SYSTEM_TAINTS) and taint.effect != "PreferNoSchedule"
         for taint in row.taints

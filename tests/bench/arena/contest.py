@@ -1,8 +1,9 @@
 """The arena: one trace on one cluster through this planner and through the algorithms of peers; `make bench NAMES=arena`.
 
 The trace is made up by a seed, or that of GANG_EXTENDER_ARENA_TRACE (a file of `extender/simulation/trace_readers.py`), of which
-the first GANG_EXTENDER_ARENA_JOBS are taken. Nothing depends on the machine: two runs write the same bytes to `.bench/arena.md`. Our
-arm is the planner with the same queue as the others; holds, turns and preemption of the service are not in it, and theirs neither.
+the first GANG_EXTENDER_ARENA_JOBS are taken. Nothing depends on the machine: two runs write the same bytes to `.bench/arena.md`. The
+first arm is the whole service in virtual time, with holds, turns and preemption; the second is its planner with the same queue as the
+algorithms of the peers, which have none of these.
 """
 
 from __future__ import annotations
@@ -15,11 +16,18 @@ from pathlib import Path
 
 import msgspec
 
+from extender.cluster.manifests.manifest_entries import Role, entries_in
+from extender.cluster.manifests.yaml_reader import Document
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import Plan, PlanGroup, PlanMember, PlanNode, PlanRequest
 from extender.core.planner.planning import NodeTable, plan
+from extender.settings import Settings
 from extender.simulation.arrivals import Arrival, ArrivingGroup
+from extender.simulation.job_files import job_of
+from extender.simulation.simulation import Scenario
+from extender.simulation.simulation import simulate as simulated
+from extender.simulation.simulation_report import placements_s
 from extender.simulation.trace_readers import GPU, read_trace
 from tests.bench.arena.peer_algorithms import (
     after_fragmentation,
@@ -29,12 +37,15 @@ from tests.bench.arena.peer_algorithms import (
 )
 from tests.bench.arena.virtual_cluster import Arm, Free, Host, Outcome, Seat, simulate
 from tests.bench.figures import Figure, Scale
+from tests.support.service.manifest_builders import an_object
 
 RACK = "topology.example.com/rack"
 OUT = Path(__file__).parents[3] / ".bench" / "arena.md"
 STARVED_S = 24 * 3600.0
 CLASSES = {"1 pod": 1, "2 to 8": 8, "more": math.inf}  # size class -> its largest number of pods
+SERVICE = "this service"
 OURS = "this planner"
+AFTER_S = 14 * 86_400.0  # the service runs for so long after the last arrival
 PODS_MAX = 110  # of a node
 RACK_GPUS = 64
 
@@ -42,7 +53,8 @@ RACK_GPUS = 64
 def run(scale: Scale) -> list[Figure]:
     """Return the figures of each arm, and write the table."""
     hosts, arrivals = contest(quick=scale.quick)
-    outcomes = [simulate(hosts, arrivals, arm, GPU) for arm in arms(arrivals)]
+    outcomes = [of_the_service(hosts, arrivals)]
+    outcomes += [simulate(hosts, arrivals, arm, GPU) for arm in arms(arrivals)]
     OUT.parent.mkdir(exist_ok=True)
     text = table(arrivals, outcomes)
     OUT.write_text(text, encoding="utf-8")
@@ -118,6 +130,39 @@ def arms(arrivals: Sequence[Arrival]) -> list[Arm]:
         Arm("after Kueue TAS, strict FIFO", after_kueue, strict=True),
         Arm("after FGD (ATC 2023)", fragmentation),
     ]
+
+
+def of_the_service(hosts: Sequence[Host], arrivals: Sequence[Arrival]) -> Outcome:
+    """Return what becomes of a trace with the service in virtual time: queue, holds, turns, preemption and barriers."""
+    last_s = arrivals[-1].at_s
+    documents = []
+    for host in hosts:
+        allocatable = {name: str(amount) for name, amount in host.capacity.items()}
+        allocatable |= {"cpu": f"{host.capacity['cpu']}m", "pods": str(PODS_MAX)}
+        node = an_object("Node", host.name, "v1", "", metadata={"labels": host.labels}, status={"allocatable": allocatable})  # fmt: skip
+        documents.append(Document(where=host.name, value=node))
+    outcome = simulated(
+        Scenario(
+            cluster=entries_in(documents, Role.CLUSTER),
+            jobs=tuple(job_of(arrival) for arrival in arrivals),
+            until_s=last_s + AFTER_S,
+            settings=Settings(),
+        )
+    )
+    waits, never, pods = {}, [], {}
+    for job, placed_s in zip(outcome.jobs, placements_s(outcome), strict=True):
+        if placed_s is None:
+            never.append(job.path)
+        else:
+            waits[job.path] = max(0.0, placed_s - job.at_s)
+            pods[job.path] = len(job.pods)
+    used, now, before = 0.0, 0.0, 0
+    for at_s, units in (*outcome.used, (last_s, 0)):
+        used += before * max(0.0, min(at_s, last_s) - now)
+        now, before = min(at_s, last_s), units
+    return Outcome(
+        arm=SERVICE, waits=waits, never=tuple(never), pods=pods, utilisation=used / (outcome.capacity * last_s),
+    )  # fmt: skip
 
 
 class Ours:

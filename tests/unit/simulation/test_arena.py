@@ -15,7 +15,17 @@ from pathlib import Path
 import pytest
 
 from extender.simulation.arrivals import Arrival, ArrivingGroup
-from tests.bench.arena.contest import GPU, OURS, Ours, arms, contest, starved, table
+from tests.bench.arena.contest import (
+    GPU,
+    OURS,
+    SERVICE,
+    Ours,
+    arms,
+    contest,
+    of_the_service,
+    starved,
+    table,
+)
 from tests.bench.arena.peer_algorithms import (
     after_fragmentation,
     after_kube_scheduler,
@@ -27,6 +37,7 @@ from tests.bench.arena.peer_algorithms import (
 )
 from tests.bench.arena.virtual_cluster import Arm, Free, Host, WrongAnswer, simulate
 from tests.support.planning.spec_vectors import of_kind
+from tests.support.service.hash_seeds import outputs
 
 ROOT = Path(__file__).parents[3]
 RACK = "rack"
@@ -177,3 +188,24 @@ def test_two_processes_write_the_same_table(monkeypatch):
         [sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_the_service_places_what_its_planner_places_on_an_empty_cluster():
+    hosts, arrivals = contest()
+    outcome = of_the_service(hosts, arrivals[:6])
+    assert outcome.never == ()
+    planner = simulate(hosts, arrivals[:6], arms(arrivals[:6])[0], GPU)
+    assert outcome.pods == planner.pods
+    assert outcome.waits.keys() == planner.waits.keys()
+    assert max(outcome.waits.values()) < 5.0
+    assert outcome.utilisation == pytest.approx(planner.utilisation, abs=0.01)
+
+
+@pytest.mark.full
+def test_two_processes_have_the_same_outcome_of_the_service():
+    program = (
+        "from tests.bench.arena.contest import *; hosts, arrivals = contest(); "
+        "print(table(arrivals[:60], [of_the_service(hosts, arrivals[:60])]))"
+    )
+    (text,) = outputs(program, ["1", "77"])
+    assert SERVICE in text

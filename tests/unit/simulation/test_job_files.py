@@ -11,7 +11,7 @@ import pytest
 from extender.cluster.manifests.manifest_entries import Role, read
 from extender.core.model.errors import BadInput, texts_of
 from extender.simulation.controllers import Job
-from extender.simulation.job_files import Duration, jobs_of, span_s, with_profiles
+from extender.simulation.job_files import Duration, failures_of, jobs_of, span_s, with_profiles
 
 POD = """
 apiVersion: v1
@@ -88,7 +88,10 @@ def test_the_default_duration_is_drawn_for_each_job_by_its_name(tmp_path: Path) 
         (notes(arrives_after="soon"), "arrives-after]: 'soon' is not a span such as 90m"),
         (notes(arrives_every="0s"), "arrives-every]: '0s' would arrive more than 100000 times"),
         (notes(runs_for="2h-1h"), "runs-for]: '2h-1h': the second span is shorter"),
-        (GROUP, "PodGroup/team-a/g: is not simulated by itself; write its workload"),
+        (
+            GROUP.replace("spec: {", "spec: {parentCompositePodGroupName: r, "),
+            "PodGroup/team-a/g: its parent CompositePodGroup/team-a/r is not in the files",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -120,6 +123,23 @@ def test_two_objects_of_one_name_are_refused_with_both_places(tmp_path: Path, te
         the_jobs(tmp_path, text)
 
 
+def test_groups_and_their_pods_are_a_job_with_the_annotations_of_the_root(tmp_path: Path) -> None:
+    ring = GROUP.replace("PodGroup", "CompositePodGroup").replace("minCount", "minGroupCount")
+    root = ring.replace(
+        "{name: g,", "{name: r, annotations: {gang-extender.dev/arrives-after: 10m},"
+    )
+    leaf = GROUP.replace("spec: {", "spec: {parentCompositePodGroupName: r, ")
+    pod = notes().replace("spec:\n", "spec:\n  schedulingGroup: {podGroupName: g}\n")
+    (job,) = the_jobs(tmp_path, "\n---\n".join((pod, leaf, root)))
+    assert (job.path, job.at_s) == ("team-a/r", 600.0)
+    assert [entry.obj.label for entry in job.objects] == [
+        "CompositePodGroup/team-a/r", "PodGroup/team-a/g", "Pod/team-a/p",
+    ]  # fmt: skip
+    ring = ring.replace("spec: {", "spec: {parentCompositePodGroupName: g, ")
+    with pytest.raises(BadInput, match="its parent CompositePodGroup/team-a/g is below itself"):
+        the_jobs(tmp_path, ring)
+
+
 def test_a_pod_of_a_group_is_refused_with_its_place_and_with_all_other_faults(
     tmp_path: Path,
 ) -> None:
@@ -128,7 +148,10 @@ def test_a_pod_of_a_group_is_refused_with_its_place_and_with_all_other_faults(
         the_jobs(tmp_path, "\n---\n".join((grouped, notes(runs_for="never"))))
     texts = texts_of(refused.value)
     assert len(texts) == 2
-    assert any(re.search(r"w\.yaml, document 1: .*Pod/team-a/q.*pod-group", text) for text in texts)
+    assert any(
+        re.search(r"w\.yaml, document 1: .*Pod/team-a/q: its PodGroup/team-a/g is not in", text)
+        for text in texts
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,3 +184,23 @@ def test_a_workload_without_a_profile_has_the_default_one(
         and warning in text
         for text in warnings
     )
+
+
+def test_nodes_fail_by_a_mean_time_or_by_a_file(tmp_path: Path) -> None:
+    drawn = failures_of("1h/10m", ["a", "b"], until_s=200 * 3_600.0, seed=1)
+    assert drawn == failures_of("1h/10m", ["b", "a"], until_s=200 * 3_600.0, seed=1)
+    assert drawn != failures_of("1h/10m", ["a", "b"], until_s=200 * 3_600.0, seed=2)
+    assert 300 < len(drawn) < 390  # each node 200 / (1 + 1/6) times on average
+    assert {(failure.node, failure.for_s) for failure in drawn} == {("a", 600.0), ("b", 600.0)}
+    file = tmp_path / "f.csv"
+    file.write_text("a, 2h, 30m\n\n")
+    (failure,) = failures_of(str(file), ["a"], until_s=60.0, seed=1)
+    assert (failure.node, failure.at_s, failure.for_s) == ("a", 7_200.0, 1_800.0)
+    file.write_text("a,2h\n")
+    for text, message in (
+        (str(file), r"f\.csv:1: 'a,2h' is not NODE,AT,FOR"),
+        ("often", r"--node-failures: 'often' is not a span"),
+        ("0h", r"--node-failures: '0h': the mean time is not above 0"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            failures_of(text, ["a"], until_s=60.0, seed=1)

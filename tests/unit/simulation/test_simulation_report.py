@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 
 from extender.cluster.manifests.manifest_entries import Role, entries_in, read
 from extender.cluster.manifests.yaml_reader import Document
+from extender.core.log.events import GangAdmitted, GangRemoved, MemberTerminated
 from extender.core.model.errors import BadInput
-from extender.simulation.arrivals import Arrival, ArrivingGroup
+from extender.settings import Settings
+from extender.simulation.arrivals import Arrival, ArrivingGroup, NodeFailure
 from extender.simulation.controllers import Job
 from extender.simulation.job_files import job_of, jobs_of
-from extender.simulation.simulation_report import report
+from extender.simulation.simulation import BEGAN_US, Scenario, simulate
+from extender.simulation.simulation_report import BOTTOM, RIGHT, TOP, plotted, report
 from tests.support.service.manifest_builders import a_fleet
 from tests.unit.simulation.test_simulation import GPU, an_arrival, an_empty_fleet, run
 
@@ -87,6 +93,66 @@ def test_a_job_and_a_pod_of_one_name_are_two_jobs(tmp_path: Path) -> None:
         ("1", 1, 1),
         ("2-8", 1, 1),
     ]
+
+
+def test_a_node_that_fails_takes_the_run_of_a_gang_with_it_and_nothing_is_placed_there_meanwhile() -> (
+    None
+):
+    fleet = an_empty_fleet()
+    job = an_arrival("whole", 0.0, 8, runs_for_s=3_000.0)  # of all nodes
+    nodes = [entry.obj.metadata.name for entry in fleet]
+    failure = NodeFailure(node=nodes[0], at_s=1_000.0, for_s=600.0)
+    outcome = simulate(
+        Scenario(
+            cluster=fleet, jobs=(job,), until_s=6_000.0, settings=Settings(), failures=(failure,)
+        )
+    )
+    (row,) = report(outcome, seed=1).classes
+    assert (row.evictions, row.ended) == (1, 1)
+    assert row.lost_unit_hours == pytest.approx(64 * 1_000 / 3_600, rel=0.02)
+    assert job.ended_s == pytest.approx(1_600.0 + 3_000.0, abs=60.0)
+    lost = {event.data.cause for event in outcome.events() if isinstance(event.data, MemberTerminated) and event.at_us < BEGAN_US + 2_000_000_000}  # fmt: skip
+    assert lost == {"node-lost"}
+    unknown = Scenario(
+        cluster=fleet, jobs=(), until_s=60.0, settings=Settings(), failures=(msgspec.structs.replace(failure, node="x"),),
+    )  # fmt: skip
+    with pytest.raises(BadInput, match="--node-failures: the cluster has no node 'x'"):
+        simulate(unknown)
+
+
+def test_a_plot_has_what_is_used_and_what_waits_over_time() -> None:
+    jobs = [
+        an_arrival("a", 0.0, 8, runs_for_s=300.0),
+        an_arrival("b", 450.0, 4, runs_for_s=300.0),
+        an_arrival("never", 600.0, 9),
+    ]
+    outcome = run(jobs, until_s=900.0, cluster=an_empty_fleet())
+    svg = ET.fromstring(plotted(outcome, page=False))
+    assert plotted(outcome, page=True).startswith("<!DOCTYPE html>")
+    lines = {
+        path.get("stroke"): re.findall(r"([\d.]+),([\d.]+)", path.get("d") or "")
+        for path in svg.iter("{http://www.w3.org/2000/svg}path")
+    }
+    top = BOTTOM - (BOTTOM - TOP) * 64 / 72  # of 64 GPUs, where the plot ends at the 72 that wait
+    heights = [float(y) for _, y in lines["blue"]]
+    assert min(heights) == pytest.approx(top, abs=0.1)
+    assert pytest.approx((BOTTOM + top) / 2, abs=0.1) in heights  # 32 of them
+    assert min(float(y) for _, y in lines["red"]) == TOP
+    assert float(lines["red"][-1][0]) == float(lines["blue"][-1][0]) == RIGHT
+
+
+def test_groups_of_files_are_admitted_run_and_end(tmp_path: Path) -> None:
+    group = """
+apiVersion: scheduling.k8s.io/v1alpha3
+kind: PodGroup
+metadata: {name: g, namespace: team-a, annotations: {gang-extender.dev/runs-for: 5m}}
+spec: {schedulingPolicy: {gang: {minCount: 1}}}
+"""
+    pod = POD.replace("spec: {", "spec: {schedulingGroup: {podGroupName: g}, ")
+    outcome = run(a_file_job(tmp_path, f"{pod}\n---\n{group}"), until_s=600.0)
+    (row,) = report(outcome, seed=1).classes
+    assert (row.jobs, row.admitted, row.ended) == (1, 1, 1)
+    assert {type(event.data) for event in outcome.events()} >= {GangAdmitted, GangRemoved}
 
 
 @pytest.mark.parametrize("field", ["suspend: true", "parallelism: 0"])

@@ -1,0 +1,353 @@
+"""The past of a cluster from its log: nodes, and gangs with their arrivals and run times, to be simulated again.
+
+What the log has: when a gang was observed, its groups and pods in the input of its first decision, when it ran, whether it
+ended by itself, and the nodes of each decision. What it does not have is a draw: how long a gang would run whose run was not
+seen to its end. What it has nothing about is not simulated, and is counted in `Past.notes`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+import msgspec
+from immutables import Map
+from msgspec import UNSET
+
+from extender.cluster.manifests.manifest_entries import AnyEntry, Role, entries_in
+from extender.cluster.manifests.yaml_reader import Document
+from extender.core.log.events import (
+    GangAdmitted,
+    GangObserved,
+    GangRemoved,
+    GangScheduled,
+    GangUnschedulable,
+    MemberTerminated,
+    PodBound,
+    RecordedEvent,
+)
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import GangUid, NodeName, Position
+from extender.core.model.message_formatting import counted
+from extender.core.model.nodes import Node
+from extender.core.model.pods import PodShape
+from extender.core.planner.codec.request_codec import Decoder
+from extender.core.planner.plan_types import PlanGroup, PlanRequest
+from extender.core.workloads.tree_compiler import GroupSpec
+from extender.ports.log_ports import DecisionInputs
+from extender.ports.query_ports import EventFilter, EventQueries
+from extender.queries.plan.cluster_changes import further_nodes, without_nodes
+from extender.simulation.controllers import CPU, GivenTree, Job
+
+READ: Final = (
+    GangObserved, GangAdmitted, GangUnschedulable, PodBound, GangScheduled, MemberTerminated, GangRemoved,
+)  # fmt: skip
+AT_ONCE: Final = 1_000  # events of a page
+INPUTS_AT_ONCE: Final = 50
+US: Final = 1_000_000
+ENDS: Final = ("ended", "deleted")  # causes of a termination that the gang or its owner wanted
+
+
+class PastGang(msgspec.Struct):
+    """A gang of the log. Times in microseconds since the epoch; None: the log has none."""
+
+    namespace: str
+    name: str
+    observed_us: int
+    priority: int = 0
+    digest: str = ""  # of the input that has its groups and pods
+    is_admitted: bool = False
+    began_us: int | None = None  # of its last run
+    ended_us: int | None = None  # of this run, by itself or by its owner
+    removed_us: int | None = None
+    tree: GivenTree | None = None
+
+    def take(self, event: RecordedEvent) -> None:
+        """Take over an event of the gang."""
+        data, at_us = event.data, event.at_us
+        if isinstance(data, GangAdmitted | GangUnschedulable):
+            if data.input_digest and not self.is_admitted:
+                self.digest, self.is_admitted = data.input_digest, isinstance(data, GangAdmitted)
+        elif isinstance(data, GangScheduled) or (
+            isinstance(data, PodBound) and self.is_admitted and self.began_us is None
+        ):
+            self.began_us, self.ended_us = at_us, None
+        elif isinstance(data, MemberTerminated) and self.began_us is not None:
+            if data.cause in ENDS:
+                self.ended_us = at_us
+            else:
+                self.began_us = None  # its run is lost
+        elif isinstance(data, GangRemoved):
+            self.removed_us = at_us
+            if self.began_us is not None and self.ended_us is None:
+                self.ended_us = at_us
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """A span of the past.
+
+    Attributes:
+        nodes: Of the first decision in the span.
+        gangs: That were not gone before the span, in the order of their arrival.
+        since_us: Beginning, in microseconds since the epoch.
+        until_us: End.
+        notes: What the log does not have, one sentence each.
+    """
+
+    nodes: tuple[Node, ...]
+    gangs: tuple[PastGang, ...]
+    since_us: int
+    until_us: int
+    notes: tuple[str, ...]
+
+    def jobs(self, seed: int) -> tuple[Job, ...]:
+        """Return new jobs: what ran at the beginning arrives then, with the rest of its run.
+
+        Args:
+            seed: Of the run times that the log does not have. Each is drawn from those of gangs that ended after having run
+                for at least as long; without any, the gang runs to the end.
+        """
+        known_s = sorted(
+            (gang.ended_us - gang.began_us) / US
+            for gang in self.gangs
+            if gang.ended_us is not None and gang.began_us is not None
+        )
+        numbers: Counter[tuple[str, str]] = Counter()
+        jobs = []
+        for gang in self.gangs:
+            chance = Random(f"{seed} {gang.namespace}/{gang.name} {gang.observed_us}")  # noqa: S311 -- durations
+            number = numbers[gang.namespace, gang.name]
+            numbers[gang.namespace, gang.name] += 1
+            assert gang.tree is not None, f"{gang.name} was left out"
+            ran_s = max(0.0, (self.since_us - gang.began_us) / US) if gang.began_us else 0.0
+            jobs.append(
+                Job(
+                    namespace=gang.namespace,
+                    name=gang.name,
+                    at_s=max(0.0, (gang.observed_us - self.since_us) / US),
+                    runs_for_s=max(1.0, self._run_s(gang, known_s, chance) - ran_s),
+                    tree=_renamed(gang.tree, f"-again-{number}") if number else gang.tree,
+                )
+            )
+        return tuple(jobs)
+
+    def _run_s(self, gang: PastGang, known_s: Sequence[float], chance: Random) -> float:
+        if gang.began_us is not None and gang.ended_us is not None:
+            return (gang.ended_us - gang.began_us) / US
+        least_s = (self.until_us - gang.began_us) / US if gang.began_us is not None else 0.0
+        longer = known_s[bisect_left(known_s, least_s) :]
+        return chance.choice(longer) if longer else math.inf
+
+    def cluster(self, without: Sequence[str] = (), further: Sequence[str] = ()) -> tuple[AnyEntry, ...]:  # fmt: skip
+        """Return the nodes as entries, changed.
+
+        Args:
+            without: Names of nodes, or KEY=VALUE of a label.
+            further: NxNODE: so many empty nodes like one.
+
+        Raises:
+            BadInput: There is no such node, or none is left.
+        """
+        view = ClusterView(nodes=Map({node.name: node for node in self.nodes}))
+        more, _ = further_nodes(view, further)
+        kept = without_nodes(view, ReservationState(), without, planned=lambda _: False).view
+        nodes = [*kept.nodes.values(), *more]
+        if not nodes:
+            raise BadInput(f"without {', '.join(without)}: no node is left")
+        documents = [
+            Document(where=f"log: Node/{node.name}", value=_manifest(node))
+            for node in sorted(nodes, key=lambda node: node.name)
+        ]
+        return entries_in(documents, Role.CLUSTER)
+
+
+async def read_past(
+    reader: EventQueries, inputs: DecisionInputs, since_us: int, until_us: int
+) -> Past:
+    """Return a span of the past.
+
+    Args:
+        reader: Reads the log.
+        inputs: Has the inputs of its decisions.
+        since_us: Beginning, in microseconds since the epoch.
+        until_us: End.
+
+    Raises:
+        BadInput: There is no gang in it, or no input of a decision.
+        StoreUnavailable: The database does not answer.
+    """
+    gangs: dict[GangUid, PastGang] = {}
+    first_digest = ""  # of a decision in the span
+    wanted = EventFilter(types=tuple(kind.__name__ for kind in READ), until_us=until_us, limit=AT_ONCE)  # fmt: skip
+    more = True
+    while more:
+        page = await reader.page(wanted)
+        for event in page.events:
+            gang = gangs.get(event.gang_uid)
+            if gang is None:
+                namespace, _, name = event.gang.partition("/")
+                gang = gangs[event.gang_uid] = PastGang(namespace, name, event.at_us)
+            if isinstance(event.data, GangObserved | GangAdmitted):
+                gang.priority = event.data.priority
+            gang.take(event)
+            if event.at_us >= since_us and not first_digest:
+                first_digest = getattr(event.data, "input_digest", "")
+        more = page.more and bool(page.events)
+        after = page.events[-1].position if page.events else Position(0)
+        wanted = msgspec.structs.replace(wanted, after=after)
+    inside = [
+        gang
+        for gang in gangs.values()
+        if min(gang.ended_us or until_us, gang.removed_us or until_us) > since_us
+    ]
+    of_digest: dict[str, list[PastGang]] = {}
+    for gang in inside:
+        of_digest.setdefault(gang.digest, []).append(gang)
+    nodes: tuple[Node, ...] = ()
+    left_out: Counter[str] = Counter()
+    async for digest, request in _requests(inputs, {first_digest, *of_digest} - {""}):  # fmt: skip
+        if digest == first_digest:
+            nodes = tuple(
+                Node(
+                    name=node.name,
+                    labels=node.labels,
+                    taints=node.taints,
+                    unschedulable=node.unschedulable,
+                    allocatable=node.allocatable,
+                )
+                for node in request.nodes
+            )
+        for gang in of_digest.get(digest, ()):
+            gang.tree = _tree(request, gang.priority)
+            left_out.update(_not_simulated(request))
+    if not nodes:
+        problem = "no decision with a stored input" if inside else "no gang"
+        raise BadInput(f"--since: the log has {problem} from this time on; give an earlier one")
+    kept = sorted((g for g in inside if g.tree is not None), key=lambda g: (g.observed_us, g.name))
+    return Past(
+        nodes=nodes,
+        gangs=tuple(kept),
+        since_us=since_us,
+        until_us=until_us,
+        notes=tuple(_notes(kept, len(inside) - len(kept), left_out, since_us)),
+    )
+
+
+async def _requests(
+    inputs: DecisionInputs, digests: Collection[str]
+) -> AsyncIterator[tuple[str, PlanRequest]]:
+    """Yield digest and request of each stored input."""
+    decoder, ordered = Decoder(), sorted(digests)
+    for first in range(0, len(ordered), INPUTS_AT_ONCE):
+        loaded = await inputs.load_many(ordered[first : first + INPUTS_AT_ONCE])
+        for digest, stored in sorted(loaded.items()):
+            yield digest, decoder.decode(stored.head, stored.parts)
+
+
+def _notes(
+    gangs: Sequence[PastGang], without_input: int, left_out: Mapping[str, int], since_us: int
+) -> Iterator[str]:
+    """Yield what the log does not have."""
+    draws = sum(gang.began_us is None or gang.ended_us is None for gang in gangs)
+    before = sum(gang.observed_us < since_us for gang in gangs)
+    if draws:
+        yield f"run times of {counted(draws, 'gang')} of {len(gangs)} are draws: they did not end by themselves in the log"
+    if before:
+        yield f"{counted(before, 'gang')} from before the beginning arrive at the beginning"
+    if without_input:
+        yield f"{counted(without_input, 'gang')} left out: no input of a decision about them is stored"
+    for reason, count in sorted(left_out.items()):
+        yield f"{counted(count, 'gang')} simulated without {reason}"
+    yield "pods outside of gangs and failures of nodes are not simulated: the log does not have them"
+
+
+def _walk(group: PlanGroup, parent: str = "") -> Iterator[tuple[PlanGroup, str]]:
+    yield group, parent
+    for child in group.groups:
+        yield from _walk(child, group.key.name)
+
+
+def _tree(request: PlanRequest, priority: int) -> GivenTree:
+    specs, members = [], []
+    for group, parent in _walk(request.root):
+        specs.append(
+            GroupSpec(
+                kind="CompositePodGroup" if group.groups else "PodGroup",
+                name=group.key.name,
+                parent=parent,
+                basic=group.basic,
+                minimum=group.minimum,
+                required=() if group.required is UNSET else group.required,
+                topology=group.topology[0] if group.topology else "",
+                preferred=() if group.preferred is UNSET else group.preferred,
+                balanced=group.balanced is not UNSET and group.balanced,
+                disruption_mode=group.disruption_mode,
+            )
+        )
+        members += [(group.key.name, _plain(request.shapes[m.shape])) for m in group.members]
+        if group.bound and request.shapes:  # their shapes are not in the input
+            members += [(group.key.name, _plain(request.shapes[0]))] * len(group.bound)
+    return GivenTree(groups=tuple(specs), members=tuple(members), priority=priority)
+
+
+def _plain(shape: PodShape) -> PodShape:
+    """Return what is simulated of a shape."""
+    selectors = tuple(selector for selector in shape.selectors if not selector.volume)[:1]
+    return PodShape(shape.requests, shape.node_selector, selectors, shape.tolerations)
+
+
+def _not_simulated(request: PlanRequest) -> set[str]:
+    groups, shapes = [group for group, _ in _walk(request.root)], request.shapes
+    reasons = {
+        "exclusive domains": any(group.exclusive is not UNSET for group in groups),
+        "nearness of groups": any(group.near is not UNSET for group in groups),
+        "the shapes of pods that were bound at their first decision": any(g.bound for g in groups),
+        "volumes, claims, host ports and rules about other pods": any(
+            shape.rules
+            or shape.unmodelled
+            or shape.host_ports
+            or shape.exclusive_claims
+            or any(selector.volume for selector in shape.selectors)
+            for shape in shapes
+        ),
+    }
+    return {reason for reason, is_so in reasons.items() if is_so}
+
+
+def _renamed(tree: GivenTree, suffix: str) -> GivenTree:
+    """Return a tree whose groups have other names: an earlier one of the same name may still be there."""
+    groups = [
+        msgspec.structs.replace(
+            spec,
+            name=spec.name + suffix,
+            parent=spec.parent + suffix if spec.parent else "",
+            required=tuple(name + suffix for name in spec.required),
+        )
+        for spec in tree.groups
+    ]
+    members = tuple((leaf + suffix, shape) for leaf, shape in tree.members)
+    return msgspec.structs.replace(tree, groups=tuple(groups), members=members)
+
+
+def _manifest(node: Node) -> dict[str, Any]:
+    amounts = {
+        name: f"{amount}m" if name == CPU else str(amount)
+        for name, amount in node.allocatable.items()
+    }
+    taints = [
+        {name: text for name, text in msgspec.structs.asdict(taint).items() if text}
+        for taint in node.taints
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": NodeName(node.name), "labels": node.labels},
+        "spec": {"taints": taints, "unschedulable": node.unschedulable},
+        "status": {"allocatable": amounts},
+    }

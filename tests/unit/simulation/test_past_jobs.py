@@ -1,0 +1,117 @@
+"""The past of a log as jobs: what the log has comes back, what it does not have is drawn, and changes have their effect."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from functools import cache
+
+import pytest
+
+from extender.core.model.errors import BadInput
+from extender.settings import Settings
+from extender.simulation.memory_log import MemoryDecisionInputs
+from extender.simulation.past_jobs import Past, read_past
+from extender.simulation.simulation import BEGAN_US, Outcome, Scenario, simulate
+from extender.simulation.simulation_report import compare
+from tests.support.logs.fake_store import FakeEventQueries
+from tests.unit.simulation.test_simulation import an_arrival, an_empty_fleet, run
+
+UNTIL_S = 2_400.0
+SECOND_US = 1_000_000
+
+
+@cache
+def recorded() -> Outcome:
+    """Simulate jobs on 8 nodes, of which some wait, and some do not end in time."""
+    jobs = [
+        an_arrival("short", 0.0, 4, runs_for_s=200.0),
+        an_arrival("two", 10.0, 2, 1, runs_for_s=500.0),
+        an_arrival("whole", 100.0, 8, runs_for_s=900.0),
+        an_arrival("late", 1_000.0, 3, runs_for_s=9_000.0, priority=10),
+        an_arrival("never", 1_100.0, 9),
+    ]
+    return run(jobs, until_s=UNTIL_S, cluster=an_empty_fleet())
+
+
+def the_past(since_s: float = 0.0) -> Past:
+    database = recorded().database
+    return asyncio.run(
+        read_past(
+            FakeEventQueries(database),
+            MemoryDecisionInputs(database),
+            BEGAN_US + int(since_s * SECOND_US),
+            BEGAN_US + int(UNTIL_S * SECOND_US),
+        )
+    )
+
+
+def again(past: Past, seed: int = 1, **changes: tuple[str, ...]) -> Outcome:
+    scenario = Scenario(
+        cluster=past.cluster(**changes),
+        jobs=past.jobs(seed),
+        until_s=UNTIL_S,
+        seed=seed,
+        settings=Settings(),
+    )
+    return simulate(scenario)
+
+
+def test_what_the_log_has_comes_back_and_the_rest_is_a_draw() -> None:
+    past = the_past()
+    assert len(past.nodes) == 8
+    jobs = {job.name: job for job in past.jobs(1)}
+    originals = {job.name: job for job in recorded().jobs}
+    assert set(jobs) == set(originals)
+    for name, job in jobs.items():
+        assert job.at_s == pytest.approx(originals[name].at_s, abs=0.1)
+        assert job.tree is not None
+        assert len(job.tree.members) == len(originals[name].pods)
+    assert [len(jobs[name].tree.groups) for name in ("short", "two")] == [1, 3]
+    for name in ("short", "two"):
+        assert jobs[name].runs_for_s == pytest.approx(originals[name].runs_for_s, abs=5.0)
+    assert jobs["late"].runs_for_s == math.inf  # nothing in the log ran for as long as it did
+    ended_s = {jobs[name].runs_for_s for name in ("short", "two")}
+    assert {job.runs_for_s for seed in range(9) for job in past.jobs(seed) if job.name == "never"} == ended_s  # fmt: skip
+    assert any("run times of 3 gangs of 5 are draws" in note for note in past.notes)
+
+
+def test_what_ran_at_the_beginning_arrives_then_with_the_rest_of_its_run() -> None:
+    past = the_past(since_s=100.0)
+    jobs = {job.name: job for job in past.jobs(1)}
+    short, two = jobs["short"], jobs["two"]
+    assert (short.at_s, two.at_s) == (0.0, 0.0)
+    assert short.runs_for_s == pytest.approx(105.0, abs=5.0)
+    assert any("2 gangs from before the beginning" in note for note in past.notes)
+    assert {job.name for job in the_past(since_s=900.0).jobs(1)} >= {"late", "never"}
+    assert "short" not in {job.name for job in the_past(since_s=900.0).jobs(1)}
+
+
+def test_unchanged_it_goes_as_it_went_and_more_nodes_shorten_waits() -> None:
+    past = the_past()
+    unchanged = again(past)
+    (node, *_) = past.nodes
+    differences = compare(
+        [(unchanged, again(past, further=(f"8x{node.name}",))), (again(past, 2), again(past, 2))]
+    )
+    (wait,) = (each for each in differences if each.figure == "wait max, min")
+    (original,) = (e for e in compare([(recorded(), unchanged)]) if e.figure == wait.figure)
+    assert original.difference == pytest.approx(0.0, abs=1.0)
+    assert wait.difference is not None
+    assert wait.difference < -2.0
+    assert wait.interval is not None
+    assert wait.interval[0] < wait.difference < wait.interval[1]
+    (admitted,) = (each for each in differences if each.figure == "admitted")
+    assert admitted.difference == pytest.approx(
+        0.5
+    )  # "never" fits on 16 nodes, with one of two seeds
+
+
+def test_nodes_that_are_not_there_are_refused() -> None:
+    past = the_past()
+    with pytest.raises(BadInput, match="the cluster has no node"):
+        past.cluster(further=("2xnowhere",))
+    with pytest.raises(BadInput, match="no node is left"):
+        past.cluster(without=tuple(node.name for node in past.nodes))
+    with pytest.raises(BadInput, match="--since: the log has no gang from this time on"):
+        the_past(since_s=UNTIL_S + 1.0)
