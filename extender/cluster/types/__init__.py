@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from extender.cluster.types.common_types import (
     ClaimReference,
     KubernetesObject,
@@ -68,21 +70,7 @@ Readable = (
     | PodDisruptionBudget
 )
 Watched = Readable | WorkloadManifest | TreeProfile
-KINDS: dict[str, type[Readable]] = {
-    kind.__name__: kind
-    for kind in (
-        Node,
-        Pod,
-        PodGroup,
-        CompositePodGroup,
-        Workload,
-        PersistentVolume,
-        PersistentVolumeClaim,
-        StorageClass,
-        PriorityClass,
-        PodDisruptionBudget,
-    )
-}
+KINDS: dict[str, type[Readable]] = {kind.__name__: kind for kind in get_args(Readable)}
 __all__ = [
     "KINDS",
     "Affinity",
