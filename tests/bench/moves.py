@@ -142,14 +142,14 @@ def run(scale: Scale) -> list[Figure]:
     return [
         Figure(
             bench="moves",
-            what=f"moves for a job of {GANG} whole nodes in a rack, {len(ours)} clusters of 48 nodes",
+            what=f"moves in sum for a job of {GANG} whole nodes in a rack, {len(ours)} clusters of 48 nodes",
             unit="moves",
             better="lower",
-            values=tuple(ours),
+            values=(sum(ours),),
             baseline_name="greedy consolidation",
-            baseline=tuple(theirs),
-            target="at most 0.7 of the greedy ones in sum",
-            note=f"{sum(ours):.0f} of {sum(theirs):.0f}; not proved to be the fewest: {undecided}",
+            baseline=(sum(theirs),),
+            target="at most 0.7 of the greedy ones",
+            note=f"not proved to be the fewest: {undecided}",
         ),
         Figure(
             bench="moves",

@@ -63,7 +63,7 @@ def asks_the_service(words):
     """Return whether a command can ask a service and needs no other input."""
     parameters = imported_command(words).params
     chooses = any("--context" in parameter.opts for parameter in parameters)
-    return chooses and words not in {"plan", "proxy"}
+    return chooses and words not in {"plan", "make-room", "drain", "proxy"}
 
 
 ASKING = {words for words in COMMANDS if asks_the_service(words)}

@@ -101,7 +101,7 @@ def test_a_command_with_a_context_asks_the_service_of_that_cluster(kubectl):
 
 READERS = (
     ("gangs",), ("trees",), ("explain", "x"), ("history", "a/b"), ("events",), ("preemptions",), ("state",),
-    ("report", "pending"), ("plan",), ("verify",), ("decision", "replay", "1"), ("status",),
+    ("report", "pending"), ("plan",), ("drain", "n0"), ("verify",), ("decision", "replay", "1"), ("status",),
 )  # fmt: skip
 
 

@@ -41,7 +41,6 @@ from extender.cli.output.list_table import (
 )
 from extender.cli.output.printing import console
 from extender.cli.output.usage_errors import options_named
-from extender.core.capacity.largest_free_domain import MARKERS
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import duration_text, join_names
@@ -61,12 +60,12 @@ from extender.queries.log.reports import (
     unknown_report,
 )
 from extender.queries.log.reports import report as read_report
-from extender.queries.state.node_inventory import NodeInventoryReport
 from extender.queries.state.state_dto import GangAt
 from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
     from extender.composition import Store
+    from extender.queries.state.node_inventory import NodeInventoryReport
 
 DURATIONS = ("seconds", "longest")  # columns of seconds, written as durations
 HEADERS = {"seconds": "duration"}
@@ -116,6 +115,8 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
             raise BadInput(f"report {name} is about the cluster now: leave out --since and --until")
         service = partial(ask_service, server, within_s=WITHIN_S)
         if name == "fragmentation":
+            from extender.queries.state.node_inventory import NodeInventoryReport
+
             rows = list(fragmentation_rows(service("/v1/nodes", NodeInventoryReport)))
             _print(_live(name, rows[:limit], more=len(rows) > limit), output_format)
         else:
@@ -188,7 +189,9 @@ def fragmentation_rows(report: NodeInventoryReport) -> Iterator[Row]:
     extended = {
         name for n in nodes for name, amount in n.allocatable.items() if amount and "/" in name
     }
-    for resource in sorted(name for name in extended if not name.startswith(MARKERS)) or ["cpu"]:
+    for resource in sorted(
+        name for name in extended if not name.startswith("gang-extender.dev/")
+    ) or ["cpu"]:
         size = max((n.allocatable.get(resource, 0) for n in nodes), default=0)
         for level in ("", *report.topology_keys):
             domains: dict[str, list[int]] = {}  # what is free on the nodes of each

@@ -7,6 +7,7 @@ may give one as long as it has more than its minimum. Of a gang with a required 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -114,7 +115,7 @@ class MoveProblem:
     frees: Ints  # (movers, axes): what it leaves on its node
     at: Ints  # (movers,): its node
     allowed: Bools  # (movers, nodes): the static filters and its domains
-    weights: list[int]  # by mover: its priority above the lowest
+    weights: list[int]  # by mover: its priority above the lowest, in units of their common divisor
 
     def on(self, nodes: Iterable[int]) -> list[int]:
         """Return the movers on some nodes, ascending."""
@@ -166,6 +167,7 @@ def compile_moves(request: MovesRequest) -> MoveProblem:
     if len(at):
         frees_of[:, : len(capacity.names)] *= capacity.offered[at]
     lowest = min((m.priority for m in request.movers), default=0)
+    unit = math.gcd(*(m.priority - lowest for m in request.movers)) or 1
     return MoveProblem(
         request=request,
         base=base,
@@ -176,7 +178,7 @@ def compile_moves(request: MovesRequest) -> MoveProblem:
         frees=frees_of,
         at=at,
         allowed=_allowed(request, table),
-        weights=[m.priority - lowest for m in request.movers],
+        weights=[(m.priority - lowest) // unit for m in request.movers],
     )
 
 

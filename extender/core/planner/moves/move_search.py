@@ -32,7 +32,7 @@ from extender.core.planner.moves.moves_cp_sat import (
 )
 from extender.core.planner.plan_types import Plan, Refusal, SearchEffort
 from extender.core.planner.planning import plan
-from extender.core.planner.preempt.victim_search import NoPreemption, preempt
+from extender.core.planner.preempt.victim_search import BUDGETS, NoPreemption, preempt
 from extender.core.planner.preemption_types import Evictable
 
 CHOICES_MAX = 64  # choices of sets that are tried one after the other
@@ -120,14 +120,11 @@ def _drain(problem: MoveProblem) -> MovesPlan:
                 order = exact.order
                 left = [i for i in asked if i not in moved]
     movers_of = problem.request.movers
+    outcome: MovesOutcome = "moves" if order else "impossible" if proved else "unknown"
+    if not asked:
+        outcome = "fits"
     return MovesPlan(
-        outcome="moves"
-        if order
-        else "fits"
-        if not asked
-        else "impossible"
-        if proved
-        else "unknown",
+        outcome=outcome,
         moves=moves_of(problem, order),
         least=len(order) if proved else len(asked) - len(left),
         cheapest=proved,
@@ -176,9 +173,9 @@ def _free_sets(problem: MoveProblem) -> MovesPlan:
         targets, left = relocate(problem, movers, closed, problem.free)
         order = _by_set(problem, sets, targets)
         if left:
-            exact = empty_exactly(
-                problem, movers, [sets[n] for n in numbers], request.count, request.search_budget
-            )
+            left_over = request.search_budget - effort
+            chosen_sets = [sets[n] for n in numbers]
+            exact = empty_exactly(problem, movers, chosen_sets, request.count, left_over)
             effort += exact.steps if exact is not None else 0
             if exact is None or exact.order is None:
                 # where it has no moves of these pods alone, at least one more must move
@@ -203,8 +200,8 @@ def _free_sets(problem: MoveProblem) -> MovesPlan:
     )
     answer = _better(problem, best, exact, effort)
     if exact is not None and exact.order is not None and answer is not best:
-        chosen = tuple(sorted(possible[at] for at in exact.chosen))
-        answer = msgspec.structs.replace(answer, emptied=chosen)
+        emptied = tuple(sorted(possible[at] for at in exact.chosen))
+        answer = msgspec.structs.replace(answer, emptied=emptied)
     return msgspec.structs.replace(answer, least=max(answer.least, least))
 
 
@@ -312,6 +309,8 @@ def _make_room_in_rounds(problem: MoveProblem, effort: int, least: int) -> Moves
     best: tuple[MovesPlan, list[tuple[int, int]]] | None = None
     number_of = {mover.uid: i for i, mover in enumerate(problem.request.movers)}
     for turn in range(ROUNDS_MAX):
+        if effort > problem.request.search_budget * BUDGETS:
+            break
         source = problem.base.evictable or Evictable(priority=0)
         units = tuple(u for u in source.units if u.uid not in left_out)
         request = msgspec.structs.replace(

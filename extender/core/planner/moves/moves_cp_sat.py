@@ -22,7 +22,7 @@ from extender.core.planner.moves.move_problem import (
 from extender.core.planner.preempt.min_cost_cp_sat import EvictionModel
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import CostModel
-from extender.core.planner.solve.cp_sat_placement import STEPS_PER_UNIT, steps_of
+from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, STEPS_PER_UNIT, steps_of
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PAIRS_MAX = 60_000  # pods times nodes: a larger program is not built
 ORDERS_MAX = 200  # solutions without an order that are excluded
 ORDER_STEPS = 2_000  # of one search for an order
+WEIGHT_MAX = 1 << 60  # of the objective
 
 
 @dataclass(slots=True)
@@ -41,6 +42,15 @@ class ExactMoves:
     proved: bool  # the moves are the fewest and cheapest; without moves: none lead there
     steps: int
     chosen: tuple[int, ...] = ()  # the sets that are emptied
+
+
+def _too_large(problem: MoveProblem, movers: Sequence[int]) -> bool:
+    """Return whether a program of some pods has too many variables, or too large numbers for the solver."""
+    weight = sum(problem.weights[i] for i in movers) + 1
+    return (
+        int(problem.allowed[movers].sum()) > PAIRS_MAX
+        or weight * (len(movers) + 1) ** 2 > WEIGHT_MAX
+    )
 
 
 class _Movers:
@@ -95,11 +105,6 @@ class _Movers:
                 for _, variable in asking:
                     self.model.add(variable == 0).only_enforce_if(~used)
 
-    def limit_count(self, budget: int) -> None:
-        """Allow so many moves at most; 0: any number."""
-        if budget:
-            self.model.add(sum(self.moved.values()) <= budget)
-
     @property
     def scale(self) -> int:
         """Return what one move counts in the objective: more than the weights of all together."""
@@ -146,7 +151,7 @@ class _Movers:
         if budget:
             self.model.add(sum(self.moved.values()) <= budget)
         self.model.minimize(self.objective(asked))
-        steps = least = 0
+        steps, least = len(self.model.proto.variables) // ROWS_PER_STEP, 0
         for _ in range(ORDERS_MAX):
             solver = cp.CpSolver()
             solver.parameters.num_workers = 1
@@ -190,11 +195,11 @@ def empty_exactly(
         limit: Search nodes that may be spent.
 
     Returns:
-        None: the program would be too large.
+        None: the program would be too large, or the limit is used up.
     """
     from ortools.sat.python import cp_model
 
-    if int(problem.allowed[movers].sum()) > PAIRS_MAX:
+    if limit <= 0 or _too_large(problem, movers):
         return None
     model = cp_model.CpModel()
     pods = _Movers(problem, model, movers)
@@ -255,7 +260,7 @@ def make_room_exactly(problem: MoveProblem, limit: int) -> ExactMoves | None:
     Returns:
         None: the program would be too large.
     """
-    if int(problem.allowed.sum()) > PAIRS_MAX:
+    if _too_large(problem, range(len(problem.request.movers))):
         return None
     view = PostEvictionView(problem.base, problem.node_table)
     assert len(view.units) == len(problem.request.movers), "no rule between pods counts a mover"
