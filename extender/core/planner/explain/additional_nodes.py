@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
+from msgspec import UnsetType
 
 from extender.core.model.ids import NodeName
 from extender.core.planner.explain.relaxation_solver import PlacementRequirement
 from extender.core.planner.explain.shortfalls import failing, held_in, placeable
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable
-from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
 from extender.core.planner.plan_types import AddedNodes, PlanNode, PlanRequest, Relaxation
 from extender.core.planner.solve.solver_pipeline import Solved
 
@@ -65,9 +66,17 @@ class _NodeSearch:
         self.asked = tuple(dict.fromkeys(k for g in self.problem.groups for k in g.level.keys))
         deciding = _deciding_keys(request)
         self.keys = deciding.union(self.asked)
-        self.own = _own_keys(self.node_table, frozenset(self.asked), deciding)
+        closed = () if isinstance(request.closed, UnsetType) else request.closed
+        asked = frozenset(self.asked).union(domains.key for domains in closed)
+        self.own = _own_keys(self.node_table, asked, deciding)
         self.asks = [_asks(self.problem, kind) for kind in range(len(self.problem.kinds))]
-        self.may = [may_run(self.node_table, shape) for shape in self.problem.shapes]
+        # a new node is in the domain of the one that it is like, which another tree may have alone
+        shared = tuple(domains for domains in closed if domains.key not in self.own)
+        opened = open_nodes(msgspec.structs.replace(request, closed=shared), self.node_table)
+        self.may = [
+            rows if opened is None else rows & opened
+            for rows in (may_run(self.node_table, shape) for shape in self.problem.shapes)
+        ]
         self._fits_with = fits_with
         self._known: dict[frozenset[tuple[NodeName, int]], bool | None] = {}
         # a new node is one more domain over which pods must be spread

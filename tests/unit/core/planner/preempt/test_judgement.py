@@ -15,6 +15,7 @@ from extender.core.planner.plan_types import (
     AddedNodes,
     Plan,
     PlanBound,
+    PlanExclusive,
     PlanGroup,
     PlanRequest,
     PlanRule,
@@ -184,6 +185,13 @@ def test_the_fewest_nodes_with_units_that_a_rule_counts():
     shapes = (SHAPES[3], *SHAPES[1:])
     request = msgspec.structs.replace(request, rules=(spread("rack", 9, r_0=3),), shapes=shapes)
     assert "1 more empty node like r-0, and evicting Pod/ns/low" in helps(request)
+
+
+def test_new_nodes_are_not_in_a_domain_that_others_have_alone():
+    """The first node is in the rack of an exclusive gang: a copy of it would be, too."""
+    request = ask(leaf("hi", 1), nodes(r=[4], s=[0]))
+    closed = (PlanExclusive(key="rack", taken=("r",)),)
+    assert "1 more empty node like s-0" in helps(msgspec.structs.replace(request, closed=closed))
 
 
 def test_fewer_of_several_kinds_of_nodes():
