@@ -9,11 +9,15 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import repeat
+from typing import Final
 
 from tests.support.faults.cases import case_of
 from tests.support.faults.planted_defects import DEFECTS, planted
 from tests.support.faults.run import Result, run_case
 from tests.support.faults.shrink import shrunk, story
+
+
+WARM: Final = 3
 
 
 def _quiet() -> None:
@@ -89,6 +93,8 @@ def main() -> int:
     parser.add_argument("--defects", nargs="*")
     parser.add_argument("--progress", type=int, default=0)
     args = parser.parse_args()
+    _quiet()
+    run_case(case_of(WARM))  # children are forked with all that a run imports
     return _seeds(args) if args.defects is None else _defects(args)
 
 
