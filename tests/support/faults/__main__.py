@@ -16,7 +16,6 @@ from tests.support.faults.planted_defects import DEFECTS, planted
 from tests.support.faults.run import Result, run_case
 from tests.support.faults.shrink import shrunk, story
 
-
 WARM: Final = 3
 
 

@@ -189,6 +189,8 @@ class Truth:
 
     def _read(self) -> None:
         rows = self.run.database.shared.rows
+        if len(rows) == self.ledger.position:
+            return
         for row, _ in rows[self.ledger.position :]:
             event = to_event(row)
             self.ledger.fold(event)
@@ -203,6 +205,13 @@ class Truth:
                 elif isinstance(event.data, ReservationReleased):
                     text += f" {event.data.reason}"
                 self.run.note(f"log {row.position} (at {(row.at_us // 1000) % 10_000_000 / 1000:.2f}): {event.gang} {text}")  # fmt: skip
+
+        reserved: dict[str, int] = defaultdict(int)
+        for place in self.ledger.reserved.values():
+            reserved[place.node] += place.gpus
+        for node, gpus in reserved.items():
+            if gpus > self.run.case.gpus:
+                self.violate("capacity is reserved twice", f"{gpus} GPUs of {node}")
 
     # --- safety
 
