@@ -84,7 +84,7 @@ def _each(pool: multiprocessing.pool.Pool, names: list[str], seeds: range) -> It
 
 
 def main() -> int:
-    """Run what the arguments say."""
+    """Run seeds or defects; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.faults", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
