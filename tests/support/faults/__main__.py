@@ -9,11 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import repeat
+from typing import Final
 
 from tests.support.faults.cases import case_of
 from tests.support.faults.planted_defects import DEFECTS, planted
 from tests.support.faults.run import Result, run_case
 from tests.support.faults.shrink import shrunk, story
+
+WARM: Final = 3
 
 
 def _quiet() -> None:
@@ -81,7 +84,7 @@ def _each(pool: multiprocessing.pool.Pool, names: list[str], seeds: range) -> It
 
 
 def main() -> int:
-    """Run what the arguments say."""
+    """Run seeds or defects; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.faults", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
@@ -89,6 +92,8 @@ def main() -> int:
     parser.add_argument("--defects", nargs="*")
     parser.add_argument("--progress", type=int, default=0)
     args = parser.parse_args()
+    _quiet()
+    run_case(case_of(WARM))  # children are forked with all that a run imports
     return _seeds(args) if args.defects is None else _defects(args)
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tests.support.faults.run import Run
 
 WITHIN_S: Final = 100.0  # of quiet, what is due has happened
+OWNED_WITHIN_S: Final = 45.0  # and what is reserved for a pod that is gone is free again
 RECENT_S: Final = 30.0
 
 
@@ -188,6 +189,8 @@ class Truth:
 
     def _read(self) -> None:
         rows = self.run.database.shared.rows
+        if len(rows) == self.ledger.position:
+            return
         for row, _ in rows[self.ledger.position :]:
             event = to_event(row)
             self.ledger.fold(event)
@@ -202,6 +205,13 @@ class Truth:
                 elif isinstance(event.data, ReservationReleased):
                     text += f" {event.data.reason}"
                 self.run.note(f"log {row.position} (at {(row.at_us // 1000) % 10_000_000 / 1000:.2f}): {event.gang} {text}")  # fmt: skip
+
+        reserved: dict[str, int] = defaultdict(int)
+        for place in self.ledger.reserved.values():
+            reserved[place.node] += place.gpus
+        for node, gpus in reserved.items():
+            if gpus > self.run.case.gpus:
+                self.violate("capacity is reserved twice", f"{gpus} GPUs of {node}")
 
     # --- safety
 
@@ -295,7 +305,8 @@ class Truth:
         now_s = self.run.loop.time()
         self._since = {key: self._since.get(key, now_s) for key in due}
         for key, since_s in self._since.items():
-            if now_s - since_s >= WITHIN_S:
+            within_s = OWNED_WITHIN_S if key.startswith("reservation ") else WITHIN_S
+            if now_s - since_s >= within_s:
                 self.violate(*due[key])
 
     def _compare_memory(self) -> None:

@@ -218,7 +218,7 @@ class Run:
         self.case = case
         self.loop = loop
         self.settings = Settings(
-            hold_capacity_after_s=case.hold_after_s, hold_capacity_for_s=60, reservation_ttl_s=60,
+            hold_capacity_after_s=case.hold_after_s, hold_capacity_for_s=60, reservation_ttl_s=120,
             replacement_ttl_s=30, max_children=64, search_budget=1_000,
         )  # fmt: skip
         clock = VirtualClock(loop, BEGAN_US, f"{case.seed} servers")  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """The servers of a run: kube-apiserver with lists and watches as informers read them, and the database of the log.
 
-Both are told by the faults of a case how they fail. What a process has sent is carried out also when it ends meanwhile.
+The faults of a case set how both fail. What a process has sent is carried out also when it ends meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults by seed: a few seeds hold, each seed is the same in any process, and a defect is found and told in a short story."""
+"""Faults by seed: a few seeds hold, each seed is the same in any process, and a defect is found and printed as a short story."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_same_seed_is_the_same_story_in_processes_with_different_hash_seeds(
 
 
 @pytest.mark.full
-def test_a_planted_defect_is_found_and_told_in_few_lines():
+def test_a_planted_defect_is_found_and_printed_in_few_lines():
     with planted("the barrier opens one member early"):
         result = run_case(case_of(0))
         case, smaller = shrunk(case_of(0), result)
