@@ -94,7 +94,8 @@ def try_out(operation, mode, examples):
 @pytest.mark.parametrize("examples", [3, pytest.param(25, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     # wrong requests are also those of test_fuzzed_requests
-    "mode", ["positive", pytest.param("negative", marks=pytest.mark.full)]
+    "mode",
+    ["positive", pytest.param("negative", marks=pytest.mark.full)],
 )
 def test_every_answer_conforms(service, mode, examples):
     """Whatever is asked: no 5xx, and nothing that is not in the document."""

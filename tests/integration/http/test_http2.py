@@ -160,7 +160,14 @@ def large_filter_body(service, names):
 
 async def test_answers_that_are_not_read_count_and_end(made, monkeypatch):
     """Beyond `max_body_bytes_in_flight` a call is refused; after the time without progress their streams end, and calls are answered."""
-    monkeypatch.setattr(unsent_answers, "STALL_S", 1.0)
+    monkeypatch.setattr(unsent_answers, "STALL_S", 3600.0)
+    held, settle = set(), unsent_answers.UnsentBytes.settle
+
+    def noted(unsent, **options):
+        settle(unsent, **options)
+        held.add(unsent)
+
+    monkeypatch.setattr(unsent_answers.UnsentBytes, "settle", noted)
     refused = METRICS.http_requests_refused.labels("answer-not-read")._value.get
     before = refused()
     async with (
@@ -176,6 +183,10 @@ async def test_answers_that_are_not_read_count_and_end(made, monkeypatch):
         )
         answer = await other.ask(FILTER, body)
         assert (answer.status, b"answers that were not read" in answer.body) == (503, True)
+        for unsent in [*held]:
+            if unsent._timer is not None:  # the time is over
+                unsent._timer.cancel()
+                unsent._look()
         for number in unread:
             with pytest.raises(ConnectionResetError):
                 await idle.answer(number)
