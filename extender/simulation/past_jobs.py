@@ -51,7 +51,7 @@ READ: Final = (
 AT_ONCE: Final = 1_000  # events of a page
 INPUTS_AT_ONCE: Final = 50
 US: Final = 1_000_000
-ENDS: Final = ("ended", "deleted")  # causes of a termination that the gang or its owner wanted
+ENDS: Final = ("ended", "deleted")  # causes of a termination that the gang or its owner asked for
 
 
 class PastGang(msgspec.Struct):
@@ -184,10 +184,10 @@ async def read_past(
     """
     gangs: dict[GangUid, PastGang] = {}
     first_digest = ""  # of a decision in the span
-    wanted = EventFilter(types=tuple(kind.__name__ for kind in READ), until_us=until_us, limit=AT_ONCE)  # fmt: skip
+    selected = EventFilter(types=tuple(kind.__name__ for kind in READ), until_us=until_us, limit=AT_ONCE)  # fmt: skip
     more = True
     while more:
-        page = await reader.page(wanted)
+        page = await reader.page(selected)
         for event in page.events:
             gang = gangs.get(event.gang_uid)
             if gang is None:
@@ -200,7 +200,7 @@ async def read_past(
                 first_digest = getattr(event.data, "input_digest", "")
         more = page.more and bool(page.events)
         after = page.events[-1].position if page.events else Position(0)
-        wanted = msgspec.structs.replace(wanted, after=after)
+        selected = msgspec.structs.replace(selected, after=after)
     inside = [
         gang
         for gang in gangs.values()

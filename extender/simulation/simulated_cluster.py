@@ -211,7 +211,7 @@ class SimulatedCluster(RecordedCluster):
         self._later(grace_s, self.remove, uid)
 
     def fail_node(self, name: str, for_s: float) -> None:
-        """Let a node be unreachable for some seconds; its pods are gone at once, as when nobody waits for a kubelet."""
+        """Let a node be unreachable for some seconds; its pods are gone at once, as with a forced deletion."""
         ends_s = simulation_loop().time() + for_s
         self._away_until_s[name] = max(ends_s, self._away_until_s.get(name, 0.0))
         self._taint(name, FAILED_TAINTS)
@@ -220,8 +220,8 @@ class SimulatedCluster(RecordedCluster):
             assert isinstance(pod, api.Pod), f"{pod.label} is a pod"
             status = msgspec.structs.replace(pod.status, conditions=(LOST_WITH_NODE,))
             until = pod.metadata.deletion_timestamp or self.now()
-            gone = msgspec.structs.replace(pod, status=status)
-            self.put(with_metadata(gone, deletion_timestamp=until))
+            lost = msgspec.structs.replace(pod, status=status)
+            self.put(with_metadata(lost, deletion_timestamp=until))
             self.remove(uid)
         simulation_loop().act_later(for_s, self._repair_node, name)
 

@@ -202,8 +202,8 @@ def _simulate_files(files: _Files, seed: int, data_dir: str | None, output: Outp
         raise BadInput(f"--data-dir {data_dir}: is not empty; a simulation begins a new log")
     traces = [name for name in workloads if is_trace(Path(name))]
     objects = read(files.cluster, Role.CLUSTER)
-    wanted = read([name for name in workloads if name not in traces], Role.WANTED)
-    arriving, unlabelled = with_profiles(wanted, objects)
+    arriving_entries = read([name for name in workloads if name not in traces], Role.WANTED)
+    arriving, unlabelled = with_profiles(arriving_entries, objects)
     context, jobs = jobs_of(arriving, until_s=until_s, duration=drawn, seed=seed)
     jobs += tuple(job for name in traces for job in _jobs_of_trace(Path(name), until_s))
     existing = (*objects, *context)
