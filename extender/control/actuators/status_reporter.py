@@ -214,7 +214,7 @@ class StatusReporter:
         self._admissions(now, changed_gangs)
         reported = self._orphans.get
         due = [key for key, orphan in forest.orphans.items() if reported(key) is not orphan]
-        for key in due:
+        for key in sorted(due, key=str):  # the map's order differs in each process
             if shares.take(key.namespace, 1):
                 orphan = forest.orphans[key]
                 report = functools.partial(self._report_orphan, orphan)
