@@ -89,7 +89,7 @@ from tests.support.service import fork_server
 environ = {name: value for name, value in os.environ.items() if not name.startswith("GANG_EXTENDER_")}
 environ["GANG_EXTENDER_DATABASE_URL"] = sys.argv[1]
 with open(os.devnull, "wb") as output:
-    print(fork_server.run(["serve"], environ, output).pid, flush=True)
+    print(fork_server.run(["serve", "--cluster", "deploy/examples/cluster.yaml"], environ, output).pid, flush=True)
 time.sleep(600)
 """
 
@@ -107,6 +107,10 @@ def test_a_command_ends_with_the_test_process_that_was_killed():
         with killed:
             pid = int(killed.stdout.readline())
             command = os.pidfd_open(pid)
+            readable = until(
+                lambda: select.select([silent, command], [], [], 0)[0], "the command connects or has ended"
+            )
+            assert readable == [silent], "the command ended before it asked for its database"
             connection, _ = silent.accept()
             with connection:
                 os.kill(pid, signal.SIGSTOP)
