@@ -248,6 +248,10 @@ class ServedCluster(KubernetesCluster):
             chance=Random(f"informers {seed}"),
             instance=process.name,
         )
+        for name in vars(
+            ServedCluster
+        ):  # what the adapter binds to its parts, and this class has instead
+            vars(self).pop(name, None)
         self._world = ObjectStore()  # without finalizers
         self._model = model
         self._faults = faults
