@@ -27,7 +27,7 @@ from extender.ports.cluster_ports import PodRef
 from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.periodic import kept_running
 from extender.settings import Settings
-from extender.simulation.controllers import Controllers, Job
+from extender.simulation.controllers import Controllers, GivenTree, Job, tree_of
 from extender.simulation.job_files import job_of
 from extender.simulation.kube_scheduler import KubeScheduler
 from extender.simulation.memory_log import MemoryDecisionInputs
@@ -169,10 +169,10 @@ class Front:
 class CaseControllers(Controllers):
     """Controllers that also make pods outside of groups."""
 
-    def _of_trace(self, job: Job) -> list[api.Pod]:
+    def _of_tree(self, job: Job, tree: GivenTree) -> list[api.Pod]:
+        pods = super()._of_tree(job, tree)
         if not job.name.startswith(LONE):
-            return super()._of_trace(job)
-        pods = super()._of_trace(job)
+            return pods
         for uid in job.owned:
             self._cluster.remove(uid)
         job.owned.clear()
@@ -183,7 +183,8 @@ class CaseControllers(Controllers):
         for uid in job.owned:
             self._cluster.remove(uid)
         job.owned.clear()
-        self._of_trace(job)
+        assert job.arrival is not None
+        self._of_tree(job, tree_of(job.arrival))
 
 
 def _lone(pod: api.Pod) -> api.Pod:
