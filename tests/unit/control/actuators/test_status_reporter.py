@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.control.actuators import status_reporter
 from tests.support.service.fakes import Stage
-from tests.support.service.manifest_builders import GPU, a_gang, a_node
+from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node
 from tests.support.waiting import eventually
 
 KEY = "example.com/block"
@@ -59,6 +59,22 @@ async def test_a_warning_is_written_once():
         await stage.settled()
         await eventually(lambda: len(warnings(stage)) > 1, "the warning again")
         assert warnings(stage) == [("odd", TEXT)] * 2
+
+
+async def test_orphans_are_reported_by_name():
+    """The order of the map of orphans differs in each process, and with it the log of a simulation did."""
+    names = [f"orphan-{number}" for number in range(9)]
+    async with Stage(*(a_group(name, gang=1, parent="no-such-parent") for name in names)) as stage:
+        await stage.lead()
+        await stage.settled()
+        stage.conditions_due()
+        stage.start(stage.reporter.run())
+
+        def written():
+            return [call[1] for call in stage.cluster.calls if call[0] == "set_conditions"]
+
+        await eventually(lambda: len(written()) == len(names), "a condition of each")
+        assert written() == [f"default/{name}" for name in names]
 
 
 def reported(stage):
