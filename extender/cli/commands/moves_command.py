@@ -138,10 +138,10 @@ def drain(
 
 def _seconds(text: str) -> int:
     """Return a duration in seconds; 0 for an empty text."""
-    seconds = duration_s(text) if text else 0
-    if seconds is None:
-        raise BadInput(f"--max-age {text}: write a number and s, m, h or d, such as 36h")
-    return seconds
+    seconds = duration_s(text) if text else None
+    if text and not seconds:
+        raise BadInput(f"--max-age {text}: write a number above 0 and s, m, h or d, such as 36h")
+    return seconds or 0
 
 
 def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> MovesAnswer:
@@ -154,8 +154,10 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
     from extender.queries.plan.moves_query import MovesAnswer
 
     names = files_of(asked.files)
+    objects = [d.value for name in names for d in read_file(name) if d.value is not None]
+    _check_objects(asked, any_object=bool(objects))
     given = {
-        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
+        "workload": objects,
         "groups": _groups_of_service(server, asked.gang) if asked.gang else [],
         "free": asked.free,
         "drain": asked.drain,
@@ -168,6 +170,13 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
         question["max_priority"] = asked.max_priority
     body = msgspec.json.encode(question)
     return ask_service(server, "/v1/moves", MovesAnswer, body=body, within_s=WITHIN_S)
+
+
+def _check_objects(asked: _Asked, *, any_object: bool) -> None:
+    if asked.files and not any_object:
+        raise BadInput(
+            f"--for {asked.files[0]}: has no object; give the PodGroup, or the workload, to place"
+        )
 
 
 def _groups_of_service(server: str | None, gang: str) -> list[str]:
@@ -193,6 +202,7 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
     manifest = load(cluster, asked.files)
     view = manifest.world.view
     groups = frozenset(manifest.groups)
+    _check_objects(asked, any_object=bool(groups or manifest.pods or manifest.refused))
     if asked.gang:
         groups = frozenset(key for key in view.groups if key.path == asked.gang)
         if not groups:

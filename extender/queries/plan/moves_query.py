@@ -123,6 +123,8 @@ def answer_moves(view: ClusterView, question: MovesInput) -> MovesAnswer:
         for name, given in (("for", trees), ("free", question.free), ("drain", question.drain))
         if given
     ]
+    if not trees:
+        _refuse_without_tree(forest, question.plan)
     if len(asked) != 1:
         have = join_names(asked) or "none of them"
         raise BadInput(f"moves: give a tree to make room for, or free, or drain; given: {have}")
@@ -133,6 +135,16 @@ def answer_moves(view: ClusterView, question: MovesInput) -> MovesAnswer:
     if trees:
         return _for_tree(view, forest, trees, question)
     return _for_nodes(view, forest, question)
+
+
+def _refuse_without_tree(forest: Forest, question: PlanInput) -> None:
+    """Raise BadInput for groups or pods of a question that are in no tree, so that none could be placed."""
+    for key, orphan in sorted(forest.orphans.items()):
+        if key in question.groups and question.readers.sees(key.namespace):
+            raise BadInput(f"for {key}: {orphan.problem.message}")
+    if question.pods and not question.groups:
+        pods = counted(len(question.pods), "pod")
+        raise BadInput(f"for: {pods} of no group; give the PodGroup, or the workload, to place")
 
 
 def _limits(question: MovesInput) -> MoveLimits:

@@ -200,6 +200,20 @@ def test_an_order_may_have_more_moves_than_the_interpreter_has_frames():
     assert moves_in_order(problem, targets, len(movers)) == list(targets.items())
 
 
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        ([a_pod("t")], "for: 1 pod of no group; give the PodGroup"),
+        ([a_group("leaf", gang=1, parent="top"), a_pod("t", "leaf")], "for PodGroup/default/leaf: .*top"),
+    ],
+)  # fmt: skip
+def test_what_is_in_no_tree_is_named(objects, message):
+    view = FakeCluster(*NODES, *objects).view()
+    given = PlanInput(groups=frozenset(view.groups), pods=frozenset(view.pods))
+    with pytest.raises(BadInput, match=message):
+        answer_moves(view, MovesInput(plan=given))
+
+
 def test_a_drain_has_no_budget():
     with pytest.raises(BadInput, match=r"budget 1: a drain moves all that can move"):
         answer_moves(
