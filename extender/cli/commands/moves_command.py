@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import msgspec
@@ -96,7 +96,7 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
     """
     if bool(target) == bool(free):
         raise BadInput("give either --for FILE|NAMESPACE/GANG or --free KEY=N")
-    is_file = bool(target) and (target == "-" or Path(target).exists())
+    is_file = bool(target) and (target == "-" or os.path.exists(target))  # noqa: PTH110 -- False for a text that is no path
     if target and not is_file and target.count("/") != 1:
         raise BadInput(f"--for {target}: there is no such file, and NAMESPACE/GANG has one slash")
     asked = _Asked(
@@ -138,10 +138,10 @@ def drain(
 
 def _seconds(text: str) -> int:
     """Return a duration in seconds; 0 for an empty text."""
-    seconds = duration_s(text) if text else 0
-    if seconds is None:
-        raise BadInput(f"--max-age {text}: write a number and s, m, h or d, such as 36h")
-    return seconds
+    seconds = duration_s(text) if text else None
+    if text and not seconds:
+        raise BadInput(f"--max-age {text}: write a number above 0 and s, m, h or d, such as 36h")
+    return seconds or 0
 
 
 def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> MovesAnswer:
@@ -154,8 +154,10 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
     from extender.queries.plan.moves_query import MovesAnswer
 
     names = files_of(asked.files)
+    objects = [d.value for name in names for d in read_file(name) if d.value is not None]
+    _check_objects(asked, any_object=bool(objects))
     given = {
-        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
+        "workload": objects,
         "groups": _groups_of_service(server, asked.gang) if asked.gang else [],
         "free": asked.free,
         "drain": asked.drain,
@@ -168,6 +170,13 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
         question["max_priority"] = asked.max_priority
     body = msgspec.json.encode(question)
     return ask_service(server, "/v1/moves", MovesAnswer, body=body, within_s=WITHIN_S)
+
+
+def _check_objects(asked: _Asked, *, any_object: bool) -> None:
+    if asked.files and not any_object:
+        raise BadInput(
+            f"--for {asked.files[0]}: has no object; give the PodGroup, or the workload, to place"
+        )
 
 
 def _groups_of_service(server: str | None, gang: str) -> list[str]:
@@ -193,6 +202,7 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
     manifest = load(cluster, asked.files)
     view = manifest.world.view
     groups = frozenset(manifest.groups)
+    _check_objects(asked, any_object=bool(groups or manifest.pods or manifest.refused))
     if asked.gang:
         groups = frozenset(key for key in view.groups if key.path == asked.gang)
         if not groups:
@@ -241,7 +251,7 @@ def headline(answer: MovesAnswer) -> str:
             return f"{answer.question}: {moves} ({proof})"
         case "impossible":
             if answer.stays or answer.unmoved:
-                return f"{answer.question}: not all pods can move (proved); {moves} lead as far as possible"
+                return f"{answer.question}: not all pods can move (proved); as far as possible: {moves}"
             return f"{answer.question}: impossible (proved)"
         case "unknown":
             return f"{answer.question}: not decided"

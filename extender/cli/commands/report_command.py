@@ -185,7 +185,9 @@ def _placement(service: Ask, part: Listed, gang: str, limit: int) -> Report:
 
 def fragmentation_rows(report: NodeInventoryReport) -> Iterator[Row]:
     """Yield the rows of the report `fragmentation`: shapes of 1, 2, 4, ... pods, by resource and level."""
-    nodes = [n for n in report.nodes if not (n.unschedulable or n.deleting)]
+    from extender.core.capacity.largest_free_domain import takes_pods
+
+    nodes = [n for n in report.nodes if not n.deleting and takes_pods(n)]
     extended = {
         name for n in nodes for name, amount in n.allocatable.items() if amount and "/" in name
     }

@@ -296,9 +296,49 @@ def _requesting(view: ClusterView, tree: Tree, exclusive: ExclusiveDomain) -> It
     """Yield the pods on nodes, of no group or of another tree, that request the resource of an exclusive group."""
     for pods in view.on_node.values() if exclusive.resource else ():
         for pod in pods.values():
-            asks = any(r == exclusive.resource and n > 0 for r, n in pod.shape.requests)
-            if asks and pod.group not in tree.members:
+            if _requests(pod, exclusive) and pod.group not in tree.members:
                 yield pod
+
+
+def _requests(pod: Pod, exclusive: ExclusiveDomain) -> bool:
+    return any(name == exclusive.resource and n > 0 for name, n in pod.shape.requests)
+
+
+def kept_from(tree: Tree, pod: Pod, root: Group | None) -> GroupKey | None:
+    """Return a group of a tree that gets no domain in which a pod is, because it has its domain alone.
+
+    Args:
+        tree: The tree.
+        pod: A pod of another tree, or of none.
+        root: The root of its tree.
+    """
+    for group in tree.groups:
+        exclusive = group.constraints.exclusive
+        if exclusive is None:
+            continue
+        if root is not None and _covers(tree.root, exclusive.scope, root):
+            return group.key
+        if exclusive.resource and _requests(pod, exclusive):
+            return group.key
+    return None
+
+
+def exclusive_nodes(view: ClusterView, state: ReservationState) -> frozenset[NodeName]:
+    """Return the nodes of the domains in which exclusive groups have bound members, reservations or claims."""
+    if not view.exclusive:
+        return frozenset()
+    taken = {
+        (exclusive.key, value)
+        for row in ExclusiveDomains().placed(view, state)
+        for group in row.exclusive
+        if (exclusive := group.constraints.exclusive) is not None
+        for value in _values(view, exclusive.key, row.nodes | row.claimed)
+    }
+    return frozenset(
+        name
+        for name, node in view.nodes.items()
+        if any(node.labels.get(key) == value for key, value in taken)
+    )
 
 
 def _first_requesting(

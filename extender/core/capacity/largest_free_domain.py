@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
 from extender.core.capacity.free_capacity import NodeRowCache, UsedCapacity
 from extender.core.log.events import CapacityMeasured, FreeDomainRecord
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid
+from extender.core.model.nodes import Taint
 from extender.core.planner.plan_types import PlanNode
 
 NO_ROOT = GangUid("")
@@ -26,6 +27,20 @@ MARKERS = "gang-extender.dev/"  # start of the names of resources that are only 
 # bound: members of gangs; others: other pods, also nominated ones; reserved: for members that are not bound yet; held: for
 # replacements, preemptors and trees that wait for long; unusable: on nodes that take no pods
 CapacityUse: TypeAlias = Literal["bound", "others", "reserved", "held", "free", "unusable"]
+
+
+class SchedulableNode(Protocol):
+    """A node, as far as it takes pods or not."""
+
+    @property
+    def unschedulable(self) -> bool:
+        """Return whether it is cordoned."""
+        ...
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """Return its taints."""
+        ...
 
 
 def measure_capacity(
@@ -106,7 +121,7 @@ def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:
     return tuple(sorted(extended)) or ("cpu",)
 
 
-def takes_pods(row: PlanNode) -> bool:
+def takes_pods(row: SchedulableNode) -> bool:
     """Return whether a node is neither cordoned nor marked as unfit by kube-controller-manager."""
     if not row.taints:
         return not row.unschedulable

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from extender.core.admit.exclusive_domains import exclusive_nodes, kept_from
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -115,6 +116,7 @@ class _Parting:
         limits: MoveLimits,
     ) -> None:
         self.view = view
+        self.state = state
         self.forest = forest
         self.ruled = ruled
         self.limits = limits
@@ -169,7 +171,7 @@ class _Parting:
             movers=tuple(movers),
             staying=tuple(staying),
             shapes=tuple(shapes),
-            barred=frozenset(self._exclusive_nodes()),
+            barred=exclusive_nodes(self.view, self.state),
         )
 
     def _groups(self, pod: Pod) -> list[Group]:
@@ -232,6 +234,10 @@ class _Parting:
                 return f"{rule.text} of {other.path} selects it, which is not judged for a move"
         if self.ruled is not None and self.ruled.rules and counted_by(self.ruled, pod):
             return "a rule between pods of the gang to place counts it"
+        root = next(iter(self._groups(pod)[-1:]), None)
+        group = kept_from(self.tree, pod, root) if self.tree is not None else None
+        if group is not None:
+            return f"{group} shares its exclusive domain with no such pod, which is not judged for a move"
         return ""
 
     def _gang_reason(self, pod: Pod) -> str:
@@ -286,17 +292,3 @@ class _Parting:
                 if other.uid != pod.uid and other.node is not None and not other.deleting:
                     return True
         return False
-
-    def _exclusive_nodes(self) -> Iterable[NodeName]:
-        """Yield the nodes of the domains that exclusive groups have."""
-        values: set[tuple[str, str]] = set()
-        for key, group in self.view.exclusive.items():
-            if group.constraints.exclusive is None or key not in self.forest.root_of:
-                continue
-            label = group.constraints.exclusive.key
-            tree = self.forest.trees[self.forest.root_of[key]]
-            nodes = (self.view.nodes.get(p.node) for p in tree.pods if p.node is not None)
-            values |= {(label, n.labels[label]) for n in nodes if n and label in n.labels}
-        for name, node in self.view.nodes.items() if values else ():
-            if any(node.labels.get(label) == value for label, value in values):
-                yield name

@@ -104,7 +104,8 @@ def named_nodes(view: ClusterView, text: str, option: str) -> list[NodeName]:
     if not values:
         labels = {label for node in view.nodes.values() for label in node.labels}
         hint = did_you_mean(key, labels) or f"; nodes have {_some(labels) or 'no labels'}"
-        raise BadInput(f'{option} "{text}": no node has the label {key}{hint}')
+        label = key or '""'
+        raise BadInput(f'{option} "{text}": no node has the label {label}{hint}')
     if value not in values:
         hint = did_you_mean(value, values) or f"; its values are {_some(values)}"
         raise BadInput(f'{option} "{text}": no node has this value of {key}{hint}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final
 
@@ -41,6 +42,8 @@ from extender.queries.plan.plan_query import (
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 SOME: Final = 8  # texts in one message
+SHOWN_CHARS: Final = 200  # of a wrong text
+_COUNT: Final = re.compile(r"0*[1-9][0-9]{0,8}")
 
 
 class MovesQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,12 +123,28 @@ def answer_moves(view: ClusterView, question: MovesInput) -> MovesAnswer:
         for name, given in (("for", trees), ("free", question.free), ("drain", question.drain))
         if given
     ]
+    if not trees:
+        _refuse_without_tree(forest, question.plan)
     if len(asked) != 1:
         have = join_names(asked) or "none of them"
         raise BadInput(f"moves: give a tree to make room for, or free, or drain; given: {have}")
+    if question.drain and question.budget:
+        raise BadInput(
+            f"budget {question.budget}: a drain moves all that can move; leave it out, or ask for free"
+        )
     if trees:
         return _for_tree(view, forest, trees, question)
     return _for_nodes(view, forest, question)
+
+
+def _refuse_without_tree(forest: Forest, question: PlanInput) -> None:
+    """Raise BadInput for groups or pods of a question that are in no tree, so that none could be placed."""
+    for key, orphan in sorted(forest.orphans.items()):
+        if key in question.groups and question.readers.sees(key.namespace):
+            raise BadInput(f"for {key}: {orphan.problem.message}")
+    if question.pods and not question.groups:
+        pods = counted(len(question.pods), "pod")
+        raise BadInput(f"for: {pods} of no group; give the PodGroup, or the workload, to place")
 
 
 def _limits(question: MovesInput) -> MoveLimits:
@@ -182,10 +201,10 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
     rows = NodeRowCache()
     nodes = rows.rows(view, rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT))
     if question.free:
-        sets, count = _domains(nodes, question.free)
+        sets, closed, count = _domains(nodes, question.free)
     else:
         named = (named_nodes(view, text, "drain") for text in question.drain)
-        sets, count = dict(zip(question.drain, map(tuple, named), strict=True)), 0
+        sets, closed, count = dict(zip(question.drain, map(tuple, named), strict=True)), (), 0
     pods = movable_pods(view, state, forest, limits=_limits(question))
     staying = (*pods.staying, *_held(nodes))
     planned = find_moves(
@@ -206,7 +225,11 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
     answer = _answer(title, planned, nodes, pods, view)
     emptied = tuple(names[at] for at in planned.emptied)
     if count:
-        return msgspec.structs.replace(answer, emptied=emptied)
+        reasons = answer.reasons
+        if closed and planned.outcome in ("impossible", "unknown"):
+            text = f"{counted(len(closed), 'further domain')} with a cordoned node, or one that is not ready"
+            reasons += (f"{text}: {join_names(closed[:SOME])}",)
+        return msgspec.structs.replace(answer, emptied=emptied, reasons=reasons)
     away = {name for some in sets.values() for name in some}
     stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
@@ -220,16 +243,19 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
     )
 
 
-def _domains(nodes: Sequence[PlanNode], free: str) -> tuple[dict[str, tuple[NodeName, ...]], int]:
-    """Return the nodes of each domain of KEY=N of which all nodes take pods, and the number.
+def _domains(
+    nodes: Sequence[PlanNode], free: str
+) -> tuple[dict[str, tuple[NodeName, ...]], tuple[str, ...], int]:
+    """Return the nodes of each domain of KEY=N of which all nodes take pods, the other domains, and the number.
 
     Raises:
         BadInput: It has another form, or no node has the key.
     """
     key, equals, number = free.rpartition("=")
-    if not equals or not key or not number.isdecimal() or int(number) < 1:
+    if not equals or not key or _COUNT.fullmatch(number) is None:
+        shown = free if len(free) <= SHOWN_CHARS else f"{free[:SHOWN_CHARS]}…"
         raise BadInput(
-            f'free "{free}": write KEY=N, a node label and how many of its domains, such as topology.example.com/rack=1'
+            f'free "{shown}": write KEY=N, a node label and how many of its domains, 1 to 999999999, such as topology.example.com/rack=1'
         )
     domains: dict[str, list[NodeName]] = {}
     closed = set()
@@ -243,7 +269,8 @@ def _domains(nodes: Sequence[PlanNode], free: str) -> tuple[dict[str, tuple[Node
         raise BadInput(
             f'free "{free}": no node has the label {key}; nodes have {join_names(labels[:SOME]) or "no labels"}'
         )
-    return {name: tuple(some) for name, some in domains.items() if name not in closed}, int(number)
+    sets = {name: tuple(some) for name, some in domains.items() if name not in closed}
+    return sets, tuple(sorted(closed)), int(number)
 
 
 def _held(nodes: Iterable[PlanNode]) -> Iterator[StayingPod]:
@@ -281,7 +308,10 @@ def _answer(
             if not pod.on_every_node:
                 kinds[pod.reason] = kinds.get(pod.reason, 0) + 1
         most = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))[:SOME]
-        reasons += tuple(f"{counted(number, 'pod')} stay: {text}" for text, number in most)
+        reasons += tuple(
+            f"{counted(number, 'pod')} {'stays' if number == 1 else 'stay'}: {text}"
+            for text, number in most
+        )
     return MovesAnswer(
         verdict=planned.outcome,
         question=title,

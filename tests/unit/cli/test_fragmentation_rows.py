@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from extender.cli.commands.report_command import fragmentation_rows
+from extender.core.model.nodes import Taint
 from extender.queries.state.node_inventory import NodeInventoryReport, NodeLine
 
+NOT_READY = Taint(key="node.kubernetes.io/not-ready", value="", effect="NoSchedule")
 RACK = "topology.example.com/rack"
 
 
-def a_line(name, rack, used, *, unschedulable=False):
+def a_line(name, rack, used, *, unschedulable=False, taints=()):
     return NodeLine(
         node=name,
         labels={RACK: rack},
-        taints=(),
+        taints=taints,
         unschedulable=unschedulable,
         deleting=False,
         allocatable={"cpu": 64_000, "nvidia.com/gpu": 4},
@@ -29,6 +31,7 @@ def test_shapes_of_a_node_and_of_a_rack():
         a_line("b", "r0", 0),
         a_line("c", "r1", 1),
         a_line("d", "r1", 0, unschedulable=True),
+        a_line("e", "r1", 0, taints=(NOT_READY,)),
     ]
     report = NodeInventoryReport(not_current_reason="", topology_keys=[RACK], nodes=nodes)
     rows = list(fragmentation_rows(report))

@@ -266,9 +266,7 @@ def moves_in_order(
     Raises:
         OverLimit: The limit was reached first.
     """
-    search = _OrderSearch(problem, targets, limit)
-    order = search.extend(problem.free.copy(), frozenset(targets))
-    return None if order is None else order[::-1]
+    return _OrderSearch(problem, targets, limit).order()
 
 
 class OverLimit(Exception):
@@ -282,26 +280,40 @@ class _OrderSearch:
         self.limit = limit
         self.stuck: set[frozenset[int]] = set()  # what is left, and has no order
 
-    def extend(self, free: Ints, left: frozenset[int]) -> list[tuple[int, int]] | None:
-        """Return the moves that are left, the last one first; None: they have no order."""
+    def order(self) -> list[tuple[int, int]] | None:
+        """Return the moves in their order, None if they have none. No recursion: there may be more than a thousand."""
+        free, left = self.problem.free.copy(), frozenset(self.targets)
+        path: list[int] = []
+        steps = [(free, left, iter(self._next(free, left)))]
+        while steps:
+            free, left, movers = steps[-1]
+            if not left:
+                return [(mover, self.targets[mover]) for mover in path]
+            mover = next(movers, None)
+            if mover is None:
+                self.stuck.add(left)
+                steps.pop()
+                del path[-1:]
+                continue
+            rest = left - {mover}
+            if rest not in self.stuck:
+                after = free.copy()
+                self.problem.do(after, mover, self.targets[mover])
+                path.append(mover)
+                steps.append((after, rest, iter(self._next(after, rest))))
+        return None
+
+    def _next(self, free: Ints, left: frozenset[int]) -> list[int]:
+        """Return the movers of those that are left that are tried next."""
         if not left:
             return []
-        if left in self.stuck:
-            return None
         self.limit -= 1
         if self.limit < 0:
             raise OverLimit
         ready = [i for i in sorted(left) if self.problem.fits(free, i, self.targets[i])]
         # one to a node that can take all that still come takes no place from any other: it is made first
         safe = next((i for i in ready if self._takes_all(free, left, self.targets[i])), None)
-        for mover in ready if safe is None else (safe,):
-            after = free.copy()
-            self.problem.do(after, mover, self.targets[mover])
-            rest = self.extend(after, left - {mover})
-            if rest is not None:
-                return [*rest, (mover, self.targets[mover])]
-        self.stuck.add(left)
-        return None
+        return ready if safe is None else [safe]
 
     def _takes_all(self, free: Ints, left: Iterable[int], node: int) -> bool:
         coming = [i for i in left if self.targets[i] == node]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from immutables import Map
 
-from extender.core.log.reservation_state import EMPTY
+from extender.core.log.reservation_state import EMPTY, GangState, Reservation
 from extender.core.model.cluster_view import forest_of
 from extender.core.preempt.movable_pods import MoveLimits, broken_gangs, movable_pods
 from extender.queries.plan.moves_query import MovesInput, answer_moves
@@ -92,6 +94,36 @@ def test_what_may_be_moved_keeps_its_required_domain():
         "default/lone": (),
     }
     assert pods.staying == ()
+
+
+ALONE = {"schedulingConstraints": {"exclusive": {"key": RACK, "scope": "Cluster"}}}
+
+
+def test_no_pod_is_moved_into_an_exclusive_domain_that_is_only_reserved():
+    view = FakeCluster(*NODES, a_group("x", gang=1, **ALONE), a_pod("w", "x")).view()
+    (tree,) = forest_of(view).trees.values()
+    (pod,) = tree.pods
+    held = Reservation(
+        kind="reservation", plan="plan", gang_uid=tree.root.uid, pod=pod.path, uid=pod.uid, group="x",
+        node="n2", requests={}, priority=0, extra=False, at_us=0,
+    )  # fmt: skip
+    gang = GangState(uid=tree.root.uid, gang="default/x", reservations={pod.uid: held})
+    state = msgspec.structs.replace(EMPTY, gangs=Map({tree.root.uid: gang}))
+    assert movable_pods(view, state, forest_of(view)).barred == {"n2", "n3"}
+
+
+def test_pods_that_an_exclusive_gang_must_not_meet_stay():
+    """The search does not judge which domain they leave, and it must not move them into that of the gang."""
+    pods = [running("a", "g"), running("b", "g", node="n2"), running("lone")]
+    waiting = [a_group("x", gang=1, **ALONE), a_pod("w", "x", requests={GPU: 4})]
+    view = FakeCluster(*NODES, a_group("g", gang=1), *pods, *waiting).view()
+    forest = forest_of(view)
+    tree = next(t for t in forest.trees.values() if t.root.key.name == "x")
+    parting = movable_pods(view, EMPTY, forest, tree=tree)
+    assert [m.pod for m in parting.movers] == ["default/lone"]
+    assert {s.reason for s in parting.staying} == {
+        "PodGroup/default/x shares its exclusive domain with no such pod, which is not judged for a move"
+    }
 
 
 def test_a_leaf_below_its_parent():

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 
 import pytest
 
+from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
+from extender.core.model.pods import PodShape
 from extender.core.planner.moves import moves_cp_sat
+from extender.core.planner.moves.move_problem import (
+    Mover,
+    MovesRequest,
+    compile_moves,
+    moves_in_order,
+)
+from extender.core.planner.plan_types import PlanNode
 from extender.queries.plan.moves_query import MovesAnswer, MovesInput, answer_moves
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.hypothesis_profile import PROFILE
@@ -163,6 +173,64 @@ def test_the_moves_are_the_fewest_of_all_sets_and_orders(question, part):
             (_check_drain if question == DRAIN else _check_fewest)(model, answer)
         except AssertionError as error:
             raise AssertionError(f"{question} {part} {number}: {model}") from error
+
+
+NODES = [a_node(f"n{i}", {RACK: f"r{i // 2}"}, gpu=2) for i in range(4)]
+
+
+def test_a_budget_may_be_larger_than_a_number_of_the_solver():
+    model = MoveModel(racks={"n0": "r0", "n1": "r0"}, sizes={"n0": 2, "n1": 2}, pods={})
+    model.pods = {f"p{i}": Member(f"n{i}", 1) for i in range(2)}
+    model.waiting = (1, 2, False)
+    assert _ask(model, 10**20).verdict == "moves"
+
+
+def test_an_order_may_have_more_moves_than_the_interpreter_has_frames():
+    nodes = tuple(
+        PlanNode(name=name, labels={}, allocatable={"pods": 9_000}, free={"pods": free})
+        for name, free in (("a", 0), ("b", 9_000))
+    )
+    movers = tuple(
+        Mover(pod=f"p{i}", uid=f"u{i}", node="a", shape=0, priority=0)
+        for i in range(sys.getrecursionlimit() + 1)
+    )
+    shape = PodShape(requests=(("pods", 1),))
+    problem = compile_moves(MovesRequest(nodes=nodes, shapes=(shape,), movers=movers))
+    targets = dict.fromkeys(range(len(movers)), 1)
+    assert moves_in_order(problem, targets, len(movers)) == list(targets.items())
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        ([a_pod("t")], "for: 1 pod of no group; give the PodGroup"),
+        ([a_group("leaf", gang=1, parent="top"), a_pod("t", "leaf")], "for PodGroup/default/leaf: .*top"),
+    ],
+)  # fmt: skip
+def test_what_is_in_no_tree_is_named(objects, message):
+    view = FakeCluster(*NODES, *objects).view()
+    given = PlanInput(groups=frozenset(view.groups), pods=frozenset(view.pods))
+    with pytest.raises(BadInput, match=message):
+        answer_moves(view, MovesInput(plan=given))
+
+
+def test_a_drain_has_no_budget():
+    with pytest.raises(BadInput, match=r"budget 1: a drain moves all that can move"):
+        answer_moves(
+            FakeCluster(*NODES).view(), MovesInput(plan=PlanInput(), drain=("n0",), budget=1)
+        )
+
+
+def test_domains_that_do_not_count_are_named():
+    nodes = [{**node, "spec": {"unschedulable": True}} for node in NODES[2:]]
+    answer = answer_moves(
+        FakeCluster(*NODES[:2], *nodes).view(), MovesInput(plan=PlanInput(), free=f"{RACK}=2")
+    )
+    assert answer.verdict == "impossible"
+    assert answer.reasons == (
+        "1 domain of 1 can be emptied at all, 2 are asked for",
+        f"1 further domain with a cordoned node, or one that is not ready: {RACK}=r1",
+    )
 
 
 @pytest.mark.parametrize("question", [PLACE, FREE, DRAIN])
