@@ -19,12 +19,13 @@ from extender.cluster.manifests.manifest_entries import (
     SourceEntry,
     with_metadata,
 )
+from extender.cluster.manifests.workload_objects import with_leaf
 from extender.cluster.read.object_decoding import key_of, parent_of
 from extender.cluster.read.pod_conversion import group_named
 from extender.cluster.types.namespace_types import Namespace
 from extender.core.model.errors import BadInput, several
 from extender.core.model.ids import GroupKey
-from extender.core.model.message_formatting import duration_s
+from extender.core.model.message_formatting import did_you_mean, duration_s
 from extender.core.model.pod_groups import composite_key
 from extender.core.workloads.kinds.plain_pods_kind import is_plain
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
@@ -37,6 +38,7 @@ ARRIVES_EVERY: Final = "gang-extender.dev/arrives-every"
 RUNS_FOR: Final = "gang-extender.dev/runs-for"
 _TREE_FIELD: Final = f"metadata.labels[{TREE_LABEL}]"
 FAILURE_FIELDS: Final = 3
+FAILURES_MAX: Final = 1_000_000  # on average: more is a mistake, and takes days
 AWAY: Final = "1h"  # a node that has failed, by default
 ARRIVALS_MAX: Final = 100_000  # of one workload: more is a mistake of the file
 SPANS: Final = "a span such as 90m, 2h or 1d12h"
@@ -208,24 +210,34 @@ def failures_of(
     Raises:
         BadInput: The text is neither, or a line of the file is wrong.
     """
-    field, path = "--node-failures", Path(text)
+    field, path, names = "--node-failures", Path(text), frozenset(nodes)
     if path.is_file():
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{field} {path}: cannot be read: {error}") from error
         failures = []
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(lines, 1):
             parts = [part.strip() for part in line.split(",")]
             if line.strip() and len(parts) != FAILURE_FIELDS:
                 raise BadInput(f"{path}:{number}: {line[:80]!r} is not NODE,AT,FOR such as node-1,2h,30m")  # fmt: skip
+            if line.strip() and parts[0] not in names:
+                hint = did_you_mean(parts[0], names)
+                raise BadInput(f"{path}:{number}: the cluster has no node {parts[0]!r}{hint}")
             if line.strip():
                 at_s, for_s = (span_s(part, f"{path}:{number}") for part in parts[1:])
                 failures.append(NodeFailure(node=parts[0], at_s=at_s, for_s=for_s))
         return tuple(failures)
     mean, _, away = text.partition("/")
-    forms = f"{SPANS}, nor 30d/2h, nor a file"
-    mean_s, away_s = span_s(mean, field, forms), span_s(away or AWAY, field, forms)
+    mean_s, away_s = duration_s(mean), duration_s(away or AWAY)
+    if mean_s is None or away_s is None:
+        raise BadInput(f"{field}: {text[:80]!r} is not {SPANS}, nor 30d/2h, nor a file")
     if not mean_s:
         raise BadInput(f"{field}: {text!r}: the mean time is not above 0")
+    if until_s * len(names) > FAILURES_MAX * (mean_s + away_s):
+        raise BadInput(f"{field}: {text!r}: the nodes would fail more than {FAILURES_MAX} times")
     failures = []
-    for node in sorted(nodes):
+    for node in sorted(names):
         chance = Random(f"{seed} failures of {node}")  # noqa: S311 -- times, no secrets
         at_s = chance.expovariate(1 / mean_s)
         while at_s < until_s:
@@ -269,7 +281,7 @@ def _root(key: GroupKey, parents: Mapping[GroupKey, str]) -> tuple[str, ...]:
 
 def _unit_of(pod: api.Pod, number: int, parents: Mapping[GroupKey, str]) -> tuple[str, ...]:
     """Return what the pods of one job have in common; the number is that of a pod that is a job of its own."""
-    labels, (namespace, name) = pod.metadata.labels, pod.key
+    labels, (namespace, name) = with_leaf(pod).metadata.labels, pod.key
     if is_plain(labels):
         return "plain", namespace, labels[GROUP_LABEL]
     group = group_named(pod)

@@ -33,11 +33,13 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput
-from extender.core.model.ids import GangUid, NodeName, Position
+from extender.core.model.ids import GangUid, NodeName, PodUid, Position
 from extender.core.model.message_formatting import counted
 from extender.core.model.nodes import Node
 from extender.core.model.pods import PodShape
+from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.codec.request_codec import Decoder
+from extender.core.planner.model.leaf_slices import is_sliced, minimum_pods
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.log_ports import DecisionInputs
@@ -66,11 +68,16 @@ class PastGang(msgspec.Struct):
     began_us: int | None = None  # of its last run
     ended_us: int | None = None  # of this run, by itself or by its owner
     removed_us: int | None = None
+    bound: set[PodUid] = set()  # members that the log has bound, and not terminated
     tree: GivenTree | None = None
 
     def take(self, event: RecordedEvent) -> None:
         """Take over an event of the gang."""
         data, at_us = event.data, event.at_us
+        if isinstance(data, PodBound):
+            self.bound.add(data.uid)
+        elif isinstance(data, MemberTerminated):
+            self.bound.discard(data.uid)
         if isinstance(data, GangAdmitted | GangUnschedulable):
             if data.input_digest and not self.is_admitted:
                 self.digest, self.is_admitted = data.input_digest, isinstance(data, GangAdmitted)
@@ -79,8 +86,10 @@ class PastGang(msgspec.Struct):
         ):
             self.began_us, self.ended_us = at_us, None
         elif isinstance(data, MemberTerminated) and self.began_us is not None:
-            if data.cause in ENDS:
-                self.ended_us = at_us
+            if (
+                data.cause in ENDS
+            ):  # with the last of its members; the others of a gang that gets smaller run on
+                self.ended_us = None if self.bound else at_us
             else:
                 self.began_us = None  # its run is lost
         elif isinstance(data, GangRemoved):
@@ -268,31 +277,64 @@ def _notes(
 
 
 def _walk(group: PlanGroup, parent: str = "") -> Iterator[tuple[PlanGroup, str]]:
+    """Yield each group that has an object, and the name of its parent: a slice has none."""
     yield group, parent
-    for child in group.groups:
+    for child in group.groups if not is_sliced(group) else ():
         yield from _walk(child, group.key.name)
+
+
+def _parts(group: PlanGroup) -> Iterator[PlanGroup]:
+    """Yield the leaves of a PodGroup: itself, or the innermost of its slices."""
+    if not group.groups:
+        yield group
+    for part in group.groups:
+        yield from _parts(part)
+
+
+def _pods(group: PlanGroup) -> int:
+    return sum(len(part.members) + len(part.bound) for part in _parts(group))
+
+
+def _levels(group: PlanGroup) -> tuple[SliceLevel, ...]:
+    """Return the levels of the slices of a PodGroup; a size is that of the largest slice, up to a multiple of the next one."""
+    levels: list[SliceLevel] = []
+    parts = group.groups
+    while parts:
+        (key, *_) = parts[0].topology
+        levels.append(SliceLevel(key, max(_pods(part) for part in parts)))
+        parts = tuple(part for outer in parts for part in outer.groups)
+    for at in range(len(levels) - 2, -1, -1):
+        inner = levels[at + 1].size
+        levels[at] = msgspec.structs.replace(
+            levels[at], size=math.ceil(levels[at].size / inner) * inner
+        )
+    return tuple(levels)
 
 
 def _tree(request: PlanRequest, priority: int) -> GivenTree:
     specs, members = [], []
     for group, parent in _walk(request.root):
+        sliced = is_sliced(group)
+        is_leaf = sliced or not group.groups
         specs.append(
             GroupSpec(
-                kind="CompositePodGroup" if group.groups else "PodGroup",
+                kind="PodGroup" if is_leaf else "CompositePodGroup",
                 name=group.key.name,
                 parent=parent,
                 basic=group.basic,
-                minimum=group.minimum,
-                required=() if group.required is UNSET else group.required,
+                minimum=minimum_pods(group) if sliced else group.minimum,
+                required=() if is_leaf or group.required is UNSET else group.required,
+                slices=_levels(group) if sliced else (),
                 topology=group.topology[0] if group.topology else "",
                 preferred=() if group.preferred is UNSET else group.preferred,
                 balanced=group.balanced is not UNSET and group.balanced,
                 disruption_mode=group.disruption_mode,
             )
         )
-        members += [(group.key.name, _plain(request.shapes[m.shape])) for m in group.members]
-        if group.bound and request.shapes:  # their shapes are not in the input
-            members += [(group.key.name, _plain(request.shapes[0]))] * len(group.bound)
+        for part in _parts(group) if is_leaf else ():
+            members += [(group.key.name, _plain(request.shapes[m.shape])) for m in part.members]
+            if part.bound and request.shapes:  # their shapes are not in the input
+                members += [(group.key.name, _plain(request.shapes[0]))] * len(part.bound)
     return GivenTree(groups=tuple(specs), members=tuple(members), priority=priority)
 
 
@@ -307,7 +349,9 @@ def _not_simulated(request: PlanRequest) -> set[str]:
     reasons = {
         "exclusive domains": any(group.exclusive is not UNSET for group in groups),
         "nearness of groups": any(group.near is not UNSET for group in groups),
-        "the shapes of pods that were bound at their first decision": any(g.bound for g in groups),
+        "the shapes of pods that were bound at their first decision": any(
+            part.bound for group in groups for part in _parts(group)
+        ),
         "volumes, claims, host ports and rules about other pods": any(
             shape.rules
             or shape.unmodelled

@@ -71,6 +71,8 @@ def test_the_log_of_a_simulation_is_a_log_like_any_other(tmp_path: Path) -> None
     for options, text in (
         (("--set", "hold_capacity=60"), "--set hold_capacity=60: there is no such setting"),
         (("--with", "2xnode"), 'with "2xnode": the cluster has no node "node"'),
+        (("--until", "0s"), "--until: '0s' is not above 0"),
+        (("--set", "hold_capacity_after_s=x"), "--set hold_capacity_after_s: 'x' is not a whole"),
         (("--cluster", CLUSTER), "--from-log: takes nodes and gangs from the log, so not with"),
     ):
         refused = run_command(*past, *options)
@@ -89,6 +91,14 @@ def test_what_cannot_be_simulated_is_refused_by_option_and_value(tmp_path: Path)
         (("--until", "999999999w"), "is not between 1s and 10y"),
         (("--data-dir", str(tmp_path / "job.yaml")), "job.yaml: is no folder"),
         (("--without", "n1"), "--without n1: is for --from-log"),
+        (("--seeds", "5"), "--seeds 5: is for --from-log"),
+        (("--since", "3d"), "--since 3d: is for --from-log"),
+        (("--database-url", "postgresql://x"), "--database-url: is for --from-log"),
+        (
+            ("--plot", str(tmp_path / "no" / "x.svg")),
+            f"x.svg: there is no folder {tmp_path / 'no'}",
+        ),
+        (("--plot", str(tmp_path)), "ends neither with .svg nor with .html"),
         (("--duration", "mean:x"), "--duration: 'x' is not a span"),
     ):
         refused = run_command(*words, *options)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,8 +70,11 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
         ),
     ] = False,
     since: Annotated[
-        str, typer.Option(help="With --from-log: from this time on, such as 30d before now.")
-    ] = SINCE,
+        str | None,
+        typer.Option(
+            help="With --from-log: from this time on, such as 3d before now; default: 30d."
+        ),
+    ] = None,
     further: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,13 +100,13 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
         ),
     ] = None,
     seeds: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="With --from-log: run so many seeds, for intervals of the differences.",
+            help="With --from-log: run so many seeds, for intervals of the differences; default: 1.",
             min=1,
             max=SEEDS_MAX,
         ),
-    ] = 1,
+    ] = None,
     until: Annotated[
         str | None,
         typer.Option(
@@ -145,22 +150,46 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
             raise BadInput(f"--from-log: takes nodes and gangs from the log, so not with {option}")
         changes = _Changes(tuple(further or ()), tuple(without or ()), tuple(replaced or ()))
         source = (database_url, data_dir)
-        _simulate_past(changes, since, until, range(seed, seed + seeds), source, output)
+        _simulate_past(
+            changes, since or SINCE, until, range(seed, seed + (seeds or 1)), source, output
+        )
         return
-    _check_only_of_a_log(further, without, replaced)
+    _check_only_of_a_log(further, without, replaced, since=since, seeds=seeds, url=database_url)
     if not (cluster and workloads):
         raise BadInput("give --cluster and --workloads, or --from-log")
-    if plot is not None and plot.suffix not in PLOTS:
-        raise BadInput(f"--plot {plot}: ends neither with .svg nor with .html")
+    if plot is not None:
+        _check_plot(plot)
     files = _Files(tuple(cluster), tuple(workloads), until or UNTIL, duration, node_failures, plot)
     _simulate_files(files, seed, data_dir, output)
 
 
-def _check_only_of_a_log(*given: list[str] | None) -> None:
+def _check_only_of_a_log(
+    *given: list[str] | None, since: str | None, seeds: int | None, url: str | None
+) -> None:
     for option, texts in zip(("--with", "--without", "--set"), given, strict=True):
         if texts:
             hint = "change the files of --cluster, or the variables of the settings"
             raise BadInput(f"{option} {texts[0]}: is for --from-log; {hint}")
+    if since is not None:
+        raise BadInput(f"--since {since}: is for --from-log; give --until")
+    if seeds is not None:
+        raise BadInput(f"--seeds {seeds}: is for --from-log; give another --seed for another run")
+    if url is not None:
+        raise BadInput(
+            "--database-url: is for --from-log; --data-dir is where a new log is written"
+        )
+
+
+def _check_plot(plot: Path) -> None:
+    """Refuse a file that cannot be written, before the simulation, which may take long."""
+    if plot.suffix not in PLOTS:
+        raise BadInput(f"--plot {plot}: ends neither with .svg nor with .html")
+    if plot.is_dir():
+        raise BadInput(f"--plot {plot}: is a folder; name a file")
+    if not plot.parent.is_dir():
+        raise BadInput(f"--plot {plot}: there is no folder {plot.parent}")
+    if not os.access(plot if plot.exists() else plot.parent, os.W_OK):
+        raise BadInput(f"--plot {plot}: cannot be written")
 
 
 class _Files(msgspec.Struct, frozen=True):
@@ -285,7 +314,15 @@ class _Changes(msgspec.Struct, frozen=True):
                 problem = "there is no such setting" if equals else "is not NAME=VALUE"
                 raise BadInput(f"--set {text}: {problem}{hint}; such as hold_capacity_after_s=60")
             values[name] = value
-        return settings_module.load(None, **values)
+        try:
+            return settings_module.load(None, **values)
+        except BadInput as error:  # names the flag of `serve`
+            message = str(error)
+            for setting in settings_module.all_settings():
+                if setting.name in values:
+                    flag = rf"{re.escape(setting.flag)}(?![\w-])"
+                    message = re.sub(flag, f"--set {setting.name}", message)
+            raise BadInput(message) from error
 
 
 def _simulate_past(
@@ -307,7 +344,9 @@ def _simulate_past(
     now_us = SystemClock().now_us()
     since_us = moment_us(since, "--since", now_us)
     until_s = span_s(until, "--until") if until is not None else (now_us - since_us) / SECOND_US
-    until_us = min(now_us, since_us + int(until_s * SECOND_US))
+    if until is not None and until_s <= 0:
+        raise BadInput(f"--until: {until!r} is not above 0")
+    until_us = min(now_us, since_us + int(min(until_s, UNTIL_MAX_S) * SECOND_US))
     if not 0 < until_us - since_us <= UNTIL_MAX_S * SECOND_US:
         raise BadInput(f"--since {since}: is not between {duration_text(UNTIL_MAX_S)} ago and now")
     changed, unchanged = changes.settings(), settings_module.load()

@@ -201,6 +201,31 @@ def test_nodes_fail_by_a_mean_time_or_by_a_file(tmp_path: Path) -> None:
         (str(file), r"f\.csv:1: 'a,2h' is not NODE,AT,FOR"),
         ("often", r"--node-failures: 'often' is not a span"),
         ("0h", r"--node-failures: '0h': the mean time is not above 0"),
+        ("dir/failures.csv", r"--node-failures: 'dir/failures.csv' is not a span .*, nor a file"),
+        ("2h/x", r"--node-failures: '2h/x' is not a span .*, nor 30d/2h"),
     ):
         with pytest.raises(BadInput, match=message):
             failures_of(text, ["a"], until_s=60.0, seed=1)
+
+
+def test_a_file_of_failures_that_cannot_be_used_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "failures.csv"
+    file.write_text("\ufeffnode-1,2h,1h\nnode-2,2h,1h\n", encoding="utf-8")
+    with pytest.raises(
+        BadInput, match=r"failures.csv:2: the cluster has no node 'node-2'; did you mean node-1"
+    ):
+        failures_of(str(file), ["node-1"], until_s=60.0, seed=1)
+    file.write_bytes(b"\xcb\xff")
+    with pytest.raises(BadInput, match=r"--node-failures .*failures.csv: cannot be read"):
+        failures_of(str(file), ["node-1"], until_s=60.0, seed=1)
+
+
+def test_failures_without_number_are_refused() -> None:
+    with pytest.raises(BadInput, match="'1s/0s': the nodes would fail more than 1000000 times"):
+        failures_of("1s/0s", ["a", "b"], until_s=1e9, seed=1)
+
+
+def test_plain_pods_as_a_user_writes_them_are_one_job() -> None:
+    entries = read(["deploy/examples/plain-pods.yaml"], Role.WANTED)
+    (job,) = jobs_of(entries, until_s=60.0, duration=None, seed=1)[1]
+    assert len(job.objects) == 3

@@ -8,10 +8,14 @@ from functools import cache
 
 import pytest
 
+from extender.cluster.manifests.manifest_entries import Role, read
+from extender.core.log.events import GangScheduled, MemberTerminated, PodBound, RecordedEvent
 from extender.core.model.errors import BadInput
+from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.settings import Settings
-from extender.simulation.memory_log import MemoryDecisionInputs
-from extender.simulation.past_jobs import Past, read_past
+from extender.simulation.job_files import Duration, jobs_of
+from extender.simulation.memory_log import MemoryDatabase, MemoryDecisionInputs
+from extender.simulation.past_jobs import Past, PastGang, read_past
 from extender.simulation.simulation import BEGAN_US, Outcome, Scenario, simulate
 from extender.simulation.simulation_report import compare
 from tests.support.logs.fake_store import FakeEventQueries
@@ -35,7 +39,10 @@ def recorded() -> Outcome:
 
 
 def the_past(since_s: float = 0.0) -> Past:
-    database = recorded().database
+    return past_of(recorded().database, since_s)
+
+
+def past_of(database: MemoryDatabase, since_s: float = 0.0) -> Past:
     return asyncio.run(
         read_past(
             FakeEventQueries(database),
@@ -115,3 +122,46 @@ def test_nodes_that_are_not_there_are_refused() -> None:
         past.cluster(without=tuple(node.name for node in past.nodes))
     with pytest.raises(BadInput, match="--since: the log has no gang from this time on"):
         the_past(since_s=UNTIL_S + 1.0)
+
+
+def test_a_podgroup_with_slices_comes_back_as_one_and_is_bound_again() -> None:
+    cluster = read(["deploy/examples/cluster.yaml"], Role.CLUSTER)
+    entries = read(["deploy/examples/slices.yaml"], Role.WANTED)
+    context, jobs = jobs_of(entries, until_s=UNTIL_S, duration=Duration(600.0, 600.0), seed=1)
+    database = simulate(
+        Scenario(
+            cluster=(*cluster, *context), jobs=jobs, until_s=UNTIL_S, settings=Settings()
+        )
+    ).database  # fmt: skip
+    past = past_of(database)
+    trees = {job.name.partition("-")[0]: job.tree for job in past.jobs(1)}
+    two_levels, ranked = trees["evaluate"], trees["pipeline"]
+    assert two_levels is not None
+    assert ranked is not None
+    for tree, pods in ((two_levels, 4), (ranked, 8)):
+        (group,) = tree.groups
+        assert (group.kind, group.minimum, len(tree.members)) == ("PodGroup", pods, pods)
+        assert {leaf for leaf, _ in tree.members} == {group.name}
+    assert [level.size for level in two_levels.groups[0].slices] == [4, 2]
+    assert [level.size for level in ranked.groups[0].slices] == [4]
+    assert all(job.ended_s is not None for job in again(past).jobs)
+
+
+def test_a_gang_that_gets_smaller_has_not_ended() -> None:
+    gang = PastGang("team-a", "elastic", 0)
+    bound = [
+        PodBound(plan=PlanId("p"), pod=f"team-a/{name}", uid=PodUid(name), node=NodeName("n"))
+        for name in "ab"
+    ]
+    ends = [MemberTerminated(pod=e.pod, uid=e.uid, node=e.node, cause="deleted") for e in bound]
+    story = (*bound, GangScheduled(plan=PlanId("p"), bound=2), *ends)
+    ended_us = []
+    for at_us, data in enumerate(story, 10):
+        gang.take(
+            RecordedEvent(
+                position=Position(at_us), event_id="", epoch=Epoch(1), at_us=at_us, gang_uid=GangUid("u"),
+                stream_version=at_us, gang="team-a/elastic", actor="", cause="", data=data,
+            )
+        )  # fmt: skip
+        ended_us.append(gang.ended_us)
+    assert (gang.began_us, ended_us) == (12, [None, None, None, None, 14])
