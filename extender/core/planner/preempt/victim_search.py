@@ -178,6 +178,9 @@ def _decided(request: PlanRequest, node_table: NodeTable, verdict: Verdict) -> P
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
     decision = _Decision(judged, node_table, spent).decide(placed, extras=isinstance(verdict, Plan))
     if isinstance(decision, PreemptionPlan):
+        if kept:  # to empty one of these may cost less
+            search = msgspec.structs.replace(decision.search, exhausted=False)
+            decision = msgspec.structs.replace(decision, search=search)
         return decision if judged is request else _of_request(decision, request.evictable)
     if decision.cause == "impossible" and kept:
         names = join_names(sorted({f"{domain.key}={domain.value}" for domain in kept}))

@@ -6,6 +6,7 @@ from collections import Counter
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
@@ -171,6 +172,22 @@ def test_a_domain_of_a_group_whose_members_are_like_others_is_not_judged():
     assert made.reasons[0].startswith(
         "evicting all that is in rack=r1 may help, and it is not computed"
     )
+
+
+def test_victims_beside_a_domain_that_is_not_judged_are_not_proved_the_cheapest():
+    """Of two leaves with the same shape one has a rack alone: r1 is emptied at less cost than r2 gets room."""
+    own = PlanExclusive(key="rack", taken=("r1",))
+    alone = leaf("hi", 1, exclusive=own)
+    key = GroupKey("ns", "root", "CompositePodGroup")
+    root = PlanGroup(key=key, minimum=2, groups=(alone, leaf("beside", 1)))
+    for pods in (("cheap",), ()):
+        held = PlanDomain(group=alone.key, key="rack", value="r1", pods=tuple(map(PodUid, pods)))
+        units = (lone("cheap", "r1-0", 1), lone("costly", "r2-0", 9))
+        domains = (held,) if pods else UNSET
+        made = preempt(ask(root, nodes(r1=[1], r2=[0]), *units, domains=domains))
+        assert isinstance(made, PreemptionPlan)
+        assert [u.name for u in made.victims] == ["Pod/ns/costly"]
+        assert made.search.exhausted == (not pods)
 
 
 def test_a_full_rack_is_cleared_for_a_gang_that_must_share_one():
