@@ -127,7 +127,13 @@ class ExclusiveDomains:
                 for row in others
                 if _covers(tree.root, scope, row.root)
                 for value in _values(view, key, row.nodes | row.claimed)
-            ).union(_first_requesting(view, tree, group.constraints.exclusive))
+            ).union(
+                _first_requesting(
+                    view,
+                    group.constraints.exclusive,
+                    self._requesting(view, state, tree, others, group.constraints.exclusive),
+                )
+            )
         holders[None] = frozenset(
             DomainHolder(exclusive.key, value, str(row.root.key), group.key)
             for row in others
@@ -148,13 +154,14 @@ class ExclusiveDomains:
         if not view.exclusive:
             return {}
 
-        def add(group: GroupKey | None, key: str, node: NodeName | None, uid: PodUid) -> None:
-            row = view.nodes.get(node) if node is not None else None
+        def add(group: GroupKey | None, key: str, node: NodeName, uid: PodUid) -> None:
+            row = view.nodes.get(node)
             if row is not None and key in row.labels:
                 occupants.setdefault((group, key, row.labels[key]), set()).add(uid)
 
         own = [(g.key, e) for g in tree.groups if (e := g.constraints.exclusive) is not None]
-        for leaf in self._split(view, state, tree)[1]:
+        others = self._split(view, state, tree)[1]
+        for leaf in others:
             keys: set[tuple[GroupKey | None, str]] = set()
             keys.update((None, exclusive.key) for _, exclusive in _keeping_out(leaf, tree))
             keys.update((g, e.key) for g, e in own if _covers(tree.root, e.scope, leaf.root))
@@ -162,8 +169,8 @@ class ExclusiveDomains:
                 for group, key in keys:
                     add(group, key, node, uid)
         for group, exclusive in own:
-            for pod in _requesting(view, tree, exclusive):
-                add(group, exclusive.key, pod.node, pod.uid)
+            for pod, node in self._requesting(view, state, tree, others, exclusive):
+                add(group, exclusive.key, node, pod.uid)
         return {domain: frozenset(pods) for domain, pods in occupants.items()}
 
     def _occupied(
@@ -174,6 +181,26 @@ class ExclusiveDomains:
         pods = view.members[row.leaf]
         yield from _places(pods, gang.reservations if gang is not None else _NONE)
         yield from _claimed(pods, _claims_of(state, row.root.uid))
+
+    def _requesting(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        tree: Tree,
+        others: Iterable[PlacedLeaf],
+        exclusive: ExclusiveDomain,
+    ) -> Iterator[tuple[Pod, NodeName]]:
+        """Yield the pods of no group or of another tree that request the resource of an exclusive group, with their nodes."""
+        if not exclusive.resource:
+            return
+        for node, running in view.on_node.items():
+            for pod in running.values():
+                if pod.group not in tree.members and _requests(pod, exclusive):
+                    yield pod, node
+        for row in others:  # also of trees out of its scope, which only the resource is about
+            for uid, node in self._occupied(view, state, row):
+                if _requests(pod := view.members[row.leaf][uid], exclusive) and pod.node != node:
+                    yield pod, node
 
     def _split(
         self, view: ClusterView, state: ReservationState, tree: Tree
@@ -292,14 +319,6 @@ def _keeping_out(row: PlacedLeaf, tree: Tree) -> Iterator[tuple[Group, Exclusive
             yield group, exclusive
 
 
-def _requesting(view: ClusterView, tree: Tree, exclusive: ExclusiveDomain) -> Iterator[Pod]:
-    """Yield the pods on nodes, of no group or of another tree, that request the resource of an exclusive group."""
-    for pods in view.on_node.values() if exclusive.resource else ():
-        for pod in pods.values():
-            if _requests(pod, exclusive) and pod.group not in tree.members:
-                yield pod
-
-
 def _requests(pod: Pod, exclusive: ExclusiveDomain) -> bool:
     return any(name == exclusive.resource and n > 0 for name, n in pod.shape.requests)
 
@@ -342,12 +361,12 @@ def exclusive_nodes(view: ClusterView, state: ReservationState) -> frozenset[Nod
 
 
 def _first_requesting(
-    view: ClusterView, tree: Tree, exclusive: ExclusiveDomain
+    view: ClusterView, exclusive: ExclusiveDomain, requesting: Iterable[tuple[Pod, NodeName]]
 ) -> Iterator[DomainHolder]:
     """Yield per domain the first of the pods that request the resource of an exclusive group."""
     first: dict[str, str] = {}
-    for pod in _requesting(view, tree, exclusive):
-        node = view.nodes.get(pod.node) if pod.node is not None else None
+    for pod, name in requesting:
+        node = view.nodes.get(name)
         value = node.labels.get(exclusive.key) if node is not None else None
         if value is not None:
             path = f"Pod/{pod.path}"

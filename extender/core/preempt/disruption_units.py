@@ -239,11 +239,16 @@ class _Collection:
 
     def _add_tree(self, tree: Tree) -> None:
         root = self.state.gangs.get(tree.root.uid)
-        admitted = {(g.kind, g.name): g.minimum for g in root.groups} if root is not None else {}
+        admitted = {(g.kind, g.name): g for g in root.groups} if root is not None else {}
         inside: set[GroupKey] = set()  # groups that belong to a unit
-        required = {group.key: group.required for group in tree.groups if not group.basic}
+        required: dict[GroupKey, tuple[str, ...]] = {}
         for group in tree.groups:
             parent = key_of_parent(group)
+            # a minimum that was raised since, or a child that is required since, does not make a gang that runs a broken one
+            before = admitted.get((group.key.kind, group.key.name))
+            if not group.basic:
+                names = group.required if before is None else before.required
+                required[group.key] = tuple(n for n in group.required if n in names)
             if group.disruption_mode == "all" or parent in inside:
                 inside.add(group.key)
             members = tree.members.get(group.key, ())
@@ -252,8 +257,7 @@ class _Collection:
             self.gangs.append(
                 PlanGang(
                     name=str(group.key),
-                    # a minimum that was raised since does not make a gang that runs a broken one
-                    minimum=min(minimum, admitted.get((group.key.kind, group.key.name), minimum)),
+                    minimum=min(minimum, before.minimum if before is not None else minimum),
                     parent=-1
                     if group.key == tree.root.key or parent is None
                     else self.gang_of[parent],

@@ -180,6 +180,8 @@ def _needed(problem: PlacementProblem, solution: Solution) -> dict[int, int]:
             need = max(0, group.minimum - group.bound)
             cost[group.index] = need if new >= need else None
             continue
+        if not group.alive:  # a required child may be absent, however many of the others hold
+            continue
         costs = [c for i in _counted(group, groups, cost) if (c := cost[i]) is not None]
         if len(costs) >= group.minimum:
             cost[group.index] = sum(costs)

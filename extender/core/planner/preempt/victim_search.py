@@ -13,7 +13,7 @@ their capacity is enough, no pod is evicted.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -55,7 +55,7 @@ from extender.core.planner.preempt.victim_cost import (
     CostModel,
     VictimCost,
 )
-from extender.core.planner.preemption_types import Evictable, PlanUnit
+from extender.core.planner.preemption_types import Evictable, PlanDomain, PlanUnit
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.preferred_topology import grant_preferred, has_wishes
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
@@ -178,13 +178,31 @@ def _decided(request: PlanRequest, node_table: NodeTable, verdict: Verdict) -> P
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
     decision = _Decision(judged, node_table, spent).decide(placed, extras=isinstance(verdict, Plan))
     if isinstance(decision, PreemptionPlan):
+        if kept:
+            decision = _beside(decision, kept)
         return decision if judged is request else _of_request(decision, request.evictable)
     if decision.cause == "impossible" and kept:
-        names = join_names(sorted({f"{domain.key}={domain.value}" for domain in kept}))
-        text = f"evicting all that is in {names} may help, and it is not computed: "
+        text = f"evicting all that is in {_names_of(kept)} may help, and it is not computed: "
         text += "other members are like those that are kept out, or some are bound"
         return _none("unknown", text, decision.search.nodes, proved=False)
     return decision
+
+
+def _beside(decision: PreemptionPlan, kept: Iterable[PlanDomain]) -> PreemptionPlan:
+    """Return a decision without claims about sets that empty domains which were not judged: one of these may cost less."""
+    reason = f"does not free enough capacity while others have {_names_of(kept)}"
+    return msgspec.structs.replace(
+        decision,
+        search=msgspec.structs.replace(decision.search, exhausted=False),
+        alternatives=tuple(
+            msgspec.structs.replace(other, reason=reason) if other.cost is None else other
+            for other in decision.alternatives
+        ),
+    )
+
+
+def _names_of(domains: Iterable[PlanDomain]) -> str:
+    return join_names(sorted({f"{domain.key}={domain.value}" for domain in domains}))
 
 
 def only_awaiting(request: PlanRequest) -> PlanRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec import UNSET
 
@@ -176,3 +177,16 @@ def test_with_a_resource_all_pods_that_request_it_count():
     assert taken(cluster, "g") == ("r0",)
     placed_on(cluster, "g", "n1")
     assert taken(cluster, "g") == ("r0",)
+
+
+def test_with_a_resource_reservations_count_as_the_pods_that_they_are_for():
+    """D20: of a tree out of the scope as well; of one that does not request the resource they do not."""
+    trees = [*a_gang("other", pods=1), *a_gang("agents", pods=1)]
+    cluster = FakeCluster(*racks(2), *alone("g", resource=GPU, scope="Profile"), *trees)
+    for name in ("other", "agents"):
+        cluster.change_group(name, labels={"gang-extender.dev/tree": "training"})
+    shape = cluster.pod("agents-0").shape
+    cluster.change_pod("agents-0", shape=msgspec.structs.replace(shape, requests=(("cpu", 1),)))
+    state = _holding(cluster, "other", ["other-0"], node="n0")
+    assert taken(cluster, "g", state) == ("r0",)
+    assert taken(cluster, "g", _holding(cluster, "agents", ["agents-0"], node="n0")) == ()

@@ -10,9 +10,19 @@ from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pods import PodShape
 from extender.core.planner.codec.request_codec import Decoder, Encoder, encode
 from extender.core.planner.model.feasibility import admissible
-from extender.core.planner.plan_types import Plan, Refusal
+from extender.core.planner.plan_types import (
+    Plan,
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    PlanNode,
+    PlanRequest,
+    Refusal,
+)
 from extender.core.planner.planning import NodeTable, plan, plan_at_once
 from extender.core.planner.solve import node_classes, solver_pipeline
 from tests.support.hypothesis_profile import examples
@@ -91,6 +101,26 @@ def test_every_budget_gives_a_valid_answer():
             assert faults(request, verdict) == []
         else:
             assert verdict.outcome == "unknown"
+
+
+def test_a_gang_whose_required_child_is_absent_does_not_hold_its_parent():
+    """C.4, C.5: its bound members do not make the waiting pods of another child extras, which may be placed later."""
+
+    def group(name, *children, kind="CompositePodGroup", **fields):
+        return PlanGroup(
+            key=GroupKey(namespace="ns", name=name, kind=kind), groups=children, **fields
+        )
+
+    node = PlanNode(name=NodeName("n"), allocatable={"pods": 2}, free={"pods": 1})
+    bound = (PlanBound(pod="ns/a", uid=PodUid("a"), node=node.name),)
+    members = (PlanMember(pod="ns/b", uid=PodUid("b"), shape=0),)
+    gang = group("gang", group("a", kind="PodGroup", bound=bound), required=("c",))
+    root = group("root", gang, group("b", kind="PodGroup", members=members), basic=True)
+    request = PlanRequest(root=root, nodes=(node,), shapes=(PodShape(requests=(("pods", 1),)),))
+    verdict = plan(request)
+    assert isinstance(verdict, Plan)
+    assert faults(request, verdict) == []
+    assert [a.extra for a in verdict.assignments] == [False]
 
 
 def _agree(request):

@@ -11,7 +11,6 @@ from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.events import PodBound
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
-from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import EXEMPT_NAMESPACES
 from extender.core.planner.codec.victim_codec import from_parts, to_parts
 from extender.core.planner.plan_types import Plan, Refusal
@@ -52,7 +51,8 @@ class Case:
         return self.cluster.seen
 
     def tree(self, name="high"):
-        return forest_of(self.view).trees[leaf_key("default", name)]
+        trees = forest_of(self.view).trees.values()
+        return next(tree for tree in trees if tree.root.key.path == f"default/{name}")
 
     def asking(self, name="high", **options):
         tree = self.tree(name)
@@ -143,6 +143,22 @@ def test_a_minimum_that_was_raised_does_not_break_a_gang_that_runs():
         case.cluster.change_group("low", minimum=raised)
         (found,) = case.evictable().gangs
         assert (found.name, found.minimum, found.running) == ("PodGroup/default/low", minimum, 2)
+
+
+def test_a_child_that_is_required_since_does_not_break_a_gang_that_runs():
+    """One leaf runs as admitted: to evict it still breaks the gang, also where another one is required since."""
+    leaf = {"parent": "low", "priority": 1}
+    case = Case(
+        a_node("n0", gpu=2), a_group("low", gang=1, composite=True, priority=1),
+        a_group("a", gang=1, **leaf), a_group("b", gang=1, **leaf),
+        a_pod("a-0", "a", priority=1), *HIGH,
+    )  # fmt: skip
+    case.admit("low")
+    case.cluster.change_pod("a-0", node=NodeName("n0"), phase="Running")
+    case.cluster.change_group("low", required=("b",))
+    assert not any(g.required for g in case.evictable().gangs)
+    case.cluster.change_group("low", required=())
+    assert not any(g.required for g in case.evictable().gangs)
 
 
 def test_equal_priority_is_no_victim_and_own_pods_are_not():

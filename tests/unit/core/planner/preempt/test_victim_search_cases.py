@@ -6,6 +6,7 @@ from collections import Counter
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
@@ -171,6 +172,26 @@ def test_a_domain_of_a_group_whose_members_are_like_others_is_not_judged():
     assert made.reasons[0].startswith(
         "evicting all that is in rack=r1 may help, and it is not computed"
     )
+
+
+def test_victims_beside_a_domain_that_is_not_judged_are_not_proved_the_cheapest():
+    """Of two leaves with the same shape one has node r1-0 alone: `cheap` may go from there, at less cost than `costly` from r2."""
+    alone = leaf("hi", 1, exclusive=PlanExclusive(key="host", taken=("r1-0",)))
+    key = GroupKey("ns", "root", "CompositePodGroup")
+    root = PlanGroup(key=key, minimum=2, topology=("rack",), groups=(alone, leaf("beside", 1)))
+    fleet = tuple(
+        msgspec.structs.replace(n, labels={**n.labels, "host": n.name})
+        for n in nodes(r1=[1, 0], r2=[1, 0])
+    )
+    units = (lone("cheap", "r1-0", 1), lone("costly", "r2-1", 9))
+    for pods in ((PodUid("cheap"),), ()):
+        held = (PlanDomain(group=alone.key, key="host", value="r1-0", pods=pods),)
+        made = preempt(ask(root, fleet, *units, domains=held if pods else UNSET))
+        assert isinstance(made, PreemptionPlan)
+        assert [u.name for u in made.victims] == ["Pod/ns/costly"]
+        assert made.search.exhausted == (not pods)
+        text = "does not free enough capacity" + " while others have host=r1-0" * bool(pods)
+        assert [other.reason for other in made.alternatives] == [text]
 
 
 def test_a_full_rack_is_cleared_for_a_gang_that_must_share_one():
