@@ -108,7 +108,8 @@ def test_a_command_ends_with_the_test_process_that_was_killed():
             pid = int(killed.stdout.readline())
             command = os.pidfd_open(pid)
             readable = until(
-                lambda: select.select([silent, command], [], [], 0)[0], "the command connects or has ended"
+                lambda: select.select([silent, command], [], [], 0)[0],
+                "the command connects or has ended",
             )
             assert readable == [silent], "the command ended before it asked for its database"
             connection, _ = silent.accept()
