@@ -194,6 +194,7 @@ def test_a_command_refuses(name, filled_url, tmp_path):
         (("history", "team-a/absent"), "gang team-a/absent: the log has no such root group; names are NAMESPACE/NAME"),
         (("explain", "team-a/absent"), "nothing is called team-a/absent: no group, pod, workload or node; the log may have it: `gang-extender history "),
         (("plan", "--server", "{server}/ui"), "POST /ui/v1/plan: this path has GET, HEAD\n"),
+        (("make-room", "--for", "default&x/g", "--server", "{server}"), "--for default&x/g: the service has no such gang"),
         (("gangs", "--server", "{server}/v2"), "GET /v2/v1/gangs: no such path; /ui/ is the page, "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, NoReturn
+from urllib.parse import urlencode
 
 import msgspec
 import typer
@@ -183,8 +184,8 @@ def _groups_of_service(server: str | None, gang: str) -> list[str]:
     """Return the root group of a gang of the service, as Kind/namespace/name."""
     from extender.queries.state.state_dto import GangAt
 
-    namespace = gang.partition("/")[0]
-    gangs = ask_service(server, f"/v1/gangs?namespace={namespace}", list[GangAt])
+    asked = urlencode({"namespace": gang.partition("/")[0]})
+    gangs = ask_service(server, f"/v1/gangs?{asked}", list[GangAt])
     roots = [f"{line.kind}/{line.gang}" for line in gangs if line.gang == gang]
     if not roots:
         hint = did_you_mean(gang, [line.gang for line in gangs], most=3)
