@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 import yaml
@@ -104,7 +105,9 @@ async def test_the_delay_after_an_unused_hold_survives_a_kill_and_is_in_the_past
         (ended,) = await first.until_events("?type=CapacityHoldReleased&gang=first/large")
         assert ended["data"]["reason"] == "expired"
         before = await _delay(first, ended["position"])
-        assert "its namespace had holds of 5" in before
+        # it ends at the first look at it after its 5 s, whenever that is
+        (held,) = re.findall(r"its namespace had holds of (\S+) in all", before)
+        assert held not in {f"{early_s}s" for early_s in range(5)}
         first.kill()
         second = Replica(tmp_path, database_url, manifests, "second", **settings)
         await second.until_leads()
