@@ -26,6 +26,7 @@ from extender.cluster.manifests.workload_objects import admitted, group_from
 from extender.cluster.read.object_decoding import convert
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import Pod, PodShape
+from extender.core.model.quantities import written_amounts
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_object import GROUP_LABEL, WorkloadObject
@@ -36,7 +37,6 @@ from extender.simulation.virtual_time import simulation_loop
 T = TypeVar("T", bound=api.Readable)
 AGAIN_S: Final = 1.0  # after the end of a pod its controller makes another one
 CLEANED_AFTER_S: Final = 1.0  # a job that has ended is deleted
-CPU: Final = "cpu"
 PODS: Final = "pods"  # as a resource: one of each pod
 
 
@@ -82,11 +82,7 @@ def tree_of(arrival: Arrival) -> GivenTree:
 
 def pod_body(shape: PodShape, priority: int) -> dict[str, Any]:
     """Return a pod of a shape as a manifest without metadata; it has neither volumes nor rules about other pods."""
-    requests = {
-        name: f"{amount}m" if name == CPU else str(amount)
-        for name, amount in shape.requests
-        if name != PODS
-    }
+    requests = written_amounts({name: n for name, n in shape.requests if name != PODS})
     container = {"name": "main", "resources": {"requests": requests, "limits": requests}}
     spec: dict[str, Any] = {"priority": priority, "containers": [container]}
     if shape.node_selector:

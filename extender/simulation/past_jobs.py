@@ -37,6 +37,7 @@ from extender.core.model.ids import GangUid, NodeName, PodUid, Position
 from extender.core.model.message_formatting import counted
 from extender.core.model.nodes import Node
 from extender.core.model.pods import PodShape
+from extender.core.model.quantities import written_amounts
 from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.codec.request_codec import Decoder
 from extender.core.planner.model.leaf_slices import is_sliced, minimum_pods
@@ -45,7 +46,7 @@ from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.log_ports import DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.plan.cluster_changes import further_nodes, without_nodes
-from extender.simulation.controllers import CPU, GivenTree, Job
+from extender.simulation.controllers import GivenTree, Job
 
 READ: Final = (
     GangObserved, GangAdmitted, GangUnschedulable, PodBound, GangScheduled, MemberTerminated, GangRemoved,
@@ -380,10 +381,6 @@ def _renamed(tree: GivenTree, suffix: str) -> GivenTree:
 
 
 def _manifest(node: Node) -> dict[str, Any]:
-    amounts = {
-        name: f"{amount}m" if name == CPU else str(amount)
-        for name, amount in node.allocatable.items()
-    }
     taints = [
         {name: text for name, text in msgspec.structs.asdict(taint).items() if text}
         for taint in node.taints
@@ -393,5 +390,5 @@ def _manifest(node: Node) -> dict[str, Any]:
         "kind": "Node",
         "metadata": {"name": NodeName(node.name), "labels": node.labels},
         "spec": {"taints": taints, "unschedulable": node.unschedulable},
-        "status": {"allocatable": amounts},
+        "status": {"allocatable": written_amounts(node.allocatable)},
     }

@@ -12,7 +12,8 @@ import msgspec
 
 from extender.core.log.events import CapacityMeasured, GangAdmitted, PreemptionPlanned
 from extender.core.model.message_formatting import duration_text
-from extender.simulation.controllers import CPU, Job
+from extender.core.model.quantities import CPU
+from extender.simulation.controllers import Job
 from extender.simulation.simulation import BEGAN_US, Outcome
 
 SIZES: Final = (1, 8, 32, 128, 512)  # largest units of a class; above: the last class

@@ -107,6 +107,15 @@ def amounts(resources: Mapping[str, Written]) -> dict[str, int]:
     return {name: rounded(name, nano) for name, nano in exact(resources).items()}
 
 
+def written_amounts(resources: Mapping[str, int]) -> dict[str, str]:
+    """Return the quantities of which `amounts` makes a resource list.
+
+    >>> written_amounts({"cpu": 250, "nvidia.com/gpu": 8})
+    {'cpu': '250m', 'nvidia.com/gpu': '8'}
+    """
+    return {name: f"{n}m" if name == CPU else str(n) for name, n in resources.items()}
+
+
 def exact(resources: Mapping[str, Written]) -> dict[str, int]:
     """Return a resource list in nano-units, for sums that are rounded afterwards.
 
