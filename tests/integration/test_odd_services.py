@@ -114,6 +114,17 @@ def test_an_error_of_a_service_cannot_steer_the_terminal(odd):
     assert done.stderr == "gang-extender:  [2Jgone  31m\nno\n"
 
 
+@pytest.mark.parametrize("output", ["table", "markdown"])
+def test_an_answer_about_moves_cannot_steer_the_terminal(odd, output):
+    answer = b'{"verdict": "fits", "question": "drain \\u001b[2Jn0", "emptied": ["n0\\u009b31m"]}'
+    server = odd(page(b"200 OK", b"application/json", answer))
+    words = ("--server", f"http://127.0.0.1:{server.port}", "-o", output)
+    done = run_command("drain", "n0", *words)
+    assert done.returncode == 0, done
+    assert "drain  [2Jn0: no move is needed\n" in done.stdout
+    assert "empty then: n0 31m\n" in done.stdout
+
+
 def test_pages_without_an_end_are_an_error(odd):
     """A page that names itself as the next one."""
     link = b'Link: </v1/gangs/a/b/history?after=1>; rel="next"'

@@ -14,6 +14,7 @@ import typer
 from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, PlanOutput
 from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, complain, print_value
+from extender.cli.output.table_rows import visible
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.message_formatting import counted, did_you_mean, duration_s, join_names
 
@@ -229,9 +230,9 @@ def _finish(answer: MovesAnswer, output: PlanOutput) -> NoReturn:
     for warning in merged_by_object(answer.warnings):
         complain(f"warning: {warning}")
     if output is PlanOutput.table:
-        sys.stdout.write(moves_text(answer))
+        sys.stdout.write(visible(moves_text(answer)))
     elif output is PlanOutput.markdown:
-        sys.stdout.write(moves_markdown(answer))
+        sys.stdout.write(visible(moves_markdown(answer)))
     else:
         print_value(answer, Output(output.value))
     raise typer.Exit(0 if answer.verdict in {"fits", "moves"} else 1)
