@@ -134,7 +134,10 @@ class VerdictLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def queued_workload(workload: WorkloadObject, resource_version: str) -> QueuedWorkload | None:
-    """Return a Workload of Kueue that has quota and is active and not finished; None for any other.
+    """Return a Workload of Kueue that has quota to keep and is active and not finished; None for any other.
+
+    Kueue evicts in two writes: the first sets Evicted and makes the checks Pending, the second takes the quota. A check
+    that is answered between them keeps its answer without quota, and a Retry there is never queued again (Kueue 0.19).
 
     Raises:
         BadInput: A field has another form than in the API version that is read.
@@ -147,7 +150,9 @@ def queued_workload(workload: WorkloadObject, resource_version: str) -> QueuedWo
     true = {
         each.type: each.last_transition_time for each in status.conditions if each.status == "True"
     }
-    if workload.deleting or not spec.active or "Finished" in true or "QuotaReserved" not in true:
+    if workload.deleting or not spec.active or "QuotaReserved" not in true:
+        return None
+    if "Finished" in true or "Evicted" in true:
         return None
     assignments = () if status.admission is None else status.admission.pod_set_assignments
     pod_sets = spec.pod_sets

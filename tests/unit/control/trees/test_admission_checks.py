@@ -73,6 +73,7 @@ class Checks(FakeWorkloads):
         part=None,
         state="Pending",
         admitted=False,
+        evicted=False,
         at=TIME,
         flavor="",
         **pod,
@@ -81,6 +82,8 @@ class Checks(FakeWorkloads):
         conditions = [{"type": "QuotaReserved", "status": "True", "lastTransitionTime": at}]
         if admitted:
             conditions.append({"type": "Admitted", "status": "True"})
+        if evicted:
+            conditions.append({"type": "Evicted", "status": "True"})
         flavors = {"cpu": flavor} if flavor else {}
         assignment = {"name": "main", "flavors": flavors, "count": part or count}
         template = owner["spec"]["template"] if owner else {"spec": pod}
@@ -262,6 +265,20 @@ async def test_only_pending_checks_of_what_does_not_run_are_answered(how):
         checks.queue("w", job, **how)
         await control.look()
         assert not checks.answers
+
+
+@pytest.mark.parametrize("fits", [True, False])
+async def test_a_check_waits_for_the_end_of_an_eviction(fits):
+    """Kueue made it Pending and has not taken the quota yet: an answer would be left in a Workload without quota."""
+    job = a_job("again", cpu="1" if fits else "64")
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
+    async with stage:
+        checks.queue("w", job, evicted=True)
+        await control.look()
+        assert not checks.answers
+        checks.queue("w", job)
+        await control.look()
+        assert states(checks) == [("w", "Ready" if fits else "Rejected")]
 
 
 async def test_pods_without_a_tree_are_planned_together():
