@@ -27,7 +27,10 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)  # hypothesis marks its tests in this hook
 def pytest_collection_modifyitems(config, items):
-    """Leave out what the other parts run: by the name of a test, so that each part is the same in every run."""
+    """Leave out what the other parts run: by the name of a test, so that each part is the same in every run.
+
+    Tests with the same `full("name")` run in the same part: they share what is expensive to start.
+    """
     part = config.getoption("part")
     if not part:
         return
@@ -35,8 +38,11 @@ def pytest_collection_modifyitems(config, items):
     marks = {"full", *(["hypothesis"] if hypothesis_profile.PROFILE == "full" else [])}
     kept, left_out = [], []
     for item in items:
-        divided = marks.intersection(mark.name for mark in item.iter_markers())
-        elsewhere = divided and zlib.crc32(item.nodeid.encode()) % parts != number - 1
+        dividing = [mark for mark in item.iter_markers() if mark.name in marks]
+        name = next(
+            (mark.args[0] for mark in dividing if mark.name == "full" and mark.args), item.nodeid
+        )
+        elsewhere = dividing and zlib.crc32(name.encode()) % parts != number - 1
         (left_out if elsewhere else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept

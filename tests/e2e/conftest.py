@@ -2,8 +2,9 @@
 
 Owns the fixtures of end-to-end tests. Where the programs are not built, tests are skipped with the
 command to run; they fail instead when CI or GANG_EXTENDER_E2E=required demands that they run.
-Mark a test with `@pytest.mark.kubernetes("1.37", "1.36")` to run it on more than the newest, or with
-`kubernetes("1.37", full=["1.36"])` to mark the older one `full`.
+Mark a test with `@pytest.mark.kubernetes("1.37", "1.36")` to run it on more than the newest. Of the cases of a test (versions,
+neighbours, parameters) the first runs daily and the others are `full`; all run daily with the mark `every_case`. What needs a
+control plane with flags of its own is `full`, and all of it runs on the same day.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ from tests.e2e.recorder import Recorder
 from tests.support.waiting import eventually
 
 NEWEST = "1.37"
+HERE = Path(__file__).parent
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 # The programs of a control plane collect garbage less often, which is a fifth of what they compute, for 300 MB more.
 os.environ.setdefault("GOGC", "300")
@@ -31,19 +33,28 @@ os.environ.setdefault("GOGC", "300")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "kubernetes(*minors, full=()): Kubernetes versions to run it on"
+        "markers", "every_case: all cases of an end-to-end test run daily, not only the first"
     )
 
 
-def versions_of(metafunc: pytest.Metafunc) -> list[Any]:
-    """Return the Kubernetes versions to run a test on, as parameters."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark `full` what repeats the story of another case, and what starts a control plane for itself."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is None or not item.path.is_relative_to(HERE):
+            continue
+        if any(callspec.indices.values()) and item.get_closest_marker("every_case") is None:
+            item.add_marker(pytest.mark.full)
+        site = callspec.params.get("site", "")
+        if "--" in site:
+            item.add_marker(pytest.mark.full(site))
+
+
+def versions_of(metafunc: pytest.Metafunc) -> tuple[str, ...]:
+    """Return the Kubernetes versions to run a test on."""
     marker = metafunc.definition.get_closest_marker("kubernetes")
-    if marker is None:
-        return [NEWEST]
-    return [
-        *marker.args,
-        *(pytest.param(minor, marks=pytest.mark.full) for minor in marker.kwargs.get("full", ())),
-    ]
+    return (NEWEST,) if marker is None else marker.args
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

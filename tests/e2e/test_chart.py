@@ -103,7 +103,6 @@ def test_every_object_of_a_set_of_values_is_accepted(defined: ControlPlane, valu
             check_order(one)
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda folder: folder.name)
 def test_every_object_of_an_overlay_is_accepted_and_the_chart_has_the_same(
     defined: ControlPlane, overlay: Path
@@ -349,7 +348,6 @@ async def names(api: Api, path: str) -> set[str]:
     return {one["metadata"]["name"] for one in (await api.get(path))["items"]}
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_a_release_is_installed_upgraded_rolled_back_and_removed(
     plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:

@@ -276,7 +276,6 @@ async def test_a_repeated_event_becomes_a_series(
     assert METRICS.k8s_events_failed._value.get() == failed_before
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_a_restart_of_the_api_server_is_survived(
     plane: ControlPlane, cluster: KubernetesCluster, api: Api
 ) -> None:
@@ -291,7 +290,6 @@ async def test_a_restart_of_the_api_server_is_survived(
     await answer_of(cluster.synced())
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_a_frozen_api_server_is_doubted(
     plane: ControlPlane, cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from tests.controlplane.waiting import create_priority_class, wait_until_bound
 from tests.e2e.recorder import Recorder, scheduler_config
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 Object = dict[str, Any]
 

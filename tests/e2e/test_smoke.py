@@ -20,7 +20,7 @@ from tests.e2e.recorder import Recorder, scheduler_config
 from tests.e2e.test_experiments_native import SCHEDULER_GATES
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.every_case]
 
 Gates = Mapping[str, bool]
 

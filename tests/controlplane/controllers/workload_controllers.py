@@ -248,7 +248,9 @@ class WorkloadControllers:
         if name != "kueue":
             return files
         self._prepare_kueue(certificate)
-        definitions = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
+        definitions = [
+            yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader) for file in files
+        ]
         where = {
             "url": f"https://127.0.0.1:{self._ports[name]}/convert",
             "caBundle": base64.b64encode(certificate.read_bytes()).decode(),
@@ -283,7 +285,7 @@ class WorkloadControllers:
 
     def _write(self, name: str, objects: Iterable[Object]) -> Path:
         file = self._folder / name
-        file.write_text(yaml.safe_dump_all(objects), encoding="utf-8")
+        file.write_text(yaml.dump_all(objects, Dumper=yaml.CSafeDumper), encoding="utf-8")
         return file
 
     def _kubectl(self, *arguments: str) -> None:
@@ -326,7 +328,7 @@ class WorkloadControllers:
         else:
             flags = [f"--config={self._config(name, health, webhook, certificate)}"]
             for file in self.manifests(name, "webhooks"):
-                documents = yaml.safe_load_all(file.read_text(encoding="utf-8"))
+                documents = yaml.load_all(file.read_text(encoding="utf-8"), yaml.CSafeLoader)
                 self._webhooks += [
                     _on_loopback(one, name, webhook, certificate) for one in documents if one
                 ]

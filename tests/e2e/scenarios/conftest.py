@@ -2,7 +2,7 @@
 
 Every story runs twice: on a clean cluster and on a lived-in one (tests/controlplane/livedin.py). Mark
 one `lived_in("long")` to have the second run only under `make long` (so are those that take long and of
-which a similar one runs beside neighbours anyway), `lived_in("full")` to mark it `full`, or `lived_in("only")`, or `lived_in("never")` where
+which a similar one runs beside neighbours anyway), or `lived_in("only")`, or `lived_in("never")` where
 the neighbours' own doings are what a story counts.
 
 kube-scheduler's own group scheduling is off unless a story is marked `native_gangs`; `native_gangs("both")`
@@ -48,7 +48,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lived_in" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("lived_in")
         how = marker.args[0] if marker else "too"
-        marks = [getattr(pytest.mark, how)] if how in ("long", "full") else []
+        marks = [pytest.mark.long] if how == "long" else []
         kinds = [pytest.param(True, id="lived-in", marks=marks)]
         if how != "only":
             kinds.insert(0, pytest.param(False, id="clean"))

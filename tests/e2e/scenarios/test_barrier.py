@@ -65,7 +65,7 @@ def of(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.lived_in("long")
 @pytest.mark.settings(barrier_timeout_s="4")
-@pytest.mark.parametrize("verb", ["bind", pytest.param("filter", marks=pytest.mark.full)])
+@pytest.mark.parametrize("verb", ["bind", "filter"])
 async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str) -> None:
     """One of eight is kept from bind: no pod is bound, all reservations are released and recorded, then it is admitted again."""
     obstacle = True
@@ -99,6 +99,7 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
     assert first_bound > of(events, "ReservationReleased")[-1]["position"]
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 @pytest.mark.settings(barrier_timeout_s="5")
 async def test_a_gang_may_take_longer_than_the_timeout_to_arrive(
@@ -120,6 +121,7 @@ async def test_a_gang_may_take_longer_than_the_timeout_to_arrive(
     assert len(of(events, "GangAdmitted")) == 1
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, story: Story) -> None:
     """Seven wait when kube-scheduler is killed; an eighth that comes alone opens nothing."""
@@ -253,11 +255,10 @@ async def test_bindings_refused_for_the_moment_are_posted_again(story: Story) ->
 STATUS = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 @pytest.mark.settings(bind_timeout_s="24", barrier_timeout_s="15")
-@pytest.mark.parametrize(
-    ("status", "reason"), [(404, "NotFound"), pytest.param(409, "Conflict", marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
 async def test_a_refused_binding_stops_no_other_binding(
     story: Story, status: int, reason: str
 ) -> None:

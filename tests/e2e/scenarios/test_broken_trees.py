@@ -124,6 +124,7 @@ async def test_a_cycle_is_named_and_heals(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_five_levels_are_too_many(story: Story) -> None:
     """H03: the whole tree is invalid, branches of legal depth too."""
@@ -187,6 +188,7 @@ async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_a_deleted_group_does_not_wait_for_pods_that_wait_for_it(story: Story) -> None:
     """It goes, its gated pods report what helps, and run in a group that is created again."""
@@ -205,6 +207,7 @@ async def test_a_deleted_group_does_not_wait_for_pods_that_wait_for_it(story: St
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_two_workloads_in_one_tree(story: Story) -> None:
     """H04."""
@@ -237,6 +240,7 @@ async def test_one_pod_of_another_priority_holds_the_tree(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 @pytest.mark.parametrize(
     ("field", "spec", "words"),
@@ -278,7 +282,7 @@ async def test_one_pod_of_another_kind_holds_the_tree(
 
 
 @pytest.mark.lived_in("long")
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.kubernetes("1.37", "1.36")
 @pytest.mark.lived_in("long")
 async def test_a_parent_that_comes_late(story: Story) -> None:
     """H02: leaf and pod are held aside and report what for; the root comes and they run, the pod untouched."""
@@ -297,6 +301,7 @@ async def test_a_parent_that_comes_late(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_a_group_that_comes_late(story: Story) -> None:
     """B4: the pod reports which group is missing; with the group it runs."""
@@ -307,6 +312,7 @@ async def test_a_group_that_comes_late(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_a_child_that_is_not_complete_holds_its_siblings(story: Story) -> None:
     """H07: two of three children are admissible, three are needed: no pod is even tried; then all at once."""
@@ -330,6 +336,7 @@ async def test_a_child_that_is_not_complete_holds_its_siblings(story: Story) -> 
     assert len(one_of(events, "GangAdmitted")["assignments"]) == 5
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_a_pod_that_comes_while_its_tree_is_placed(story: Story) -> None:
     """H09: the decision on its way is not changed; the newcomer joins by a plan of its own."""
@@ -359,7 +366,7 @@ def one_of(events: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.lived_in("full")
+@pytest.mark.full
 async def test_min_count_may_change_while_it_waits(story: Story) -> None:
     """minCount above the members waits and reports it; lowered, the gang is bound; nothing is rewritten meanwhile."""
     await story.create(*nodes(3), *a_gang("train", pods=3, minimum=5, requests=GPU))

@@ -88,6 +88,7 @@ async def until_full(story: Story, stream: Stream, waiting: int = WAITING) -> li
     return await story.until(look, every_s=0.3)
 
 
+@pytest.mark.full
 @pytest.mark.settings(hold_capacity_after_s="0", preemption="false")
 async def test_without_holds_small_gangs_pass_the_large_one(story: Story) -> None:
     """The control: what each small gang frees goes to the next one."""

@@ -168,7 +168,6 @@ async def binds_a_gang(api: Api, node: str) -> None:
     await eventually(bound)
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_the_rendered_deployment_binds_a_gang(
     cluster: Api, site: ControlPlane, tmp_path: Path, certificates: CertificateFolder
 ) -> None:
@@ -198,6 +197,7 @@ async def test_the_rendered_deployment_binds_a_gang(
         site.stop_scheduler()
 
 
+@pytest.mark.full
 async def test_the_rendered_second_scheduler_binds_a_gang(
     cluster: Api, site: ControlPlane, tmp_path: Path, certificates: CertificateFolder
 ) -> None:

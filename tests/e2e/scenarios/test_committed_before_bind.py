@@ -136,6 +136,7 @@ async def terminated(story: Story, name: str) -> Object:
     return lost
 
 
+@pytest.mark.full
 @pytest.mark.settings(replacement_ttl_s=str(HOLD_S))
 async def test_the_capacity_of_a_lost_member_is_held_for_its_replacement(story: Story) -> None:
     """Lost, replaced, lost again: a gang and a pod that wait get nothing before the time is over, nor by a kill -9."""

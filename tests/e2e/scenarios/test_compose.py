@@ -14,6 +14,7 @@ from tests.support.waiting import answer_of
 pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long")]
 
 
+@pytest.mark.full
 async def test_the_one_shot_prints_the_example_tree_bound(story: Story) -> None:
     """deploy/compose/demo.py creates nodes and tree; exit 0 means that the minimum was scheduled.
 

@@ -176,7 +176,7 @@ async def test_a_planned_node_goes_before_the_bind(story: Story) -> None:
     await story.check_events()
 
 
-@pytest.mark.lived_in("full")
+@pytest.mark.full
 async def test_a_started_gang_loses_only_who_cannot_get_there(story: Story) -> None:
     """Two of three are bound when the third's node is cordoned: only that one is planned again, and bound."""
     blocked = True
@@ -216,6 +216,7 @@ async def test_a_started_gang_loses_only_who_cannot_get_there(story: Story) -> N
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_a_node_that_leaves_the_domain_takes_the_tree_with_it(story: Story) -> None:
     """A planned node is relabelled into another rack: recorded, and the tree goes to a whole rack."""
@@ -239,6 +240,7 @@ async def test_a_node_that_leaves_the_domain_takes_the_tree_with_it(story: Story
     assert [f["type"] for f in events].count("NodeTopologyChanged") == 1
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_a_member_deleted_before_its_bind(story: Story) -> None:
     """The whole tree gives its capacity back and waits; with the member back it is planned again and bound."""
@@ -353,7 +355,7 @@ async def _lost(story: Story, count: int) -> bool:
     return len(await story.service.events("MemberTerminated")) == count
 
 
-@pytest.mark.lived_in("full")
+@pytest.mark.full
 async def test_a_node_that_registers_again_brings_its_members_along(story: Story) -> None:
     """The Node of a running kubelet is deleted: members are lost with it, and bound again when it is back."""
     await story.create(*racks("a0 a1"), *a_gang("g", pods=2, requests=GPU))
@@ -376,7 +378,7 @@ async def test_a_node_that_registers_again_brings_its_members_along(story: Story
     await story.check_events()
 
 
-@pytest.mark.lived_in("full")
+@pytest.mark.full
 async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     """Bound members in two racks: nothing moves, nothing new is placed, with the reason; put right, it goes on."""
     await story.create(*racks("a0 a1 a2"), *a_gang("g", pods=2, requests=GPU, topo=RACK))

@@ -35,6 +35,7 @@ def check_rounds(events: list[Object], most: int) -> None:
     assert kinds.count("GangAdmitted") <= most, [(f["type"], f["summary"]) for f in events]
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_one_member_per_node(story: Story) -> None:
     """Members that keep away from each other: the first rack is too small for that, which is planned for."""
@@ -52,7 +53,7 @@ async def test_one_member_per_node(story: Story) -> None:
     assert not [f for f in events if f["type"] == "NodeRejected"]
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.kubernetes("1.37", "1.36")
 @pytest.mark.parametrize("first", ["needs", "needed"])
 @pytest.mark.lived_in("long")
 async def test_a_member_that_needs_another(story: Story, first: str) -> None:
@@ -69,6 +70,7 @@ async def test_a_member_that_needs_another(story: Story, first: str) -> None:
     check_rounds(await story.check_events(), 3)
 
 
+@pytest.mark.full
 async def test_a_rule_that_nothing_fulfils_is_reported(story: Story) -> None:
     """Proved, with the rule in the reason; the pod that it asks for comes, and the gang goes."""
     await story.create(
@@ -84,6 +86,7 @@ async def test_a_rule_that_nothing_fulfils_is_reported(story: Story) -> None:
     check_rounds(await story.check_events(), 1)
 
 
+@pytest.mark.full
 async def test_a_rule_that_the_planner_does_not_see_is_reported(story: Story) -> None:
     """Not "Unschedulable", which would ask for another node; pod and group report what may be the cause."""
     await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8), a_group("g", gang=1))
@@ -116,6 +119,7 @@ async def test_members_spread_over_zones(story: Story) -> None:
     check_rounds(await story.check_events(), 2)
 
 
+@pytest.mark.full
 async def test_members_that_all_want_one_zone(story: Story) -> None:
     """Affinity to one another is planned as a domain: the zone that holds them all, not the first that holds one."""
     await story.create(
@@ -133,6 +137,7 @@ async def test_members_that_all_want_one_zone(story: Story) -> None:
     check_rounds(await story.check_events(), 1)
 
 
+@pytest.mark.full
 async def test_pods_that_run_already_keep_members_off(story: Story) -> None:
     """A foreign pod with anti-affinity against the gang's labels: its zone is not even tried."""
     away = rule("podAntiAffinity", ZONE, app="g")

@@ -149,6 +149,7 @@ async def test_a_leader_that_slept_has_no_further_effect(
     assert len(gone) == len(set(gone)) == (2 if effect == "deletion" else 0)
 
 
+@pytest.mark.full
 async def test_a_kube_scheduler_that_slept_binds_nothing_elsewhere(story: Story) -> None:
     """Its bind calls come after the tree was planned onto other nodes: errors, and then it does what is planned."""
     gate, came = asyncio.Event(), asyncio.Event()

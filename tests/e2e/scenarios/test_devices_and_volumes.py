@@ -175,6 +175,7 @@ async def check_learning(story: Story, good: set[str], bound: dict[str, str]) ->
     return events
 
 
+@pytest.mark.full
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_nodes_without_the_device_are_learned(controllers: None, story: Story) -> None:
     """DRA: two of eight nodes have a device, the planner sees none; the second plan goes to those two."""
@@ -223,7 +224,8 @@ async def test_rejections_hold_over_a_crash_and_end_with_a_change(
             assert {a["node"] for event in later for a in event["assignments"]} == {"n1", "n2"}
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
+@pytest.mark.kubernetes("1.37", "1.36")
 @pytest.mark.lived_in("long")
 async def test_nodes_without_a_volume_are_learned(controllers: None, story: Story) -> None:
     """WaitForFirstConsumer: disks on two of six nodes; learned, and the claims are bound there."""
@@ -256,6 +258,7 @@ async def test_a_bound_volume_is_seen(story: Story) -> None:
         assert {line["outcome"] for line in story.service.calls("filter")} == {"redeemed"}
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_a_full_csi_node_is_learned(story: Story) -> None:
     """n0 attaches one volume of the driver and has it: the planner cannot know, kube-scheduler does."""

@@ -167,6 +167,7 @@ async def remove_gate(story: Story, pod: str) -> None:
     await story.kubectl("apply", "--server-side", "--force-conflicts", "-f", file)
 
 
+@pytest.mark.full
 async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> None:
     """Gate removed and bound by an administrator, as in the runbook, while the gang waits for a member."""
     await nodes(story, 2)
@@ -185,6 +186,7 @@ async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> Non
     await asyncio.to_thread(story.service.stop)
 
 
+@pytest.mark.full
 async def test_a_binding_names_an_unknown_plan(intercept: Intercept, story: Story) -> None:
     """On the very node of the reservation, so only the annotation shows it."""
     held = Held(story, intercept)
@@ -270,6 +272,7 @@ async def forge(url: str, pod: dict[str, Any], node: NodeName) -> int:
         return int(event.position)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["erased", "altered"])
 async def test_a_nomination_is_changed_by_a_foreign_hand(
     intercept: Intercept, story: Story, how: str
@@ -299,6 +302,7 @@ async def test_a_nomination_is_changed_by_a_foreign_hand(
     await asyncio.to_thread(story.service.stop)
 
 
+@pytest.mark.full
 async def test_a_pod_is_made_again_under_its_name(intercept: Intercept, story: Story) -> None:
     """Life, not drift: the capacity of the one that is gone is given back by an event, the new one is another."""
     held = Held(story, intercept)

@@ -67,6 +67,7 @@ def lost(event: Object) -> set[tuple[str, str, str]]:
     }
 
 
+@pytest.mark.full
 @pytest.mark.kubernetes("1.36")
 @pytest.mark.lived_in("long")
 async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:

@@ -29,6 +29,7 @@ def gang(name: str, pods: int, **spec: Any) -> list[dict[str, Any]]:
     return a_gang(name, pods=pods, requests=GPU, **spec)
 
 
+@pytest.mark.every_case
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     """One node short binds nothing, ever; when the node comes all bind without a change to a pod."""
@@ -60,6 +61,7 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     }
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_members_without_the_gate_bind_too(story: Story) -> None:
     """Where the policy is not installed, refused members are woken by their nomination."""
@@ -152,6 +154,7 @@ async def finish(story: Story, count: int) -> None:
     assert len([f for f in events if f["type"] == "PodBound"]) == count
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_killed_after_the_admission_and_before_the_first_bind(story: Story) -> None:
     """The reservations are in the log; the restarted service carries them out."""
@@ -168,7 +171,6 @@ async def test_killed_after_the_admission_and_before_the_first_bind(story: Story
     await finish(story, 8)
 
 
-@pytest.mark.lived_in("full")
 async def test_killed_in_the_middle_of_the_barrier(story: Story) -> None:
     """Five of eight wait at bind; none is bound by the dead, all by the living."""
     arrived = 0
@@ -259,6 +261,7 @@ async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_any_order_of_creation_converges(story: Story) -> None:
     """Pods before groups, groups before their root: held with the reason on the pod, then scheduled."""
@@ -287,7 +290,6 @@ async def test_any_order_of_creation_converges(story: Story) -> None:
     await story.check_events()
 
 
-@pytest.mark.lived_in("full")
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_built_in_groups_are_read_where_they_are_served(story: Story) -> None:
     """PodGroups of scheduling.k8s.io (and on 1.37 a composite above them), pods by spec.schedulingGroup."""

@@ -125,6 +125,7 @@ def _containers() -> list[dict[str, Any]]:
     return [container]
 
 
+@pytest.mark.full
 @pytest.mark.settings(lease_duration_s="4")
 async def test_an_older_copy_takes_the_place_of_the_database(
     intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres, database_url: str

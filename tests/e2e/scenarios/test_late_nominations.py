@@ -51,6 +51,7 @@ async def test_a_gang_is_bound_as_planned_without_a_nomination(story: Story) -> 
     assert not await story.service.events("NodeRejected")
 
 
+@pytest.mark.full
 @pytest.mark.settings(nomination_delay_ms="200")
 async def test_members_that_are_late_are_nominated_and_keep_their_nodes(story: Story) -> None:
     """kube-scheduler is away; a pod that is created meanwhile, which no filter sees, does not get their capacity."""
@@ -71,6 +72,7 @@ async def test_members_that_are_late_are_nominated_and_keep_their_nodes(story: S
     assert not await story.service.events("ReservationReleased")
 
 
+@pytest.mark.full
 @pytest.mark.settings(nomination_delay_ms="20000")
 async def test_while_another_pod_waits_members_are_nominated_first(story: Story) -> None:
     """Only the nomination keeps it from their nodes in the scope of members."""
@@ -87,7 +89,7 @@ async def waits(story: Story, name: str) -> bool:
     return any(c["type"] == "PodScheduled" for c in pod["status"].get("conditions", []))
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.kubernetes("1.37", "1.36")
 @pytest.mark.settings(nomination_delay_ms=LATE_MS)
 async def test_killed_between_gate_and_late_nomination(story: Story) -> None:
     """The next life finds members without gate and nomination, and nominates them."""
@@ -108,6 +110,7 @@ async def test_killed_between_gate_and_late_nomination(story: Story) -> None:
     assert len(await story.service.events("GangAdmitted")) == 1
 
 
+@pytest.mark.full
 @pytest.mark.settings(nomination_delay_ms="20000")
 async def test_a_gang_whose_capacity_was_taken_is_nominated_at_once_the_next_time(
     story: Story,
@@ -131,6 +134,7 @@ async def test_a_gang_whose_capacity_was_taken_is_nominated_at_once_the_next_tim
     await story.check_capacity()
 
 
+@pytest.mark.full
 @pytest.mark.settings(nomination_delay_ms="20000")
 async def test_a_node_that_vanishes_before_the_bind_takes_no_member_with_it(story: Story) -> None:
     """The member has no gate and no nomination, and nothing in its spec binds it to the lost node: it gets another."""

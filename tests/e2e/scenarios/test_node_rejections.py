@@ -32,7 +32,6 @@ def noisy(node: str) -> dict[str, Any]:
     return a_pod(f"noisy-{node}", node=node, metadata={"labels": {"app": "noisy"}})
 
 
-@pytest.mark.lived_in("full")
 async def test_a_refused_node_is_learned_and_the_gang_bound_elsewhere(story: Story) -> None:
     """n0 has capacity, kube-scheduler will not have a member there; the whole gang goes to the others."""
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(5)), noisy("n0"))
@@ -47,6 +46,7 @@ async def test_a_refused_node_is_learned_and_the_gang_bound_elsewhere(story: Sto
     assert len(rejections) <= 2, "learned once for all pods of one shape"
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_a_gang_that_every_node_refuses_reports_it_and_runs_when_it_can(story: Story) -> None:
     """Every node is refused: nothing is bound, the refusal rests on rejections, no loop; then nodes come.

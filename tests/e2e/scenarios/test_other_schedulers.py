@@ -56,6 +56,7 @@ def who(released: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(t["pod"], t["scheduler"], t["via"]) for t in released["data"]["taken_by"]]
 
 
+@pytest.mark.full
 async def test_a_second_scheduler_binds_into_reserved_capacity(story: Story) -> None:
     """Before the nomination, after it, in the middle of the barrier, and when some of the gang are bound."""
     async with a_second_scheduler(story):

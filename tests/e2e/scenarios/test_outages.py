@@ -285,6 +285,7 @@ async def test_postgres_goes_away_for_20_s(
     await postgres_goes_away(story, own_postgres, database_url, how, seconds=20, lease_s=10)
 
 
+@pytest.mark.full
 @pytest.mark.settings(barrier_timeout_s="5")  # the lease outlives it
 async def test_the_barrier_ends_while_postgres_is_frozen(
     intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres
@@ -401,6 +402,7 @@ async def test_watches_are_cut_again_and_again(intercept: Intercept, story: Stor
     await same_as_the_cluster(story)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flavour", ["status", "item"])
 async def test_watches_are_too_old(intercept: Intercept, story: Story, flavour: str) -> None:
     """410 Gone, as an answer or as an item of the stream: listed again, and nothing is missed."""

@@ -121,6 +121,7 @@ async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     assert f"PodGroup default/hi (priority {HIGH}) needs the capacity" in preempted[0]["note"]
 
 
+@pytest.mark.full
 async def test_victims_that_are_made_again_do_not_take_the_capacity_back(story: Story) -> None:
     """Marker scope: their controller is fast, our filter is not asked, and kube-scheduler keeps the capacity by nominations."""
     await story.create(*classes(), *racks("a"), *singles("a0", "a1"))
@@ -142,7 +143,8 @@ async def test_victims_that_are_made_again_do_not_take_the_capacity_back(story: 
     assert await story.bound("again") == {}
 
 
-@pytest.mark.lived_in("full")
+@pytest.mark.full
+@pytest.mark.lived_in("too")
 async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     """One rack is needed; the unit that runs there goes with its pods in the other rack, marked at every level."""
     finalizer = {"finalizers": ["example.com/linger"]}
@@ -244,6 +246,7 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
     assert stay <= set(await story.bound())
 
 
+@pytest.mark.full
 async def test_a_victim_that_does_not_terminate_is_reported(story: Story) -> None:
     """A finalizer keeps a victim: the gang reports it, no other pod is evicted, and the gang runs as soon as the victim is gone."""
     low = singles("a0", "a1")
@@ -283,6 +286,7 @@ async def test_an_ordinary_pod_does_not_break_a_running_gang(story: Story) -> No
     )
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(story: Story) -> None:
     """The only victims belong to a unit: all of it goes, recorded first, also its pod on the other node."""

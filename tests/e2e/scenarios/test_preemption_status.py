@@ -73,6 +73,7 @@ async def test_a_refusal_has_how_far_eviction_would_get(story: Story) -> None:
     assert not await events_of_kind(story, "PreemptionPlanned")
 
 
+@pytest.mark.full
 async def test_describe_names_the_preemptor_of_a_pod(story: Story) -> None:
     """A victim outside all groups: DisruptionTarget, and an Event with the preemptor's name and both priorities."""
     low = singles("a0")
@@ -106,6 +107,7 @@ async def test_describe_names_the_preemptor_of_a_pod(story: Story) -> None:
     await story.until_bound(1, "hi")
 
 
+@pytest.mark.full
 async def test_describe_names_the_preemptor_of_a_unit(story: Story) -> None:
     """A composite and its groups: DisruptionTarget at every level, with the preemptor's name and both priorities."""
     unit = whole({"left": ["a0"], "right": ["a1"]})

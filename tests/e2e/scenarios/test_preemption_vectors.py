@@ -188,6 +188,7 @@ async def test_a_vector_on_the_newest_version(story: Story, name: str) -> None:
         await asyncio.to_thread(story.service.stop)  # its drift is meant: see above
 
 
+@pytest.mark.full
 @pytest.mark.kubernetes("1.36")
 @pytest.mark.parametrize(
     "name",
@@ -201,7 +202,7 @@ async def test_a_vector_on_the_older_version(story: Story, name: str) -> None:
 
 
 @pytest.mark.lived_in("long")
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.kubernetes("1.37", "1.36")
 async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> None:
     """A tree runs in Z1: a third child gets the capacity of a low pod there; a fourth would need Z2, and evicts no pod."""
     one = {SLOT: 1}
@@ -294,8 +295,9 @@ async def let_go(story: Story, *names: str) -> None:
         await story.api.patch(path, {"metadata": {"finalizers": None}})
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.kubernetes("1.37", "1.36")
 async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: Story) -> None:
     """While victims terminate the tree is planned again and evicts no other pod; capacity on a new node is taken at once."""
     await p15_begins(story)
@@ -324,6 +326,7 @@ async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: St
     assert len(await events_of_kind(story, "PreemptionPlanned")) == 1
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_p15_capacity_that_is_lost_ends_the_nominations_and_it_backs_off(
     story: Story,

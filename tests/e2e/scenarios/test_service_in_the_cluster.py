@@ -127,7 +127,7 @@ async def runs(story: Story, phase: str = "Running") -> None:
     await story.api.patch(f"{POD}/status", {"status": {"phase": phase, "conditions": [ready]}})
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.kubernetes("1.37", "1.36")
 async def test_readers_find_the_service_with_the_rights_of_the_docs(reader: Reader) -> None:
     """gangs, explain and plan, as a user who may only forward ports of that namespace; kubectl is gone afterwards."""
     await reader.story.create(*a_gang("g", pods=2, requests={"cpu": 1}))
@@ -148,6 +148,7 @@ async def test_readers_find_the_service_with_the_rights_of_the_docs(reader: Read
     assert forwarding(reader) == []
 
 
+@pytest.mark.full
 async def test_kubectl_completes_names_of_the_cluster(reader: Reader) -> None:
     """`kubectl gang explain <Tab>` lists groups by kubectl, without a forwarded port; without the right there are none."""
     await reader.story.create(*a_gang("g", pods=2, requests={"cpu": 1}))
@@ -201,6 +202,7 @@ async def test_each_fault_has_its_own_sentence(reader: Reader) -> None:
     assert "the Services gang-extender/answers, gang-extender/replies have the label" in text
 
 
+@pytest.mark.full
 async def test_a_follower_goes_on_when_the_port_is_lost(reader: Reader) -> None:
     """kubectl is killed under it: the next one forwards the same port, and no event is missing or repeated."""
     story = reader.story

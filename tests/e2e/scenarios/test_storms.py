@@ -162,6 +162,7 @@ async def test_two_filter_calls_at_most_per_member_and_plan(
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("never")  # a refused member is asked again for every pod that comes to a node
 async def test_a_rejected_plan_counts_for_itself(intercept: Intercept, story: Story) -> None:
     """kube-scheduler refuses two of the nodes: the tree is planned again, with two calls for each plan."""
@@ -177,6 +178,7 @@ async def test_a_rejected_plan_counts_for_itself(intercept: Intercept, story: St
     await calls.check(story, "quiet-")
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("never")
 async def test_calls_for_other_racks_are_no_evidence(story: Story) -> None:
     """kube-scheduler tries a group in every rack: only the node that it refuses in the planned one is avoided.
@@ -196,6 +198,7 @@ async def test_calls_for_other_racks_are_no_evidence(story: Story) -> None:
     assert [event["data"]["node"] for event in rejected] == ["a3"]
 
 
+@pytest.mark.full
 @pytest.mark.settings(barrier_timeout_s="4")
 async def test_an_expired_plan_counts_for_itself(intercept: Intercept, story: Story) -> None:
     """One of twelve does not come: after the barrier's deadline all are planned and asked for again.

@@ -96,7 +96,7 @@ async def scheduler_error(story: Story, pod: str) -> str:
     return message
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.kubernetes("1.37", "1.36")
 async def test_only_the_right_certificate_gets_in(
     story: Story, certificates: LiveFolder, tmp_path: Path
 ) -> None:
@@ -147,6 +147,7 @@ async def test_only_the_right_certificate_gets_in(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_bind_calls_that_wait_share_a_few_connections(
     story: Story, certificates: LiveFolder
 ) -> None:
@@ -174,6 +175,7 @@ async def test_bind_calls_that_wait_share_a_few_connections(
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_only_bind_calls_come_over_http2(
     story: Story, certificates: LiveFolder, monkeypatch: pytest.MonkeyPatch
@@ -235,6 +237,7 @@ async def test_renewal_under_load_loses_no_call(story: Story, certificates: Live
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_kube_scheduler_reads_its_ca_at_its_start_only(
     story: Story, certificates: LiveFolder, tmp_path: Path
 ) -> None:

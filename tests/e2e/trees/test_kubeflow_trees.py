@@ -46,6 +46,7 @@ def a_kubeflow_job(kind: str, field: str, replicas: dict[str, int], **spec: Any)
     }  # fmt: skip
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("kind", "field", "replicas"),
     [

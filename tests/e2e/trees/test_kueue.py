@@ -155,6 +155,7 @@ async def test_the_pods_of_a_jobset_are_placed_after_quota(
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kueue_first", [True, False], ids=["Kueue first", "place first"])
 async def test_both_gates_go_in_either_order(
     story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet, kueue_first: bool
@@ -254,6 +255,7 @@ async def test_the_check_waits_with_its_reason_until_it_fits(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_the_check_rejects_what_never_fits(
     story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
 ) -> None:
@@ -341,6 +343,7 @@ async def test_a_stolen_token_changes_nothing_else_of_a_workload_of_kueue(
             await thief.patch(path, {"status": {"admissionChecks": [entry]}})
 
 
+@pytest.mark.full
 async def test_a_part_of_a_job_is_checked_by_two_checks_and_runs(
     story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
 ) -> None:
@@ -362,6 +365,7 @@ async def test_a_part_of_a_job_is_checked_by_two_checks_and_runs(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_the_replicas_of_a_leaderworkerset_are_placed_after_quota(
     story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
 ) -> None:
@@ -403,6 +407,7 @@ async def test_a_preemption_by_kueue_suspends_a_gang_and_places_another(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_a_flavor_with_taints_is_for_its_nodes(
     story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
 ) -> None:

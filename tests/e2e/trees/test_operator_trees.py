@@ -109,6 +109,7 @@ async def test_a_trainjob_initializes_and_then_trains_as_a_gang(
         await story.api.delete(f"{RUNTIMES}/{runtime['metadata']['name']}")
 
 
+@pytest.mark.full
 async def test_a_trainjob_with_off_runs_without_a_tree(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -130,6 +131,7 @@ async def test_a_trainjob_with_off_runs_without_a_tree(
         await story.api.delete(f"{RUNTIMES}/{runtime['metadata']['name']}")
 
 
+@pytest.mark.full
 async def test_the_trials_of_a_search_are_one_tree(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -200,6 +202,7 @@ async def test_a_raycluster_starts_as_a_whole(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_workers_of_a_raycluster_wait_for_their_head(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

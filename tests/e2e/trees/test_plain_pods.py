@@ -66,6 +66,7 @@ async def _is_bound(story: Story, name: str) -> bool:
     return name in await story.bound()
 
 
+@pytest.mark.full
 async def test_plain_pods_with_two_totals_wait_and_have_both_in_their_condition(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

@@ -166,6 +166,7 @@ CHANGES = (Crash("sent", "TreeCompiled"), Crash("answered", "TreeCompiled"),
            Crash("PATCH", 1), Crash("PATCH", 1, executed=True))  # fmt: skip
 
 
+@pytest.mark.full
 async def test_a_kill_while_a_minimum_is_changed(
     story: Story,
     tree_policies: None,
@@ -219,6 +220,7 @@ RETIREMENTS = (
 )  # fmt: skip
 
 
+@pytest.mark.full
 async def test_a_kill_while_a_tree_is_retired(
     story: Story,
     tree_policies: None,

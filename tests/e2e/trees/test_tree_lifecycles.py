@@ -71,6 +71,7 @@ def a_leaderworkerset(replicas: int, **spec: Any) -> Object:
     }  # fmt: skip
 
 
+@pytest.mark.full
 async def test_a_leaderworkerset_is_scaled_up_down_and_to_zero(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -88,6 +89,7 @@ async def test_a_leaderworkerset_is_scaled_up_down_and_to_zero(
     await until_groups(story, 0)
 
 
+@pytest.mark.full
 async def test_two_revisions_of_a_leaderworkerset_have_leaves_of_their_own(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

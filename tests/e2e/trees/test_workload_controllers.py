@@ -25,7 +25,7 @@ from tests.support.planning.controller_records import a_staged_runtime, as_place
 from tests.support.service.manifest_builders import a_group, a_node
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 PODS = "/api/v1/namespaces/default/pods"
 MADE = (

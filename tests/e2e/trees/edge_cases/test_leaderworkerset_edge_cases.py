@@ -96,6 +96,7 @@ async def test_a_worker_dies_and_its_group_is_placed_again_as_a_gang(
     assert await plans_of(story) == [fresh]
 
 
+@pytest.mark.full
 async def test_a_leader_is_deleted_by_hand(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -107,6 +108,7 @@ async def test_a_leader_is_deleted_by_hand(
     assert await plans_of(story) in ([fresh], [leader, fresh - leader])
 
 
+@pytest.mark.full
 async def test_the_size_of_the_groups_changes(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -178,6 +180,7 @@ def minimum(group: Object) -> int:
     return count
 
 
+@pytest.mark.full
 async def test_a_leaderworkerset_of_the_same_name_and_template_takes_the_names_of_its_groups(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

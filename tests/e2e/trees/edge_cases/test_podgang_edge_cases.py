@@ -66,6 +66,7 @@ def uid_of(thing: Object) -> str:
     return uid
 
 
+@pytest.mark.full
 async def test_an_empty_podgang_waits_to_be_filled(
     story: Story, tree_policies: None, controllers: WorkloadControllers
 ) -> None:
@@ -150,6 +151,7 @@ async def test_a_scaling_group_gets_a_replica_more(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_a_podgang_that_gets_another_clique_keeps_its_tree(
     story: Story,
     tree_policies: None,
@@ -219,6 +221,7 @@ async def test_a_podgang_that_gets_another_clique_keeps_its_tree(
     await story.check_capacity()
 
 
+@pytest.mark.full
 async def test_a_group_whose_name_another_one_has_is_made_when_that_one_is_gone(
     story: Story,
     tree_policies: None,

@@ -87,6 +87,7 @@ def leaves(pods: dict[str, Object]) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.full
 async def test_an_exclusive_topology_of_a_leaderworkerset_is_refused(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -110,6 +111,7 @@ async def test_an_exclusive_topology_of_a_leaderworkerset_is_refused(
     await story.check_capacity()
 
 
+@pytest.mark.full
 async def test_exclusive_subgroups_of_a_leaderworkerset_are_placed(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -132,6 +134,7 @@ async def test_exclusive_subgroups_of_a_leaderworkerset_are_placed(
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_an_exclusive_topology_of_a_jobset_is_refused(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
@@ -165,7 +168,7 @@ async def test_an_exclusive_topology_of_a_jobset_is_refused(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.kubernetes("1.37", "1.36")
 async def test_two_priorities_in_one_tree_are_refused(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -213,7 +216,8 @@ async def test_what_only_its_namespace_covers_runs_pod_by_pod(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
+@pytest.mark.kubernetes("1.37", "1.36")
 async def test_more_jobs_than_groups_are_coarser_leaves(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

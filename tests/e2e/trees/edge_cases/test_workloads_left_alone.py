@@ -59,6 +59,7 @@ async def test_a_job_that_something_else_schedules_is_left_alone(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_a_scheduling_block_that_is_dropped_is_named(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -75,7 +76,8 @@ async def test_a_scheduling_block_that_is_dropped_is_named(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
+@pytest.mark.kubernetes("1.37", "1.36")
 async def test_a_job_of_another_controller_is_left_alone(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -188,6 +190,7 @@ async def longest(story: Story, kind: str, letter: str, size: int) -> str:
             return name
 
 
+@pytest.mark.full
 async def test_names_that_are_cut_to_the_same_are_named(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

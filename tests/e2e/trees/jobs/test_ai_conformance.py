@@ -19,7 +19,7 @@ from tests.support.service.manifest_builders import a_gang
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.lived_in("never"),
-    pytest.mark.kubernetes("1.37", full=["1.36"]),
+    pytest.mark.kubernetes("1.37", "1.36"),
 ]
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 SLOTS = 4  # of racks("r0"): pods of one CPU on two nodes
@@ -80,6 +80,7 @@ async def test_a_workload_that_fits_runs_as_a_whole_and_completes(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_a_workload_that_does_not_fit_has_no_pod_with_a_node(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

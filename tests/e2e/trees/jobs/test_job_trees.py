@@ -51,7 +51,7 @@ async def test_a_job_with_the_label_is_all_or_nothing(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
 async def test_a_leaf_that_is_deleted_by_hand_comes_back(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -72,7 +72,6 @@ async def test_a_leaf_that_is_deleted_by_hand_comes_back(
     assert len(await story.until_bound(4, "fit-")) == 4
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_the_groups_go_with_the_workload(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -117,7 +116,7 @@ async def test_the_last_pod_of_a_job_runs(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
 async def test_the_last_pod_of_a_job_runs_when_an_index_failed_for_good(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -138,7 +137,7 @@ async def test_the_last_pod_of_a_job_runs_when_an_index_failed_for_good(
     await until_groups(story, 0)
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
 async def test_a_suspended_job_keeps_its_leaf(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -184,7 +183,7 @@ async def test_a_suspended_job_keeps_its_leaf(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
 async def test_a_job_from_before_the_label_stays_as_it_is(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

@@ -47,7 +47,7 @@ async def test_a_jobset_that_restarts_keeps_its_groups(
     await story.check_capacity()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
 async def test_a_suspended_jobset_keeps_its_groups(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -65,7 +65,6 @@ async def test_a_suspended_jobset_keeps_its_groups(
     assert uids(await groups(story)) == before
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_no_pod_of_a_new_attempt_is_bound_before_all_can_be(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -106,7 +105,7 @@ async def test_no_pod_of_a_new_attempt_is_bound_before_all_can_be(
     await story.check_capacity()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
 async def test_a_jobset_of_the_same_name_has_groups_of_its_own(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

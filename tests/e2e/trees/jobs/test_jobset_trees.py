@@ -54,7 +54,7 @@ async def test_a_jobset_with_the_label_becomes_a_tree(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
 async def test_a_refused_jobset_is_held_and_explained(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -82,7 +82,7 @@ async def test_a_refused_jobset_is_held_and_explained(
     assert not await story.bound()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
 async def test_a_jobset_with_exclusive_topology_is_refused(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -128,7 +128,7 @@ async def test_steps_of_a_jobset_are_placed_one_after_the_other(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
 async def test_steps_in_order_are_placed_one_after_the_other(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -149,7 +149,7 @@ async def test_steps_in_order_are_placed_one_after_the_other(
     await story.check_events()
 
 
-@pytest.mark.kubernetes("1.37", full=["1.36"])
+@pytest.mark.full
 async def test_a_jobset_from_before_the_label_stays_as_it_is(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

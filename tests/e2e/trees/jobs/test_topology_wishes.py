@@ -15,7 +15,7 @@ from tests.e2e.trees.workloads import RACK, a_job, a_jobset, a_replicated_job, g
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.lived_in("never"),
-    pytest.mark.kubernetes("1.37", full=["1.36"]),
+    pytest.mark.kubernetes("1.37", "1.36"),
 ]
 INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -57,6 +57,7 @@ async def test_a_preferred_rack_takes_the_whole_job(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_a_preferred_rack_that_is_too_small_refuses_nothing(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -94,6 +95,7 @@ async def test_each_slice_of_a_job_keeps_its_rack(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_an_exclusive_rack_is_shared_with_no_other_job(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -121,6 +123,7 @@ async def test_an_exclusive_rack_is_shared_with_no_other_job(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_roles_of_a_jobset_are_near_each_other(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

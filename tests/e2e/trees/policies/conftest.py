@@ -136,13 +136,19 @@ async def left_alone(api: Api) -> bool:
 
 
 @pytest.fixture
-async def cluster(policies: ControlPlane) -> AsyncIterator[Api]:
-    """A client of the control plane with the policies; afterwards no workload and no pod is left."""
+async def admission(policies: ControlPlane) -> AsyncIterator[Api]:
+    """A client of the control plane with the policies, for requests that store nothing."""
     async with policies.api() as client:
         yield client
-        for namespace in NAMESPACES:
-            for kind in OBJECT_KINDS:
-                await client.delete(path_to(kind, namespace), AT_ONCE)
-                for one in kind.labels_from:
-                    await client.delete(path_to(one, namespace), AT_ONCE)
-            await client.delete(f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
+
+
+@pytest.fixture
+async def cluster(admission: Api) -> AsyncIterator[Api]:
+    """The same for what is stored; afterwards no workload and no pod is left."""
+    yield admission
+    kinds = [one for kind in OBJECT_KINDS for one in (kind, *kind.labels_from)]
+    for namespace in NAMESPACES:
+        await asyncio.gather(
+            *(admission.delete(path_to(kind, namespace), AT_ONCE) for kind in kinds),
+            admission.delete(f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0}),
+        )

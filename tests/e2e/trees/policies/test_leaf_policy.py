@@ -59,7 +59,7 @@ async def check_leaves(api: Api, all_labels: list[dict[str, str]]) -> int:
     return sum(map(bool, names))
 
 
-async def test_recorded_pods_get_the_leaf_that_is_computed_in_python(cluster: Api) -> None:
+async def test_recorded_pods_get_the_leaf_that_is_computed_in_python(admission: Api) -> None:
     """Each pod that a real controller made, with each value of the leaf label."""
     conditions = [one for rule in NAME_RULES for one in rule.when if one.key == LEAF_LABEL]
     leaves = sorted({one.value for one in conditions if one.value})
@@ -69,7 +69,7 @@ async def test_recorded_pods_get_the_leaf_that_is_computed_in_python(cluster: Ap
         for labels in recorded
         for leaf in ({}, *({LEAF_LABEL: value} for value in leaves))
     ]
-    assert await check_leaves(cluster, pods) > len(recorded) / 2
+    assert await check_leaves(admission, pods) > len(recorded) / 2
 
 
 def labels_for(rule: NameRule, head: str, other: str) -> dict[str, str]:
@@ -93,20 +93,22 @@ def cases() -> Iterator[dict[str, str]]:
             yield labels_for(rule, "h" * length, "1")
 
 
-async def test_long_names_and_dots_are_cut_alike(cluster: Api) -> None:
+async def test_long_names_and_dots_are_cut_alike(admission: Api) -> None:
     """For each rule: lengths around the limit, values that are cut to a piece, names that lose their beginning."""
     pods = list(cases())
-    assert await check_leaves(cluster, pods) == len(pods)
+    assert await check_leaves(admission, pods) == len(pods)
     for rule in NAME_RULES:
         labels = labels_for(rule, "head", "other")
         for key in {one.key for one in rule.rest if isinstance(one, LabelValue)}:
-            assert await check_leaves(cluster, [{k: v for k, v in labels.items() if k != key}]) <= 1
+            assert (
+                await check_leaves(admission, [{k: v for k, v in labels.items() if k != key}]) <= 1
+            )
 
 
 A_MEMBER = labels_for(NAME_RULES[-1], "work", "0")
 
 
-async def test_a_member_has_gate_scheduler_and_markers_once(cluster: Api) -> None:
+async def test_a_member_has_gate_scheduler_and_markers_once(admission: Api) -> None:
     """What a pod has already is not added again."""
     other = {"name": "example.com/quota"}
     for spec, gates in (
@@ -114,14 +116,14 @@ async def test_a_member_has_gate_scheduler_and_markers_once(cluster: Api) -> Non
         ({"schedulingGates": [other]}, [other, {"name": GATE}]),
         ({"schedulingGates": [{"name": GATE}], "markers": (MEMBER, BIND)}, [{"name": GATE}]),
     ):
-        pod = await admitted(cluster, A_MEMBER, **spec)
+        pod = await admitted(admission, A_MEMBER, **spec)
         assert pod["spec"]["schedulingGates"] == gates
         assert pod["spec"]["schedulerName"] == "gang-scheduler"
         assert pod["spec"]["containers"][0]["resources"]["limits"] == MARKERS
         assert pod["metadata"]["labels"] == A_MEMBER | {GROUP: leaf_of_pod(A_MEMBER)}
 
 
-async def test_pods_that_have_no_leaf_are_left_alone(cluster: Api) -> None:
+async def test_pods_that_have_no_leaf_are_left_alone(admission: Api) -> None:
     """Without a profile, bound already, of another scheduler, or of no workload that is known."""
     without = {key: value for key, value in A_MEMBER.items() if key != TREE_LABEL}
     for labels, spec in (
@@ -131,21 +133,21 @@ async def test_pods_that_have_no_leaf_are_left_alone(cluster: Api) -> None:
         (A_MEMBER, {"schedulerName": "kai-scheduler"}),
         ({TREE_LABEL: "gold", "app": "a"}, {}),
     ):
-        pod = await admitted(cluster, labels, **spec)
+        pod = await admitted(admission, labels, **spec)
         assert pod["metadata"]["labels"] == labels
         assert "schedulingGates" not in pod["spec"]
     in_labelled = a_pod("p", namespace=LABELLED, metadata={"labels": without})
-    pod = await dry_run(cluster, f"/api/v1/namespaces/{LABELLED}/pods", in_labelled)
+    pod = await dry_run(admission, f"/api/v1/namespaces/{LABELLED}/pods", in_labelled)
     assert pod["metadata"]["labels"] == without, "a pod has its profile from its template only"
 
 
-async def test_a_pod_that_names_a_group_keeps_it(cluster: Api) -> None:
+async def test_a_pod_that_names_a_group_keeps_it(admission: Api) -> None:
     """By label, by alias or by field, it is a member of that group."""
     for key in (GROUP, "scheduling.x-k8s.io/pod-group"):
-        pod = await admitted(cluster, A_MEMBER | {key: "mine"})
+        pod = await admitted(admission, A_MEMBER | {key: "mine"})
         assert pod["metadata"]["labels"] == A_MEMBER | {key: "mine"}
         assert pod["spec"]["schedulingGates"] == [{"name": GATE}]
-    pod = await admitted(cluster, A_MEMBER, schedulingGroup={"podGroupName": "mine"})
+    pod = await admitted(admission, A_MEMBER, schedulingGroup={"podGroupName": "mine"})
     assert pod["metadata"]["labels"] == A_MEMBER | {GROUP: "mine"}
 
 

@@ -50,7 +50,7 @@ def stamped(kind: WorkloadKind, thing: Object) -> set[str | None]:
 
 @each_kind
 async def test_the_label_of_a_workload_wins_over_that_of_its_namespace(
-    cluster: Api, kind: WorkloadKind
+    admission: Api, kind: WorkloadKind
 ) -> None:
     """`off` on either level is a label like any other; without a label there is no tree."""
     for namespace, own, profile in (
@@ -64,7 +64,9 @@ async def test_the_label_of_a_workload_wins_over_that_of_its_namespace(
         (OFF_HERE, "silver", "silver"),
     ):
         labels = {"app": "a"} | ({TREE_LABEL: own} if own else {})
-        found = await created(cluster, kind, namespace, a_workload(kind, namespace, labels=labels))
+        found = await created(
+            admission, kind, namespace, a_workload(kind, namespace, labels=labels)
+        )
         assert stamped(kind, found) == {profile}, (namespace, own)
         inherited = own is None and profile is not None
         notes = found["metadata"].get("annotations", {})
@@ -74,23 +76,23 @@ async def test_the_label_of_a_workload_wins_over_that_of_its_namespace(
 
 @each_kind
 async def test_the_leaf_label_is_what_the_compiler_computes(
-    cluster: Api, kind: WorkloadKind
+    admission: Api, kind: WorkloadKind
 ) -> None:
     """CEL and Python agree for each template; without a profile there is none."""
-    found = await created(cluster, kind, LABELLED)
+    found = await created(admission, kind, LABELLED)
     for template, item in templates_of(kind, found):
         expected = kind.leaf_label(item) if kind.leaf_label else ""
         assert template["metadata"]["labels"].get(LEAF_LABEL, "") == expected
-    assert set(labels_in(kind, await created(cluster, kind, PLAIN), LEAF_LABEL)) == {None}
+    assert set(labels_in(kind, await created(admission, kind, PLAIN), LEAF_LABEL)) == {None}
 
 
 @each_kind
-async def test_a_label_in_a_template_stays(cluster: Api, kind: WorkloadKind) -> None:
+async def test_a_label_in_a_template_stays(admission: Api, kind: WorkloadKind) -> None:
     """The user may write both labels; the other templates get those of the workload."""
     thing = a_workload(kind, LABELLED)
     templates = [template for template, _ in templates_of(kind, thing)]
     templates[0]["metadata"] = {"labels": {TREE_LABEL: "mine", LEAF_LABEL: "own", "app": "a"}}
-    found = await created(cluster, kind, LABELLED, thing)
+    found = await created(admission, kind, LABELLED, thing)
     first, *others = labels_in(kind, found, TREE_LABEL)
     assert (first, set(others)) == ("mine", {"gold"} if others else set())
     assert labels_in(kind, found, LEAF_LABEL)[0] == "own"
@@ -108,7 +110,7 @@ OTHERS_SCHEDULE: dict[str, Object] = {
 @each_kind
 @pytest.mark.parametrize("reason", OTHERS_SCHEDULE)
 async def test_one_template_of_another_scheduler_keeps_the_workload_out(
-    cluster: Api, kind: WorkloadKind, reason: str
+    admission: Api, kind: WorkloadKind, reason: str
 ) -> None:
     """As `kept_out` of the table has it."""
     thing = a_workload(kind, LABELLED, labels={TREE_LABEL: "silver"})
@@ -117,12 +119,12 @@ async def test_one_template_of_another_scheduler_keeps_the_workload_out(
         before = template.get(field, {})
         labels = before.get("labels", {}) | value.get("labels", {})  # a selector needs its own
         template[field] = before | value | ({"labels": labels} if labels else {})
-    assert stamped(kind, await created(cluster, kind, LABELLED, thing)) == {None}
+    assert stamped(kind, await created(admission, kind, LABELLED, thing)) == {None}
 
 
 @each_kind
 async def test_a_workload_that_another_controller_runs_is_kept_out(
-    cluster: Api, kind: WorkloadKind
+    admission: Api, kind: WorkloadKind
 ) -> None:
     """spec.managedBy counts where the kind has it; its own controller may be named."""
     for manager, profile in (("example.com/other", None), (kind.manager, "gold")):
@@ -133,23 +135,25 @@ async def test_a_workload_that_another_controller_runs_is_kept_out(
             for name in path:
                 holder = holder.setdefault(name, {})
             holder[field] = manager
-            assert stamped(kind, await created(cluster, kind, LABELLED, thing)) == {profile}
+            assert stamped(kind, await created(admission, kind, LABELLED, thing)) == {profile}
 
 
 @pytest.mark.kubernetes("1.37")  # a Job of 1.36 has no such field
 @each_kind
-async def test_a_scheduling_block_keeps_the_workload_out(cluster: Api, kind: WorkloadKind) -> None:
+async def test_a_scheduling_block_keeps_the_workload_out(
+    admission: Api, kind: WorkloadKind
+) -> None:
     """Its controller makes the groups; an empty block is none."""
     if kind.kind == "StatefulSet":  # has no such field, and kube-apiserver drops it
         return
     thing = a_workload(kind, LABELLED)
     thing["spec"]["scheduling"] = {"schedulingPolicy": {"gang": {}}}
-    assert stamped(kind, await created(cluster, kind, LABELLED, thing)) == {None}
+    assert stamped(kind, await created(admission, kind, LABELLED, thing)) == {None}
 
 
 @each_kind
 async def test_a_part_of_a_workload_has_the_labels_of_the_whole(
-    cluster: Api, kind: WorkloadKind
+    admission: Api, kind: WorkloadKind
 ) -> None:
     """A Job of a JobSet: its template was stamped in the JobSet, or was left alone there."""
     for owner, controller, profile in (
@@ -165,7 +169,7 @@ async def test_a_part_of_a_workload_has_the_labels_of_the_whole(
             "controller": controller,
         }
         thing = a_workload(kind, LABELLED, ownerReferences=[reference])
-        assert stamped(kind, await created(cluster, kind, LABELLED, thing)) == {profile}
+        assert stamped(kind, await created(admission, kind, LABELLED, thing)) == {profile}
 
 
 # --- updates
