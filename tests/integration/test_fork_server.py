@@ -76,7 +76,10 @@ def test_streams_and_folder_are_those_asked_for(tmp_path):
 def test_a_shell_gets_output_errors_and_exit_code_of_the_program(tmp_path):
     """Each of them in the folder of the shell, with its variables."""
     number = fork_server.program(tmp_path)
-    environ = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GANG_EXTENDER_NONSENSE": "1"}
+    environ = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "GANG_EXTENDER_NONSENSE": "1",
+    }
     script = "cd /; echo 'kind: [' | gang-extender plan --cluster absent.yaml -f - 2> %s; echo $?"
     done = subprocess.run(
         ["bash", "-c", script % (tmp_path / "errors")], env=environ, capture_output=True,

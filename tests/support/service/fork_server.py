@@ -46,6 +46,8 @@ ROOT = Path(__file__).parents[3]
 REQUEST_BYTES_MAX = 1 << 20
 CODE_BYTES = 4
 CONSTANTS = "FORK_SERVER_CONSTANTS"  # variable of a command: its constants with other values
+# The process that verifies the log imports for 0.8 s of CPU, in each service that lives so long: tests of it shorten the pause.
+VERIFIES_LATE = {"control.monitors.log_verifier.FIRST_AFTER_S": 3600.0}
 # What `serve` imports when it runs; each of these modules imports most of it late.
 SERVING = ("cli.main", "cli.commands.serve_command", "composition", "query_main")
 # What only functions import; the solver takes most, 0.7 s of CPU for each planner process that would load it.
@@ -195,12 +197,13 @@ def run(
 
 @contextlib.contextmanager
 def shortened(constants: Mapping[str, float]) -> Iterator[None]:
-    """Let the commands whose environment is made meanwhile have other values of constants.
+    """Let the commands whose environment is made meanwhile have other values of constants, also beside those of a caller.
 
     Args:
         constants: By their place in `extender`, such as `control.monitors.log_verifier.PASS_EVERY_S`.
     """
-    with mock.patch.dict(os.environ, {CONSTANTS: msgspec.json.encode(constants).decode()}):
+    values = msgspec.json.decode(os.environ.get(CONSTANTS, "{}")) | constants
+    with mock.patch.dict(os.environ, {CONSTANTS: msgspec.json.encode(values).decode()}):
         yield
 
 
