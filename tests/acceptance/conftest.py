@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.support.logs.postgres import fresh_database, run
+from tests.support.service import fork_server
 from tests.support.service.browser import chromium
 from tests.support.service.manifest_builders import GPU, RACK, a_fleet, a_gang, a_pod
 from tests.support.service.replicas import Replica
@@ -40,6 +41,12 @@ def running_service(kind, folder, url):
         yield replica
     finally:
         replica.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _log_is_verified_late():
+    with fork_server.shortened(fork_server.VERIFIES_LATE):
+        yield
 
 
 @pytest.fixture(scope="module")

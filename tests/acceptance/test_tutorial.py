@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 
 from deploy.demo.ports import free_port
 from tests.acceptance.test_process_kills import processes_naming
+from tests.support.service import fork_server
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorials/first-gang.md"
@@ -32,11 +32,12 @@ def steps(text: str) -> list[tuple[str, str]]:
     return [step for block in BLOCK.findall(text) for step in STEP.findall(block)]
 
 
-def run(commands: list[str], folder: Path) -> list[str]:
-    """Run commands in one shell, and return what each printed, both streams."""
+def run(commands: list[str], folder: Path, programs: Path) -> list[str]:
+    """Run commands in one shell, and return what each printed, both streams; `programs` is a folder for those of its PATH."""
     port = free_port()
+    inherited = fork_server.program(programs)
     environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")} | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{os.environ['PATH']}",
         "GANG_EXTENDER_LISTEN": f"127.0.0.1:{port}",
         "GANG_EXTENDER_SERVER": f"http://127.0.0.1:{port}",
         "COLUMNS": "200",
@@ -45,7 +46,7 @@ def run(commands: list[str], folder: Path) -> list[str]:
     script = script.replace("127.0.0.1:8888", f"127.0.0.1:{port}")
     done = subprocess.run(
         ["bash"], check=False, cwd=folder, env=environ, input=script, capture_output=True,
-        text=True,
+        text=True, pass_fds=[inherited],
     )  # fmt: skip
     *outputs, _ = done.stdout.split(f"{END}\n")
     return [
@@ -82,12 +83,12 @@ def folder():
         yield Path(made)
 
 
-def test_the_first_gang(folder):
+def test_the_first_gang(folder, tmp_path):
     """Each command of the first part prints what is on the page, and the last one leaves no process."""
     (folder / "deploy").symlink_to(ROOT / "deploy")
     text = PAGE.read_text()
     expected = steps(text)
-    outputs = run([command for command, _ in expected], folder)
+    outputs = run([command for command, _ in expected], folder, tmp_path)
     assert len(outputs) == len(expected)
     assert processes_naming(str(folder)) == []
     if os.environ.get("GANG_EXTENDER_WRITE_GOLDEN"):

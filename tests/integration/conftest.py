@@ -12,6 +12,12 @@ from tests.support.service.command_line import product_environ
 from tests.support.service.manifest_builders import a_fleet
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _log_is_verified_late():
+    with fork_server.shortened(fork_server.VERIFIES_LATE):
+        yield
+
+
 @pytest.fixture
 def manifests(tmp_path):
     path = tmp_path / "nodes.yaml"

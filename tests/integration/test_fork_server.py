@@ -73,6 +73,24 @@ def test_streams_and_folder_are_those_asked_for(tmp_path):
     assert errors.startswith("gang-extender: standard input: ")
 
 
+def test_a_shell_gets_output_errors_and_exit_code_of_the_program(tmp_path):
+    """Each of them in the folder of the shell, with its variables."""
+    number = fork_server.program(tmp_path)
+    environ = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "GANG_EXTENDER_NONSENSE": "1",
+    }
+    script = "cd /; echo 'kind: [' | gang-extender plan --cluster absent.yaml -f - 2> %s; echo $?"
+    done = subprocess.run(
+        ["bash", "-c", script % (tmp_path / "errors")], env=environ, capture_output=True,
+        pass_fds=[number], check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (b"2\n", b"")
+    errors = (tmp_path / "errors").read_text()
+    assert "GANG_EXTENDER_NONSENSE" in errors
+    assert "absent.yaml" in errors
+
+
 def test_a_constant_that_is_shortened_must_exist():
     """Else a test would wait for what it shortens since the constant has another name."""
     with fork_server.shortened({"control.monitors.log_verifier.NONSENSE_S": 1.0}):

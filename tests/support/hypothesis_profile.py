@@ -7,8 +7,10 @@ is one of the change that is tested. `full` tries the numbers that stand in the 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
@@ -20,6 +22,14 @@ _UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCh
 settings.register_profile("full", **_UNTIMED, derandomize="CI" in os.environ)
 settings.register_profile("quick", **_UNTIMED, max_examples=QUICK_MIN, derandomize=True)
 settings.load_profile(PROFILE)
+
+
+def daily(number: int, values: Sequence[Any]) -> list[Any]:
+    """Return values to parametrize a test with: the first of them for `make test`, the others marked `full`."""
+    return [
+        *values[:number],
+        *(pytest.param(value, marks=pytest.mark.full) for value in values[number:]),
+    ]
 
 
 def examples(number: int, *, quick: int | None = None, **others: Any) -> settings:

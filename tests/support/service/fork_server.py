@@ -6,6 +6,8 @@ so also the seed of hashes, and what Python itself reads from the environment wh
 Pauses of the product that are constants, not settings, can be `shortened`: a test of what comes after them need not wait.
 `/proc/PID/cmdline` and `/proc/PID/environ` are those of the fork server.
 
+A shell that a test starts can run commands so as well: `program` writes a `gang-extender` for its PATH.
+
 The fork server ends with the pytest process, whose end closes the socket between them, and the commands end with it.
 """
 
@@ -44,10 +46,27 @@ ROOT = Path(__file__).parents[3]
 REQUEST_BYTES_MAX = 1 << 20
 CODE_BYTES = 4
 CONSTANTS = "FORK_SERVER_CONSTANTS"  # variable of a command: its constants with other values
+# The process that verifies the log imports for 0.8 s of CPU, in each service that lives so long: tests of it shorten the pause.
+VERIFIES_LATE = {"control.monitors.log_verifier.FIRST_AFTER_S": 3600.0}
 # What `serve` imports when it runs; each of these modules imports most of it late.
 SERVING = ("cli.main", "cli.commands.serve_command", "composition", "query_main")
 # What only functions import; the solver takes most, 0.7 s of CPU for each planner process that would load it.
 LIBRARIES = ("uvloop", "alembic.command", SOLVER)
+
+# Without its site-packages Python starts in 0.015 s of CPU, and the command line in 0.2 to 1.
+PROGRAM = """\
+#!{python} -IS
+import json, os, socket, sys
+if sys.argv[1:2] == ["serve"]:  # what a shell kills must be the service itself
+    os.execv({installed!r}, sys.argv)
+mine, theirs = socket.socketpair()
+with theirs:
+    request = dict(words=sys.argv[1:], environ=dict(os.environ), folder=os.getcwd(), module="extender")
+    server = socket.socket(fileno={number})
+    socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2, theirs.fileno()])
+mine.recv({code_bytes}, socket.MSG_WAITALL)  # its pid
+sys.exit(int.from_bytes(mine.recv({code_bytes}, socket.MSG_WAITALL), signed=True))
+"""
 
 Stream = int | IO[Any]
 """A file, its number, or `PIPE`, `DEVNULL` or `STDOUT` of `subprocess`."""
@@ -171,20 +190,41 @@ def run(
 
         files = [end_for(stdin, written=True), end_for(output, written=False)]
         files.append(files[1] if errors == STDOUT else end_for(errors, written=False))
-        request = msgspec.msgpack.encode(Request(list(words), dict(environ), str(folder), module))
+        request = msgspec.json.encode(Request(list(words), dict(environ), str(folder), module))
         socket.send_fds(_server(), [request], [*files, theirs.fileno()])
     return ForkedCommand(mine, [*ours, None][:3])
 
 
 @contextlib.contextmanager
 def shortened(constants: Mapping[str, float]) -> Iterator[None]:
-    """Let the commands whose environment is made meanwhile have other values of constants.
+    """Let the commands whose environment is made meanwhile have other values of constants, also beside those of a caller.
 
     Args:
         constants: By their place in `extender`, such as `control.monitors.log_verifier.PASS_EVERY_S`.
     """
-    with mock.patch.dict(os.environ, {CONSTANTS: msgspec.json.encode(constants).decode()}):
+    values = msgspec.json.decode(os.environ.get(CONSTANTS, "{}")) | constants
+    with mock.patch.dict(os.environ, {CONSTANTS: msgspec.json.encode(values).decode()}):
         yield
+
+
+def program(folder: Path) -> int:
+    """Write a program `gang-extender` that has its command forked, for a shell; `serve` it starts as a process of its own.
+
+    Args:
+        folder: Where it is written; it goes first into the PATH of the shell.
+
+    Returns:
+        The number of a file that the shell must inherit (`pass_fds`).
+    """
+    path = folder / "gang-extender"
+    number = _server().fileno()
+    installed = str(Path(sys.executable).with_name(path.name))
+    text = PROGRAM.format(
+        python=sys.executable, installed=installed, number=number, code_bytes=CODE_BYTES
+    )
+    path.write_text(text)
+    path.chmod(0o755)
+    return number
 
 
 @functools.cache
@@ -239,7 +279,7 @@ def _serve(requests: socket.socket) -> str:
             die_with_parent()
             requests.close()
             *streams, control = files
-            return _run(msgspec.msgpack.decode(message, type=Request), streams, control)
+            return _run(msgspec.json.decode(message, type=Request), streams, control)
         for file in files:
             os.close(file)
 

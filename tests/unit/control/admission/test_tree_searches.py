@@ -313,7 +313,9 @@ async def test_a_namespace_that_replaces_its_gangs_all_the_time_fills_the_log_no
         assert len(verdicts(stage)) == len(names) + 10
 
 
-@pytest.mark.parametrize("counted", [True, False], ids=["counted", "searched"])
+@pytest.mark.parametrize(
+    "counted", [True, pytest.param(False, marks=pytest.mark.full)], ids=["counted", "searched"]
+)
 async def test_refused_trees_of_higher_priority_leave_a_share_to_others(counted):
     """They come round again with each change of the cluster, faster than they are searched."""
     high = [o for n in range(15) for o in impossible(f"high-{n}", f"vip-{n % 12}", priority=10)]

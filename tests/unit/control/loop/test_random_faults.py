@@ -25,6 +25,7 @@ from extender.core.model.errors import (
 )
 from extender.core.model.pods import PodEnd
 from extender.telemetry import METRICS
+from tests.support.hypothesis_profile import daily
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import GATED, Stage, check_state
 from tests.support.service.manifest_builders import GPU, a_budget, a_gang, a_group, a_node
@@ -316,7 +317,7 @@ class ChangingLife(Life):
 
 
 @pytest.mark.parametrize("changes", [False, True], ids=["between passes", "at each await"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", daily(3, range(12)))
 async def test_no_order_of_mishaps_breaks_a_promise(seed, changes, monkeypatch):
     """Gangs, deletions, kills, lost appends and refusals in random order: capacity is used once, binds follow admissions, the log is the state.
 

@@ -11,6 +11,7 @@ from extender.core.model.pods import Pod
 from extender.core.reconcile import oversubscription_tracker
 from extender.core.reconcile.oversubscription_tracker import OversubscriptionTracker
 from extender.core.reconcile.reservation_checks import oversubscribed_on
+from tests.support.hypothesis_profile import daily
 from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
 from tests.unit.control.admission.test_request_builder import Life
@@ -110,7 +111,7 @@ class CrowdedLife(Life):
         self.cluster.change_node(self.chance.choice(NODES), allocatable=allocatable)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", daily(10, range(40)))
 def test_it_finds_what_an_examination_finds(seed, monkeypatch):
     """Also where it is asked after some of the changes only, and forgets nodes all the time."""
     if seed % 2:

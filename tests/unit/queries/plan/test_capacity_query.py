@@ -9,6 +9,7 @@ import random
 import pytest
 import yaml
 
+from tests.support.hypothesis_profile import daily
 from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import (
     GPU,
@@ -95,7 +96,7 @@ def test_max_copies_prints_a_number_and_why_the_next_does_not_fit(run, ask):
     assert (code, found["verdict"], found["copies"]["fit"]) == (1, "impossible", 0)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", daily(4, range(12)))
 def test_max_copies_is_what_planning_each_copy_of_a_file_finds(ask, seed):
     """The number against arithmetic (pods of one GPU in one rack), and against files that have the copies written out."""
     draw = random.Random(seed)

@@ -13,7 +13,7 @@ import pytest
 
 from extender.core.model.ids import GroupKey
 from extender.queries.plan.plan_query import GangVerdict, PlanInput, answer_plan_query
-from tests.support.hypothesis_profile import PROFILE
+from tests.support.hypothesis_profile import PROFILE, daily
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, RACK, Object, a_group, a_node, a_pod
 
@@ -178,7 +178,7 @@ def _faults(cluster: _Cluster) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", daily(2, range(PARTS)))
 def test_victims_and_proofs_are_those_of_the_objects(part):
     """Impossible: no set of units helps. Placed: whole units of lower priority, with which it fits, and no smaller part of them."""
     for seed in range(part, CLUSTERS, PARTS):
