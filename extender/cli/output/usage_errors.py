@@ -28,7 +28,7 @@ def usage_text(error: TyperException) -> str:
     if parameter is not None and is_not:
         name = max(getattr(parameter, "opts", None) or [parameter.name], key=len)
         text = f"{name}: {_problem(value, expected, parameter.type)}"
-    text = text.rstrip(".")
+    text = text.rstrip(".").replace("argument(s) ()", "argument ''")  # it may be empty
     return f"{text[:1].lower()}{text[1:]}; see `{context.command_path} --help`"
 
 
@@ -55,7 +55,8 @@ def unknown_command(name: str, before: str, commands: Sequence[str]) -> str:
     meant = [words for words in commands if words.rpartition(" ")[2] == name]
     similar = set(get_close_matches(name, [words.rpartition(" ")[2] for words in candidates]))
     meant = meant or [words for words in candidates if words.rpartition(" ")[2] in similar]
-    words = f"no such command: {before}{name}"
+    plain = name.isprintable() and name.split() == [name]
+    words = f"no such command: {before}{name if plain else repr(name)}"
     if meant:
         return f"{words}; did you mean {' or '.join(f'`gang-extender {command}`' for command in meant)}?"
     return f"{words}; there are {', '.join(candidates)}"

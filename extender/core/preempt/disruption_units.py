@@ -266,6 +266,19 @@ class _Collection:
                     counts=not group.basic and group.key not in inside,
                 )
             )
+            below = {child.key.name for child in tree.children.get(group.key, ())}
+            # without a child that it requires a gang does not hold, so no eviction breaks it
+            self.gangs += [
+                PlanGang(
+                    name=f"{group.key} requires {name}, which is absent",
+                    minimum=1,
+                    parent=self.gang_of[group.key],
+                    required=True,
+                    counts=False,
+                )
+                for name in required.get(group.key, ())
+                if name not in below
+            ]
 
     def _add_budgets(self, drafts: Iterable[_Draft]) -> tuple[PlanBudget, ...]:
         """Return the budgets that protect a pod that may be evicted, by name, and number them."""

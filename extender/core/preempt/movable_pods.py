@@ -70,15 +70,21 @@ def members_running(tree: Tree, without: Collection[PodUid] = ()) -> dict[GroupK
     counts: dict[GroupKey, int] = {}
     for group in reversed(tree.groups):
         below = tree.children.get(group.key, ())
-        counts[group.key] = sum(_has_minimum(child, counts) for child in below) + sum(
+        counts[group.key] = sum(_has_minimum(tree, child, counts) for child in below) + sum(
             pod.node is not None and not pod.deleting and pod.uid not in without
             for pod in tree.members.get(group.key, ())
         )
     return counts
 
 
-def _has_minimum(group: Group, counts: Mapping[GroupKey, int]) -> bool:
-    return counts[group.key] >= (1 if group.basic else max(group.minimum, 1))
+def _has_minimum(tree: Tree, group: Group, counts: Mapping[GroupKey, int]) -> bool:
+    """Return whether a group has its minimum, and each child that it requires is there and has its own."""
+    if counts[group.key] < (1 if group.basic else max(group.minimum, 1)):
+        return False
+    if group.basic or not group.required:
+        return True
+    below = {child.key.name: child for child in tree.children.get(group.key, ())}
+    return all(name in below and _has_minimum(tree, below[name], counts) for name in group.required)
 
 
 def broken_gangs(tree: Tree, leaving: Collection[PodUid]) -> list[tuple[Group, int, int]]:
@@ -92,17 +98,9 @@ def broken_gangs(tree: Tree, leaving: Collection[PodUid]) -> list[tuple[Group, i
         (group, before[group.key], after[group.key])
         for group in tree.groups
         if not group.basic
-        and before[group.key] >= group.minimum
-        and (after[group.key] < group.minimum or _lacks_required(tree, group, after))
-        and before[group.key] != after[group.key]
+        and _has_minimum(tree, group, before)
+        and not _has_minimum(tree, group, after)
     ]
-
-
-def _lacks_required(tree: Tree, group: Group, counts: Mapping[GroupKey, int]) -> bool:
-    return any(
-        child.key.name in group.required and not _has_minimum(child, counts)
-        for child in tree.children.get(group.key, ())
-    )
 
 
 class _Parting:
@@ -244,8 +242,8 @@ class _Parting:
         path = self._groups(pod)
         if pod.group is None or not path:
             return f"{pod.group} does not exist, or is in no tree" if pod.group else ""
-        if self.forest.trees[path[-1].key].problems:
-            return f"{path[-1].key} is not valid"
+        for problem in self.forest.trees[path[-1].key].problems[:1]:
+            return f"{path[-1].key} is not valid: {problem.message}"
         for group in path:
             if group.disruption_mode == "all":
                 return f"{group.key} is disrupted as a whole"

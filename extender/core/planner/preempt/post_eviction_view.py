@@ -107,40 +107,28 @@ def with_domains_open(request: PlanRequest, domains: Iterable[PlanDomain]) -> Pl
     return msgspec.structs.replace(request, root=map_groups(request.root, with_rest), closed=closed)
 
 
-def with_domains_as_rules(request: PlanRequest) -> tuple[PlanRequest, tuple[PlanDomain, ...]]:
-    """Replace each exclusive domain that can be emptied by an anti-affinity to the pods in it.
-
-    So a set of units is judged as with other rules between pods.
+def with_domains_as_rules(request: PlanRequest) -> PlanRequest:
+    """Replace each exclusive domain that can be emptied by an anti-affinity to the pods in it, so that units are judged as with other rules.
 
     Returns:
-        The request, the same object if no domain can be emptied; and the domains that could be emptied, but stay as they are: a
-        member that may be there has the same shape as one that may not, or a group that would have it has bound members.
+        The request, the same object if no domain can be emptied. Members that may be in other domains than others of their shape
+        have a copy of it.
     """
     source = request.evictable or Evictable(priority=0)
-    alike: dict[tuple[str, str, tuple[PodUid, ...]], list[PlanDomain]] = {}
-    for domain in _emptiable(request):
-        alike.setdefault((domain.key, domain.value, domain.pods), []).append(domain)
+    alike: dict[tuple[str, str, tuple[PodUid, ...]], set[GroupKey | None]] = {}
+    emptiable = list(_emptiable(request))
+    for domain in emptiable:
+        alike.setdefault((domain.key, domain.value, domain.pods), set()).add(domain.group)
     if not alike:
-        return request, ()
-    rules, replaced, kept = list(request.rules), list[PlanDomain](), list[PlanDomain]()
+        return request
+    request, kept_out = _shapes_apart(request, list(alike.values()))
+    rules = list(request.rules)
     counted: dict[PodUid, list[int]] = {}
-    for (key, value, pods), domains in alike.items():
-        shapes = _shapes_kept_out(request.root, {domain.group for domain in domains})
-        if shapes is None:
-            kept += domains
-            continue
-        replaced += domains
+    for (key, value, pods), shapes in zip(alike, kept_out, strict=True):
         for uid in pods:
             counted.setdefault(uid, []).append(len(rules))
-        rules.append(
-            PlanRule(
-                kind="apart",
-                keys=(key,),
-                shapes=tuple(sorted(shapes)),
-                about=(),
-                there=(((value, len(pods)),),),
-            )
-        )
+        there = (((value, len(pods)),),)
+        rules.append(PlanRule(kind="apart", keys=(key,), shapes=shapes, about=(), there=there))
 
     def with_rules(pod: PlanVictim) -> PlanVictim:
         more = counted.get(pod.uid)
@@ -154,9 +142,73 @@ def with_domains_as_rules(request: PlanRequest) -> tuple[PlanRequest, tuple[Plan
         going=tuple(map(with_rules, source.going)),
         domains=UNSET,
     )
-    request = with_domains_open(request, replaced)
-    request = msgspec.structs.replace(request, rules=tuple(rules), evictable=evictable)
-    return request, tuple(kept)
+    request = with_domains_open(request, emptiable)
+    return msgspec.structs.replace(request, rules=tuple(rules), evictable=evictable)
+
+
+def _shapes_apart(
+    request: PlanRequest, domains: Sequence[Collection[GroupKey | None]]
+) -> tuple[PlanRequest, list[tuple[int, ...]]]:
+    """Return the request with shapes that decide which domains keep a member out, and these shapes of each domain.
+
+    Args:
+        request: The request.
+        domains: For each the groups that would have it alone; None: others have it, and no member may be there. A group with
+            bound members keeps their domain whatever others have (D20).
+    """
+    numbers: dict[tuple[int, frozenset[int]], int] = {}
+    copies: dict[int, list[int]] = {}
+    shapes = list(request.shapes)
+    everywhere = frozenset(i for i, groups in enumerate(domains) if None in groups)
+
+    def number(shape: int, closed: frozenset[int]) -> int:
+        if (shape, closed) not in numbers:
+            numbers[shape, closed] = len(shapes) if shape in copies else shape
+            if shape in copies:
+                shapes.append(shapes[shape])
+            copies.setdefault(shape, []).append(numbers[shape, closed])
+        return numbers[shape, closed]
+
+    def changed(group: PlanGroup, closed: frozenset[int]) -> PlanGroup:
+        if not any(below.bound for below in walk(group)):
+            closed |= {i for i, groups in enumerate(domains) if group.key in groups}
+        return msgspec.structs.replace(
+            group,
+            groups=tuple(changed(child, closed) for child in group.groups),
+            members=tuple(
+                msgspec.structs.replace(m, shape=number(m.shape, closed)) for m in group.members
+            ),
+        )
+
+    root = changed(request.root, everywhere)
+    kept_out = [
+        tuple(sorted(n for (_, closed), n in numbers.items() if i in closed))
+        for i in range(len(domains))
+    ]
+    if len(shapes) == len(request.shapes):
+        return request, kept_out
+
+    def of(some: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(copy for shape in some for copy in copies.get(shape, (shape,))))
+
+    preferences = request.preferences
+    if not isinstance(preferences, UnsetType):
+        preferences = tuple(msgspec.structs.replace(p, shapes=of(p.shapes)) for p in preferences)
+    return msgspec.structs.replace(
+        request,
+        root=root,
+        shapes=tuple(shapes),
+        rejected_nodes=tuple(
+            msgspec.structs.replace(r, shape=shape)
+            for r in request.rejected_nodes
+            for shape in ((None,) if r.shape is None else of((r.shape,)))
+        ),
+        rules=tuple(
+            msgspec.structs.replace(r, shapes=of(r.shapes), about=of(r.about))
+            for r in request.rules
+        ),
+        preferences=preferences,
+    ), kept_out
 
 
 def _emptiable(request: PlanRequest) -> Iterator[PlanDomain]:
@@ -175,19 +227,6 @@ def _emptiable(request: PlanRequest) -> Iterator[PlanDomain]:
     for domain in source.domains:
         if (domain.group, domain.key, domain.value) in taken and may_go.issuperset(domain.pods):
             yield domain
-
-
-def _shapes_kept_out(root: PlanGroup, groups: Collection[GroupKey | None]) -> set[int] | None:
-    """Return the shapes of the members of some groups (None: of all); None if others have one of these, too."""
-    every = walk(root)
-    if None in groups:
-        return {member.shape for group in every for member in group.members}
-    if any(group.bound for group in every):  # these decide which domains groups have
-        return None
-    within = {leaf.key for group in every if group.key in groups for leaf in walk(group)}
-    inside = {m.shape for group in every if group.key in within for m in group.members}
-    outside = {m.shape for group in every if group.key not in within for m in group.members}
-    return None if inside & outside else inside
 
 
 # --- rules that count pods

@@ -13,7 +13,7 @@ their capacity is enough, no pod is evicted.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -25,6 +25,7 @@ from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.explain.best_partial_placement import best_partial
 from extender.core.planner.explain.plan_builder import make_plan
 from extender.core.planner.explain.shortfalls import diagnose
+from extender.core.planner.explain.tree_variants import walk
 from extender.core.planner.model.feasibility import satisfied_by_bound, without_lacking_members
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_table import Bools, NodeTable
@@ -45,7 +46,6 @@ from extender.core.planner.preempt.min_cost_cp_sat import find_any, find_cheapes
 from extender.core.planner.preempt.post_eviction_view import (
     PostEvictionView,
     with_domains_as_rules,
-    with_domains_open,
     without,
 )
 from extender.core.planner.preempt.reprieve import Reprieve, VictimSet, VictimSets
@@ -55,7 +55,7 @@ from extender.core.planner.preempt.victim_cost import (
     CostModel,
     VictimCost,
 )
-from extender.core.planner.preemption_types import Evictable, PlanDomain, PlanUnit
+from extender.core.planner.preemption_types import Evictable, PlanUnit
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.preferred_topology import grant_preferred, has_wishes
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
@@ -170,39 +170,15 @@ def preempt(
 def _decided(request: PlanRequest, node_table: NodeTable, verdict: Verdict) -> PreemptionVerdict:
     """Decide for a tree that may preempt; exclusive domains are emptied as by a rule between pods."""
     spent = verdict.search.nodes
-    judged, kept = with_domains_as_rules(request)
-    if isinstance(verdict, Refusal) and verdict.status != "Unschedulable":
-        emptied = with_domains_open(judged, kept)
-        if judged is request or status_of(emptied, node_table) != "Unschedulable":
-            return _none("not-triggered", _no_lack_reason(request), spent)
+    judged = with_domains_as_rules(request)
+    final = isinstance(verdict, Refusal) and verdict.status != "Unschedulable"
+    if final and (judged is request or status_of(judged, node_table) != "Unschedulable"):
+        return _none("not-triggered", _no_lack_reason(request), spent)
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
     decision = _Decision(judged, node_table, spent).decide(placed, extras=isinstance(verdict, Plan))
-    if isinstance(decision, PreemptionPlan):
-        if kept:
-            decision = _beside(decision, kept)
-        return decision if judged is request else _of_request(decision, request.evictable)
-    if decision.cause == "impossible" and kept:
-        text = f"evicting all that is in {_names_of(kept)} may help, and it is not computed: "
-        text += "other members are like those that are kept out, or some are bound"
-        return _none("unknown", text, decision.search.nodes, proved=False)
+    if judged is not request and isinstance(decision, PreemptionPlan):
+        return _of_request(decision, request)
     return decision
-
-
-def _beside(decision: PreemptionPlan, kept: Iterable[PlanDomain]) -> PreemptionPlan:
-    """Return a decision without claims about sets that empty domains which were not judged: one of these may cost less."""
-    reason = f"does not free enough capacity while others have {_names_of(kept)}"
-    return msgspec.structs.replace(
-        decision,
-        search=msgspec.structs.replace(decision.search, exhausted=False),
-        alternatives=tuple(
-            msgspec.structs.replace(other, reason=reason) if other.cost is None else other
-            for other in decision.alternatives
-        ),
-    )
-
-
-def _names_of(domains: Iterable[PlanDomain]) -> str:
-    return join_names(sorted({f"{domain.key}={domain.value}" for domain in domains}))
 
 
 def only_awaiting(request: PlanRequest) -> PlanRequest:
@@ -243,12 +219,17 @@ def _not_triggered_reason(request: PlanRequest, verdict: Plan, node_table: NodeT
     return ""
 
 
-def _of_request(decision: PreemptionPlan, source: Evictable | None) -> PreemptionPlan:
-    """Return a decision with the units as they are in the request."""
-    assert source is not None
-    units = {(unit.kind, unit.name, unit.uid): unit for unit in source.units}
+def _of_request(decision: PreemptionPlan, request: PlanRequest) -> PreemptionPlan:
+    """Return a decision with the units and the shapes of members as they are in the request, not as they were judged."""
+    assert request.evictable is not None
+    units = {(unit.kind, unit.name, unit.uid): unit for unit in request.evictable.units}
+    shapes = {m.uid: m.shape for group in walk(request.root) for m in group.members}
+    assignments = tuple(
+        msgspec.structs.replace(a, shape=shapes[a.uid]) for a in decision.plan.assignments
+    )
     return msgspec.structs.replace(
         decision,
+        plan=msgspec.structs.replace(decision.plan, assignments=assignments),
         victims=tuple(units[u.kind, u.name, u.uid] for u in decision.victims),
         superseded=tuple(units[u.kind, u.name, u.uid] for u in decision.superseded),
     )

@@ -114,6 +114,7 @@ class _PreferredSearch:
         self.left = part if limit is None else min(part, limit)
         self.spent = 0
         self._levels: dict[str, CountedLevel] = {}
+        self._pods: dict[int, GroupPods] = {}  # by group
         self.near = self._read_near()
         self.wishes = self._read_wishes()
         self.tight: dict[int, str] = {}  # group -> key of which it is in one domain
@@ -174,7 +175,7 @@ class _PreferredSearch:
         return [
             _Wish(
                 group,
-                GroupPods(self.problem, group.index),
+                self._pods_of(group.index),
                 [self._level(key) for key in keys],
                 best=[1] * len(keys),
             )
@@ -191,7 +192,7 @@ class _PreferredSearch:
                 if near.group not in groups:
                     continue  # it is left out of this request
                 pair = (group, groups[near.group])
-                left, right = (GroupPods(self.problem, each.index) for each in pair)
+                left, right = (self._pods_of(each.index) for each in pair)
                 level = self._level(near.key)
                 count = PairCount((left, right), level, 0)
                 fixed = left.bound * right.bound - sum(
@@ -221,6 +222,11 @@ class _PreferredSearch:
             key = (index,) if index in alone else _unit_key(wish.group)
             units.setdefault(key, []).append(wish)
         return list(units.values())
+
+    def _pods_of(self, index: int) -> GroupPods:
+        if index not in self._pods:
+            self._pods[index] = GroupPods(self.problem, index)
+        return self._pods[index]
 
     def _is_whole(self, wish: _Wish, level: CountedLevel) -> bool:
         return wish.pods.domains(self.solution, level) == 1
@@ -481,7 +487,7 @@ class _PreferredSearch:
     def _attempt(self, tight: Mapping[int, str], *, complete: bool) -> bool | None:
         """Place as many pods with some groups each in one domain; False: proved that none is possible, None: not known."""
         form = frozenset(tight.items())
-        if form in self._impossible:
+        if form in self._impossible or not self._each_has_room(tight):
             return False
         if self.left <= 0:
             if self.at_once:
@@ -523,6 +529,16 @@ class _PreferredSearch:
             return None
         self._accept(result.solution)
         self.searched = True
+        return True
+
+    def _each_has_room(self, tight: Mapping[int, str]) -> bool:
+        """Return False where some domain is needed that is too small for its group alone: proved without bounds of the whole tree."""
+        bounds = self.problem.pods()
+        for index, key in tight.items():
+            pods, level = self._pods_of(index), self._level(key)
+            most = bounds.total_by(pods.kinds, key, level.domain)[: level.labelled]
+            if most.max(initial=0) < self.at_least - (self._all_pods - pods.size):
+                return False
         return True
 
     def _keeps(self, solution: Solution) -> bool:

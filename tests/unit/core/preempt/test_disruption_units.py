@@ -161,6 +161,24 @@ def test_a_child_that_is_required_since_does_not_break_a_gang_that_runs():
     assert not any(g.required for g in case.evictable().gangs)
 
 
+def test_a_gang_whose_required_child_is_gone_is_broken_already():
+    """So to evict another child breaks this child alone, as before, and not the gang above it a second time."""
+    low = {"priority": 1}
+    older, younger = ({"creationTimestamp": f"2026-0{n}-01T00:00:00Z"} for n in (1, 2))
+    case = Case(
+        *(a_node(f"n{i}", gpu=1) for i in range(2)),
+        a_group("low", gang=1, composite=True, **low),
+        *(a_group(name, gang=1, parent="low", **low) for name in ("first", "second")),
+        a_pod("first-0", "first", node="n1", **low),
+        a_pod("second-0", "second", node="n0", requests={GPU: 1}, metadata=younger, **low),
+        *gang("other", 1, 1, node="n1", requests={GPU: 1}, metadata=older), *gang("high", 1, 100, requests={GPU: 1}),
+    )  # fmt: skip
+    case.cluster.change_group("low", required=("first",))
+    assert [unit.name for unit in case.preempt().victims] == ["Pod/default/second-0"]
+    case.cluster.delete_group("first")
+    assert [unit.name for unit in case.preempt().victims] == ["Pod/default/second-0"]
+
+
 def test_equal_priority_is_no_victim_and_own_pods_are_not():
     """E-3: strictly lower; a tree never evicts its own members."""
     low, same = a_pod("low", node="n0", priority=99), a_pod("same", node="n0", priority=100)

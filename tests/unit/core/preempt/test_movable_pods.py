@@ -71,6 +71,7 @@ def parted(*objects, **limits):
         ([running(metadata=owned(**MANY)), apart()], "pod anti-affinity over kubernetes.io/hostname of default/other selects it, which is not judged for a move"),
         ([running(group="g"), a_group("g", gang=1)], "PodGroup/default/g runs with 1 pod, and its minimum is 1"),
         ([running(group="g"), running("q", "g"), a_group("g", gang=1, whole=True)], "PodGroup/default/g is disrupted as a whole"),
+        ([running(group="g", priority=3), a_group("g", gang=1)], "PodGroup/default/g is not valid: Pod/default/p has priority 3, its tree PodGroup/default/g has 0; give both the same priorityClassName"),
         ([running(group="absent")], "PodGroup/default/absent does not exist, or is in no tree"),
     ],
 )  # fmt: skip
@@ -151,6 +152,25 @@ def test_a_gang_that_breaks_breaks_what_needs_it():
     uid = next(pod.uid for pod in view.pods.values() if pod.name == "a")
     broken = [(str(group.key), *counts) for group, *counts in broken_gangs(tree, {uid})]
     assert broken == [("CompositePodGroup/default/top", 1, 0), ("PodGroup/default/g", 2, 1)]
+
+
+def test_a_gang_without_a_child_that_it_requires_is_broken_already():
+    cluster = FakeCluster(
+        *NODES,
+        a_group("top", composite=True, gang=1),
+        *(a_group(name, gang=1, parent="top") for name in "xyz"),
+        *(running(name, name) for name in "xyz"),
+    )
+    cluster.change_group("top", required=("x",))
+
+    def broken(name):
+        (tree,) = forest_of(cluster.view()).trees.values()
+        return [str(group.key) for group, *_ in broken_gangs(tree, {cluster.pod(name).uid})]
+
+    assert broken("y") == ["PodGroup/default/y"]
+    assert broken("x") == ["CompositePodGroup/default/top", "PodGroup/default/x"]
+    cluster.delete_pod("x")
+    assert broken("y") == ["PodGroup/default/y"]
 
 
 def drained(*objects):

@@ -94,11 +94,6 @@ def _agree(request) -> None:
     if made.cause == "unknown" and any("is not judged" in text for text in made.reasons):
         assert any(rule.kind == "near" for rule in request.rules)
         return
-    if made.cause == "unknown" and any(
-        text.startswith("evicting all that is in") for text in made.reasons
-    ):
-        assert request.evictable.domains  # members that are alike, or bound ones
-        return
     if made.cause == "unknown" and any("kube-scheduler refused" in text for text in made.reasons):
         assert request.rejected_nodes
         made = msgspec.structs.replace(made, cause="impossible")  # as long as the rejection stands

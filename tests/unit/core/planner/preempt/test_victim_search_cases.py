@@ -162,36 +162,54 @@ def test_an_exclusive_domain_comes_free_when_what_is_in_it_has_terminated(closed
         assert preempt(request).cause == "comes-free"
 
 
-def test_a_domain_of_a_group_whose_members_are_like_others_is_not_judged():
-    """Of two leaves with the same shape one has a rack alone: no proof that evictions do not help."""
-    request = exclusive_rack(closed=False, pods=("a", "low0", "low1"))
+def beside(first: PlanGroup, *others: PlanGroup, **fields) -> PlanGroup:
+    """Return a gang of several leaves."""
     key = GroupKey("ns", "root", "CompositePodGroup")
-    root = PlanGroup(key=key, minimum=2, groups=(request.root, leaf("beside", 1)))
-    made = preempt(msgspec.structs.replace(request, root=root))
-    assert made.cause == "unknown"
-    assert made.reasons[0].startswith(
-        "evicting all that is in rack=r1 may help, and it is not computed"
-    )
+    leaves = (first, *others)
+    return PlanGroup(key=key, minimum=len(leaves), groups=leaves, **fields)
 
 
-def test_victims_beside_a_domain_that_is_not_judged_are_not_proved_the_cheapest():
+def test_a_domain_of_a_group_is_emptied_though_its_members_are_like_others():
+    """Of two leaves with the same shape one has a rack alone; in the records all members have the shape of the request."""
+    request = exclusive_rack(closed=False, pods=("a", "low0", "low1"))
+    request = msgspec.structs.replace(request, root=beside(request.root, leaf("beside", 1)))
+    assert gone(request) == ["a", "low"]
+    made = preempt(request)
+    assert isinstance(made, PreemptionPlan)
+    assert {a.shape for a in made.plan.assignments} == {0}
+    assert not set(made.victims) - set(request.evictable.units)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_domain_is_emptied_where_that_costs_least(held):
     """Of two leaves with the same shape one has node r1-0 alone: `cheap` may go from there, at less cost than `costly` from r2."""
     alone = leaf("hi", 1, exclusive=PlanExclusive(key="host", taken=("r1-0",)))
-    key = GroupKey("ns", "root", "CompositePodGroup")
-    root = PlanGroup(key=key, minimum=2, topology=("rack",), groups=(alone, leaf("beside", 1)))
     fleet = tuple(
         msgspec.structs.replace(n, labels={**n.labels, "host": n.name})
         for n in nodes(r1=[1, 0], r2=[1, 0])
     )
     units = (lone("cheap", "r1-0", 1), lone("costly", "r2-1", 9))
-    for pods in ((PodUid("cheap"),), ()):
-        held = (PlanDomain(group=alone.key, key="host", value="r1-0", pods=pods),)
-        made = preempt(ask(root, fleet, *units, domains=held if pods else UNSET))
-        assert isinstance(made, PreemptionPlan)
-        assert [u.name for u in made.victims] == ["Pod/ns/costly"]
-        assert made.search.exhausted == (not pods)
-        text = "does not free enough capacity" + " while others have host=r1-0" * bool(pods)
-        assert [other.reason for other in made.alternatives] == [text]
+    domain = PlanDomain(group=alone.key, key="host", value="r1-0", pods=(PodUid("cheap"),))
+    root = beside(alone, leaf("beside", 1), topology=("rack",))
+    request = ask(root, fleet, *units, domains=(domain,) if held else UNSET)
+    assert gone(request) == ["cheap" if held else "costly"]
+    made = preempt(request)
+    assert isinstance(made, PreemptionPlan)
+    assert made.search.exhausted
+
+
+def test_a_domain_is_emptied_beside_bound_members_of_another_group():
+    """The leaf with bound members keeps its rack whatever others have there; the other one has r2 when `low` is gone."""
+    fleet = nodes(r1=[2], r2=[1, 0])
+    staying = leaf("old", 1, exclusive=PlanExclusive(key="rack", taken=("r1",)))
+    bound = (PlanBound(pod="ns/old-x", uid=PodUid("old-x"), node=fleet[0].name),)
+    staying = msgspec.structs.replace(staying, bound=bound, minimum=2)
+    alone = leaf("hi", 1, exclusive=PlanExclusive(key="rack", taken=("r2",)))
+    domains = tuple(
+        PlanDomain(group=group, key="rack", value=rack, pods=(PodUid("low"),))
+        for group, rack in ((alone.key, "r2"), (staying.key, "r1"))
+    )
+    assert gone(ask(beside(staying, alone), fleet, lone("low", "r2-1"), domains=domains)) == ["low"]
 
 
 def test_a_full_rack_is_cleared_for_a_gang_that_must_share_one():
