@@ -153,7 +153,7 @@ def gangs(  # noqa: PLR0917 -- typer reads options from the signature
     gang_list = ServiceList(ask, partial(ask, part.path("/v1/gangs"), list[GangAt]), table)
     if watch:
         gang_list.watch(
-            lambda line: line.uid or line.gang, lambda line: replace(line, state="removed")
+            lambda line: line.uid or gang_name(line), lambda line: replace(line, state="removed")
         )
     else:
         gang_list.print(f"No gangs{part.words()}.")

@@ -84,7 +84,7 @@ class ServiceList(Generic[T]):
         may have answered before it had the last event. A service that does not answer is asked again.
 
         Args:
-            identity: Returns what stays the same of an item that changes.
+            identity: Returns what stays the same of an item that changes; the name of its row where it has no UID yet.
             removed: Returns an item that is not in the list any more, as it is printed then.
             pause: Waits for a number of seconds.
         """
@@ -139,5 +139,10 @@ class ServiceList(Generic[T]):
         for name, item in now.items():
             if name not in before or shown(before[name]) != shown(item):
                 self._table.print_changed(item)
-        for name in before.keys() - now.keys():
-            self._table.print_changed(removed(before[name]))
+        name_of = self._table.name
+        added = {name_of(now[key]): key for key in now.keys() - before.keys()}
+        for key in before.keys() - now.keys():
+            name = name_of(before[key])
+            if name in added and name in (key, added[name]):
+                continue  # it has got another identity than its name, or lost it: its row was printed above
+            self._table.print_changed(removed(before[key]))

@@ -156,7 +156,7 @@ class ListTable(Generic[T]):
             BadInput: There is no column to sort by; the message has all columns.
         """
         self._columns = [c for c in columns if output_format.form is ListForm.wide or not c.wide]
-        self._name = name
+        self.name = name
         self.output_format = output_format
         self._sorted_by = _column(columns, output_format.sort_by) if output_format.sort_by else None
         self._widths: list[int] = []
@@ -177,7 +177,7 @@ class ListTable(Generic[T]):
             print_rows(rows, self._widths, self._paints(), cuts=self._cuts)
             return
         if self.output_format.form is ListForm.name:
-            sys.stdout.writelines(f"{self._name(item)}\n" for item in items)
+            sys.stdout.writelines(f"{self.name(item)}\n" for item in items)
             return
         sys.stdout.write(encoded(items, self.output_format.form))
 
@@ -196,7 +196,7 @@ class ListTable(Generic[T]):
                 print_rows([headers], self._widths, cuts=self._cuts)
             print_rows([texts], self._widths, self._paints(), cuts=self._cuts)
         elif self.output_format.form is ListForm.name:
-            sys.stdout.write(f"{self._name(item)}\n")
+            sys.stdout.write(f"{self.name(item)}\n")
         elif self.output_format.form is ListForm.json:
             sys.stdout.write(msgspec.json.encode(item).decode() + "\n")
         else:
@@ -233,7 +233,7 @@ class ListTable(Generic[T]):
         """Return what a reader sees of an item, without what changes with the time alone."""
         if self.output_format.is_table:
             return [column.text(item) for column in self._columns if not column.runs]
-        return self._name(item) if self.output_format.form is ListForm.name else item
+        return self.name(item) if self.output_format.form is ListForm.name else item
 
     @property
     def _cuts(self) -> bool:

@@ -111,7 +111,8 @@ class ObjectStore:
         """Start without objects.
 
         Args:
-            guards: Whether the view has the data for finalizers of our groups; files have no finalizers.
+            guards: Whether the objects are those of an API server: the view has the data for finalizers of our groups, which
+                files do not have, and pods wait for claims that do not exist, which files may leave out.
             max_children: Groups that one parent may have.
             claims: Those of another cluster, from `claims_named`, that pods may use as well.
         """
@@ -348,6 +349,13 @@ class ObjectStore:
             _take_out(self._users, claim, name)
 
     def _pod_of(self, api_pod: api.Pod) -> Pod:
+        pod = self._pod_with_shape(api_pod)
+        if self._guards and api_pod.spec.volumes and pod.node is None:
+            waits_for = self._waits_for(api_pod)
+            return msgspec.structs.replace(pod, waits_for=waits_for) if waits_for else pod
+        return pod
+
+    def _pod_with_shape(self, api_pod: api.Pod) -> Pod:
         key = shape_key(api_pod)
         if key is not None and (shape := self._shape_of_key.get(key)) is not None:
             return pod_of(api_pod, self.priorities, shape=shape)
@@ -394,6 +402,26 @@ class ObjectStore:
             ),
             unmodelled=tuple(text for claim in of_claims for text in claim.unmodelled),
         )
+
+    def _waits_for(self, api_pod: api.Pod) -> str:
+        """Return why kube-scheduler refuses a pod on every node until a claim or volume changes; empty: it does not.
+
+        Source:
+            PreFilter of the plugins VolumeBinding (podHasPVCs) and VolumeZone (getPVbyPod), of Kubernetes 1.36 and 1.37.
+        """
+        for name, template in _claims_of(api_pod).items():
+            text = f"PersistentVolumeClaim {'/'.join(name)} of pod {api_pod.key[1]}"
+            claim = self._claims.get(name)
+            if claim is None and template is not None:
+                return f"{text} does not exist: kube-controller-manager creates it for the pod"
+            if claim is None:
+                return f"{text} does not exist: create it"
+            if claim.metadata.deletion_timestamp is not None:
+                return f"{text} is being deleted: create it again when it is gone"
+            volume = claim.spec.volume_name
+            if volume and ("", volume) not in self._volumes:
+                return f"PersistentVolume {volume} of {text} does not exist: create the claim again"
+        return ""
 
     def _of_claim(self, name: Name, template: api.ClaimSpec | None) -> VolumeConstraints:
         """Return how a claim restricts the nodes of a pod.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -26,6 +26,7 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
+from extender.core.model.message_formatting import counted
 from extender.core.model.object_identity import IdentityMemo, changed_keys
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod, PodShape
@@ -61,8 +62,13 @@ EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
 
 
 def is_candidate(pod: Pod) -> bool:
-    """Return whether a pod may be planned: not assigned, not terminating, and without scheduling gates of others."""
-    return pod.node is None and not pod.deleting and all(gate == GATE for gate in pod.gates)
+    """Return whether a pod may be planned: not assigned, not terminating, and nothing keeps kube-scheduler from trying it.
+
+    That is a scheduling gate of others, or an object that the pod names and that does not exist.
+    """
+    if pod.node is not None or pod.deleting or pod.waits_for:
+        return False
+    return all(gate == GATE for gate in pod.gates)
 
 
 def is_running(pod: Pod) -> bool:
@@ -87,17 +93,17 @@ class TreePart(msgspec.Struct, frozen=True, eq=False):
     tree: Tree
     root: PlanGroup
     shapes: tuple[PodShape, ...]
-    wanting: bool  # some candidate has no reservation
     claims: frozenset[str]  # exclusive claims of any of its pods
     slices: Mapping[GroupKey, tuple[SliceLevel, ...]]  # of its leaves that are cut into slices
     topology_keys: frozenset[str]  # of its groups
 
 
 class _ReservationCheck(msgspec.Struct, frozen=True, eq=False):
-    """Whether some candidate of a tree had no reservation, and the tree and its reservations at that time."""
+    """Whether some pod of a tree waited for a reservation, and the tree and its reservations at that time."""
 
     tree: Tree
     held: Mapping[PodUid, Reservation]
+    started: bool  # some of its pods were placed
     answer: bool
 
 
@@ -109,15 +115,20 @@ class TreeParts:
         self._checks: dict[GangUid, _ReservationCheck] = {}
 
     def wanting(self, tree: Tree, root: GangState | None) -> bool:
-        """Return whether some candidate of a tree has no reservation; its part need not be made for that."""
+        """Return whether some pod of a tree waits for a reservation; its part need not be made for that."""
         held = root.reservations if root is not None else NO_HOLDS
+        bound = root.bound if root is not None else {}
+        started = bool(held or bound)
         kept = self._checks.get(tree.root.uid)
+        if kept is not None and kept.started != started:
+            kept = None
         if kept is None or kept.tree is not tree or kept.held is not held:
-            bound = root.bound if root is not None else {}
             if kept is None or kept.answer or not _all_provided(kept, tree, held, bound):
-                kept = _ReservationCheck(tree, held, _lacks_reservation(tree, held))
+                kept = _ReservationCheck(
+                    tree, held, started, _lacks_reservation(tree, held, started=started)
+                )
             else:
-                kept = _ReservationCheck(tree, held, answer=False)
+                kept = _ReservationCheck(tree, held, started, answer=False)
             self._checks[tree.root.uid] = kept
         return kept.answer
 
@@ -174,14 +185,20 @@ def _all_provided(
         if previous is not pods:
             previous_ids = set(map(id, previous))
             fresh = [pod for pod in pods if id(pod) not in previous_ids]
-            if any(is_candidate(pod) and pod.uid not in held for pod in fresh):
+            if any(_waits(pod, started=before.started) and pod.uid not in held for pod in fresh):
                 return False
     return True
 
 
-def _lacks_reservation(tree: Tree, held: Mapping[PodUid, Reservation]) -> bool:
+def _waits(pod: Pod, *, started: bool) -> bool:
+    """Return whether a pod keeps its tree waiting: one that lacks an object does so until some of the tree is placed."""
+    lacks = bool(pod.waits_for) and pod.node is None and not pod.deleting
+    return is_candidate(pod) or (lacks and not started)
+
+
+def _lacks_reservation(tree: Tree, held: Mapping[PodUid, Reservation], *, started: bool) -> bool:
     return any(
-        pod.node is None and pod.uid not in held and is_candidate(pod)
+        pod.node is None and pod.uid not in held and _waits(pod, started=started)
         for group in tree.groups
         if not group.deleting
         for pod in tree.members.get(group.key, ())
@@ -199,7 +216,6 @@ def _tree_part(
         tree=tree,
         root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
         shapes=tuple(shapes.index),
-        wanting=_lacks_reservation(tree, held),
         slices={
             group.key: group.constraints.slices for group in tree.groups if group.constraints.slices
         },
@@ -340,6 +356,7 @@ def _plan_group(
         key=group.key,
         basic=group.basic,
         minimum=group.minimum,
+        lacking=lacking_texts(tree.members.get(group.key, ())) or UNSET,
         required=group.required or UNSET,
         topology=group.constraints.topology,
         exclusive=plan_exclusive(group),
@@ -475,6 +492,13 @@ def foreign_gates(tree: Tree) -> tuple[str, ...]:
     return tuple(
         sorted({g for pod in tree.pods if pod.node is None for g in pod.gates if g != GATE})
     )
+
+
+def lacking_texts(pods: Iterable[Pod]) -> tuple[str, ...]:
+    """Return what pods lack that are no members for that reason: of the first one, and of how many more."""
+    texts = [pod.waits_for for pod in pods if pod.waits_for and not pod.deleting]
+    more = (f"the same for {counted(len(texts) - 1, 'more pod')}",) if texts[1:] else ()
+    return (*texts[:1], *more)
 
 
 def group_key_of(root: GangState) -> GroupKey:

@@ -302,6 +302,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     )
     pinned: NodeName | None = None  # required affinity on metadata.name (DaemonSets)
     controller: str = ""  # kind of its controlling owner, which makes it again; empty: none
+    # Of a served cluster: why kube-scheduler refuses it on every node until another object changes, with what helps.
+    waits_for: str = ""
 
     @property
     def path(self) -> str:

@@ -135,6 +135,8 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     near: tuple[PlanNear, ...] | UnsetType = UNSET
     # Of a composite whose minimum follows from a workload: what sets it there, without the number. Empty: nothing does.
     set_by: str | UnsetType = UNSET
+    # Of a leaf: what its pods lack that are no members for that reason (`Pod.waits_for`).
+    lacking: tuple[str, ...] | UnsetType = UNSET
 
 
 class NodeRejection(msgspec.Struct, frozen=True, kw_only=True, gc=False):

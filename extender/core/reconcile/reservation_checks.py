@@ -47,6 +47,10 @@ def unfit_pods(
         pod, node = view.pods.get(uid), view.nodes.get(reservation.node)
         if pod is None or node is None:
             continue
+        if pod.waits_for:
+            lacking = pod.waits_for.partition(": ")[0]
+            unfit[uid] = f"node {node.name} is not used while {lacking}:"
+            continue
         for key, value in domains.get(reservation.group, {}).items():
             if node.labels.get(key) != value:
                 unfit[uid] = f"node {node.name} is not in {key}={value} any more:"

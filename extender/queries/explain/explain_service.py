@@ -9,7 +9,7 @@ from itertools import chain
 import msgspec
 
 from extender.core.admit.exclusive_domains import ExclusiveDomains
-from extender.core.admit.plan_request import GATE, is_candidate
+from extender.core.admit.plan_request import GATE, is_candidate, lacking_texts
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.admit.wish_sentences import WishLine, anew_text, group_lines
 from extender.core.capacity.hold_progress import HELD, hold_progress
@@ -453,6 +453,12 @@ def extra_finding(
     def waits(text: str) -> str:
         return f"waits, {role} that {text}; {gang_answer}"
 
+    lacking = lacking_texts(pods)
+    if lacking and not any(map(is_candidate, pods)):
+        text, *help_ = lacking[0].split(": ", 1)
+        checks = checks_until("members complete", "no", text)
+        text = f"is no member yet, because {text}"
+        return Finding(subject=subject, text=waits(text), checks=checks, help=tuple(help_))
     held = sorted({gate for pod in pods for gate in pod.gates if gate != GATE})
     if held and not any(map(is_candidate, pods)):
         text = f"is held by the scheduling gates {', '.join(held)}"

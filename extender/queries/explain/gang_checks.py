@@ -21,7 +21,7 @@ from extender.core.admit.gang_sentences import (
     waiting_text,
 )
 from extender.core.admit.native_gang_scheduling import bind_blockers
-from extender.core.admit.plan_request import GATE, TreeParts
+from extender.core.admit.plan_request import GATE, TreeParts, lacking_texts
 from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.holds.hold_turns import HoldRefusal, no_hold_before_us
 from extender.core.log.gang_phase import CAPACITY_TAKEN, TAKEN, capacity_was_taken
@@ -181,7 +181,9 @@ def bound_text(gang: GangState, status: GangStatus) -> str:
 def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Finding:
     reasons = waiting_reasons(root)
     missing = "pods" if root.key.kind == "PodGroup" else "child groups and pods"
-    help_ = gates_help(tree) or f"create the missing {missing}, or lower the minimum of the group"
+    lacking = next(iter(lacking_texts(tree.pods)), "")
+    help_ = gates_help(tree) or lacking
+    help_ = help_ or f"create the missing {missing}, or lower the minimum of the group"
     if status is not None and status.state == SUSPENDED:
         help_ = "resume the workload (spec.suspend: false)"
     return Finding(

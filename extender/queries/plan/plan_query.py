@@ -18,6 +18,7 @@ from extender.core.admit.plan_request import (
     TreeParts,
     foreign_gates,
     is_candidate,
+    lacking_texts,
     plan_request,
     ruled_part,
 )
@@ -691,6 +692,7 @@ def _planned(
     texts = (
         (f"pods held by scheduling gates {', '.join(gates)} are not members yet",) if gates else ()
     )
+    texts += lacking_texts(tree.pods)
     root = state.gangs.get(tree.root.uid)
     if root is not None and root.reservations:
         texts += (f"{_members(len(root.reservations))} reserved already",)

@@ -285,3 +285,42 @@ async def test_a_full_csi_node_is_learned(story: Story) -> None:
         assert not any(v["by_shape"] for v in events_of(events, "NodeRejected")), (
             "volumes are a pod's own"
         )
+
+
+@pytest.mark.kubernetes("1.37", full=["1.36"])
+async def test_a_gang_waits_for_its_claims_without_holding_nodes(story: Story) -> None:
+    """kube-scheduler refuses a pod without its claim on every node, and asks no extender; so another gang gets the nodes.
+
+    Then the claims come, and the gang is bound.
+    """
+    await story.create(*nodes(2))
+    disks = [volume(f"disk-{n}", f"n{n}", claim=f"w-{n}") for n in range(2)]
+    claims = [claim(f"w-{n}", bound_to=f"disk-{n}") for n in range(2)]
+    async with things(story, LOCAL, *disks):
+        await story.create(with_disk(a_pod("lone"), "absent"), *gang_with_disks("w", 2))
+
+        async def refused() -> bool:
+            conditions = (await story.api.get(f"{PODS}/lone"))["status"].get("conditions", [])
+            return any(
+                'persistentvolumeclaim "absent" not found' in c["message"] for c in conditions
+            )
+
+        async def waits() -> bool:
+            refusals = await story.service.events("GangUnschedulable")
+            text = "PersistentVolumeClaim default/w-0 of pod w-0 does not exist: create it"
+            return any(text in f["data"]["reasons"][0] for f in refusals)
+
+        await story.until(refused)
+        await story.until(waits)
+        assert not [f for f in story.service.calls("filter") if f["pod"] == "default/lone"]
+        await story.create(*a_gang("other", pods=2, requests=GPU))
+        bound = await story.until_bound(2, prefix="other-")
+        assert set(bound.values()) == {"n0", "n1"}
+        assert not [
+            f for f in await story.service.events("GangAdmitted") if f["gang"] == "default/w"
+        ]
+        for name in bound:
+            await story.api.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+        await story.create(*claims)
+        assert await story.until_bound(2, prefix="w-") == {"w-0": "n0", "w-1": "n1"}
+        await story.check_events()

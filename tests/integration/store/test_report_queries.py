@@ -291,6 +291,7 @@ async def test_the_time_in_which_the_workload_is_suspended_is_not_waited(databas
     waits = GangUnschedulable(outcome="waiting", reasons=("needs 4 pods, 0 present",))
     story = [
         (0, NIL_GANG, compiled(suspended=True)),  # before it has a pod
+        (9, NIL_GANG, compiled(suspended=False)),
         (10, ROOTS[0], GangObserved(kind="PodGroup")),
         (10, ROOTS[1], GangObserved(kind="PodGroup")),
         (10, ROOTS[0], waits),
@@ -332,6 +333,31 @@ async def test_the_time_in_which_the_workload_is_suspended_is_not_waited(databas
     assert [tuple(row)[2:] for row in answered["pending-namespaces"].rows] == [
         (2, 2, 172 * 60, 86 * 60)
     ]
+
+
+async def test_a_gang_that_the_log_gets_after_its_workload_was_suspended_does_not_wait(
+    database_url,
+):
+    """Its last pods were seen as they went; without another change of the workload it waited in reports for ever."""
+    waits = GangUnschedulable(outcome="waiting", reasons=("needs 4 pods, 0 present",))
+    story = [
+        (0, NIL_GANG, compiled(suspended=False)),
+        (1, NIL_GANG, compiled(suspended=True)),
+        (2, ROOTS[0], GangObserved(kind="PodGroup")),
+        (2, ROOTS[0], waits),
+        (2, ROOTS[1], GangObserved(kind="PodGroup")),
+        (2, ROOTS[1], waits),
+    ]
+    state, events = EMPTY, []
+    for minute, uid, data in story:
+        at_us = START_US + minute * MINUTE_US
+        events.append(msgspec.structs.replace(event_after(state, uid, data), at_us=at_us))
+        state = fold(state, [events[-1]])
+    span = {"since_us": START_US, "until_us": START_US + 12 * MINUTE_US, "limit": 9999}
+    asked = [ReportQuery(name=name, **span) for name in ("pending", "pending-namespaces")]
+    answered = await answer_reports(database_url, events, asked)
+    assert [(row[0], row[4]) for row in answered["pending"].rows] == [("ns/root-1", 10 * 60)]
+    assert [tuple(row)[2:4] for row in answered["pending-namespaces"].rows] == [(1, 1)]
 
 
 async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):

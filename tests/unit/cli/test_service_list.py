@@ -87,6 +87,25 @@ def test_new_changed_and_removed_rows_are_printed_below_the_table(capsys):
     ]  # fmt: skip
 
 
+def test_a_row_that_gets_a_uid_or_loses_it_is_not_removed(capsys):
+    """As a suspended gang that comes into the log with its first pod; one that is created again is another one."""
+    service = ScriptedService(drop("a"), put(a="waiting"), drop("b"))
+    uids = iter([{"a": "a", "b": "b-1"}, {"a": "a-1", "b": "b-1"}, {"a": "a", "b": "b-2"}])
+    of = {}
+
+    def read():
+        of.update(next(uids, of))
+        return [Row(name, of[name]) for name in ("a", "b")]
+
+    table = ListTable(COLUMNS, lambda row: row.name, ListFormat(form=ListForm.table))
+    ServiceList(service.ask, read, table).watch(
+        lambda row: row.state, lambda row: Row(row.name, "removed"), service.pause
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME  STATE", "a     a", "b     b-1", "a     a-1", "a     a", "b     b-2", "b     removed",
+    ]  # fmt: skip
+
+
 def test_a_list_without_rows_has_its_titles_above_the_first_row(capsys):
     service = ScriptedService(put(a="waiting"))
     service.rows.clear()

@@ -117,6 +117,8 @@ def waiting_reasons(group: PlanGroup) -> list[str]:
         f"waiting for {elements} of {group.key.kind} {group.key.path}: "
         f"{threshold(group)} required, {present(group)} {state}"
     )
+    if not isinstance(group.lacking, UnsetType):
+        text = "; ".join((text, *group.lacking))
     ready = {child.key.name for child in group.groups if admissible(child)}
     if lacking := [name for name in required_names(group) if name not in ready]:
         names = [child.key.name for child in group.groups]

@@ -25,8 +25,8 @@ def read(thing):
     return convert(api.KINDS[thing["kind"]], thing)
 
 
-def a_world(*things) -> ObjectStore:
-    world = ObjectStore()
+def a_world(*things, guards=False) -> ObjectStore:
+    world = ObjectStore(guards=guards)
     for thing in things:
         world.upsert(read(thing))
     return world
@@ -99,6 +99,43 @@ def test_a_volume_of_a_csi_driver_has_an_unknown_limit() -> None:
     world = a_world(volume, a_claim("c", "pv"), with_claim("p", "c"))
     assert shape(world).unmodelled == ("how many volumes of disks.example.com a node attaches",)
     assert len(shape(world).selectors) == 1
+
+
+def test_a_pod_of_a_served_cluster_waits_for_claims_and_volumes_that_do_not_exist() -> None:
+    """As PreFilter of kube-scheduler refuses it on every node; a file may leave them out."""
+    pod = with_claim("p", "c")
+    assert a_world(pod).view.pods["p"].waits_for == ""
+    world = a_world(pod, with_claim("bound", "c", node="n"), a_pod("none"), guards=True)
+    claim = "PersistentVolumeClaim default/c of pod p"
+
+    def waits_for(name="p"):
+        return world.view.pods[name].waits_for
+
+    assert waits_for() == f"{claim} does not exist: create it"
+    assert waits_for("bound") == "", "kube-scheduler has scheduled it"
+    world.upsert(read(a_claim("c")))
+    assert waits_for() == ""
+    world.upsert(read(a_claim("c", "pv")))
+    assert waits_for().startswith(f"PersistentVolume pv of {claim} does not exist")
+    world.upsert(read(a_volume("pv")))
+    assert waits_for() == ""
+    going = a_claim("c", "pv")
+    going["metadata"]["deletionTimestamp"] = "2026-11-30T00:00:00Z"
+    world.upsert(read(going))
+    assert waits_for().startswith(f"{claim} is being deleted")
+    world.delete(read(a_claim("c")))
+    assert waits_for() == f"{claim} does not exist: create it"
+
+
+def test_a_claim_of_an_ephemeral_volume_is_created_by_a_controller() -> None:
+    volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
+    world = a_world(a_pod("p", metadata={"uid": "p"}, volumes=[volume]), guards=True)
+    assert world.view.pods["p"].waits_for == (
+        "PersistentVolumeClaim default/p-scratch of pod p does not exist: "
+        "kube-controller-manager creates it for the pod"
+    )
+    world.upsert(read(a_claim("p-scratch")))
+    assert world.view.pods["p"].waits_for == ""
 
 
 def test_a_claim_for_one_pod_is_exclusive_and_an_ephemeral_volume_is_a_claim() -> None:

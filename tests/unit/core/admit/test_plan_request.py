@@ -38,6 +38,7 @@ from extender.core.model.cluster_view import (
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pods import HostPort, Pod, PodShape
+from extender.core.planner.model.feasibility import waiting_reasons
 from extender.core.planner.plan_types import PlanNear
 from extender.core.workloads.workload_object import MANAGED_BY
 from extender.ports.written_names import MANAGED_BY_LABEL
@@ -187,6 +188,23 @@ def test_pods_behind_foreign_gates_are_no_members_yet():
         "default/g-0",
         "default/g-2",
     ]
+
+
+def test_a_pod_that_lacks_a_claim_is_no_member_yet_and_the_group_has_the_reason():
+    """Beyond the minimum it keeps no other from a place; of the minimum its group waits for the claim."""
+    cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=3))
+    for name in ("g-1", "g-2"):
+        text = f"PersistentVolumeClaim default/c of pod {name} does not exist: create it"
+        cluster.change_pod(name, waits_for=text)
+    root = _request(cluster.seen, EMPTY, "g").root
+    assert [m.pod for m in root.members] == ["default/g-0"]
+    assert waiting_reasons(root) == [
+        "waiting for members of PodGroup default/g: 3 required, 1 present; PersistentVolumeClaim default/c of pod g-1 "
+        "does not exist: create it; the same for 1 more pod"
+    ]
+    cluster.change_pod("g-1", waits_for="")
+    cluster.change_pod("g-2", waits_for="")
+    assert waiting_reasons(_request(cluster.seen, EMPTY, "g").root) == []
 
 
 def test_a_pod_is_a_candidate_or_running_or_neither():

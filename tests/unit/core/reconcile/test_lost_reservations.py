@@ -124,6 +124,10 @@ WAYS = {
         "n0", allocatable={GPU: 0, "pods": 9}
     ),
     "is gone": lambda s: s.cluster.delete_node("n0"),
+    "is not used while claim c of a pod does not exist": lambda s: [
+        s.cluster.change_pod(name, waits_for="claim c of a pod does not exist: create it")
+        for name in ("x-0", "x-1")
+    ],
 }
 
 

@@ -48,6 +48,36 @@ async def test_an_extra_member_that_fits_or_that_others_hold() -> None:
         assert "an extra member that fits now and is about to get its place" in late.answer
 
 
+async def test_a_member_whose_claim_does_not_exist_is_no_member_until_it_is_created() -> None:
+    """The gang waits with the claim in its reason; one beyond the minimum waits alone."""
+    lacks = "PersistentVolumeClaim default/c of pod {} does not exist: create it"
+    async with a_stage(*a_gang("g", pods=2, requests=WHOLE)) as stage:
+        for name in ("g-0", "g-1"):
+            stage.cluster.change_pod(name, waits_for=lacks.format(name))
+        ask = await led(stage)
+        gang = await ask("PodGroup/g")
+        assert gang.answer == (
+            "PodGroup default/g waits for members of PodGroup default/g: 2 required, 0 present; "
+            f"{lacks.format('g-0')}; the same for 1 more pod"
+        )
+        assert gang.help == (lacks.format("g-0"),)
+        assert gang.state == "waiting", "the log has it"
+        for name in ("g-0", "g-1"):
+            stage.cluster.change_pod(name, waits_for="")
+        await stage.settled()
+        assert (await ask("PodGroup/g")).state == "admitted"
+        await run_all(stage, "g-0", "g-1")
+        stage.cluster.add(a_pod("late", "g", requests=WHOLE))
+        stage.cluster.change_pod("late", waits_for=lacks.format("late"))
+        await stage.settled()
+        late = await ask("late")
+        assert late.answer.startswith(
+            "Pod default/late waits, an extra member that is no member yet, because PersistentVolumeClaim default/c of "
+            "pod late does not exist; PodGroup default/g runs"
+        )
+        assert late.help == ("create it",)
+
+
 async def test_a_reserved_member_has_its_gate_its_node_and_what_kube_scheduler_answered() -> None:
     async with a_stage(*a_gang("g", pods=2, requests=WHOLE, schedulingGates=GATED)) as stage:
         ask = await led(stage)
