@@ -61,7 +61,7 @@ KINDS: Final = {
     "watch_late": 3, "watch_breaks": 1, "watch_expires": 2, "watch_loses": 2, "watch_duplicates": 1, "watch_swaps": 1,
     "requests_fail": 4, "requests_slow": 1, "api_server_down": 1,
     "database_down": 2, "database_slow": 2, "database_cut": 3, "answer_lost": 3, "append_lost": 3,
-    "process_stops": 3, "process_dies": 4, "leader_dies_blind": 3, "clock_steps": 1, "scheduler_dies": 3, "scheduler_away": 1,
+    "process_stops": 3, "process_dies": 4, "leader_dies_blind": 3, "clock_steps": 1, "scheduler_dies": 3, "scheduler_away": 2,
     "pod_deleted": 5, "pod_fails": 2, "group_again": 2, "node_again": 1, "node_lost": 2, "node_cordoned": 1, "job_again": 2,
     "job_deleted": 2, "job_shrinks": 3,
 }  # fmt: skip
@@ -134,6 +134,8 @@ def _fault(chance: Random, begins_s: float, ends_s: float, kind: str = "", after
         at_s = begins_s + (at_s - begins_s) * 0.3
         after = after or chance.choices(list(MOMENTS), list(MOMENTS.values()))[0]
         delay_s = chance.choice([0.0, 0.0, 0.005, 0.05, 1.0])
+    if kind == "scheduler_away":  # when something waits for it
+        after, delay_s = "GangAdmitted", 0.0
     lasts_s = min(chance.choice([0.5, 3.0, 12.0, 25.0]) * chance.uniform(0.5, 1.0), ends_s - at_s)
     return Fault(
         at_s=round(at_s, 3), kind=kind, target=chance.randrange(1 << 16), lasts_s=round(lasts_s, 3),

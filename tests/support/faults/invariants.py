@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from extender.core.log.events import (
+    AssignmentRecord,
     CapacityHeld,
     CapacityHoldReleased,
     GangAdmitted,
@@ -41,17 +42,19 @@ from extender.store.log.event_codec import to_event
 from tests.support.faults.cases import GPU, LONE
 
 if TYPE_CHECKING:
+    from tests.support.faults.processes import Process
     from tests.support.faults.run import BindCallOf, Replica, Run
     from tests.support.faults.servers import ServedCluster
 
 WITHIN_S: Final = 60.0  # without trouble, what is due has happened
 # ... and sooner what begins like this
 SOONER_S: Final = {
-    "reservation ": 10.0, "unbound ": 30.0, "victim ": 25.0, "view ": 25.0, "call ": 10.0, "unused ": 10.0, "verdict ": 40.0,
+    "reservation ": 10.0, "unbound ": 25.0, "gate ": 10.0, "victim ": 15.0, "view ": 25.0, "call ": 10.0, "unused ": 10.0, "verdict ": 40.0,
     "hold ": 15.0, "replacement ": 15.0, "overcommitted ": 20.0, "leader ": 40.0,
 }  # fmt: skip
 RECENT_S: Final = 30.0
 LOOK_BACK_S: Final = 8.0
+STALE_S: Final = 2.0  # after a change without trouble nothing is decided by what was before
 SETTLED_S: Final = 20.0  # after the last change, with nothing due
 
 
@@ -183,6 +186,7 @@ class Truth:
         self._failed: dict[str, float] = {}  # when a Binding failed that may be tried again
         self._opened: set[str] = set()  # roots whose minimum has arrived
         self._bound_s: dict[str, float] = {}
+        self._leaf_uids: dict[str, str] = {}  # of the group of each pod when it was admitted
         self._led_since_s = 0.0  # the time of the last LeaseAcquired
         self._changed: tuple[int, int] = (
             0,
@@ -234,6 +238,7 @@ class Truth:
             if isinstance(event.data, LeaseAcquired):
                 self._led_since_s = self.run.loop.time()
             elif isinstance(event.data, GangAdmitted):
+                self._note_leaves(event.data.assignments)
                 self._judge_admission(event.gang, {a.node for a in event.data.assignments})
             if isinstance(event.data, (GangAdmitted, GangExtended, GangUnschedulable, ReservationReleased, PreemptionPlanned, GangRemoved, CapacityHeld, LeaseAcquired)):  # fmt: skip
                 text = type(event.data).__name__
@@ -258,6 +263,13 @@ class Truth:
         """Read what was appended."""
         if not self.over:
             self._read()
+
+    def _note_leaves(self, assignments: Sequence[AssignmentRecord]) -> None:
+        stored = self.run.model.stored()
+        for a in assignments:
+            pod = stored.pods.get(a.uid)
+            leaf = stored.groups.get(pod.group) if pod is not None and pod.group is not None else None  # fmt: skip
+            self._leaf_uids[a.uid] = leaf.uid if leaf is not None else ""
 
     def _judge_admission(self, gang: str, nodes: set[str]) -> None:
         """Judge an admission by what ran before its leader: it has seen that."""
@@ -364,6 +376,12 @@ class Truth:
             self._judge_minimum(pod)
         self.run.moment(verb, {uid})
 
+    def on_caller_gone(self, caller: Process) -> None:
+        """Note that kube-scheduler has died: its calls have ended."""
+        for call in (c for calls in self._calls.values() for c in calls if c.caller is caller):
+            if call.ended_s is None:
+                call.ended_s = self.run.loop.time()
+
     def on_failed(self, verb: str, uid: str) -> None:
         """Note a write that failed."""
         if verb == "bind":
@@ -384,15 +402,20 @@ class Truth:
         before_s = [call.began_s for m in everyone for call in self._calls[m.uid] if call.alive() and m.uid != pod.uid]  # fmt: skip
         if root in self._opened and before_s:
             return
+        admitted = self._leaf_uids.get(pod.uid)
+        leaf = self.run.model.stored().groups.get(pod.group) if pod.group is not None else None
+        again_s = self.run.again_s.get(str(pod.group), now_s)
+        if leaf is not None and admitted != leaf.uid and min(now_s - again_s, now_s - self.run.troubled_until_s) > STALE_S:  # fmt: skip
+            self.violate("bound by an admission from before its group", f"{pod.path}: {pod.group} was created again")  # fmt: skip
         self._opened.add(root)
         for group in job.arrival.groups:
             if group.minimum == 0:
                 continue
             arrived = sum(
-                any(call.alive() or now_s - (call.ended_s or now_s) < 1.0 for call in self._calls[m.uid])
+                any(call.alive() or (call.ended_s is not None and now_s - call.ended_s < 0.1) for call in self._calls[m.uid])
                 for m in members[group.name]
             )  # fmt: skip
-            lost = sum(now_s - at_s < RECENT_S for at_s, p in self._gone.values() if p.group == _key(job, group))  # fmt: skip
+            lost = sum(now_s - at_s < RECENT_S for at_s, p in self._gone.values() if p.group == _key(job, group) and self._calls.get(p.uid))  # fmt: skip
             leaving = sum(m.deleting for m in members[group.name])
             if arrived + lost + leaving < group.minimum:
                 self.violate(
@@ -502,6 +525,8 @@ class Truth:
             state = leader.committed
             if leader.pending_state.position != state.position:
                 self.violate("a reservation was lost", f"{leader.pending_state.position - state.position} events are pending, and none is appended")  # fmt: skip
+            if state.position > self.ledger.position:
+                self.violate("a reservation was lost", f"{replica.name} is at {state.position}, the log at {self.ledger.position}")  # fmt: skip
             if state.position != self.ledger.position:
                 continue
             memory = {uid: r.node for gang in state.gangs.values() for uid, r in gang.reservations.items()}  # fmt: skip
@@ -523,7 +548,11 @@ class Truth:
                     "a claim without an owner",
                     f"{place.node} is reserved for {place.pod}, which does not exist any more",
                 )
+            elif NodeName(place.node) not in stored.nodes:
+                due[f"reservation {uid}"] = ("a claim without an owner", f"{place.node}, which does not exist, is reserved for {place.pod}")  # fmt: skip
             elif pod.node is None:
+                if pod.gates:
+                    due[f"gate {uid}"] = ("a gate is not removed", f"{place.pod} for {place.node}")
                 due[f"unbound {uid}"] = ("reserved and never bound", f"{place.pod} for {place.node}")  # fmt: skip
         for text, table in (("preemption", self.ledger.claimed), ("hold", self.ledger.held)):
             for gang in table:

@@ -21,7 +21,7 @@ from extender.control.log.lease import LeaseIdentity
 from extender.control.monitors.clock_monitor import ClockMonitor
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import NotReady
-from extender.core.model.ids import NodeName
+from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pods import Pod
 from extender.core.verbs.filter_and_prioritize import FilterDecision
 from extender.ports.cluster_ports import PodRef
@@ -50,7 +50,7 @@ from tests.support.faults.servers import (
 from tests.support.service.manifest_builders import a_node
 
 TTL_MS: Final = 10_000
-RESERVATION_TTL_S: Final = 30
+RESERVATION_TTL_S: Final = 40
 RESTARTS_AFTER_S: Final = 2.0
 CALL_TIMEOUT_S: Final = 60.0
 CYCLE_S: Final = kube_scheduler.CYCLE_S
@@ -226,6 +226,15 @@ class CaseControllers(Controllers):
             self._cluster.remove(uid)
         job.owned.clear()
 
+    def leaf_again(self, job: Job, leaf: str) -> None:
+        """Delete one group of a job, and create it again under its name; the others stay."""
+        stored = self._cluster.stored_as[api.PodGroup][job.namespace, leaf].obj  # type: ignore[attr-defined]
+        self._cluster.remove(stored.metadata.uid)
+        job.owned.remove(stored.metadata.uid)
+        again = self._identified(stored, job.namespace)
+        job.owned.append(again.metadata.uid)
+        self._cluster.put(again)
+
     def groups_again(self, job: Job) -> None:
         """Delete the groups of a job, and create them again under their names."""
         for uid in job.owned:
@@ -293,6 +302,7 @@ class Run:
         self._forward = Wakeup()
         self.troubled_until_s = 0.0  # nothing outside of the service hinders it after that
         self._scheduler_back_s = 0.0
+        self.again_s: dict[str, float] = {}  # when a PodGroup was created again
         self._waiting: list[Fault] = []  # for their moments
         self._about: frozenset[str] = frozenset()  # pods and nodes that the present fault strikes
         self.database.on_appending = self._on_appending
@@ -552,8 +562,13 @@ class Run:
         replica = self._replica(fault)
         if replica is None:
             return "none"
-        replica.log.cut_until_s = self.trouble(self.loop.time() + fault.lasts_s, 5.0)
-        return f"{replica.name} for {fault.lasts_s:.1f} s"
+        lasts_s = self._lasts_s(fault)
+        replica.log.cut_until_s = self.trouble(self.loop.time() + lasts_s, 5.0)
+        return f"{replica.name} for {lasts_s:.1f} s"
+
+    def _lasts_s(self, fault: Fault) -> float:
+        """Return for how long a replica is hindered: of two times one longer than the lease lasts."""
+        return max(fault.lasts_s, TTL_MS / 1000 + 5.0) if fault.target // 2 % 2 else fault.lasts_s
 
     def do_answer_lost(self, fault: Fault) -> str:
         self.database.lost.append("answer")
@@ -580,9 +595,10 @@ class Run:
         if replica is None or replica.process.stopped:
             return "none"
         self.loop.stop_process(replica.process)
-        self.trouble(self.loop.time() + fault.lasts_s, TTL_MS / 1000)
-        self.loop.act_later(fault.lasts_s, self.loop.continue_process, replica.process)
-        return f"{replica.name} for {fault.lasts_s:.1f} s"
+        lasts_s = self._lasts_s(fault)
+        self.trouble(self.loop.time() + lasts_s, TTL_MS / 1000)
+        self.loop.act_later(lasts_s, self.loop.continue_process, replica.process)
+        return f"{replica.name} for {lasts_s:.1f} s"
 
     def do_process_dies(self, fault: Fault) -> str:
         replica = self._replica(fault)
@@ -651,6 +667,7 @@ class Run:
         if self.scheduler_process.dead:
             return "is away already"
         self.loop.kill(self.scheduler_process)
+        self.truth.on_caller_gone(self.scheduler_process)
         self.spawn(None, self._scheduler_again(), "kube-scheduler again")
         return f"for {for_s:.1f} s"
 
@@ -699,8 +716,19 @@ class Run:
         job = self._job(fault)
         if job is None or not job.owned:
             return "none"
-        self.controllers.groups_again(job)
-        return f"groups of {job.path}"
+        leaves = sorted({str(pod.group.name) for pod in self.model.stored().pods.values() if pod.uid in job.live and pod.group is not None})  # fmt: skip
+        if len(leaves) < 2 or not fault.target // 8 % 4:
+            self._note_again(job.namespace, leaves)
+            self.controllers.groups_again(job)
+            return f"groups of {job.path}"
+        leaf = leaves[fault.target // 32 % len(leaves)]
+        self._note_again(job.namespace, [leaf])
+        self.controllers.leaf_again(job, leaf)
+        return f"PodGroup {job.namespace}/{leaf}"
+
+    def _note_again(self, namespace: str, leaves: Sequence[str]) -> None:
+        for leaf in leaves:
+            self.again_s[str(GroupKey(namespace, leaf, "PodGroup"))] = self.loop.time()
 
     def do_job_again(self, fault: Fault) -> str:
         job = self._job(fault)
