@@ -128,9 +128,10 @@ class KubeScheduler:
             self._queue.pop(uid, None)
             self._unschedulable.pop(uid, None)
             self._forget(uid)
-            return pod is not None or (old is not None and old.node is not None)
+            return pod is not None or (old is not None and (old.node or old.nominated) is not None)
+        helps = old is not None and old.nominated not in (None, pod.nominated)
         if pod.gates:
-            return False
+            return helps
         entry = self._queue.get(uid)
         if entry is None:
             self._activate(_Queued(pod=pod, since_us=pod.created_us))
@@ -138,7 +139,9 @@ class KubeScheduler:
             entry.pod = pod
             if entry.state == "unschedulable":
                 self._wake(entry)
-        return False
+        return (
+            helps  # capacity that was nominated is free, as after the deletion of an assigned pod
+        )
 
     def _activate(self, entry: _Queued) -> None:
         entry.state = "active"

@@ -7,9 +7,9 @@ import logging
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
-from itertools import repeat
 from typing import Final
+
+import msgspec
 
 from tests.support.faults.cases import case_of
 from tests.support.faults.planted_defects import DEFECTS, planted
@@ -54,33 +54,59 @@ def _seeds(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _defect(planted_in: tuple[str, range]) -> tuple[str, int, str, str]:
-    """Return the name of a defect, and the first seed that finds it with what it violates; -1: none."""
-    name, seeds = planted_in
+class _Finds(msgspec.Struct):
+    """How often seeds found a defect.
+
+    Attributes:
+        first: The first seed that did; -1: none.
+        violated: What that one violates, and on what.
+        seeds: How many ran.
+        finds: How many of them found it.
+    """
+
+    name: str
+    first: int = -1
+    violated: str = ""
+    seeds: int = 0
+    finds: int = 0
+
+    def __str__(self) -> str:
+        if self.first < 0:
+            return f"| {self.name} | not in {self.seeds} | | |"
+        return f"| {self.name} | {self.first} | {self.seeds / self.finds:.1f} | {self.violated} |"
+
+
+def _defect(planted_in: tuple[str, range, int]) -> _Finds:
+    """Run seeds with one defect until some of them have found it."""
+    name, seeds, finds = planted_in
+    result = _Finds(name)
     with planted(name):
         for seed in seeds:
-            result = run_case(case_of(seed))
-            if result.violated:
-                return name, seed, result.violated, result.detail
-    return name, -1, "", ""
+            outcome = run_case(case_of(seed))
+            result.seeds += 1
+            if not outcome.violated:
+                continue
+            result.finds += 1
+            if result.first < 0:
+                result.first, result.violated = seed, f"{outcome.violated}: {outcome.detail[:80]}"
+            if result.finds == finds:
+                break
+    return result
 
 
 def _defects(args: argparse.Namespace) -> int:
-    """Plant the defects one at a time; return the exit status."""
+    """Plant the defects one at a time, and print a table; return the exit status."""
     names = args.defects or list(DEFECTS)
     seeds = range(args.first, args.first + args.seeds)
     count = 0
+    print("| defect | first seed | seeds for each find | violated |\n|---|---|---|---|", flush=True)
     with multiprocessing.Pool(args.processes, _quiet, maxtasksperchild=1) as pool:
-        for name, seed, violated, detail in _each(pool, names, seeds):
-            count += seed >= 0
-            text = f"seed {seed}: {violated}: {detail[:120]}" if seed >= 0 else "NOT FOUND"
-            print(f"{name}: {text}", flush=True)
+        work = [(name, seeds, args.finds) for name in names]
+        for result in pool.imap_unordered(_defect, work):
+            count += result.finds > 0
+            print(result, flush=True)
     print(f"{count} of {len(names)} planted defects are found within {args.seeds} seeds")
     return 0
-
-
-def _each(pool: multiprocessing.pool.Pool, names: list[str], seeds: range) -> Iterator[tuple[str, int, str, str]]:  # fmt: skip
-    yield from pool.imap_unordered(_defect, zip(names, repeat(seeds), strict=False))
 
 
 def main() -> int:
@@ -90,6 +116,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--defects", nargs="*")
+    parser.add_argument(
+        "--finds",
+        type=int,
+        default=3,
+        help="seeds that find a defect, then the next one is planted",
+    )
     parser.add_argument("--progress", type=int, default=0)
     args = parser.parse_args()
     _quiet()

@@ -12,8 +12,10 @@ from extender.simulation.arrivals import Arrival, ArrivingGroup
 GPU: Final = "nvidia.com/gpu"
 RACK: Final = "topology.example.com/rack"
 BLOCK: Final = "topology.example.com/block"
-QUIET_S: Final = 170.0  # after each burst of faults nothing goes wrong for so long
-BURST_S: Final = (15.0, 45.0)
+QUIET_S: Final = (
+    200.0  # after each burst of faults nothing goes wrong for so long, or until all is settled
+)
+BURST_S: Final = (15.0, 40.0)
 LONE: Final = "lone"  # jobs whose names begin with it are pods outside of groups
 
 
@@ -25,15 +27,17 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         kind: A method of `Run` without `do_`.
         target: A number of which the method makes a choice among what there is.
         lasts_s: For how long, or by how much.
+        after: What it waits for from `at_s` to the end of its burst, one of `MOMENTS`; it strikes what that is about.
+            Empty: nothing.
+        delay_s: How long after that.
     """
 
     at_s: float
     kind: str
     target: int
     lasts_s: float
-
-    def __str__(self) -> str:
-        return f"{self.at_s:7.2f} s  {self.kind} ({self.target}, {self.lasts_s:.1f} s)"
+    after: str = ""
+    delay_s: float = 0.0
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,50 +48,65 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int  # of a node
     replicas: int
     hold_after_s: int
+    cycle_s: float  # of a scheduling cycle of kube-scheduler in a burst
     arrivals: tuple[Arrival, ...]
     faults: tuple[Fault, ...]
-    bursts: tuple[tuple[float, float], ...]  # begin and end
+    bursts: tuple[
+        tuple[float, float], ...
+    ]  # begin and end; a quiet that ends early brings the next one forward
     until_s: float
 
 
 KINDS: Final = {
-    "watch_late": 3, "watch_breaks": 2, "watch_expires": 2, "watch_loses": 2, "watch_duplicates": 1, "watch_swaps": 1,
-    "requests_fail": 3, "requests_slow": 1, "api_server_down": 1,
-    "database_down": 2, "database_slow": 2, "answer_lost": 2, "append_lost": 2,
-    "process_stops": 2, "process_dies": 4, "clock_steps": 2, "scheduler_dies": 2,
-    "pod_deleted": 4, "pod_fails": 1, "group_again": 2, "node_again": 2, "node_lost": 1, "node_cordoned": 1, "job_again": 2,
+    "watch_late": 3, "watch_breaks": 1, "watch_expires": 2, "watch_loses": 2, "watch_duplicates": 1, "watch_swaps": 1,
+    "requests_fail": 4, "requests_slow": 1, "api_server_down": 1,
+    "database_down": 2, "database_slow": 2, "database_cut": 3, "answer_lost": 3, "append_lost": 3,
+    "process_stops": 3, "process_dies": 4, "leader_dies_blind": 3, "clock_steps": 1, "scheduler_dies": 3, "scheduler_away": 2,
+    "pod_deleted": 5, "pod_fails": 2, "group_again": 2, "node_again": 1, "node_lost": 2, "node_cordoned": 1, "job_again": 2,
+    "job_deleted": 2, "job_shrinks": 3,
 }  # fmt: skip
+# An event of the log before it is appended, a bind call that waits, a write before it is sent.
+MOMENTS: Final = {
+    "GangAdmitted": 6, "GangUnschedulable": 4, "PreemptionPlanned": 4, "CapacityHeld": 2, "MemberTerminated": 1, "PodBound": 1,
+    "ReservationReleased": 1, "LeaseAcquired": 1, "waits at bind": 4, "bind": 3, "ungate": 2, "evict": 3,
+}  # fmt: skip
+VERBS: Final = ("bind", "bind", "ungate", "evict")
 
 
 def case_of(seed: int) -> Case:
-    """Return the case of a seed."""
+    """Return the case of a seed: a cluster so small that its jobs contend."""
     chance = Random(f"case {seed}")
-    racks, gpus = chance.choice([1, 2, 2, 4]), chance.choice([2, 4, 8])
+    racks, gpus = chance.choice([1, 1, 2]), chance.choice([2, 4, 4])
     at_s, bursts = 0.0, []
-    for _ in range(chance.choice([1, 1, 2, 2, 3])):
+    for _ in range(chance.choice([1, 1, 2])):
         begins_s = at_s + chance.uniform(3.0, 12.0)
         at_s = begins_s + chance.uniform(*BURST_S)
         bursts.append((begins_s, at_s))
         at_s += QUIET_S
-    arrivals = tuple(_arrival(chance, number, bursts, racks, gpus) for number in range(chance.randint(2, 7)))  # fmt: skip
+    arrivals = tuple(_arrival(chance, number, bursts, racks, gpus) for number in range(chance.randint(3, 8)))  # fmt: skip
     faults = []
     for begins_s, ends_s in bursts:
-        faults += [
-            _fault(chance, begins_s, ends_s) for _ in range(chance.choice([1, 2, 3, 4, 6, 8]))
-        ]
+        faults += [_fault(chance, begins_s, ends_s) for _ in range(chance.choice([1, 2, 3, 4, 6]))]
+        if (
+            chance.random() < 0.4
+        ):  # a write fails, and while it is tried again something else happens
+            verb = chance.choice(VERBS)
+            fails = _fault(chance, begins_s, ends_s, "requests_fail", verb)
+            faults.append(msgspec.structs.replace(fails, target=2, delay_s=0.0))
+            faults.append(_fault(chance, begins_s, ends_s, after=f"{verb} fails"))
     return Case(
         seed=seed, racks=racks, gpus=gpus, replicas=chance.choice([1, 2, 2]),
-        hold_after_s=chance.choice([0, 5, 20]), arrivals=arrivals,
+        hold_after_s=chance.choice([0, 5, 5]), cycle_s=chance.choice([0.001, 0.001, 0.2, 0.6]), arrivals=arrivals,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)), bursts=tuple(bursts), until_s=at_s,
     )  # fmt: skip
 
 
 def _arrival(chance: Random, number: int, bursts: list[tuple[float, float]], racks: int, gpus: int) -> Arrival:  # fmt: skip
     begins_s, ends_s = chance.choice(bursts)
-    lone = chance.random() < 0.2
+    lone = chance.random() < 0.25
     groups = []
     for index in range(1 if lone else chance.choice([1, 1, 1, 2, 3])):
-        pods = chance.randint(1, min(5, racks * 2 + 1))
+        pods = chance.randint(1, 2 if lone else racks * 2 + 1)
         minimum = pods if lone else chance.choice([pods, pods, chance.randint(1, pods), 0])
         amount = chance.choice([1, 1, gpus // 2, gpus])
         key = "" if lone else chance.choice(["", "", "", RACK, BLOCK])
@@ -97,7 +116,7 @@ def _arrival(chance: Random, number: int, bursts: list[tuple[float, float]], rac
                 requests={GPU: max(1, amount), "cpu": 1000},
             )
         )  # fmt: skip
-    runs_for_s = chance.choice([float("inf"), float("inf"), chance.uniform(10.0, 120.0)])
+    runs_for_s = chance.choice([float("inf"), float("inf"), chance.uniform(5.0, 60.0)])
     return Arrival(
         at_s=round(chance.uniform(max(0.0, begins_s - 3.0), ends_s + 5.0), 2),
         namespace=f"team-{number % 2}",
@@ -108,8 +127,17 @@ def _arrival(chance: Random, number: int, bursts: list[tuple[float, float]], rac
     )
 
 
-def _fault(chance: Random, begins_s: float, ends_s: float) -> Fault:
-    at_s = chance.uniform(begins_s, ends_s)
-    (kind,) = chance.choices(list(KINDS), list(KINDS.values()))
-    lasts_s = min(chance.choice([0.5, 3.0, 12.0, 25.0]) * chance.uniform(0.3, 1.0), ends_s - at_s)
-    return Fault(at_s=round(at_s, 3), kind=kind, target=chance.randrange(1 << 16), lasts_s=round(lasts_s, 3))  # fmt: skip
+def _fault(chance: Random, begins_s: float, ends_s: float, kind: str = "", after: str = "") -> Fault:  # fmt: skip
+    at_s, delay_s = chance.uniform(begins_s, ends_s), 0.0
+    kind = kind or chance.choices(list(KINDS), list(KINDS.values()))[0]
+    if after or chance.random() < 0.6:  # from about the beginning, since it waits for its moment
+        at_s = begins_s + (at_s - begins_s) * 0.3
+        after = after or chance.choices(list(MOMENTS), list(MOMENTS.values()))[0]
+        delay_s = chance.choice([0.0, 0.0, 0.005, 0.05, 1.0])
+    if kind == "scheduler_away":  # when something waits for it
+        after, delay_s = "GangAdmitted", 0.0
+    lasts_s = min(chance.choice([0.5, 3.0, 12.0, 25.0]) * chance.uniform(0.5, 1.0), ends_s - at_s)
+    return Fault(
+        at_s=round(at_s, 3), kind=kind, target=chance.randrange(1 << 16), lasts_s=round(lasts_s, 3),
+        after=after, delay_s=delay_s,
+    )  # fmt: skip

@@ -1,18 +1,21 @@
-"""What must hold, looked at from outside: the objects of kube-apiserver and the rows of the log, never the state of the service.
+"""What must hold, looked at from outside: the objects of kube-apiserver, the calls of kube-scheduler and the rows of the log.
 
-Safety is looked at with each Binding, eviction and change of a pod; what must happen in time, every few seconds while
-nothing goes wrong.
+Safety is looked at with each row, Binding, eviction and answer; what must happen in time, every few seconds while
+nothing hinders the service. Of the state of the service only this is read: its copies of the log and of the objects are
+compared with both.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from extender.core.log.events import (
+    AssignmentRecord,
     CapacityHeld,
     CapacityHoldReleased,
     GangAdmitted,
@@ -21,6 +24,7 @@ from extender.core.log.events import (
     GangRemoved,
     GangUnschedulable,
     HistoryTruncated,
+    LeaseAcquired,
     MemberTerminated,
     NodeRejected,
     PodBound,
@@ -30,20 +34,28 @@ from extender.core.log.events import (
     RecordedEvent,
     ReservationReleased,
 )
-from extender.core.model.ids import GroupKey, PodUid
+from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import Pod
-from extender.ports.cluster_ports import Binding
 from extender.simulation.arrivals import ArrivingGroup
 from extender.simulation.controllers import Job
 from extender.store.log.event_codec import to_event
 from tests.support.faults.cases import GPU, LONE
 
 if TYPE_CHECKING:
-    from tests.support.faults.run import Run
+    from tests.support.faults.processes import Process
+    from tests.support.faults.run import BindCallOf, Replica, Run
+    from tests.support.faults.servers import ServedCluster
 
-WITHIN_S: Final = 100.0  # of quiet, what is due has happened
-OWNED_WITHIN_S: Final = 45.0  # and what is reserved for a pod that is gone is free again
+WITHIN_S: Final = 60.0  # without trouble, what is due has happened
+# ... and sooner what begins like this
+SOONER_S: Final = {
+    "reservation ": 10.0, "unbound ": 25.0, "gate ": 10.0, "victim ": 15.0, "view ": 25.0, "call ": 10.0, "unused ": 10.0, "verdict ": 40.0,
+    "hold ": 15.0, "replacement ": 15.0, "overcommitted ": 20.0, "leader ": 40.0,
+}  # fmt: skip
 RECENT_S: Final = 30.0
+LOOK_BACK_S: Final = 8.0
+STALE_S: Final = 2.0  # after a change without trouble nothing is decided by what was before
+SETTLED_S: Final = 20.0  # after the last change, with nothing due
 
 
 class Violated(Exception):
@@ -78,9 +90,9 @@ class Ledger:
         self.replaced: dict[str, tuple[Place, int]] = {}  # replacement holds and their ends
         self.rejected: dict[tuple[str, str], int] = {}  # gang, node -> until, in milliseconds
         self.refused: dict[str, GangUnschedulable] = {}
-        self.victims: dict[
-            str, tuple[int, int, str]
-        ] = {}  # UID -> priority, that of the preemptor, position
+        # UID -> priority, that of the preemptor, its name, its UID
+        self.victims: dict[str, tuple[int, int, str, str]] = {}
+        self.since_us: dict[str, int] = {}  # when each reservation was made, by UID of the pod
         self.truncated = False
 
     def fold(self, event: RecordedEvent) -> None:
@@ -96,10 +108,14 @@ class Ledger:
                     place = Place(a.node, data.shapes[a.shape].get(GPU, 0), gang, a.pod)
                     self.reserved[a.uid] = self.assigned[a.uid, a.node] = place
                     self.released.pop(a.uid, None)
+                    self.since_us[a.uid] = event.at_us
+                self._use_holds(gang, [(_leaf(a.pod), a.node) for a in data.assignments])
             case PodBound():
                 place = self.reserved.pop(data.uid, None)
                 if place is not None:
                     self.assigned[data.uid, data.node] = place
+                else:
+                    self._use_holds(gang, [(_leaf(data.pod), data.node)])
             case ReservationReleased():
                 for pod in data.pods:
                     self.reserved.pop(pod.uid, None)
@@ -123,7 +139,7 @@ class Ledger:
                 ]
                 for unit in data.victims:
                     for pod in unit.pods:
-                        self.victims[pod.uid] = (unit.priority, data.priority, event.gang)
+                        self.victims[pod.uid] = (unit.priority, data.priority, event.gang, gang)
                 for tree in data.superseded:
                     for pod in tree.pods:
                         self.reserved.pop(pod.uid, None)
@@ -142,6 +158,21 @@ class Ledger:
             case HistoryTruncated():
                 self.truncated = True
 
+    def _use_holds(self, gang: str, places: Sequence[tuple[str, str]]) -> None:
+        """End the replacement holds that new members of a gang use: those of their leaf and node first."""
+        for leaf, node in sorted(places, key=lambda place: place[1] not in self._held_nodes(gang)):
+            held = [(p.node != node, until_us, uid) for uid, (p, until_us) in self.replaced.items() if p.gang == gang and _leaf(p.pod) == leaf]  # fmt: skip
+            if held:
+                del self.replaced[min(held)[2]]
+
+    def _held_nodes(self, gang: str) -> set[str]:
+        return {place.node for place, _ in self.replaced.values() if place.gang == gang}
+
+
+def _leaf(pod: str) -> str:
+    """Return the name of the group of a pod of a job."""
+    return pod.rpartition("/")[2].rpartition("-")[0]
+
 
 class Truth:
     """The invariants of one run."""
@@ -151,10 +182,18 @@ class Truth:
         self.ledger = Ledger()
         self.over = False
         self.violation: tuple[str, str] | None = None
-        self._calls: dict[str, int] = defaultdict(int)  # bind calls that wait, by UID of the pod
-        self._answered: dict[str, float] = {}  # when a bind call ended
+        self._calls: dict[str, list[BindCallOf]] = defaultdict(list)  # by UID of the pod
+        self._failed: dict[str, float] = {}  # when a Binding failed that may be tried again
+        self._opened: set[str] = set()  # roots whose minimum has arrived
+        self._bound_s: dict[str, float] = {}
+        self._leaf_uids: dict[str, str] = {}  # of the group of each pod when it was admitted
+        self._led_since_s = 0.0  # the time of the last LeaseAcquired
+        self._changed: tuple[int, int] = (
+            0,
+            0,
+        )  # position of the log and version of the objects ...
+        self._changed_s = 0.0  # ... and when they changed last
         self._since: dict[str, float] = {}  # since when something is due
-        self._started: set[str] = set()  # roots of which a member was bound
         self._gone: dict[str, tuple[float, Pod]] = {}  # when a pod went
         model, before = run.model, run.model.on_bound
         on_gone = model.on_gone
@@ -169,7 +208,8 @@ class Truth:
             on_gone(pod)
 
         model.on_bound, model.on_gone = bound, on_end
-        model.on_sent = self.on_sent
+        model.on_sending = self.on_sending
+        model.on_failed = self.on_failed
         model.evict = self.on_evict  # type: ignore[method-assign]
 
     def violate(self, kind: str, detail: str) -> None:
@@ -193,8 +233,14 @@ class Truth:
             return
         for row, _ in rows[self.ledger.position :]:
             event = to_event(row)
+            self._judge_refusal(event)
             self.ledger.fold(event)
-            if isinstance(event.data, (GangAdmitted, GangExtended, GangUnschedulable, ReservationReleased, PreemptionPlanned, GangRemoved, CapacityHeld)):  # fmt: skip
+            if isinstance(event.data, LeaseAcquired):
+                self._led_since_s = self.run.loop.time()
+            elif isinstance(event.data, GangAdmitted):
+                self._note_leaves(event.data.assignments)
+                self._judge_admission(event.gang, {a.node for a in event.data.assignments})
+            if isinstance(event.data, (GangAdmitted, GangExtended, GangUnschedulable, ReservationReleased, PreemptionPlanned, GangRemoved, CapacityHeld, LeaseAcquired)):  # fmt: skip
                 text = type(event.data).__name__
                 if isinstance(event.data, (GangAdmitted, GangExtended)):
                     text += " " + ", ".join(
@@ -213,16 +259,91 @@ class Truth:
             if gpus > self.run.case.gpus:
                 self.violate("capacity is reserved twice", f"{gpus} GPUs of {node}")
 
+    def on_appended(self) -> None:
+        """Read what was appended."""
+        if not self.over:
+            self._read()
+
+    def _note_leaves(self, assignments: Sequence[AssignmentRecord]) -> None:
+        stored = self.run.model.stored()
+        for a in assignments:
+            pod = stored.pods.get(a.uid)
+            leaf = stored.groups.get(pod.group) if pod is not None and pod.group is not None else None  # fmt: skip
+            self._leaf_uids[a.uid] = leaf.uid if leaf is not None else ""
+
+    def _judge_admission(self, gang: str, nodes: set[str]) -> None:
+        """Judge an admission by what ran before its leader: it has seen that."""
+        stored = self.run.model.stored()
+        for name in nodes & set(stored.nodes):
+            used = sum(
+                _gpus(pod) for pod in stored.pods.values()
+                if pod.node == name and self._bound_s.get(pod.uid, 0.0) < self._led_since_s
+            )  # fmt: skip
+            used += sum(p.gpus for u, p in self.ledger.reserved.items() if p.node == name and _unbound(stored, u))  # fmt: skip
+            allocatable = stored.nodes[name].allocatable.get(GPU, 0)
+            if used > allocatable:
+                self.violate("an admission ignores what runs", f"{gang}: {name} has {used} of {allocatable} GPUs with it")  # fmt: skip
+
+    def _judge_refusal(self, event: RecordedEvent) -> None:
+        """Judge a refusal by what is free, if nothing has changed for a while."""
+        data, now_s = event.data, self.run.loop.time()
+        if not isinstance(data, GangUnschedulable) or data.outcome != "impossible":
+            return
+        if min(now_s - self._changed_s, now_s - self.run.troubled_until_s) < LOOK_BACK_S:
+            return
+        job = next((j for j in self.run.controllers.jobs if j.ended_s is None and j.arrival and self._root(j) == event.gang_uid), None)  # fmt: skip
+        if job is None or job.arrival is None:
+            return
+        if any(place.gang == event.gang_uid for place in self.ledger.reserved.values()):
+            return  # of more members
+        lacking_of = self._lacking([(g, self._members(job, g)) for g in job.arrival.groups])
+        free = self._free_for(event.gang_uid, job.arrival.priority)
+        if lacking_of is not None and _fits(lacking_of, free, self._labels()):
+            self.violate("a refusal is not true", f"{job.path} fits into {free}; {'; '.join(data.reasons)[:160]}")  # fmt: skip
+
     # --- safety
 
-    def arrived(self, uid: str) -> None:
-        """Note that a bind call for a member began."""
-        self._calls[uid] += 1
+    def arrived(self, call: BindCallOf) -> None:
+        """Note that a bind call began."""
+        self._calls[call.uid].append(call)
+        self.run.moment("waits at bind", {call.uid})
 
-    def left(self, uid: str) -> None:
-        """Note that a bind call has ended."""
-        self._calls[uid] -= 1
-        self._answered[uid] = self.run.loop.time()
+    def answered(self, call: BindCallOf, answer: str) -> None:
+        """Judge the answer to a bind call."""
+        self._read()
+        failed_s = self._failed.pop(call.uid, -1.0)
+        place = self.ledger.reserved.get(call.uid)
+        now_s, leader = self.run.loop.time(), call.replica.leader
+        if not answer or failed_s < call.began_s or now_s - failed_s > 1.0 or place is None:
+            return
+        pod = self.run.model.stored().pods.get(PodUid(call.uid))
+        node = self.run.model.stored().nodes.get(NodeName(place.node))
+        if pod is None or pod.node is not None or pod.deleting or node is None:
+            return
+        is_late = (now_s - call.began_s) * 1000 > self.run.settings.bind_post_within_ms
+        taken = self._used(place.node) + place.gpus > node.allocatable.get(GPU, 0)
+        if leader.may_act() and not leader.in_flight and not is_late and not taken:
+            self.violate("a Binding that failed is not tried again", f"{place.pod}: {answer}")
+
+    def on_filtered(self, replica: Replica, pod: Pod, passed: Collection[str]) -> None:
+        """Judge an answer of filter about a pod outside of groups."""
+        self._read()
+        now_s, stored = self.run.loop.time(), self.run.model.stored()
+        if now_s < self.run.troubled_until_s:
+            return
+        if replica.leader.committed.position != self.ledger.position or replica.leader.in_flight:
+            return
+        for name in passed:
+            reserved = sum(
+                p.gpus for u, p in self.ledger.reserved.items()
+                if p.node == name and _unbound(stored, u) and u in stored.pods
+                and stored.pods[PodUid(u)].priority >= pod.priority
+            )  # fmt: skip
+            used = sum(_gpus(p) for p in stored.pods.values() if p.node == name and self._bound_s.get(p.uid, 0.0) < now_s - 1.0)  # fmt: skip
+            node = stored.nodes.get(NodeName(name))
+            allocatable = node.allocatable.get(GPU, 0) if node is not None else 0
+            if reserved and used + reserved <= allocatable < used + reserved + _gpus(pod):
+                self.violate("filter offers reserved capacity", f"{name} to {pod.path}: {used} used, {reserved} reserved")  # fmt: skip
 
     def on_bound(self, pod: Pod) -> None:
         """Judge a Binding that kube-apiserver has accepted."""
@@ -230,6 +351,7 @@ class Truth:
         stored = self.run.model.stored()
         node = stored.nodes.get(pod.node or "")
         used = self._used(pod.node or "")
+        self._bound_s[pod.uid] = self.run.loop.time()
         self.run.note(f"bound {pod.path} to {pod.node}")
         if node is not None and used > node.allocatable.get(GPU, 0):
             self.violate(
@@ -241,31 +363,60 @@ class Truth:
         if (pod.uid, pod.node) not in self.ledger.assigned:
             self.violate("bound outside an admission", f"{pod.path} to {pod.node}")
 
-    def on_sent(self, binding: Binding) -> None:
-        """Judge a Binding of a member as it is sent."""
-        pod = self.run.model.stored().pods.get(PodUid(binding.pod.uid))
-        if pod is not None and pod.group is not None and pod.node is None:
+    def on_sending(self, cluster: ServedCluster, verb: str, uid: str) -> None:
+        """Judge a write of a process as it is sent."""
+        database, grant = self.run.database.shared, cluster.grant()
+        holder = cluster.process.name.partition(".")[0]
+        if grant is not None and database.holder != holder:
+            self.violate("a write without the lease", f"{verb} of {cluster.process.name}, while {database.holder} leads")  # fmt: skip
+        pod = self.run.model.stored().pods.get(PodUid(uid))
+        if verb == "bind" and pod is not None and pod.group is not None and pod.node is None:
+            if not any(call.alive() for call in self._calls[uid]):
+                self.violate("a Binding is sent though its caller has gone", pod.path)
             self._judge_minimum(pod)
+        self.run.moment(verb, {uid})
+
+    def on_caller_gone(self, caller: Process) -> None:
+        """Note that kube-scheduler has died: its calls have ended."""
+        for call in (c for calls in self._calls.values() for c in calls if c.caller is caller):
+            if call.ended_s is None:
+                call.ended_s = self.run.loop.time()
+
+    def on_failed(self, verb: str, uid: str) -> None:
+        """Note a write that failed."""
+        if verb == "bind":
+            self._failed[uid] = self.run.loop.time()
+        self.run.moment(f"{verb} fails", {uid})
 
     def _judge_minimum(self, pod: Pod) -> None:
+        """Judge the first Binding of a tree of which nothing is bound: all of its minimum waits, or waited when it began."""
         job = self._job_of(pod)
-        if job is None or job.arrival is None:
+        root = self._root(job) if job is not None and job.arrival is not None else None
+        if job is None or job.arrival is None or root is None:
             return
-        root = self._root(job)
-        if root is None or root in self._started:
-            return
-        self._started.add(root)
         now_s = self.run.loop.time()
+        members = {group.name: self._members(job, group) for group in job.arrival.groups}
+        everyone = [m for ms in members.values() for m in ms]
+        if any(m.node is not None for m in everyone):
+            return
+        before_s = [call.began_s for m in everyone for call in self._calls[m.uid] if call.alive() and m.uid != pod.uid]  # fmt: skip
+        if root in self._opened and before_s:
+            return
+        admitted = self._leaf_uids.get(pod.uid)
+        leaf = self.run.model.stored().groups.get(pod.group) if pod.group is not None else None
+        again_s = self.run.again_s.get(str(pod.group), now_s)
+        if leaf is not None and admitted != leaf.uid and min(now_s - again_s, now_s - self.run.troubled_until_s) > STALE_S:  # fmt: skip
+            self.violate("bound by an admission from before its group", f"{pod.path}: {pod.group} was created again")  # fmt: skip
+        self._opened.add(root)
         for group in job.arrival.groups:
             if group.minimum == 0:
                 continue
-            members = self._members(job, group)
             arrived = sum(
-                m.node is not None or self._calls[m.uid] > 0 or now_s - self._answered.get(m.uid, -9.0) < 1.0
-                for m in members
+                any(call.alive() or (call.ended_s is not None and now_s - call.ended_s < 0.1) for call in self._calls[m.uid])
+                for m in members[group.name]
             )  # fmt: skip
-            lost = sum(now_s - at_s < RECENT_S for at_s, p in self._gone.values() if p.group == _key(job, group))  # fmt: skip
-            leaving = sum(m.deleting for m in members)
+            lost = sum(now_s - at_s < RECENT_S for at_s, p in self._gone.values() if p.group == _key(job, group) and self._calls.get(p.uid))  # fmt: skip
+            leaving = sum(m.deleting for m in members[group.name])
             if arrived + lost + leaving < group.minimum:
                 self.violate(
                     "bound before its minimum had arrived",
@@ -290,24 +441,80 @@ class Truth:
 
     # --- what is due
 
-    def look(self, *, in_burst: bool) -> None:
-        """Look at everything."""
+    def look(self, *, troubled: bool) -> None:
+        """Look at everything; what is due counts from the end of the last trouble."""
         self._read()
+        now_s = self.run.loop.time()
+        changed = (self.ledger.position, self.run.model.version)
+        if changed != self._changed:
+            self._changed, self._changed_s = changed, now_s
+        for uid, calls in list(self._calls.items()):
+            self._calls[uid] = [c for c in calls if c.alive() or now_s - (c.ended_s or now_s) < RECENT_S]  # fmt: skip
         if self.run.defects.texts:
             self.violate("a defect was logged", self.run.defects.texts[0])
         self._compare_memory()
-        if in_burst:
+        due: dict[str, tuple[str, str]] = {}
+        if self.run.scheduler_away:
+            self._due_of_unused(due)
+        elif troubled:
             self._since.clear()
             return
-        due: dict[str, tuple[str, str]] = {}
-        self._due_of_claims(due)
-        self._due_of_jobs(due)
-        now_s = self.run.loop.time()
+        else:
+            self._due_of_claims(due)
+            self._due_of_jobs(due)
+            self._due_of_processes(due)
         self._since = {key: self._since.get(key, now_s) for key in due}
         for key, since_s in self._since.items():
-            within_s = OWNED_WITHIN_S if key.startswith("reservation ") else WITHIN_S
+            within_s = next((s for text, s in SOONER_S.items() if key.startswith(text)), WITHIN_S)
             if now_s - since_s >= within_s:
                 self.violate(*due[key])
+
+    def is_settled(self) -> bool:
+        """Return whether nothing is due, and nothing will happen by itself that is worth waiting for."""
+        ledger, stored, now_s = self.ledger, self.run.model.stored(), self.run.loop.time()
+        now_us = self.run.clock.now_us()
+        return not (
+            self._since
+            or now_s - self._changed_s < SETTLED_S
+            or now_s - self.run.troubled_until_s < SETTLED_S
+            or ledger.held
+            or ledger.claimed
+            or ledger.replaced
+            or any(until_ms * 1000 > now_us for until_ms in ledger.rejected.values())
+            or any(pod.deleting for pod in stored.pods.values())
+            or any(_unbound(stored, uid) for uid in ledger.reserved)
+            or (self.run.controllers.waits() and any(job.ends is not None and job.ended_s is None for job in self.run.controllers.jobs))
+        )  # fmt: skip
+
+    def _due_of_unused(self, due: dict[str, tuple[str, str]]) -> None:
+        """Without kube-scheduler reservations are not used, and expire."""
+        now_us = self.run.clock.now_us()
+        stored = self.run.model.stored()
+        started = {p.gang for (uid, _), p in self.ledger.assigned.items() if not _unbound(stored, uid)}  # fmt: skip
+        for uid, place in self.ledger.reserved.items():
+            age_s = (now_us - self.ledger.since_us.get(uid, now_us)) / 1e6
+            if age_s > self.run.settings.reservation_ttl_s and place.gang not in started | set(self.ledger.claimed):  # fmt: skip
+                due[f"unused {uid}"] = ("an unused reservation does not expire", f"{place.node} for {place.pod}, {age_s:.0f} s old")  # fmt: skip
+
+    def _due_of_processes(self, due: dict[str, tuple[str, str]]) -> None:
+        """What each process has read follows the objects, one of them leads, and calls are answered."""
+        model = self.run.model
+        stored = model.stored()
+        objects = {pod.uid: pod.node for pod in stored.pods.values()}
+        clusters = [(r.name, r.cluster) for r in self.run.replicas if not r.process.dead]
+        for name, cluster in (*clusters, ("kube-scheduler", self.run.scheduler_cluster)):
+            view = cluster.view()
+            copy = {pod.uid: pod.node for pod in view.pods.values()}
+            if copy != objects or set(view.groups) != set(stored.groups) or set(view.nodes) != set(stored.nodes):  # fmt: skip
+                differ = sorted(set(copy.items()) ^ set(objects.items()), key=str)[:2]
+                due[f"view {name}"] = ("a copy of the objects stays old", f"that of {name}: {differ}")  # fmt: skip
+        if not any(r.leader.may_act() and not r.process.dead for r in self.run.replicas):
+            due["leader "] = ("no replica leads", str([r.leader.not_leading_reason for r in self.run.replicas]))  # fmt: skip
+        for uid, calls in self._calls.items():
+            pod = stored.pods.get(PodUid(uid))
+            waits = any(c.alive() and not c.replica.process.dead for c in calls)
+            if waits and uid not in self.ledger.reserved and (pod is None or pod.node is None):
+                due[f"call {uid}"] = ("a bind call waits for nothing", str(self.ledger.released.get(uid)))  # fmt: skip
 
     def _compare_memory(self) -> None:
         """Compare the reservations in memory of a leader with the rows of the log."""
@@ -316,6 +523,10 @@ class Truth:
             if replica.process.stopped or not leader.leads() or leader.in_flight:
                 continue
             state = leader.committed
+            if leader.pending_state.position != state.position:
+                self.violate("a reservation was lost", f"{leader.pending_state.position - state.position} events are pending, and none is appended")  # fmt: skip
+            if state.position > self.ledger.position:
+                self.violate("a reservation was lost", f"{replica.name} is at {state.position}, the log at {self.ledger.position}")  # fmt: skip
             if state.position != self.ledger.position:
                 continue
             memory = {uid: r.node for gang in state.gangs.values() for uid, r in gang.reservations.items()}  # fmt: skip
@@ -337,16 +548,27 @@ class Truth:
                     "a claim without an owner",
                     f"{place.node} is reserved for {place.pod}, which does not exist any more",
                 )
+            elif NodeName(place.node) not in stored.nodes:
+                due[f"reservation {uid}"] = ("a claim without an owner", f"{place.node}, which does not exist, is reserved for {place.pod}")  # fmt: skip
             elif pod.node is None:
+                if pod.gates:
+                    due[f"gate {uid}"] = ("a gate is not removed", f"{place.pod} for {place.node}")
                 due[f"unbound {uid}"] = ("reserved and never bound", f"{place.pod} for {place.node}")  # fmt: skip
         for text, table in (("preemption", self.ledger.claimed), ("hold", self.ledger.held)):
             for gang in table:
                 if gang not in roots and gang not in stored.pods:
-                    due[f"{text} {gang}"] = ("a claim without an owner", f"a {text} of a tree that is gone")  # fmt: skip
+                    due[f"reservation {text} {gang}"] = ("a claim without an owner", f"a {text} of a tree that is gone")  # fmt: skip
         now_us = self.run.clock.now_us()
         for gang in self.ledger.held:
             if self.ledger.hold_until_us[gang] < now_us:
-                due[f"hold end {gang}"] = ("a hold never ends", f"a capacity hold of {gang}")
+                due[f"hold {gang}"] = ("a hold never ends", f"a capacity hold of {gang}")
+        for uid, (place, until_us) in self.ledger.replaced.items():
+            if until_us < now_us:
+                due[f"replacement {uid}"] = ("a hold never ends", f"{place.node} for a replacement of {place.pod}")  # fmt: skip
+        for uid, (_, _, preemptor, gang) in self.ledger.victims.items():
+            pod = stored.pods.get(PodUid(uid))
+            if gang in self.ledger.claimed and pod is not None and not pod.deleting:
+                due[f"victim {uid}"] = ("a victim is not evicted", f"{pod.path} for {preemptor}")
         for name, node in stored.nodes.items():
             promised = sum(p.gpus for u, p in self.ledger.reserved.items() if p.node == name and _unbound(stored, u))  # fmt: skip
             used = self._used(name)
@@ -368,11 +590,14 @@ class Truth:
             if root is None or any(_key(job, group) not in stored.groups for group, _ in leaves):
                 continue
             if any(members for _, members in leaves) and root not in self.ledger.observed:
-                due[f"observed {root}"] = ("a tree is never looked at", job.path)
+                due[f"verdict observed {root}"] = ("a tree is never looked at", job.path)
                 continue
             lacking_of = self._lacking(leaves)
             if lacking_of is None:
                 continue  # not complete
+            reserved = any(place.gang == root for place in self.ledger.reserved.values())
+            if not reserved and not self.ledger.claimed.get(root) and root not in self.ledger.refused and not any(m.node for _, members in leaves for m in members):  # fmt: skip
+                due[f"verdict {root}"] = ("a complete tree has no verdict", job.path)
             free = self._free_for(root, job.arrival.priority)
             if _fits(lacking_of, free, self._labels()):
                 bound = sum(m.node is not None for _, members in leaves for m in members)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,14 +19,17 @@ from extender.control.log import lease_loop
 from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity
 from extender.control.monitors.clock_monitor import ClockMonitor
+from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import NotReady
-from extender.core.model.ids import NodeName
+from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pods import Pod
 from extender.core.verbs.filter_and_prioritize import FilterDecision
 from extender.ports.cluster_ports import PodRef
 from extender.runtime.database_clock import DatabaseClock
 from extender.runtime.periodic import kept_running
+from extender.runtime.wakeup import Wakeup, first_of
 from extender.settings import Settings
+from extender.simulation import kube_scheduler
 from extender.simulation.controllers import Controllers, GivenTree, Job, tree_of
 from extender.simulation.job_files import job_of
 from extender.simulation.kube_scheduler import KubeScheduler
@@ -47,8 +50,12 @@ from tests.support.faults.servers import (
 from tests.support.service.manifest_builders import a_node
 
 TTL_MS: Final = 10_000
+RESERVATION_TTL_S: Final = 40
 RESTARTS_AFTER_S: Final = 2.0
 CALL_TIMEOUT_S: Final = 60.0
+CYCLE_S: Final = kube_scheduler.CYCLE_S
+REST_S: Final = 2.5
+AWAY_S: Final = RESERVATION_TTL_S + 30.0
 LOOK_EVERY_S: Final = 5.0
 LEASE_LOOK_S: Final = 1.0  # most of a run is replicas that look at the lease; 0.2 in production
 
@@ -78,7 +85,7 @@ class Replica:
         run, name = self._run, self.process.name
         machine = SteppedClock(run.loop, BEGAN_US + 37 * self.number, f"{run.case.seed} {name}")  # type: ignore[arg-type]
         self.machine = machine
-        log = RemoteLog(run.database)
+        log = self.log = RemoteLog(run.database)
         clock = DatabaseClock(machine, log.time_us)
         identity = LeaseIdentity(
             holder=self.name, address=f"http://{self.name}", ttl_ms=TTL_MS, checkpoint_events=20,
@@ -89,7 +96,8 @@ class Replica:
             log, RemoteSnapshots(run.database), clock, identity, sync_clock=clock.sync
         )
         self.cluster = ServedCluster(
-            run.model, run.requests, clock, self.process, f"{run.case.seed} {name}", self.leader.may_act
+            run.model, run.requests, clock, self.process, f"{run.case.seed} {name}", self.leader.may_act,
+            lambda: self.leader.lease.grant,
         )  # fmt: skip
         self.leader.history.anchor = self.cluster
         planner = PlannerPool(InLoopWorker(), InLoopWorker())
@@ -107,6 +115,20 @@ class Replica:
         leading.add_done_callback(run.on_ended, context=contextvars.Context())
         for name, loop in {**self.engine.engine_loops(), "clock": self.monitor.run}.items():
             run.spawn(self.process, kept_running(name, loop), f"{self.name} {name}")
+
+
+class BindCallOf(msgspec.Struct):
+    """A bind call of kube-scheduler for a pod."""
+
+    uid: str
+    began_s: float
+    replica: Replica
+    caller: Process
+    ended_s: float | None = None
+
+    def alive(self) -> bool:
+        """Return whether its caller waits for the answer."""
+        return self.ended_s is None and not self.caller.dead
 
 
 class Front:
@@ -130,7 +152,10 @@ class Front:
 
     def filter(self, pod: Pod, offered: Sequence[NodeName]) -> FilterDecision:
         replica = self._replica()
-        return replica.context.copy().run(replica.service.filter, pod, offered)
+        decision = replica.context.copy().run(replica.service.filter, pod, offered)
+        if pod.group is None:
+            self._run.truth.on_filtered(replica, pod, decision.passed)
+        return decision
 
     def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
         try:
@@ -145,25 +170,24 @@ class Front:
             replica = self._replica()
         except NotReady as error:
             return str(error)
-        run, open_calls = self._run, [True]
-        run.truth.arrived(ref.uid)
-        call = run.spawn(
-            replica.process,
-            replica.service.bind(ref, node, lambda: bool(open_calls) and not self._caller.dead),
-            f"bind {ref.name}",
+        run = self._run
+        call = BindCallOf(ref.uid, run.loop.time(), replica, self._caller)
+        answer = run.spawn(
+            replica.process, replica.service.bind(ref, node, call.alive), f"bind {ref.name}"
         )
         ended = asyncio.ensure_future(replica.process.ended.wait())
+        run.truth.arrived(call)
         try:
             await asyncio.wait(
-                {call, ended}, timeout=CALL_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+                {answer, ended}, timeout=CALL_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
             )
-            if call.done():
-                return call.result()
+            if answer.done():
+                run.truth.answered(call, answer.result())
+                return answer.result()
             return "no answer"
         finally:
-            open_calls.clear()
+            call.ended_s = run.loop.time()
             ended.cancel()
-            run.truth.left(ref.uid)
 
 
 class CaseControllers(Controllers):
@@ -177,6 +201,39 @@ class CaseControllers(Controllers):
             self._cluster.remove(uid)
         job.owned.clear()
         return [_lone(pod) for pod in pods]
+
+    def _make_again(self, job: Job, name: str) -> None:
+        if name in job.pods:
+            super()._make_again(job, name)
+
+    def shrink(self, job: Job) -> str:
+        """Delete the last pod of a job for good; return its name."""
+        name = max(job.pods)
+        del job.pods[name]
+        for uid, live in list(job.live.items()):
+            if live == name:
+                self._cluster.delete_pod(uid)
+        return name
+
+    def delete(self, job: Job) -> None:
+        """Delete a job with all that it owns, before its end."""
+        job.ended_s = self._now_s()
+        if job.ends is not None:
+            job.ends.cancel()
+        for uid in list(job.live):
+            self._cluster.delete_pod(uid)
+        for uid in job.owned:
+            self._cluster.remove(uid)
+        job.owned.clear()
+
+    def leaf_again(self, job: Job, leaf: str) -> None:
+        """Delete one group of a job, and create it again under its name; the others stay."""
+        stored = self._cluster.stored_as[api.PodGroup][job.namespace, leaf].obj  # type: ignore[attr-defined]
+        self._cluster.remove(stored.metadata.uid)
+        job.owned.remove(stored.metadata.uid)
+        again = self._identified(stored, job.namespace)
+        job.owned.append(again.metadata.uid)
+        self._cluster.put(again)
 
     def groups_again(self, job: Job) -> None:
         """Delete the groups of a job, and create them again under their names."""
@@ -219,7 +276,7 @@ class Run:
         self.case = case
         self.loop = loop
         self.settings = Settings(
-            hold_capacity_after_s=case.hold_after_s, hold_capacity_for_s=60, reservation_ttl_s=120,
+            hold_capacity_after_s=case.hold_after_s, hold_capacity_for_s=30, reservation_ttl_s=RESERVATION_TTL_S,
             replacement_ttl_s=30, max_children=64, search_budget=1_000,
         )  # fmt: skip
         clock = VirtualClock(loop, BEGAN_US, f"{case.seed} servers")  # type: ignore[arg-type]
@@ -241,6 +298,15 @@ class Run:
         self.defects = DefectLog()
         self.scheduler_process = self._process("kube-scheduler")
         self.violated = asyncio.Event()
+        self.skipped_s = 0.0  # of the quiets of the case
+        self._forward = Wakeup()
+        self.troubled_until_s = 0.0  # nothing outside of the service hinders it after that
+        self._scheduler_back_s = 0.0
+        self.again_s: dict[str, float] = {}  # when a PodGroup was created again
+        self._waiting: list[Fault] = []  # for their moments
+        self._about: frozenset[str] = frozenset()  # pods and nodes that the present fault strikes
+        self.database.on_appending = self._on_appending
+        self.database.on_appended = self.truth.on_appended
 
     def _fleet(self) -> list[api.Node]:
         nodes = []
@@ -278,11 +344,12 @@ class Run:
         tasks = [
             self.spawn(None, self._arrive(), "arrivals"),
             self.spawn(None, self._fail(), "faults"),
+            self.spawn(None, self._slow_down(), "kube-scheduler is slow"),
             self.spawn(None, self._look(), "looks"),
         ]
-        ends = self.spawn(None, asyncio.sleep(self.case.until_s), "end")
+        ends = self.spawn(None, self._rest_until(self.case.until_s), "end")
         stops = self.spawn(None, self.violated.wait(), "violated")
-        done, _ = await asyncio.wait({ends, stops, *tasks[:2]}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({ends, stops, *tasks[:3]}, return_when=asyncio.FIRST_COMPLETED)
         while not (ends.done() or stops.done()):
             for task in done:
                 task.result()
@@ -319,7 +386,7 @@ class Run:
 
     async def _arrive(self) -> None:
         for arrival in sorted(self.case.arrivals, key=lambda a: (a.at_s, a.name)):
-            await self.loop.rest_until(arrival.at_s)
+            await self._rest_until(arrival.at_s)
             self.controllers.arrive(job_of(arrival))
             shapes = "+".join(
                 f"{g.minimum}/{g.pods}x{g.requests[GPU]}{' in ' + g.topology_key.rpartition('/')[2] if g.topology_key else ''}"
@@ -327,24 +394,93 @@ class Run:
             )
             self.note(f"{arrival.namespace}/{arrival.name} arrives: {shapes}, priority {arrival.priority}")  # fmt: skip
 
+    async def _rest_until(self, at_s: float) -> None:
+        """Wait until a time of the case."""
+        while (left_s := at_s - self.case_s()) > 0:
+            await first_of(self._forward.wait(self._forward.revision), timeout_s=left_s)
+
+    def case_s(self) -> float:
+        """Return the time as the case has it, in which no quiet ends early."""
+        return self.loop.time() + self.skipped_s
+
     async def _fail(self) -> None:
         for fault in self.case.faults:
-            await self.loop.rest_until(fault.at_s)
-            self.act(fault)
+            await self._rest_until(fault.at_s)
+            if fault.after:
+                self._waiting.append(fault)
+            else:
+                self.act(fault)
+
+    async def _slow_down(self) -> None:
+        """In bursts kube-scheduler takes the time of the case for each pod."""
+        for begins_s, ends_s in self.case.bursts:
+            await self._rest_until(begins_s)
+            kube_scheduler.CYCLE_S = self.case.cycle_s  # type: ignore[misc]
+            await self._rest_until(ends_s)
+            kube_scheduler.CYCLE_S = CYCLE_S  # type: ignore[misc]
 
     async def _look(self) -> None:
         while True:
             await self.loop.rest_until(self.loop.time() + LOOK_EVERY_S)
-            begins = [begin for begin, _ in self.case.bursts]
-            ends = [end for _, end in self.case.bursts]
-            now_s = self.loop.time()
-            in_burst = any(b <= now_s <= e for b, e in zip(begins, ends, strict=True))
-            self.truth.look(in_burst=in_burst)
+            case_s = self.case_s()
+            burst = next((b for b in self.case.bursts if b[0] <= case_s <= b[1]), None)
+            if burst is None:
+                self._waiting.clear()
+            self.truth.look(troubled=self.loop.time() < self.troubled_until_s)
+            if burst is None and self.truth.is_settled():
+                self._go_forward(case_s)
+
+    def _go_forward(self, case_s: float) -> None:
+        """End the quiet: bring what comes next forward."""
+        arrivals = (arrival.at_s for arrival in self.case.arrivals)
+        bursts = (begins_s - 3.0 for begins_s, _ in self.case.bursts)
+        after_s = min((at_s for at_s in (*arrivals, *bursts) if at_s > case_s), default=None)
+        if after_s is None:
+            after_s = self.case.until_s
+        self.skipped_s += max(0.0, after_s - case_s)
+        self._forward.wake()
+
+    def _on_appending(self, events: Sequence[RecordedEvent]) -> None:
+        for event in events:
+            data = event.data
+            about = {str(a.uid) for a in getattr(data, "assignments", ())}
+            about |= {str(a.node) for a in getattr(data, "assignments", ())}
+            self.moment(type(data).__name__, about)
+
+    def moment(self, name: str, about: Collection[str]) -> None:
+        """Let the first fault that waits for it happen; in the context of no process."""
+        fault = next((fault for fault in self._waiting if fault.after == name), None)
+        if fault is None:
+            return
+        self._waiting.remove(fault)
+
+        def strike() -> None:
+            self._about = frozenset(about)
+            self.act(fault)
+            self._about = frozenset()
+
+        empty = contextvars.Context()
+        if fault.delay_s:
+            empty.run(self.loop.act_later, fault.delay_s, strike)
+        else:
+            empty.run(strike)
 
     def act(self, fault: Fault) -> None:
         """Let something go wrong."""
         text = getattr(self, f"do_{fault.kind}")(fault)
-        self.note(f"{fault.kind.replace('_', ' ')}{': ' if text else ''}{text or ''}")
+        when = f" at {fault.after}" if fault.after else ""
+        self.note(f"{fault.kind.replace('_', ' ')}{when}{': ' if text else ''}{text or ''}")
+
+    def may_rest_s(self) -> float:
+        """Return by how much time may go on at once while nothing happens: less than a lease needs, and not in a burst."""
+        case_s = self.case_s()
+        in_burst = any(begins_s - 3.0 <= case_s <= ends_s for begins_s, ends_s in self.case.bursts)
+        return 0.0 if in_burst or self.loop.time() < self.troubled_until_s else REST_S
+
+    def trouble(self, until_s: float, settles_s: float = 2.0) -> float:
+        """Note that something hinders the service until a time; return that time."""
+        self.troubled_until_s = max(self.troubled_until_s, until_s + settles_s)
+        return until_s
 
     # --- faults of watches
 
@@ -360,17 +496,20 @@ class Run:
         channel, text = self._channel(fault)
         channel.late_s = fault.lasts_s
         channel.late_until_s = self.loop.time() + 2 * fault.lasts_s
+        self.trouble(channel.late_until_s + channel.late_s)
         return f"{text}, by {fault.lasts_s:.1f} s"
 
     def do_watch_breaks(self, fault: Fault) -> str:
         channel, text = self._channel(fault)
         channel.broken.wake()
+        self.trouble(self.loop.time(), 5.0)
         return text
 
     def do_watch_expires(self, fault: Fault) -> str:
         channel, text = self._channel(fault)
         channel.refuses = 1
         channel.broken.wake()
+        self.trouble(self.loop.time(), 5.0)
         return f"{text}, 410"
 
     def do_watch_loses(self, fault: Fault) -> str:
@@ -392,15 +531,15 @@ class Run:
 
     def do_requests_fail(self, fault: Fault) -> str:
         self.requests.share = (0.2, 0.5, 0.9)[fault.target % 3]
-        self.requests.fails_until_s = self.loop.time() + fault.lasts_s
+        self.requests.fails_until_s = self.trouble(self.loop.time() + fault.lasts_s)
         return f"{self.requests.share:.0%} for {fault.lasts_s:.1f} s"
 
     def do_requests_slow(self, fault: Fault) -> str:
-        self.requests.slow_until_s = self.loop.time() + fault.lasts_s
+        self.requests.slow_until_s = self.trouble(self.loop.time() + fault.lasts_s)
         return f"for {fault.lasts_s:.1f} s"
 
     def do_api_server_down(self, fault: Fault) -> str:
-        self.requests.down_until_s = self.loop.time() + fault.lasts_s
+        self.requests.down_until_s = self.trouble(self.loop.time() + fault.lasts_s, 5.0)
         for replica in self.replicas:
             for channel in replica.cluster.connection.channels.values():
                 channel.broken.wake()
@@ -409,20 +548,36 @@ class Run:
     # --- of the log
 
     def do_database_down(self, fault: Fault) -> str:
-        self.database.down_until_s = self.loop.time() + fault.lasts_s
+        self.database.down_until_s = self.trouble(self.loop.time() + fault.lasts_s, 5.0)
         return f"for {fault.lasts_s:.1f} s"
 
     def do_database_slow(self, fault: Fault) -> str:
         self.database.slow_s = (0.05, 0.5, 2.0, 6.0)[fault.target % 4]
         self.database.slow_until_s = self.loop.time() + fault.lasts_s
+        self.trouble(self.database.slow_until_s + self.database.slow_s, 5.0)
         return f"by {self.database.slow_s} s for {fault.lasts_s:.1f} s"
+
+    def do_database_cut(self, fault: Fault) -> str:
+        """Cut one process off from the database."""
+        replica = self._replica(fault)
+        if replica is None:
+            return "none"
+        lasts_s = self._lasts_s(fault)
+        replica.log.cut_until_s = self.trouble(self.loop.time() + lasts_s, 5.0)
+        return f"{replica.name} for {lasts_s:.1f} s"
+
+    def _lasts_s(self, fault: Fault) -> float:
+        """Return for how long a replica is hindered: of two times one longer than the lease lasts."""
+        return max(fault.lasts_s, TTL_MS / 1000 + 5.0) if fault.target // 2 % 2 else fault.lasts_s
 
     def do_answer_lost(self, fault: Fault) -> str:
         self.database.lost.append("answer")
+        self.trouble(self.loop.time(), 3.0)
         return "of the next append"
 
     def do_append_lost(self, fault: Fault) -> str:
         self.database.lost.append("append")
+        self.trouble(self.loop.time(), 3.0)
         return "the next one"
 
     # --- of processes
@@ -440,20 +595,53 @@ class Run:
         if replica is None or replica.process.stopped:
             return "none"
         self.loop.stop_process(replica.process)
-        self.loop.act_later(fault.lasts_s, self.loop.continue_process, replica.process)
-        return f"{replica.name} for {fault.lasts_s:.1f} s"
+        lasts_s = self._lasts_s(fault)
+        self.trouble(self.loop.time() + lasts_s, TTL_MS / 1000)
+        self.loop.act_later(lasts_s, self.loop.continue_process, replica.process)
+        return f"{replica.name} for {lasts_s:.1f} s"
 
     def do_process_dies(self, fault: Fault) -> str:
         replica = self._replica(fault)
         if replica is None:
             return "none"
-        replica.process.dies_after = fault.target % 301
-        self.spawn(None, self._replace(replica, fault.lasts_s), "replacement")
-        return f"{replica.name} after {replica.process.dies_after} callbacks"
+        return self._dies(replica, fault.target % 301, fault.lasts_s)
+
+    def _dies(self, replica: Replica, callbacks: int, lasts_s: float) -> str:
+        self.trouble(self.loop.time(), TTL_MS / 1000 + 5.0)
+        replica.process.dies_after = callbacks
+        self.spawn(None, self._replace(replica, lasts_s), "replacement")
+        return f"{replica.name} after {callbacks} callbacks"
+
+    def do_leader_dies_blind(self, fault: Fault) -> str:
+        """Let the leader die, or hand over, while what the others read is late."""
+        leading = next((r for r in self.replicas if not r.process.dead and r.leader.leads()), None)
+        if leading is None or leading.process.stopped:
+            return "none"
+        now_s = self.loop.time()
+        hands_over = fault.target % 2 == 1
+        late_s = 4.0 if hands_over else 16.0
+        for other in self.replicas:
+            if other is leading or other.process.dead:
+                continue
+            other.log.late_s, other.log.late_until_s = 1.0 + fault.target % 7 * 0.5, now_s + late_s
+            for kind in (api.Pod, api.Node):
+                channel = other.cluster.connection.channels[kind]
+                channel.late_s, channel.late_until_s = late_s, now_s + late_s
+        self.trouble(now_s + 2 * late_s)
+        if not hands_over:
+            return self._dies(leading, fault.target % 61, fault.lasts_s)
+
+        async def hand_over() -> None:
+            await leading.leader.release_lease()
+            self._dies(leading, 0, fault.lasts_s)
+
+        self.spawn(leading.process, hand_over(), "hand over")
+        return f"{leading.name} hands over"
 
     async def _replace(self, replica: Replica, after_s: float) -> None:
         await replica.process.ended.wait()
         self.note(f"{replica.name} is dead")
+        self.trouble(self.loop.time(), TTL_MS / 1000 + 5.0)
         await asyncio.sleep(min(after_s, RESTARTS_AFTER_S))
         self._start_replica(replica.number, replica.life + 1)
 
@@ -463,23 +651,45 @@ class Run:
             return "none"
         by_s = (3600, -3600, 30, -30, 1, -1)[fault.target // 4 % 6]
         replica.machine.stepped_us += by_s * 1_000_000
+        self.trouble(self.loop.time(), 10.0)
         return f"{replica.name} by {by_s} s"
 
     def do_scheduler_dies(self, fault: Fault) -> str:
+        return self._without_scheduler(5.0 if fault.target % 2 else 0.2)
+
+    def do_scheduler_away(self, fault: Fault) -> str:
+        """Let kube-scheduler be away for so long that reservations expire."""
+        del fault
+        return self._without_scheduler(AWAY_S)
+
+    def _without_scheduler(self, for_s: float) -> str:
+        self._scheduler_back_s = max(self._scheduler_back_s, self.trouble(self.loop.time() + for_s))
+        if self.scheduler_process.dead:
+            return "is away already"
         self.loop.kill(self.scheduler_process)
+        self.truth.on_caller_gone(self.scheduler_process)
+        self.spawn(None, self._scheduler_again(), "kube-scheduler again")
+        return f"for {for_s:.1f} s"
 
-        def again() -> None:
-            number = sum(p.name.startswith("kube-scheduler") for p in self.processes)
-            self.scheduler_process = self._process(f"kube-scheduler.{number}")
-            self._start_scheduler()
+    async def _scheduler_again(self) -> None:
+        while self.loop.time() < self._scheduler_back_s:
+            await self.loop.rest_until(self._scheduler_back_s)
+        number = sum(p.name.startswith("kube-scheduler") for p in self.processes)
+        self.scheduler_process = self._process(f"kube-scheduler.{number}")
+        self._start_scheduler()
 
-        self.loop.act_later(5.0, again)
-        return ""
+    @property
+    def scheduler_away(self) -> bool:
+        """Return whether there is no kube-scheduler."""
+        return self.scheduler_process.dead
 
     # --- of objects
 
     def _pods(self) -> list[Pod]:
-        return sorted(self.model.stored().pods.values(), key=lambda pod: (pod.path, pod.uid))
+        pods = [pod for pod in self.model.stored().pods.values() if pod.uid in self._about]
+        return sorted(
+            pods or self.model.stored().pods.values(), key=lambda pod: (pod.path, pod.uid)
+        )
 
     def do_pod_deleted(self, fault: Fault) -> str:
         pods = self._pods()
@@ -499,14 +709,26 @@ class Run:
 
     def _job(self, fault: Fault) -> Job | None:
         jobs = [job for job in self.controllers.jobs if job.ended_s is None and job.live]
+        jobs = [job for job in jobs if not self._about.isdisjoint(job.live)] or jobs
         return jobs[fault.target % len(jobs)] if jobs else None
 
     def do_group_again(self, fault: Fault) -> str:
         job = self._job(fault)
         if job is None or not job.owned:
             return "none"
-        self.controllers.groups_again(job)
-        return f"groups of {job.path}"
+        leaves = sorted({str(pod.group.name) for pod in self.model.stored().pods.values() if pod.uid in job.live and pod.group is not None})  # fmt: skip
+        if len(leaves) < 2 or not fault.target // 8 % 4:
+            self._note_again(job.namespace, leaves)
+            self.controllers.groups_again(job)
+            return f"groups of {job.path}"
+        leaf = leaves[fault.target // 32 % len(leaves)]
+        self._note_again(job.namespace, [leaf])
+        self.controllers.leaf_again(job, leaf)
+        return f"PodGroup {job.namespace}/{leaf}"
+
+    def _note_again(self, namespace: str, leaves: Sequence[str]) -> None:
+        for leaf in leaves:
+            self.again_s[str(GroupKey(namespace, leaf, "PodGroup"))] = self.loop.time()
 
     def do_job_again(self, fault: Fault) -> str:
         job = self._job(fault)
@@ -518,9 +740,25 @@ class Run:
             self.controllers.groups_again(job)
         return job.path
 
+    def do_job_deleted(self, fault: Fault) -> str:
+        job = self._job(fault)
+        if job is None:
+            return "none"
+        self.controllers.delete(job)
+        return job.path
+
+    def do_job_shrinks(self, fault: Fault) -> str:
+        """Delete a pod of an elastic job for good."""
+        job = self._job(fault)
+        if job is None or len(job.pods) == 1:
+            return "none"
+        return f"{job.path} without {self.controllers.shrink(job)}"
+
     def _node(self, fault: Fault) -> str | None:
         names = sorted(self.model.stored().nodes)
-        return names[fault.target % len(names)] if len(names) > 1 else None
+        if len(names) > 1:
+            names = [name for name in names if name in self._about] or names
+        return names[fault.target % len(names)] if len(self.model.stored().nodes) > 1 else None
 
     def _put_node(self, name: str) -> None:
         if name not in self.model.stored().nodes:
@@ -589,9 +827,10 @@ def run_case(case: Case) -> Result:
     """Run a case in this thread and return how it ended."""
     loop = ProcessLoop()
     asyncio.set_event_loop(loop)
-    loop.pace.may_rest_s = lambda: 0.0
     lease_loop.LOOK_EVERY_S = LEASE_LOOK_S
+    kube_scheduler.CYCLE_S = CYCLE_S  # type: ignore[misc]
     run = Run(case, loop)
+    loop.pace.may_rest_s = run.may_rest_s
     logger = logging.getLogger("extender")
     logger.addHandler(run.defects)
     result = Result()

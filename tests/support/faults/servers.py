@@ -63,7 +63,8 @@ class ApiModel(SimulatedCluster):
         self.stored_as: dict[type, dict[tuple[str, str], _Change]] = {r.kind: {} for r in RESOURCES}
         self.oldest = 0  # versions up to this one cannot be continued from
         self.moved = {resource.kind: Wakeup() for resource in RESOURCES}
-        self.on_sent: Callable[[Binding], None] = lambda _: None
+        self.on_sending: Callable[[ServedCluster, str, str], None] = lambda *_: None
+        self.on_failed: Callable[[str, str], None] = lambda *_: None
         self.on_change: Callable[[], None] = lambda: None
         upsert, delete = self._world.upsert, self._world.delete
 
@@ -87,6 +88,7 @@ class ApiModel(SimulatedCluster):
         if before is not None and kind != "DELETED" and _same(before.obj, obj):
             return
         self.version += 1
+        self.loop.pace.active_s = self.loop.time()
         versioned = with_metadata(obj, resource_version=str(self.version))
         shown = "ADDED" if before is None else kind
         change = _Change(self.version, self.loop.time(), shown, versioned)
@@ -239,8 +241,10 @@ class ServedCluster(KubernetesCluster):
 
     def __init__(
         self, model: ApiModel, faults: RequestFaults, clock: Any, process: Process, seed: str,
-        fence: Callable[[], bool],
+        fence: Callable[[], bool], grant: Callable[[], LeaseGrant | None] = lambda: None,
     ) -> None:  # fmt: skip
+        self.process = process
+        self.grant = grant
         self.connection = ApiConnection(model, faults)
         super().__init__(
             self.connection,  # type: ignore[arg-type]
@@ -281,16 +285,16 @@ class ServedCluster(KubernetesCluster):
 
     async def publish(self, anchors: Sequence[Anchor]) -> None:
         """Publish anchors."""
-        await self._send("publish", lambda: self._model.publish(anchors))
+        await self._send("publish", "", lambda: self._model.publish(anchors))
 
-    async def _send(
-        self, text: str, work: Callable[[], Awaitable[T]], sent: Binding | None = None
-    ) -> T:
+    async def _send(self, verb: str, uid: str, work: Callable[[], Awaitable[T]]) -> T:
+        text = f"{verb} {uid}"
         if not self.fence():
             raise ClusterUnavailable(f"{text}: not the leader any more, not sent", refused=True)
-        if sent is not None:
-            self._model.on_sent(sent)
+        self._model.on_sending(self, verb, uid)
         fault, slow_s = self._faults.of_write(), self._faults.slow_s()
+        if fault:
+            self._model.on_failed(verb, uid)
         if fault == "unsent":
             await asyncio.sleep(0.002)
             raise ClusterUnavailable(f"{text}: 503")
@@ -309,16 +313,16 @@ class ServedCluster(KubernetesCluster):
         return answer
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
-        await self._send(f"nominate {pod.name}", lambda: self._model.nominate(pod, node))
+        await self._send("nominate", pod.uid, lambda: self._model.nominate(pod, node))
 
     async def remove_gate(self, pod: PodRef) -> None:
-        await self._send(f"ungate {pod.name}", lambda: self._model.remove_gate(pod))
+        await self._send("ungate", pod.uid, lambda: self._model.remove_gate(pod))
 
     async def mark_disrupted(self, pod: PodRef, message: str) -> None:
-        await self._send(f"mark {pod.name}", lambda: self._model.mark_disrupted(pod, message))
+        await self._send("mark", pod.uid, lambda: self._model.mark_disrupted(pod, message))
 
     async def evict(self, pod: PodRef, via: GoneVia) -> None:
-        await self._send(f"evict {pod.name}", lambda: self._model.evict(pod, via))
+        await self._send("evict", pod.uid, lambda: self._model.evict(pod, via))
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
         await asyncio.sleep(0.002)
@@ -327,13 +331,13 @@ class ServedCluster(KubernetesCluster):
         return await self._model.ending(pod)
 
     async def explain_waiting(self, pod: PodRef, message: str) -> None:
-        await self._send(f"explain {pod.name}", lambda: self._model.explain_waiting(pod, message))
+        await self._send("explain", pod.uid, lambda: self._model.explain_waiting(pod, message))
 
     async def bind(self, binding: Binding) -> None:
-        await self._send(f"bind {binding.pod.name}", lambda: self._model.bind(binding), binding)
+        await self._send("bind", binding.pod.uid, lambda: self._model.bind(binding))
 
     async def set_conditions(self, group: GroupKey, uid: str, conditions: Sequence[Condition]) -> None:  # fmt: skip
-        await self._send(f"status {group.name}", lambda: self._model.set_conditions(group, uid, conditions))  # fmt: skip
+        await self._send("status", uid, lambda: self._model.set_conditions(group, uid, conditions))  # fmt: skip
 
     async def notice(self, notice: K8sEvent) -> None:
         del notice  # nothing reads Events
@@ -350,6 +354,8 @@ class DatabaseModel:
         self.slow_until_s = 0.0
         self.slow_s = 0.0
         self.lost: list[str] = []  # of the next appends: answer, append
+        self.on_appending: Callable[[Sequence[RecordedEvent]], None] = lambda _: None
+        self.on_appended: Callable[[], None] = lambda: None
 
 
 class RemoteLog(MemoryEventLog):
@@ -358,23 +364,34 @@ class RemoteLog(MemoryEventLog):
     def __init__(self, database: DatabaseModel) -> None:
         super().__init__(database.shared)
         self._remote = database
+        self.cut_until_s = 0.0  # until then this process alone does not reach the database
+        self.late_until_s, self.late_s = 0.0, 0.0  # until then it follows the log late
 
     async def _answering(self) -> MemoryDatabase:
         remote = self._remote
         slow = remote.slow_s if remote.loop.time() < remote.slow_until_s else 0.0
         await asyncio.sleep(0.001 + slow)
-        if remote.loop.time() < remote.down_until_s:
+        if remote.loop.time() < max(remote.down_until_s, self.cut_until_s):
             raise StoreUnavailable("the database does not answer")
         return remote.shared
 
     async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> bytes:
         """Append; the database goes on when the process ends."""
+        self._remote.on_appending(events)
         if self._remote.lost:
             order = self._remote.lost.pop(0)
             (self.lose_next_answer if order == "answer" else self.lose_next_append)()
-        chain = await at_server(
-            self._remote.loop, lambda: MemoryEventLog.append(self, grant, events)
-        )
+
+        async def written() -> bytes:
+            before = len(self._remote.shared.rows)
+            try:
+                return await MemoryEventLog.append(self, grant, events)
+            finally:
+                if len(self._remote.shared.rows) > before:
+                    self._remote.loop.pace.active_s = self._remote.loop.time()
+                    self._remote.on_appended()
+
+        chain = await at_server(self._remote.loop, written)
         self._remote.appended.wake()
         return chain
 
@@ -389,6 +406,8 @@ class RemoteLog(MemoryEventLog):
         while True:
             revision = self._remote.appended.revision
             async for page in self.read(after=after):
+                if self._remote.loop.time() < self.late_until_s:
+                    await asyncio.sleep(self.late_s)
                 after = page[-1].position
                 yield page
             await self._remote.appended.wait(revision)
