@@ -23,10 +23,7 @@ async def backfill_snapshots(
     """Save a snapshot in each section of the log that has none.
 
     Args:
-        event_log: The log to fold.
-        snapshots: Where snapshots are read and saved.
         until: Last position to fill up to.
-        every: Events in a section.
 
     Returns:
         The number of snapshots saved.

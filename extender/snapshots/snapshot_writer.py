@@ -23,10 +23,7 @@ class SnapshotWriter:
     """Saves snapshots as the log grows.
 
     Args:
-        event_log: Log of the states.
-        snapshots: Where snapshots are saved.
         clock: For `ms`.
-        events: Events between two snapshots.
         ms: Time between two full snapshots, if there are new events.
     """
 

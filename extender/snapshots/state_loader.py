@@ -248,7 +248,6 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
     """Return the state of a decoded snapshot.
 
     Args:
-        saved: The decoded snapshot.
         ended: Versions of ended streams; None: the state is read-only, without indexes and with plain dicts.
     """
     roots = {root.uid: root for root in saved.gangs}
@@ -359,7 +358,6 @@ async def fold_from(
 
     Args:
         state: The state to begin with.
-        event_log: The log to read.
         until: Position of the last event.
         knows_ended: Whether the state has the versions of ended streams; see `live_streams_only`.
         past: The state is read-only; see `StateProjector`.

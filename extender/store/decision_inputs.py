@@ -158,21 +158,11 @@ class PostgresDecisionInputs:
             self._highest = max(self._highest or newest, newest)
 
     async def load(self, digest: str) -> DecisionInput | None:
-        """See `DecisionInputs.load`.
-
-        Raises:
-            CorruptLog: A part is missing or altered.
-            StoreUnavailable: No answer.
-        """
+        """See `DecisionInputs.load`."""
         return (await self.load_many((digest,))).get(digest)
 
     async def load_many(self, digests: Collection[str]) -> Mapping[str, DecisionInput]:
-        """See `DecisionInputs.load_many`.
-
-        Raises:
-            CorruptLog: A part is missing or altered.
-            StoreUnavailable: No answer.
-        """
+        """See `DecisionInputs.load_many`."""
         async with transaction(self._engine, "loading inputs of decisions") as connection:
             rows = await connection.execute(
                 sa.select(DECISION_INPUT.c.digest, DECISION_INPUT.c.parts).where(

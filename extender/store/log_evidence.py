@@ -92,12 +92,7 @@ TABLES: Final[Mapping[type[IntervalRow], _Table]] = {
 
 
 class PostgresLogEvidence:
-    """The `LogEvidence` port on PostgreSQL; one connection, opened at the first use and closed with `close`.
-
-    Args:
-        url: Database URL.
-        keys: Authenticate snapshots.
-    """
+    """The `LogEvidence` port on PostgreSQL; one connection, opened at the first use and closed with `close`."""
 
     def __init__(self, url: str, keys: LogKeys = NO_KEYS) -> None:
         self._url = url

@@ -50,8 +50,6 @@ class PostgresSnapshots:
     Args:
         engine: Of `engine.create_engine`, a writing one for `save`; never the connection that appends.
         keys: Authenticate snapshots; with a private key, one without a valid HMAC is not used.
-        snapshot_spacing: Least distance of the older snapshots that are kept, in events.
-        old_snapshots_max: Most older snapshots that are kept.
     """
 
     def __init__(
@@ -123,20 +121,12 @@ class PostgresSnapshots:
             )
 
     async def delete_all(self) -> None:
-        """See `Snapshots.delete_all`.
-
-        Raises:
-            StoreUnavailable: Not deleted, or the outcome is unknown.
-        """
+        """See `Snapshots.delete_all`."""
         async with transaction(self._engine, "deleting the checkpoints") as connection:
             await connection.execute(sa.delete(SNAPSHOT))
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
-        """See `Snapshots.newest`.
-
-        Raises:
-            StoreUnavailable: No answer.
-        """
+        """See `Snapshots.newest`."""
         parameters = {"codec": codec, "until": until if until is not None else POSITION_MAX}
         # One body at a time: they are megabytes and the first is nearly always intact.
         for skip in range(KEPT):

@@ -126,12 +126,6 @@ class CertificateFolder:
         The server has `NAMES` and the names that it had, and every client of the folder keeps its own. A certificate is
         valid at most as long as the CA. Because keys stay, each certificate is replaced in one step: no reader finds it with the key of another.
 
-        Args:
-            now: The current time, with offset.
-            lifetime: How long they are valid.
-            names: More names of the server.
-            clients: More clients.
-
         Raises:
             BadInput: There is no CA, it has ended or cannot be read, a name is invalid, or the folder cannot be written.
         """

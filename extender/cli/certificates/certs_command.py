@@ -101,7 +101,6 @@ def commands(folder: CertificateFolder, *, renewed: bool = False) -> list[str]:
     """Return the commands that bring the files into a cluster: two Secrets, and three files per control plane node.
 
     Args:
-        folder: Where the files are.
         renewed: Whether Secrets and files are there already, and only certificates have changed.
     """
     secrets = [

@@ -34,7 +34,6 @@ def setting_lines(environ: dict[str, str], flags: dict[str, object]) -> list[Set
     """Return all settings, in the order of `serve --help`.
 
     Args:
-        environ: Environment variables.
         flags: Values of the command line, by setting; None: not given.
 
     Raises:

@@ -37,7 +37,6 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
     root group that it became. KIND/NAME of a workload that only one other namespace has is found there.
 
     Args:
-        name: What the user wrote.
         namespace: That of a name without one.
         ask: Asks the service, which knows the groups of workloads; None: the database is read.
 

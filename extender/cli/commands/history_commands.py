@@ -96,9 +96,7 @@ async def follow_events(
 
     Args:
         database_url: The database; None: the embedded one.
-        data_dir: Folder of the embedded database.
         event_filter: Which events; `gang` may be a name alone.
-        output: Form of the lines.
         from_now: Begin at the end of the log instead of `event_filter.after`.
         count: End after so many events; None: never.
     """
@@ -137,7 +135,6 @@ def follow_services(
     Args:
         servers: URLs of replicas, or of a load balancer; none: the service in the cluster of --context.
         query: Parameters of GET /v1/events.
-        output: Form of the lines.
         count: End after so many events; None: never.
 
     Raises:
@@ -215,8 +212,6 @@ def log_source(
 
     Args:
         server: Value of --server; with it, or to watch, the service is asked.
-        database_url: Value of --database-url.
-        data_dir: Value of --data-dir.
         watch: Whether changes are printed as well.
 
     Raises:

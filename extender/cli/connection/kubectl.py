@@ -154,9 +154,6 @@ class Kubectl:
     def group_names(self, within_s: float) -> list[tuple[str, str]]:
         """Return kind and NAMESPACE/NAME of each of our groups in all namespaces.
 
-        Args:
-            within_s: How long kubectl may take.
-
         Raises:
             BadInput: They cannot be listed in that time.
         """
@@ -176,7 +173,6 @@ class Kubectl:
         It is in a process group of its own: Ctrl-C stops the command, which then stops kubectl.
 
         Args:
-            target: Where to.
             local_port: The port; 0: any.
         """
         words = ("--namespace", target.namespace, "port-forward", "--address", "127.0.0.1")

@@ -330,13 +330,10 @@ def ask_service(
     Args:
         server: The option --server; None: not given, see `ServiceFinder`.
         path: Path and query.
-        kind: Type of the answer.
         body: What is posted; None: nothing.
-        within_s: How long the service may take.
         absent: Returned where the service answers 404; None: that is an error.
         most: Of an answer that is a list, how many entries are wanted: further pages are asked for until there are so
             many, or no more; 0: one page.
-        before: The paths of the pages before.
 
     Raises:
         BadInput: The service was not found or did not answer, or is not a gang-extender, or its pages have no end.

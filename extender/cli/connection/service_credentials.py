@@ -46,7 +46,6 @@ class ServiceCredentials:
     """Token and TLS settings for one command.
 
     Args:
-        options: What was given.
         kubectl: Returns kubectl with the context and the kubeconfig of the command.
         load_token: Returns the token of the kubeconfig of the command, an empty text if its user has none; raises
             BadInput if there is no usable kubeconfig.
@@ -77,7 +76,6 @@ class ServiceCredentials:
         """Send a request, once more with a token if the service asks for one.
 
         Args:
-            url: Where to.
             headers: Those besides the token.
             body: What is posted; None: nothing.
             limits: How long each of the two may take.

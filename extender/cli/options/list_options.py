@@ -92,11 +92,8 @@ def listed(
     """Return the part of a list that the options name.
 
     Args:
-        namespace: Value of -n.
         all_namespaces: Whether -A is given, which counts more than -n, as for kubectl.
         states: Values of --state, each one or several with commas.
-        choices: The states that there are.
-        selector: Value of -l.
 
     Raises:
         BadInput: The namespace is not a name, there is no such state, or the selector is not one.

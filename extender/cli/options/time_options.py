@@ -37,8 +37,6 @@ def moment_us(text: str, field: str, now_us: int) -> int:
 
     Args:
         text: A duration before now, `today`, `yesterday`, a date, or a time of RFC 3339 with an offset.
-        field: What it is in messages.
-        now_us: The present time.
 
     Raises:
         BadInput: The text is none of these.

@@ -121,11 +121,9 @@ def age_column(
     """Return a column of durations until now.
 
     Args:
-        title: The title.
         since: Returns the begin in microseconds since the epoch, or None.
         now_us: Returns the end.
         wide: Whether it is printed only with -o wide.
-        gives_way: When it is left out of a narrow terminal.
     """
 
     def seconds(item: T) -> float | None:
@@ -150,7 +148,6 @@ class ListTable(Generic[T]):
         Args:
             columns: All columns, those of -o wide too.
             name: Returns the name of an item, for -o name.
-            output_format: How the list is printed.
 
         Raises:
             BadInput: There is no column to sort by; the message has all columns.

@@ -31,12 +31,7 @@ HEADLINES = {
 
 
 def plan_markdown(result: PlanAnswer, warnings: Sequence[str]) -> str:
-    """Return a page that ends with a newline; no table or list of it is longer than `ROWS_MAX` entries.
-
-    Args:
-        result: The answer.
-        warnings: Warnings about the objects.
-    """
+    """Return a page that ends with a newline; no table or list of it is longer than `ROWS_MAX` entries."""
     return "\n".join(_page(result, warnings)) + "\n"
 
 

@@ -71,9 +71,6 @@ def print_rows(
     """Print rows of texts without line breaks.
 
     Args:
-        rows: The rows.
-        widths: The widths of the columns.
-        paints: Which columns have states, to be coloured on a terminal.
         cuts: Whether each row is one line there, cut at its end; else the last column is folded.
     """
     size = terminal_columns()

@@ -43,7 +43,6 @@ class LocalProxy(ThreadingHTTPServer):
     """Passes requests on, each in a thread of its own.
 
     Args:
-        service_finder: Finds the service and sends the token.
         server: As `ServiceFinder.find` takes it.
         port: The port of loopback; 0: any.
 

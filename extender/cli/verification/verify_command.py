@@ -54,7 +54,6 @@ def find_anchors(given: str | None, data_dir: str, *, embedded: bool) -> Anchors
 
     Args:
         given: Value of --anchors: a file, or `cluster`.
-        data_dir: Folder of the embedded database.
         embedded: Whether the log is in it; then the file beside it is used if no other is given.
 
     Raises:

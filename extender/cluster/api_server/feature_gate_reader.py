@@ -47,7 +47,6 @@ class DryRunProber:
         """Keep the connection.
 
         Args:
-            server: The API server to try objects on.
             priority: Returns a priority class that groups may have.
         """
         self._server = server

@@ -77,11 +77,7 @@ class KubernetesCluster:
 
         Args:
             server: The connection; opened by `start`, closed by `stop`.
-            clock: For ages and timestamps.
-            chance: Source of jitter, for tests.
             instance: Name of this replica in Events; the host name when empty.
-            scheduler: The metrics of kube-scheduler, if they can be read.
-            max_children: Groups that one parent may have.
         """
         self._server = server
         self._clock = clock
@@ -128,10 +124,7 @@ class KubernetesCluster:
 
         Args:
             kubeconfig: See `load_configuration`.
-            clock: For ages and timestamps.
             fence: Returns whether this process may still write; checked before each try.
-            scheduler: The metrics of kube-scheduler, if they can be read.
-            max_children: Groups that one parent may have.
 
         Raises:
             BadInput: There is no usable configuration.

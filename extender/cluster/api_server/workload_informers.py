@@ -71,13 +71,7 @@ class WorkloadInformers:
     """Keeps the workloads of all served kinds, and writes their groups."""
 
     def __init__(self, server: ApiServer, kinds: Sequence[WorkloadKind], clock: Clock) -> None:
-        """Start without informers; `run` discovers what is served.
-
-        Args:
-            server: The connection.
-            kinds: The kinds to watch, those that are served.
-            clock: For the age of the copies.
-        """
+        """Start without informers; `run` discovers what is served."""
         self._server = server
         self._kinds = tuple(kinds)
         self._clock = clock

@@ -268,7 +268,6 @@ class ApiServer:
             fence: Returns whether this process may still write to the cluster; checked before
                 each try of a call with an effect.
             renew: Loads the configuration again after a 401: tokens of exec plugins and files expire.
-            chance: Source of jitter, for tests.
         """
         self._configuration = configuration
         self._fence = fence

@@ -42,9 +42,7 @@ class KeptConnections:
 
     Args:
         url: http or https, with a port where it is not the usual one.
-        context: The TLS settings, for https.
         server_hostname: The name that the certificate of the server must have; None: the host of the URL.
-        connect_timeout_s: How long a connection may take.
     """
 
     def __init__(

@@ -51,7 +51,6 @@ class TreeCopies:
     Args:
         entries: All objects of the files.
         live: The cluster of the service, of a query without --cluster.
-        taken: Kind, namespace and name of what exists beside the files.
     """
 
     def __init__(

@@ -131,7 +131,6 @@ def pods_of_leaf(
     """Yield pods of a leaf as they are stored when they were created; none if it has no pod template.
 
     Args:
-        workload: What it is a leaf of.
         numbers: The last parts of their names, where `pod_name` has none.
         labels_of: The labels of its controller, by the number of the pod.
         members: Whether the policies on pods apply to them: they name the leaf, and have gate, markers and scheduler.

@@ -122,7 +122,6 @@ def documents(name: str, progress: Progress = no_progress) -> Iterator[Document]
     """Yield the documents of a file, or of standard input for `-`; of a list of kubectl its items, of which few are in memory.
 
     Args:
-        name: The file.
         progress: Called while a large list in YAML is read.
 
     Raises:

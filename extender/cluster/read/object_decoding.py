@@ -358,7 +358,6 @@ def group_of(group: api.Group, priorities: Priorities) -> Group:
     """Return the group of the core for a PodGroup or CompositePodGroup of any version.
 
     Args:
-        group: The object as stored.
         priorities: The known priority classes, for a group without a number in `spec.priority`.
 
     Raises:

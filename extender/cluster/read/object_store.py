@@ -112,7 +112,6 @@ class ObjectStore:
 
         Args:
             guards: Whether the view has the data for finalizers of our groups; files have no finalizers.
-            max_children: Groups that one parent may have.
             claims: Those of another cluster, from `claims_named`, that pods may use as well.
         """
         self._claims_elsewhere = claims
@@ -194,7 +193,6 @@ class ObjectStore:
         """Replace all objects of a kind, as after a list call.
 
         Args:
-            kind: Kind that was listed.
             objects: All objects of the kind.
             source: For groups: which of the two API groups was listed; the objects of the other one stay.
 
@@ -399,7 +397,6 @@ class ObjectStore:
         """Return how a claim restricts the nodes of a pod.
 
         Args:
-            name: Of the claim.
             template: Its spec, if the pod makes it; None: it does not.
         """
         claim, path = self._claims.get(name), "/".join(name)

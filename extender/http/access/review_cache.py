@@ -121,7 +121,6 @@ class ReviewCache:
     """Remembers the answers of reviews.
 
     Args:
-        reviews: Answers them.
         now_s: A clock that never steps back, in seconds.
     """
 

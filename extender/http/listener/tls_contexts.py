@@ -31,11 +31,6 @@ Stamp = tuple[tuple[int, ...], ...]  # one entry per file; empty for a file that
 class ReloadedFiles(Generic[T]):
     """What a function makes from files.
 
-    Args:
-        name: Label of the metric.
-        paths: The files.
-        load: Reads them.
-
     Raises:
         BadInput: The files cannot be used. Later failures keep the last value and are logged.
     """
@@ -108,12 +103,7 @@ ABOUT = {
 
 
 class FailedHandshakes:
-    """Counts and logs the failed handshakes of one listener.
-
-    Args:
-        listener: Its name, for the log.
-        clock: For the time between two log lines.
-    """
+    """Counts and logs the failed handshakes of one listener."""
 
     def __init__(self, listener: str, clock: Clock) -> None:
         self._listener = listener
@@ -173,7 +163,6 @@ class TlsContexts:
     """All contexts of one replica.
 
     Args:
-        settings: Which files.
         clock: Decides whether a certificate has ended.
 
     Raises:

@@ -98,7 +98,6 @@ class ExplainApi:
     """Handlers of /v1/explain and /v1/search.
 
     Args:
-        service: Explains objects as they are now.
         past: Returns the answer of `PastExplainApi` to a request, with other headers.
     """
 

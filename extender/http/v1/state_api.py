@@ -140,7 +140,6 @@ class NodesApi:
     """Handler of a node as it is now.
 
     Args:
-        cluster: For the node as it is now.
         past: Returns the answer of `PastNodesApi` to a request, with other headers.
     """
 

@@ -56,9 +56,7 @@ class AccessControl:
     """Checks the rights of requests.
 
     Args:
-        reviews: Answers who has a token, and with which rights.
         namespaces: Returns the namespaces that have something to show.
-        connections: Is informed when the headers of a request have arrived.
         recheck_s: How often the rights of an open stream are checked.
     """
 
@@ -210,7 +208,6 @@ class AccessControl:
         """Return what a caller may list: all namespaces, or those of the ones that have something to show.
 
         Args:
-            caller: Who asks.
             named: The namespace that the request is about. In a large cluster the others are not looked for then, and are
                 shown as those of strangers.
         """
@@ -226,8 +223,6 @@ class AccessControl:
         """Return what a caller may see.
 
         Args:
-            caller: Who asks.
-            verb: What the route does.
             namespace: The namespace that the request names; empty: none.
 
         Raises:
@@ -310,10 +305,7 @@ def refusal(caller: Caller, right: AccessRight, role: str, namespace: str = "") 
 
     Args:
         caller: Who does not have it.
-        right: What is missing.
-        role: A ClusterRole with that right.
         namespace: Where to give it when the right is for all namespaces; empty: in all.
-
     >>> refusal(Caller(user="ann"), AccessRight("list", "team-a"), "gang-extender-viewer")
     "user 'ann' may not list podgroups.gang-extender.dev in namespace team-a; an administrator gives the right with: kubectl create rolebinding gang-extender-viewer-ann --clusterrole=gang-extender-viewer --user=ann --namespace=team-a"
     """

@@ -77,9 +77,7 @@ class CertifiedCallers:
     """Callers of a listener that asks for client certificates.
 
     Args:
-        settings: Which names may call.
         connections: Has the certificate of each connection.
-        tls: The CAs that are trusted now.
     """
 
     def __init__(self, settings: Settings, connections: ConnectionLimits, tls: TlsContexts) -> None:
@@ -144,7 +142,6 @@ class PlainCallers:
     """Callers of a listener without TLS.
 
     Args:
-        listener: The listener.
         settings: Under which names it is called.
     """
 

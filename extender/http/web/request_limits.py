@@ -82,7 +82,6 @@ class RequestLimits:
     """Applies the limits to every request of all listeners.
 
     Args:
-        settings: Sizes, times and numbers.
         size: Returns how large the cluster is now.
         in_flight: Counts the bytes; shared with the connections, which count answers that are not taken.
     """

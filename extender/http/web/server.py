@@ -140,8 +140,6 @@ def applications(
     """Return one application for each listener, that of the verbs first.
 
     Args:
-        parts: The handlers.
-        settings: Which listeners there are.
         tls: The certificates; None: the listeners have no TLS.
     """
     in_flight = BytesInFlight()

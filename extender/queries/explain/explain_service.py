@@ -113,9 +113,6 @@ class ExplainService:
     async def explain(self, name: WantedName, readers: Visibility = EVERYTHING) -> Explanation:
         """Return why an object is in its state, and what would help; see `ObjectReader`.
 
-        Args:
-            readers: What the caller sees.
-
         Raises:
             NotFound: Nothing has the name; the message has similar names.
             ClusterUnavailable: A plan is needed, and the view of the cluster is not current.
@@ -358,7 +355,6 @@ def placed_checks(
     """Return the checks and reasons of a member that is bound or has a reservation; None: it has neither.
 
     Args:
-        pod: The member.
         at_bind: The members that wait at the bind barrier; known to the leader only.
     """
     if pod.node is not None:
@@ -416,8 +412,6 @@ def extra_members(
 
     Args:
         gang: The gang of the tree; None: the log does not have it.
-        status: As it is shown.
-        leaf: The group of the question.
         pod: The member of the question; None: the question is about all of the leaf.
 
     Returns:
@@ -442,10 +436,7 @@ def extra_finding(
 
     Args:
         pod: The member that the finding is about; None: it is about their group.
-        leaf: Their group.
         pods: The members; not empty.
-        verdict: The answer of a plan query about the tree.
-        gang_answer: The answer about the gang.
     """
     subject = f"Pod {pod.path}" if pod is not None else spaced(leaf)
     role = "an extra member" if pod is not None else "a child group beyond the minimum"

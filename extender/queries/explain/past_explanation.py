@@ -81,8 +81,6 @@ def recorded_finding(
     """Return the finding about a gang in a state of the past.
 
     Args:
-        gang: The gang in that state.
-        status: As it was shown.
         preemption: Its pending preemption in that state; None: there was none.
     """
     who, decision = f"{gang.kind} {gang.gang}", gang.last_decision
@@ -161,7 +159,6 @@ class PastExplanations:
     """Answers questions about one object as the log had it at a time.
 
     Args:
-        past: The states of the past.
         log: Finds what the state of that time does not have, such as deleted groups.
     """
 
@@ -176,7 +173,6 @@ class PastExplanations:
 
         Args:
             at: Time (RFC 3339 with offset) or position.
-            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
@@ -407,7 +403,6 @@ def _other_placement(
     Args:
         pod: namespace/name.
         placements: All of it, newest first.
-        moment: The time that the question is about.
     """
     places = [place for place in placements if place.kind != "replacement"]
     if not places:

@@ -355,9 +355,7 @@ async def report(
     """Return a report.
 
     Args:
-        reader: Reads the rows.
         events: The log as the caller sees it; it is asked for the names of the query where there are no rows.
-        query: Which rows.
         readers: What the caller sees: rows about these namespaces, without names of others.
 
     Raises:

@@ -81,8 +81,6 @@ def answer_capacity_query(
     """Return the answer to a plan query on a changed cluster, for one or more copies of the trees.
 
     Args:
-        question: The trees, and how they are planned.
-        changes: What is supposed.
         make_copy: Makes copies of the trees; called only if more than one copy is planned.
         progress: Called after each copy that fits.
 

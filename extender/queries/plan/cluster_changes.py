@@ -55,8 +55,6 @@ def without_nodes(
     """Return the cluster without some nodes.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
         texts: Names of nodes, or `key=value` of a label.
         planned: Whether a pod belongs to a tree that is planned.
 
@@ -87,9 +85,7 @@ def named_nodes(view: ClusterView, text: str, option: str) -> list[NodeName]:
     """Return the nodes of a name or of a label, sorted.
 
     Args:
-        view: The cluster.
         text: A name, or `key=value` of a label.
-        option: The option that names them, for the message.
 
     Raises:
         BadInput: There is none; the message has what is similar.

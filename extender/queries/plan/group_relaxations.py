@@ -65,7 +65,6 @@ def read_relaxations(
     Args:
         texts: `GROUP:topology`, `GROUP:slices`, `GROUP:exclusive`, `GROUP:minCount=N` or `GROUP:minGroupCount=N`; GROUP is the name of a group, with
             namespace or kind and namespace where that is needed, or its role in a workload.
-        groups: The groups of the trees that are planned.
         origins: What groups were made from.
 
     Raises:

@@ -103,9 +103,7 @@ def group_lines(
     """Return the groups of a tree, root first, children in their stored order.
 
     Args:
-        tree: The tree.
         placed: How many pods would be placed, by the name of their leaf.
-        origins: What the groups were made from.
     """
     lines: dict[GroupKey, GroupLine] = {}
     for group in reversed(tree.groups):
@@ -135,12 +133,7 @@ def group_lines(
 def change_texts(
     changes: Iterable[Relaxation], origins: Mapping[GroupKey, GroupOrigin]
 ) -> Iterator[str]:
-    """Yield what would help; a lower minimum of a group that follows its workload as what the workload asks for, first.
-
-    Args:
-        changes: Changes with which the tree would fit.
-        origins: What the groups were made from.
-    """
+    """Yield what would help; a lower minimum of a group that follows its workload as what the workload asks for, first."""
     plain = []
     for change in changes:
         origin = origins.get(change.groups[0]) if change.minimum else None

@@ -92,13 +92,8 @@ class PlanService:
     """Sends plan queries to the worker process.
 
     Args:
-        cluster: The live cluster.
-        state: The reservation state.
-        releasing: The gangs whose bind barrier is open.
         clock: For the time of the answer.
-        run: Runs functions in the worker process.
         answer_body: Answers the JSON of a `PlanQuestion`, there.
-        topology_keys: Those of the settings.
     """
 
     def __init__(
@@ -128,8 +123,6 @@ class PlanService:
         """Return the answer to a plan query, the JSON of a `PlanQuestion`.
 
         Args:
-            body: The query.
-            readers: What the caller sees of the live cluster.
             answer: Answers the body of another question in the worker process, such as one about moves.
 
         Raises:

@@ -126,7 +126,6 @@ def with_largest_use(
 
     Args:
         runs: The pods that run in each step.
-        nodes: Where the pods are.
         static: They are not evicted for later trees.
     """
     used: dict[NodeName, Counter[str]] = {}

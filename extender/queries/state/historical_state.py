@@ -78,8 +78,6 @@ class HistoricalState:
 
     Args:
         event_log: The log to read; not the instance that the leader appends with.
-        snapshots: The snapshots of the log.
-        reader: Finds times and names in the log.
     """
 
     def __init__(self, event_log: EventLog, snapshots: Snapshots, reader: EventQueries) -> None:
@@ -97,9 +95,7 @@ class HistoricalState:
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
-            scope: Which part of the state.
             exists: Whether the node or namespace is known to exist, so that an empty answer is not an error.
-            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
@@ -123,7 +119,6 @@ class HistoricalState:
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
-            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
@@ -141,9 +136,6 @@ class HistoricalState:
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
-            other: The other time or position.
-            scope: Which part of the state.
-            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.

@@ -60,7 +60,6 @@ def parse_selector(text: str, field: str) -> LabelSelector:
 
     Args:
         text: The selector; an empty one has no requirements.
-        field: What the selector is in messages.
 
     Raises:
         BadInput: A requirement has none of the forms, or its key or a value cannot be that of a label.

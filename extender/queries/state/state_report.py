@@ -70,8 +70,6 @@ def build_state_report(
     namespace or states: its gangs or those in one of them, and their part of nodes.
 
     Args:
-        whole: The state.
-        scope: The requested part.
         readers: What the caller sees; of other gangs nodes have the sums by state and priority.
     """
     state = visible_state(whole, readers)
@@ -166,7 +164,6 @@ def topology_of(
     A label that was removed from a node has an empty value.
 
     Args:
-        state: The state with the recorded labels.
         node: Return only the labels of this node; None: of all.
     """
     by_node: dict[NodeName, dict[str, str]] = {}
@@ -183,7 +180,6 @@ def gang_at(
     """Return a gang in the form of the API, with or without its members.
 
     Args:
-        root: The gang.
         made_for: The workloads of root groups, see `workloads_of_roots`.
         with_members: Whether its members are wanted.
     """

@@ -79,7 +79,6 @@ def suspended_roots(
     Their UID is empty, and they are observed since the workload was recorded as suspended.
 
     Args:
-        gangs: Those of the log.
         made_for: The workloads of root groups, see `workloads_of_roots`.
     """
     suspended = {key: workload for key, workload in made_for.items() if workload.suspended}
@@ -113,10 +112,7 @@ def trees_at(
     """Yield the trees of workloads, by namespace, name and kind.
 
     Args:
-        state: The state of the service.
         selection: Only these; a tree is in the states of its root groups, and its outcome counts as a state.
-        labels: The labels of workloads.
-        readers: What the caller sees.
     """
     gangs = {gang.gang: gang for gang in state.gangs.values()}
     selected = [

@@ -31,7 +31,6 @@ class AnchorComparison:
     """Anchors in the order of their publication, and whether the log has them.
 
     Args:
-        anchors: As they were published.
         keys: Keys that may have signed them; without any, signatures are not checked.
     """
 

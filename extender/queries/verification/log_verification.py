@@ -82,14 +82,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogVerification:
-    """One pass over the log; `step` until it returns False, then `verdict`.
-
-    Args:
-        event_log: The log.
-        evidence: What is stored beside it.
-        anchors: As they were published.
-        keys: Keys that may have signed them.
-    """
+    """One pass over the log; `step` until it returns False, then `verdict`."""
 
     def __init__(
         self,
@@ -411,7 +404,6 @@ def row_fault(
     """Return how a stored row differs from the computed one, or an empty text.
 
     Args:
-        row: The computed row.
         stored: The row with the same key, or None.
         fixed_only: The row was open at `position`; later events may have ended it since.
         position: Position up to which rows were computed.

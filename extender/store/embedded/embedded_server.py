@@ -82,7 +82,6 @@ def predecessor_is_ending(server_home: ServerHome, *, since: int) -> bool:
     """Return whether a start failed because a killed server is still ending; then another try soon helps.
 
     Args:
-        server_home: Directories of the server.
         since: Size of the diagnostics before the start; the ending server writes there too.
     """
     text = _tail(server_home, since=since, bytes_max=65_536)
@@ -90,12 +89,7 @@ def predecessor_is_ending(server_home: ServerHome, *, since: int) -> bool:
 
 
 def log_tail(server_home: ServerHome, *, since: int) -> str:
-    """Return the last lines of the server's log, for a message.
-
-    Args:
-        server_home: Directories of the server.
-        since: Size of the diagnostics before the start.
-    """
+    """Return the last lines of the server's log, for a message."""
     return " | ".join(_tail(server_home, since=since, bytes_max=1000).splitlines()[-4:])
 
 

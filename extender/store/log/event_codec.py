@@ -105,7 +105,6 @@ def chain(previous: bytes, row: Row) -> bytes:
 
     Args:
         previous: 32 bytes; `EMPTY_CHAIN` for the first event.
-        row: The row, payload as stored.
 
     Returns:
         32 bytes.
@@ -159,12 +158,6 @@ def decode_event_data(
     tag: str, schema_version: int, payload: bytes, *, position: int
 ) -> AnyEventData:
     """Return the data of a payload.
-
-    Args:
-        tag: Stored type.
-        schema_version: Stored version.
-        payload: Stored bytes.
-        position: Position of the event, for the message.
 
     Raises:
         CorruptLog: Type or version are unknown, or the bytes do not have that shape.

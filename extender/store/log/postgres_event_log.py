@@ -86,7 +86,6 @@ class PostgresEventLog:
     Args:
         url: `postgresql://…` or `postgresql+asyncpg://…`. Not through a pooling proxy: the append connection
             must be a session.
-        limits: Sizes and timeouts of appends.
         page_events: Events per page of `read` and `follow`.
         replica: Identity of the replica that this process is, for `usage`; empty: it is none.
     """

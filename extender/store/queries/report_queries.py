@@ -330,11 +330,7 @@ class PostgresReportQueries:
         self._engine = engine
 
     async def rows(self, query: ReportQuery) -> ReportRows:
-        """See `ReportQueries.rows`.
-
-        Raises:
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """See `ReportQueries.rows`."""
         text, values = query_of(query)
         doing = f"asking for report {query.name} (a shorter span, or one gang, takes less time)"
         async with transaction(self._engine, doing) as connection:

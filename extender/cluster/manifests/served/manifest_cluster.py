@@ -66,7 +66,6 @@ def check_same_manifests(recorded: Sequence[str], given: Sequence[str], journal:
     Args:
         recorded: Paths that the journal was written for, see `absolute_paths`; may be empty.
         given: Paths of this service.
-        journal: For the message.
 
     Raises:
         BadInput: A recorded path exists and is not given.
@@ -176,8 +175,6 @@ class ManifestCluster(RecordedCluster):
             data_dir: Directory of `cluster.jsonl`; created if it does not exist.
             clock: For the time in each line.
             fence: Returns whether this process may record what was removed from the files.
-            poll_s: Seconds between checks of the files.
-            max_children: Groups that one parent may have.
 
         Raises:
             BadInput: A path is `-`, or does not exist. A directory may be empty.

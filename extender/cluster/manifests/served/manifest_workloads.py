@@ -59,9 +59,6 @@ class ManifestWorkloads:
         """Start without workloads.
 
         Args:
-            world: The objects of the cluster.
-            overlay: What the journal has.
-            write: Appends a line to the journal and applies it.
             clock: For the time in each line.
         """
         self._world = world

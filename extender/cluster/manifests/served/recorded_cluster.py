@@ -55,7 +55,6 @@ class RecordedCluster(ABC):
 
         Args:
             clock: For the time in each record.
-            max_children: Groups that one parent may have.
         """
         self._clock = clock
         self._overlay = JournalOverlay()
