@@ -73,9 +73,8 @@ class PostgresDecisionInputs:
         self._known: dict[bytes, int] = {}  # digest of a part -> its number
         # of the last removal of parts before `_known` was filled; None: there was none
         self._generation: UUID | None = None
-        self._highest: tuple[int, bytes] | None = (
-            None  # number and digest of the newest part in `_known`
-        )
+        # number and digest of the newest part in `_known`
+        self._highest: tuple[int, bytes] | None = None
         self._waiting: list[tuple[DecisionInput, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 

@@ -155,9 +155,8 @@ class _Passing(BaseHTTPRequestHandler):
                 self._return(answer)
         except NoAnswer as error:
             if begun:
-                self.close_connection = (
-                    True  # so that the caller sees that the answer is incomplete
-                )
+                # so that the caller sees that the answer is incomplete
+                self.close_connection = True
                 return
             why = self.server.finder.no_answer(url, error)
             self._problem(HTTPStatus.BAD_GATEWAY, "The service does not answer", why)

@@ -117,9 +117,8 @@ class VerifyReport(msgspec.Struct):
     findings: list[FindingLine]
     losses: list[str]  # recorded losses of history
     definitions: int  # of the schema that were compared; 0: it is of another version
-    privileged_roles: list[
-        str
-    ]  # login roles that can change what was compared, each with what lets it
+    # login roles that can change what was compared, each with what lets it
+    privileged_roles: list[str]
 
 
 def verify(

@@ -144,9 +144,8 @@ _SOURCE_VERSIONS: Final = {
     TRAINER_GROUP: f"{TRAINER_GROUP}/v1alpha1",
     GROVE_GROUP: f"{GROVE_GROUP}/v1alpha1",
 }
-_VERSIONS: Final[
-    dict[str, tuple[str, ...]]
-] = {  # API group of `_READ` -> its versions, newest first
+# API group of `_READ` -> its versions, newest first
+_VERSIONS: Final[dict[str, tuple[str, ...]]] = {
     "": ("v1",),
     BUILTIN_GROUP: ("v1", "v1beta1", "v1alpha3", "v1alpha2"),
     OUR_GROUP: ("v1alpha1",),
@@ -436,9 +435,8 @@ def _check_ignored(obj: Mapping[str, object], kind: str, version: str, role: Rol
         if group == _KUSTOMIZE:
             raise BadInput(f"kind {kind} of {version} is no object of a cluster{_KUSTOMIZED}")
         versions = _versions_of(kind)
-        read = (
-            ours if ours in versions else next(iter(versions), "")
-        )  # no released version has groups in v1
+        # no released version has groups in v1
+        read = ours if ours in versions else next(iter(versions), "")
         hint = f"; that of {read} is" if read else did_you_mean(kind, _kinds_of(group))
         makes_pods = (group, kind) in _MAKES_PODS or _has_pods(obj.get("spec"))
         if hint or makes_pods or (not group and kind not in _CORE_BESIDE):

@@ -65,9 +65,8 @@ _LIST_HEAD: Final = "apiVersion: v1\nitems:\n- "
 _LIST_TAIL: Final = "\nkind: List\n"
 _REPORT_EVERY: Final = 1 << 20  # characters
 
-Progress = Callable[
-    [str, int, int], None
-]  # name of the file, characters that were read, all of them
+# name of the file, characters that were read, all of them
+Progress = Callable[[str, int, int], None]
 
 
 def no_progress(_name: str, _done: int, _all: int) -> None:

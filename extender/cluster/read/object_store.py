@@ -436,9 +436,8 @@ class ObjectStore:
         name = claim.storage_class_name
         if name is None:
             defaults = [key[1] for key, storage in self._classes.items() if _is_default(storage)]
-            name = (
-                defaults[0] if len(defaults) == 1 else ""
-            )  # of several the newest, not known here
+            # of several the newest, not known here
+            name = defaults[0] if len(defaults) == 1 else ""
         of = self._classes.get(("", name)) if name else None
         if of is None or of.volume_binding_mode == "Immediate" or of.provisioner == _NO_PROVISIONER:
             return None

@@ -268,9 +268,8 @@ class AccessControl:
                     log.info("a stream ends: its right is gone", extra={"reason": why})
                     if request.transport is not None:
                         request.transport.close()
-                    return web.Response(
-                        status=403
-                    )  # not sent: the client connects again and is answered
+                    # not sent: the client connects again and is answered
+                    return web.Response(status=403)
         finally:
             work.cancel()
             await asyncio.wait({work})

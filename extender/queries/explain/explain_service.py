@@ -83,9 +83,8 @@ NODES_MAX = 5  # rejected nodes that are named
 class LiveProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What the leader has in memory and the log does not have."""
 
-    turns: Mapping[
-        GangUid, WaitReason
-    ] = {}  # why trees are not planned now, by the UID of the root
+    # why trees are not planned now, by the UID of the root
+    turns: Mapping[GangUid, WaitReason] = {}
     at_bind: Collection[PodUid] = ()  # the members that wait at the bind barrier
     unheld: Mapping[GangUid, HoldRefusal] = {}  # why no capacity is held for trees
     # what was tried in vain for lost members of running gangs, as sentences
@@ -551,9 +550,8 @@ async def _forest_around(view: ClusterView, key: GroupKey, pace: Yielder) -> For
     top = view.groups[key]
     while top.parent is not None:
         parent = view.groups.get(composite_key(key.namespace, top.parent))
-        if (
-            parent is None or parent.key in above
-        ):  # no root: a parent is missing, or the chain is a cycle
+        # no root: a parent is missing, or the chain is a cycle
+        if parent is None or parent.key in above:
             break
         above[parent.key] = top = parent
         await pace.yield_if_due()

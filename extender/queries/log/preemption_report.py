@@ -46,9 +46,8 @@ class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: frozenset[str] = frozenset()  # pending, completed, cancelled
     since_us: int | None = None  # planned at or after this time
     until_us: int | None = None  # planned at or before this time
-    after: Position = (
-        START  # planned after this position; with `newest_first` before it (0: from the end)
-    )
+    # planned after this position; with `newest_first` before it (0: from the end)
+    after: Position = START
     limit: int = 1000
     newest_first: bool = False
 

@@ -89,9 +89,8 @@ class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     kind: str
     parent: str  # empty for the root
-    role: (
-        str  # what the user calls it, such as the name of a ReplicatedJob; empty if it has no name
-    )
+    # what the user calls it, such as the name of a ReplicatedJob; empty if it has no name
+    role: str
     minimum: int  # how many must be placed together; 0: each for itself
     total: int  # how many there are
     placed: int  # how many run or would be placed; child groups count with their minimum
@@ -189,9 +188,8 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
     node_groups: tuple[NodeGroupGrowth, ...] = ()  # of which one alone would make it fit
     search: SearchLine = SearchLine(0, exhausted=True)
-    workload: str = (
-        ""  # Kind/namespace/name of what the tree was made from; empty: its groups are given
-    )
+    # Kind/namespace/name of what the tree was made from; empty: its groups are given
+    workload: str = ""
     groups: tuple[GroupLine, ...] = ()  # the tree, root first; empty where it is not complete
     # of a workload whose parts start one after the other; the verdict is that of the worst step
     steps: tuple[StepLine, ...] = ()
@@ -232,9 +230,8 @@ class PlanReply(PlanAnswer, frozen=True, kw_only=True):
 class PlanObjects(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The objects of a request over HTTP, as `kubectl get -o json` prints them, lists included."""
 
-    cluster: tuple[dict[str, Any], ...] | UnsetType = (
-        UNSET  # nodes, pods and groups that exist; without it: the live cluster of the service
-    )
+    # nodes, pods and groups that exist; without it: the live cluster of the service
+    cluster: tuple[dict[str, Any], ...] | UnsetType = UNSET
     workload: tuple[dict[str, Any], ...] = ()  # objects to plan; empty: all that is pending
     manifest: str = ""  # YAML or JSON of further objects to plan, as kubectl reads it
     # Kind/namespace/name of groups of the cluster to plan
@@ -245,9 +242,8 @@ class PlanQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields
     """The request over HTTP: Kubernetes objects as `kubectl get -o json` prints them, lists included."""
 
     all_pending: bool = False  # plan also what is pending in `cluster`
-    budget: Annotated[int, msgspec.Meta(ge=1, le=BUDGET_MAX)] = (
-        SEARCH_BUDGET  # search nodes per root
-    )
+    # search nodes per root
+    budget: Annotated[int, msgspec.Meta(ge=1, le=BUDGET_MAX)] = SEARCH_BUDGET
     preemption: bool = True  # pods of lower priority may be evicted
     # plan the trees of `workload` and `manifest` so often; 0: once
     copies: Annotated[int, msgspec.Meta(ge=0, le=200)] = 0
@@ -269,9 +265,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     all_pending: bool = False  # plan also pending trees of the cluster files
     budget: int = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
-    anew: bool = (
-        False  # of the live cluster: plan the trees of `groups` as if none of their pods had a node
-    )
+    # of the live cluster: plan the trees of `groups` as if none of their pods had a node
+    anew: bool = False
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
     state: ReservationState = EMPTY  # reservations; none for files
     moment: EvictableContext = EvictableContext()

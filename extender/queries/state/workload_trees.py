@@ -39,9 +39,8 @@ class TreeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     generation: int  # of the workload when it was compiled
     profile: str
     outcome: str  # compiled | basic: its pods are placed one by one | refused: its pods wait
-    owner: (
-        str  # Kind/namespace/name of the owner of the groups, if it is not the workload; else empty
-    )
+    # Kind/namespace/name of the owner of the groups, if it is not the workload; else empty
+    owner: str
     groups: int  # with those of the workload's own controller
     roots: tuple[TreeRoot, ...]
     reason: str  # of outcomes basic and refused

@@ -116,9 +116,8 @@ logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
 POLLS_UNTIL_READ: Final = 3  # one may be running; a change is read by the second poll after it
-OBJECTS_PER_SLICE: Final = (
-    50  # applied before calls of kube-scheduler are answered again: about 4 ms
-)
+# applied before calls of kube-scheduler are answered again: about 4 ms
+OBJECTS_PER_SLICE: Final = 50
 COMPARED_PER_SLICE: Final = 1_000  # likewise, compared with those of the last reading
 
 LOG_HEAD_FILE: Final = "log-end.json"  # the published log head, see `core.log.anchors`
