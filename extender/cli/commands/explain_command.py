@@ -69,11 +69,7 @@ def explain(
 
 
 def _explain_preemption(ask: Ask, name: str, namespace: str, output: Output) -> None:
-    """Print the newest preemption of a victim in sentences.
-
-    Raises:
-        NotFound: The log has no preemption of it.
-    """
+    """Print the newest preemption of a victim in sentences."""
     preemptions: list[PreemptionLine] = []
     try:
         victim = root_path(name, namespace, ask)

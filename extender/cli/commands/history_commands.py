@@ -359,11 +359,7 @@ def _served_gang(source: Ask, gang: str, namespace: str) -> str:
 
 
 def _served_history(source: Ask, query: HistoryQuery, *, detailed: bool) -> list[ServedEvent]:
-    """Return the lines of a history that a service answers.
-
-    Raises:
-        BadInput: The gang has no name, or there are more lines than a service answers.
-    """
+    """Return the lines of a history that a service answers."""
     if not query.gang:
         raise BadInput(f"gang {query.uid}: a service is asked by name, NAMESPACE/NAME with --uid")
     parameters = times(query.since_us, query.until_us)

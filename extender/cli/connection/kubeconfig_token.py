@@ -148,11 +148,7 @@ def _token(user: _User, file: Path, where: str) -> str:
 
 
 def _token_of_plugin(plugin: _Plugin, file: Path, where: str) -> str:
-    """Run a credential plugin, which may ask on the terminal, and return its token.
-
-    Raises:
-        BadInput: It cannot be run, ends with an error, or gives none.
-    """
+    """Run a credential plugin, which may ask on the terminal, and return its token."""
     command = plugin.command
     if os.sep in command:  # relative to the kubeconfig
         command = str(file.parent / command)

@@ -279,11 +279,7 @@ class _Reply(NamedTuple):
 
 
 def _ask(server: str | None, path: str, body: bytes | None, within_s: float) -> _Reply:
-    """Return the reply of the service to GET, or to POST with a body.
-
-    Raises:
-        BadInput: The service was not found or did not answer.
-    """
+    """Return the reply of the service to GET, or to POST with a body."""
     url = finder().find(server)
     method = "GET" if body is None else "POST"
     headers = {} if body is None else {"Content-Type": "application/json"}

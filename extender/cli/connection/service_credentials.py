@@ -112,11 +112,7 @@ class ServiceCredentials:
         return bool(self._token_file or self._account)
 
     def _next_token(self, url: str, *, of_cluster: bool) -> str:
-        """Return a token after a 401: another one than before, if there is one.
-
-        Raises:
-            BadInput: There is none.
-        """
+        """Return a token after a 401: another one than before, if there is one."""
         _check_private(url)
         if self._explicit:
             return self._explicit_token()
@@ -177,11 +173,7 @@ def read_token(path: str) -> str:
 
 
 def _account_of(text: str) -> tuple[str, str]:
-    """Return namespace and name of NAMESPACE/NAME.
-
-    Raises:
-        BadInput: The text has another form.
-    """
+    """Return namespace and name of NAMESPACE/NAME."""
     namespace, _, name = text.partition("/")
     if not namespace or not name or "/" in name:
         raise BadInput(f"--as-service-account: {text!r} is not NAMESPACE/NAME")

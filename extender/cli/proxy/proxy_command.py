@@ -97,11 +97,7 @@ class _Passing(BaseHTTPRequestHandler):
         """Write no line for each request."""
 
     def _checked(self) -> bytes | None:
-        """Return the body of a request that may be passed on.
-
-        Raises:
-            _Refused: It is of a page of another server, or not for the read API.
-        """
+        """Return the body of a request that may be passed on."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if text := foreign_host(host, frozenset(LOOPBACK)) or foreign_origin(origin, host):
             self.close_connection = True
@@ -118,11 +114,7 @@ class _Passing(BaseHTTPRequestHandler):
         return body
 
     def _body(self) -> bytes | None:
-        """Return the body of a POST.
-
-        Raises:
-            _Refused: It is not JSON, has no length, or is too large.
-        """
+        """Return the body of a POST."""
         length = self.headers.get("Content-Length", "")
         if self.command != "POST":
             self.close_connection = self.close_connection or bool(length)

@@ -193,11 +193,7 @@ def _replay_position(
 
 
 def _replaced(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values of --set by the name of the setting.
-
-    Raises:
-        BadInput: A text is not NAME=VALUE, or the setting has no such value, or is not a part of a recorded input.
-    """
+    """Return the values of --set by the name of the setting."""
     values = {}
     for text in texts:
         name, equals, value = text.partition("=")

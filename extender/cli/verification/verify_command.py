@@ -79,11 +79,7 @@ def _read(path: Path) -> bytes:
 
 
 def _parsed(text: bytes, place: str) -> tuple[Anchor, ...]:
-    """Return the anchors of a ConfigMap in YAML or JSON, or of its data alone.
-
-    Raises:
-        BadInput: There are none in it.
-    """
+    """Return the anchors of a ConfigMap in YAML or JSON, or of its data alone."""
     try:
         document = yaml.safe_load(text)
         data = document.get("data", document) if isinstance(document, dict) else document

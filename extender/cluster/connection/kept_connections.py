@@ -223,11 +223,7 @@ class _Connection(asyncio.Protocol):
     # -- response -------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Read what has arrived.
-
-        Raises:
-            ValueError: It is not HTTP/1.1.
-        """
+        """Read what has arrived."""
         while not self._status:
             end = self._bytes.find(b"\r\n\r\n")
             if end < 0:
@@ -304,11 +300,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _number(text: bytes, base: int) -> int:
-    """Return a number of the framing.
-
-    Raises:
-        ValueError: It has other characters than digits.
-    """
+    """Return a number of the framing."""
     if not text.isalnum():
         msg = f"length {text[:20]!r}"
         raise ValueError(msg)

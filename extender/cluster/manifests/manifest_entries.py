@@ -292,11 +292,7 @@ def _objects(
 
 
 def _entry(obj: object, where: str, role: Role) -> AnyEntry | None:
-    """Return the entry of an object; None: its kind affects nothing.
-
-    Raises:
-        BadInput: It is not an object, its kind is unknown in -f, or a field is wrong.
-    """
+    """Return the entry of an object; None: its kind affects nothing."""
     if not isinstance(obj, dict):
         raise BadInput(f"{where}: not an object with apiVersion and kind, found {shown(obj)}")
     kind, version = obj.get("kind"), obj.get("apiVersion")
@@ -337,11 +333,7 @@ def _entry(obj: object, where: str, role: Role) -> AnyEntry | None:
 def _held_entry(
     kind: WorkloadKind, obj: Mapping[str, Any], where: str, role: Role
 ) -> SourceEntry | None:
-    """Return the workload that the controller of an object makes from it; None in --cluster: it makes none.
-
-    Raises:
-        BadInput: The workload in it cannot be read.
-    """
+    """Return the workload that the controller of an object makes from it; None in --cluster: it makes none."""
     holder = str(obj["kind"])
     _check_version(holder, str(obj["apiVersion"]))
     cleaned = without_nulls(_named(obj, where))
@@ -508,11 +500,7 @@ def _named(obj: Mapping[str, object], where: str) -> Mapping[str, object]:
 def _read_as(
     kind: type[T], obj: Mapping[str, object], where: str, role: Role
 ) -> tuple[T, tuple[str, ...]]:
-    """Return an object, and what is unusual about it.
-
-    Raises:
-        BadInput: An API server would refuse it.
-    """
+    """Return an object, and what is unusual about it."""
     wrong: list[str] = []
     unusual: list[str] = []
     metadata = obj.get("metadata")

@@ -268,11 +268,7 @@ class TlsContexts:
         return context
 
     def _last_second(self, setting: str, path: str) -> float:
-        """Return when the first certificate of a file ends, as Unix time.
-
-        Raises:
-            BadInput: It has ended already, or the file cannot be read.
-        """
+        """Return when the first certificate of a file ends, as Unix time."""
         ends = read_certificates(setting, path)[0].not_valid_after_utc
         if ends.timestamp() < self.now_s():
             raise BadInput(f"{setting}: the certificate in {path} ended at {ends:%Y-%m-%dT%H:%M:%SZ}; renew it (gang-extender certs --renew)")  # fmt: skip

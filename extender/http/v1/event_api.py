@@ -173,11 +173,7 @@ class EventApi:
     async def _begin(
         self, request: web.Request, event_filter: EventFilter, last_id: Position | None
     ) -> EventFilter:
-        """Return the filter with the position after which the stream begins.
-
-        Raises:
-            PositionGone: The position is after the end of this log.
-        """
+        """Return the filter with the position after which the stream begins."""
         head = await self._feed.head()
         if last_id is not None:
             after = last_id

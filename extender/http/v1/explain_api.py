@@ -139,11 +139,7 @@ class ExplainApi:
 
 
 def _requested_name(query: MultiMapping[str]) -> WantedName:
-    """Return the name in a query.
-
-    Raises:
-        BadInput: There is none, or it is not valid.
-    """
+    """Return the name in a query."""
     if not query.get("name"):
         raise BadInput(
             f"{field('name')}: missing; write name=NAMESPACE/NAME, or KIND/NAMESPACE/NAME"

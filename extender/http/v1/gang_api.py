@@ -174,11 +174,7 @@ class GangApi:
         return await answer(request, [body], position)
 
     def _root(self, request: web.Request) -> GangState:
-        """Return the requested gang; of several with one name the one that was observed last.
-
-        Raises:
-            NotFound: There is no such gang now.
-        """
+        """Return the requested gang; of several with one name the one that was observed last."""
         name, uid = gang_named(request), known(request, {"uid"}).get("uid")
         readers = visibility_of(request)
         known_roots = self._of_name().get(name, []) if readers.sees(namespace_of(name)) else []

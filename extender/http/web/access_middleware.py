@@ -224,9 +224,6 @@ class AccessControl:
 
         Args:
             namespace: The namespace that the request names; empty: none.
-
-        Raises:
-            Forbidden: Nothing, or not that namespace.
         """
         named = AccessRight(verb, namespace) if NAMESPACE.fullmatch(namespace) else None
         if named is not None and not await self._reviews.may(caller, named):

@@ -183,11 +183,7 @@ class RequestLimits:
     async def _read(
         self, request: web.Request, limit: BodyLimit, body: bytearray, connections: ConnectionLimits
     ) -> None:
-        """Append the body of a request to `body`, as it arrives.
-
-        Raises:
-            RequestRefused: It has an encoding, is too large, or is not complete in time.
-        """
+        """Append the body of a request to `body`, as it arrives."""
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding.strip().lower() != "identity":
             text = f"Content-Encoding {encoding[:40]!r}: bodies of requests are accepted without encoding only"
@@ -228,11 +224,7 @@ class RequestLimits:
 
     @contextmanager
     def _stream(self, request: web.Request) -> Iterator[None]:
-        """Count a stream of events while the block runs.
-
-        Raises:
-            RequestRefused: There are too many.
-        """
+        """Count a stream of events while the block runs."""
         if not is_stream(request):
             yield
             return

@@ -96,11 +96,7 @@ async def victim_of_name(reader: EventQueries, name: str, namespace: str = "defa
 
 
 async def _check_names(reader: EventQueries, query: PreemptionQuery) -> None:
-    """Do nothing if the log has what a query names that no preemption matches.
-
-    Raises:
-        NotFound: The log does not have one of them.
-    """
+    """Do nothing if the log has what a query names that no preemption matches."""
     await check_names(reader, gang=query.preemptor)
     victim, namespace = query.victim, query.namespace
     if victim and not (

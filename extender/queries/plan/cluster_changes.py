@@ -178,11 +178,7 @@ def further_nodes(
 
 
 def _copies_of(view: ClusterView, text: str) -> tuple[int, Node]:
-    """Return how many nodes like which one are wanted; a node may itself have a name such as `4xa`.
-
-    Raises:
-        BadInput: The text has another form, or the cluster has no such node.
-    """
+    """Return how many nodes like which one are wanted; a node may itself have a name such as `4xa`."""
     if (node := view.nodes.get(NodeName(text))) is not None:
         return 1, node
     match = _COPIES.fullmatch(text)

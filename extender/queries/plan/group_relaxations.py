@@ -124,11 +124,7 @@ def _group_named(
     groups: tuple[Group, ...],
     origins: Mapping[GroupKey, GroupOrigin],
 ) -> Group:
-    """Return the group of a name.
-
-    Raises:
-        BadInput: There is none, or there are several.
-    """
+    """Return the group of a name."""
     names = {
         group.key: (str(group.key), group.key.path, group.key.name, _role(group, origins))
         for group in groups

@@ -246,11 +246,7 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
 def _domains(
     nodes: Sequence[PlanNode], free: str
 ) -> tuple[dict[str, tuple[NodeName, ...]], tuple[str, ...], int]:
-    """Return the nodes of each domain of KEY=N of which all nodes take pods, the other domains, and the number.
-
-    Raises:
-        BadInput: It has another form, or no node has the key.
-    """
+    """Return the nodes of each domain of KEY=N of which all nodes take pods, the other domains, and the number."""
     key, equals, number = free.rpartition("=")
     if not equals or not key or _COUNT.fullmatch(number) is None:
         shown = free if len(free) <= SHOWN_CHARS else f"{free[:SHOWN_CHARS]}…"
