@@ -11,14 +11,7 @@ import asyncio
 import gc
 import logging
 import zlib
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -172,10 +165,7 @@ def _others(state: ReservationState) -> set[GangUid]:
 
 def _saved(preemption: PendingPreemption) -> _SavedPreemption:
     fields = {name: getattr(preemption, name) for name in _SavedPreemption.__struct_fields__}
-    fields |= {
-        "victims": tuple(preemption.victims.values()),
-        "claims": dict(preemption.claims),
-    }
+    fields |= {"victims": tuple(preemption.victims.values()), "claims": dict(preemption.claims)}
     return _SavedPreemption(**fields)
 
 

@@ -30,14 +30,8 @@ POSITION_MAX = 2**63 - 1
 
 _NEWEST = (
     sa.select(SNAPSHOT)
-    .join(
-        EVENT,
-        sa.and_(EVENT.c.position == SNAPSHOT.c.position, EVENT.c.hash == SNAPSHOT.c.chain),
-    )
-    .where(
-        SNAPSHOT.c.codec == sa.bindparam("codec"),
-        SNAPSHOT.c.position <= sa.bindparam("until"),
-    )
+    .join(EVENT, sa.and_(EVENT.c.position == SNAPSHOT.c.position, EVENT.c.hash == SNAPSHOT.c.chain))
+    .where(SNAPSHOT.c.codec == sa.bindparam("codec"), SNAPSHOT.c.position <= sa.bindparam("until"))
     .order_by(SNAPSHOT.c.position.desc())
     .offset(sa.bindparam("skip"))
     .limit(1)
@@ -112,10 +106,7 @@ class PostgresSnapshots:
                 sa.delete(SNAPSHOT).where(
                     sa.tuple_(*place).not_in(newest),
                     sa.not_(
-                        sa.and_(
-                            SNAPSHOT.c.codec == snapshot.codec,
-                            SNAPSHOT.c.position.in_(older),
-                        )
+                        sa.and_(SNAPSHOT.c.codec == snapshot.codec, SNAPSHOT.c.position.in_(older))
                     ),
                 )
             )

@@ -90,10 +90,7 @@ config.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [
         *setting_flags(),
         inspect.Parameter(
-            "output",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=Output.table,
-            annotation=ValueForm,
+            "output", inspect.Parameter.KEYWORD_ONLY, default=Output.table, annotation=ValueForm
         ),
     ]
 )

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from extender.store.retention import PruneResult
 
 
-def migrate(
-    database_url: Url = None,
-    data_dir: Folder = None,
-) -> None:
+def migrate(database_url: Url = None, data_dir: Folder = None) -> None:
     """Migrate the database to the schema of this version."""
     from extender.composition import database
     from extender.store import schema_migration

@@ -30,13 +30,7 @@ from extender.cli.options.list_options import (
 )
 from extender.cli.options.time_options import Since, Until, span_us, times
 from extender.cli.output.history_lines import print_line
-from extender.cli.output.list_table import (
-    Column,
-    ListForm,
-    ListTable,
-    number_column,
-    time_column,
-)
+from extender.cli.output.list_table import Column, ListForm, ListTable, number_column, time_column
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
@@ -53,11 +47,7 @@ from extender.queries.log.gang_history import (
     gang_of_name,
 )
 from extender.queries.log.gang_history import history as read_history
-from extender.queries.log.parameter_validation import (
-    checked_name,
-    checked_text,
-    checked_type,
-)
+from extender.queries.log.parameter_validation import checked_name, checked_text, checked_type
 
 if TYPE_CHECKING:
     from extender.composition import Store
@@ -125,10 +115,7 @@ async def follow_events(
 
 
 def follow_services(
-    servers: Sequence[str],
-    query: Sequence[tuple[str, str]],
-    output: ListForm,
-    count: int | None,
+    servers: Sequence[str], query: Sequence[tuple[str, str]], output: ListForm, count: int | None
 ) -> None:
     """Print one line per event of a service, until Ctrl-C; when it is lost, continue at the next one.
 
@@ -451,7 +438,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     server: Annotated[
         list[str] | None,
         typer.Option(
-            help="URL of the service, as for `gangs`. Repeatable with --follow: when one is lost, the next one is used.",
+            help="URL of the service, as for `gangs`. Repeatable with --follow: when one is lost, the next one is used."
         ),
     ] = None,
     database_url: LogUrl = None,

@@ -115,8 +115,7 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
 
 def drain(
     nodes: Annotated[
-        list[str],
-        typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label."),
+        list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")
     ],
     cluster: ClusterFiles = None,
     server: ServerUrl = None,

@@ -41,8 +41,7 @@ def plan(
     cluster: Annotated[
         list[str] | None,
         typer.Option(
-            "--cluster",
-            help="The cluster: nodes, running pods, … File, folder or - ; repeatable.",
+            "--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable."
         ),
     ] = None,
     files: Annotated[
@@ -50,8 +49,7 @@ def plan(
         typer.Option("-f", "--filename", help="Objects to plan. File, folder or - ; repeatable."),
     ] = None,
     all_pending: Annotated[
-        bool,
-        typer.Option("--all-pending", help="Plan also the pending trees of the cluster."),
+        bool, typer.Option("--all-pending", help="Plan also the pending trees of the cluster.")
     ] = False,
     server: Annotated[
         str | None,
@@ -60,8 +58,7 @@ def plan(
     preemption: Annotated[
         bool,
         typer.Option(
-            "--preemption/--no-preemption",
-            help="Whether pods of lower priority may be evicted.",
+            "--preemption/--no-preemption", help="Whether pods of lower priority may be evicted."
         ),
     ] = True,
     search_budget: Annotated[
@@ -81,8 +78,7 @@ def plan(
         ),
     ] = None,
     max_copies: Annotated[
-        bool,
-        typer.Option("--max-copies", help="Find how many copies of the trees of -f fit."),
+        bool, typer.Option("--max-copies", help="Find how many copies of the trees of -f fit.")
     ] = False,
     without: Annotated[
         list[str] | None,

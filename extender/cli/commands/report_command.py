@@ -11,13 +11,7 @@ from urllib.parse import urlencode
 import typer
 from msgspec.structs import replace
 
-from extender.cli.commands.history_commands import (
-    LogFolder,
-    LogUrl,
-    ask,
-    listed_gang,
-    log_source,
-)
+from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, listed_gang, log_source
 from extender.cli.connection.service_client import Server, ask_service
 from extender.cli.connection.service_list import Ask
 from extender.cli.options.list_options import (

@@ -202,9 +202,7 @@ def _print_change(change: StateDiff, output_format: ListFormat) -> None:
     if change.members:
         print()
         print_table(
-            ("pod", "gang", "before", "after"),
-            (_moved(line) for line in change.members),
-            empty="",
+            ("pod", "gang", "before", "after"), (_moved(line) for line in change.members), empty=""
         )
     _notes(change.limitations)
 

@@ -15,8 +15,7 @@ from extender.queries.log.parameter_validation import checked_choice, checked_na
 from extender.queries.state.label_selector import parse_selector
 
 AllNamespaces = Annotated[
-    bool,
-    typer.Option("-A", "--all-namespaces", help="All namespaces, also with -n. The default."),
+    bool, typer.Option("-A", "--all-namespaces", help="All namespaces, also with -n. The default.")
 ]
 OfNamespace = Annotated[str, typer.Option("-n", "--namespace", help="Only of this namespace.")]
 Selector = Annotated[

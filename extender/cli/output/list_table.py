@@ -86,11 +86,7 @@ def number_column(
 ) -> Column[T]:
     """Return a column of numbers."""
     return Column(
-        title=title,
-        text=lambda item: str(number(item)),
-        key=number,
-        wide=wide,
-        gives_way=gives_way,
+        title=title, text=lambda item: str(number(item)), key=number, wide=wide, gives_way=gives_way
     )
 
 

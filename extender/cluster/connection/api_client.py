@@ -481,11 +481,7 @@ class ApiServer:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         if opened is None:
             raise ClusterUnavailable("the connection is closed")
-        headers = {
-            "Accept": JSON,
-            "Content-Type": request.content_type,
-            "User-Agent": USER_AGENT,
-        }
+        headers = {"Accept": JSON, "Content-Type": request.content_type, "User-Agent": USER_AGENT}
         # Refreshes a short-lived token (in-cluster, or from an exec plugin).
         await opened.client.update_params_for_auth(headers, [], ["BearerToken"])
         async with opened.session.request(

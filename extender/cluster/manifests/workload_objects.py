@@ -12,10 +12,7 @@ from extender.cluster.manifests.manifest_validation import check
 from extender.cluster.read.object_decoding import OUR_GROUP, bad, constraints_body, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
-from extender.cluster.types.group_types import (
-    GangPolicy,
-    WorkloadRef,
-)
+from extender.cluster.types.group_types import GangPolicy, WorkloadRef
 from extender.cluster.types.node_types import LimitRangeItem, RuntimeScheduling
 from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
@@ -158,11 +155,7 @@ def pods_of_leaf(
 
 
 def _pod_of(
-    leaf: Leaf,
-    workload: WorkloadObject,
-    template: Mapping[str, Any],
-    *,
-    members: bool,
+    leaf: Leaf, workload: WorkloadObject, template: Mapping[str, Any], *, members: bool
 ) -> api.Pod:
     metadata = template.get("metadata") or {}
     own = dict(metadata.get("labels") or {})

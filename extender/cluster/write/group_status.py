@@ -130,9 +130,7 @@ class GroupStatusWriter:
         if group.conditions or not group.resource_version:
             return None  # a view has conditions without their times
         metadata = _Meta(
-            uid=group.uid,
-            resource_version=group.resource_version,
-            generation=group.generation,
+            uid=group.uid, resource_version=group.resource_version, generation=group.generation
         )
         return _Stored(metadata=metadata)
 

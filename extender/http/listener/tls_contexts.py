@@ -88,10 +88,7 @@ OTHER = "other"
 # Codes of OpenSSL, X509_V_ERR_*.
 _ENDED_CODES = (9, 10)
 _UNKNOWN_CODES = (2, 18, 19, 20, 21)
-_REASONS = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": NO_CERTIFICATE,
-    "HTTP_REQUEST": PLAIN_HTTP,
-}
+_REASONS = {"PEER_DID_NOT_RETURN_A_CERTIFICATE": NO_CERTIFICATE, "HTTP_REQUEST": PLAIN_HTTP}
 ABOUT = {
     NO_CERTIFICATE: "the caller has presented no certificate",
     UNKNOWN_CA: "no CA in --client-ca-file has signed the certificate of the caller",
@@ -171,11 +168,7 @@ class TlsContexts:
 
     def __init__(self, settings: ListenerSettings, clock: Clock) -> None:
         self._clock = clock
-        server = (
-            settings.tls_cert_file,
-            settings.tls_private_key_file,
-            settings.client_ca_file,
-        )
+        server = (settings.tls_cert_file, settings.tls_private_key_file, settings.client_ca_file)
         client = (
             settings.tls_client_cert_file or settings.tls_cert_file,
             settings.tls_client_private_key_file or settings.tls_private_key_file,

@@ -16,11 +16,7 @@ from extender.http.v1.query_parameters import field, known, number
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.explain.explanation import Explanation
 from extender.queries.explain.name_lookup import WantedName, parse_name
-from extender.queries.explain.name_search import (
-    SEARCH_LIMIT,
-    SEARCH_LIMIT_MAX,
-    NameSearch,
-)
+from extender.queries.explain.name_search import SEARCH_LIMIT, SEARCH_LIMIT_MAX, NameSearch
 from extender.queries.explain.past_explanation import PastExplanations
 from extender.queries.log.parameter_validation import checked_name, checked_text
 
@@ -111,10 +107,7 @@ class ExplainApi:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [
-            web.get("/v1/explain", self.explain),
-            web.get("/v1/search", self.search),
-        ]
+        return [web.get("/v1/explain", self.explain), web.get("/v1/search", self.search)]
 
     async def explain(self, request: web.Request) -> web.Response:
         """Return the explanation of one object, now or at `at`."""

@@ -17,12 +17,7 @@ from extender.queries.log.parameter_validation import (
     storable,
 )
 from extender.queries.state.gang_selection import GangSelection, checked_states
-from extender.queries.state.label_selector import (
-    FORMS,
-    PATTERN,
-    LabelSelector,
-    parse_selector,
-)
+from extender.queries.state.label_selector import FORMS, PATTERN, LabelSelector, parse_selector
 
 SELECTION = frozenset({"namespace", "state", "labelSelector"})
 POSITION_MAX = 2**62

@@ -265,11 +265,7 @@ class QueryProcess:
             )
         if Yielder.has_recent_call():
             headers = {**headers, CALLED: str(int(Yielder.since_last_call_s() * 1000))}
-        headers = {
-            **headers,
-            KEY: self._key,
-            VISIBLE: encoded_visibility(visibility_of(request)),
-        }
+        headers = {**headers, KEY: self._key, VISIBLE: encoded_visibility(visibility_of(request))}
         host, port = self._listening.getsockname()
         url = URL(f"http://{host}:{port}{request.raw_path}", encoded=True)
         try:

@@ -55,11 +55,7 @@ from extender.queries.explain.gang_checks import (
 )
 from extender.queries.explain.name_lookup import ObjectName, WantedName, all_names, similar_names
 from extender.queries.explain.name_search import NameSearch, search_names
-from extender.queries.explain.object_explanation import (
-    ObjectDetails,
-    ObjectReader,
-    gangs_on_node,
-)
+from extender.queries.explain.object_explanation import ObjectDetails, ObjectReader, gangs_on_node
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.node_groups import NodeGroup
 from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanAnswer, PlanInput
@@ -346,10 +342,7 @@ class _Now(ObjectReader):
 
 
 def placed_checks(
-    state: ReservationState,
-    gang: GangState,
-    pod: Pod,
-    at_bind: Collection[PodUid] = (),
+    state: ReservationState, gang: GangState, pod: Pod, at_bind: Collection[PodUid] = ()
 ) -> tuple[tuple[Check, ...], tuple[str, ...]] | None:
     """Return the checks and reasons of a member that is bound or has a reservation; None: it has neither.
 

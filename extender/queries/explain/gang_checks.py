@@ -202,11 +202,7 @@ def lost_text(status: GangStatus | None) -> str:
 
 
 def _reserved(
-    view: ClusterView,
-    tree: Tree,
-    gang: GangState,
-    status: GangStatus,
-    at_bind: Collection[PodUid],
+    view: ClusterView, tree: Tree, gang: GangState, status: GangStatus, at_bind: Collection[PodUid]
 ) -> Finding:
     """Return the finding about a tree that has reservations: gates, kube-scheduler, bindings."""
     who = spaced(tree.root.key)

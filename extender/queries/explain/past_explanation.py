@@ -12,16 +12,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from extender.core.admit.gang_sentences import (
-    victims_text,
-)
+from extender.core.admit.gang_sentences import victims_text
 from extender.core.log.events import GangAdmitted, GangObserved, GangRemoved, TreeRetired
-from extender.core.log.gang_phase import (
-    CAPACITY_TAKEN,
-    PREEMPTING,
-    UNDECIDED,
-    capacity_was_taken,
-)
+from extender.core.log.gang_phase import CAPACITY_TAKEN, PREEMPTING, UNDECIDED, capacity_was_taken
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
     GangState,
@@ -32,12 +25,7 @@ from extender.core.log.reservation_state import (
 from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import counted, spaced
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, namespace_of
-from extender.ports.query_ports import (
-    EventFilter,
-    EventQueries,
-    GangIncarnation,
-    PodPlacement,
-)
+from extender.ports.query_ports import EventFilter, EventQueries, GangIncarnation, PodPlacement
 from extender.queries.explain.explanation import (
     CHECKS,
     Check,
@@ -54,16 +42,8 @@ from extender.queries.explain.gang_checks import (
     with_outcome,
     with_unheld,
 )
-from extender.queries.explain.name_lookup import (
-    GROUP_KINDS,
-    ObjectName,
-    WantedName,
-)
-from extender.queries.explain.object_explanation import (
-    ObjectDetails,
-    ObjectReader,
-    gangs_on_node,
-)
+from extender.queries.explain.name_lookup import GROUP_KINDS, ObjectName, WantedName
+from extender.queries.explain.object_explanation import ObjectDetails, ObjectReader, gangs_on_node
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.gang_status import GangStatus, gang_status, loss_text

@@ -157,10 +157,7 @@ async def _add_outcomes(
     open_lines: dict[PlanId, PreemptionLine] = {line.preemption: line for line in lines}
     reader = with_plans(reader, open_lines)
     page_query = EventFilter(
-        gang=query.preemptor,
-        types=ENDS,
-        after=min(line.position for line in lines),
-        limit=PAGE,
+        gang=query.preemptor, types=ENDS, after=min(line.position for line in lines), limit=PAGE
     )
     while open_lines:
         page = await reader.page(page_query)

@@ -14,13 +14,7 @@ from typing import Final
 import msgspec
 
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.model.cluster_view import (
-    ClusterView,
-    forest_of,
-    with_group,
-    with_node,
-    with_pod,
-)
+from extender.core.model.cluster_view import ClusterView, forest_of, with_group, with_node, with_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group

@@ -18,12 +18,7 @@ from typing import Final
 import msgspec
 
 from extender.core.log.reservation_state import GangState, ReservationState
-from extender.core.model.cluster_view import (
-    ClusterView,
-    with_pod,
-    without_node,
-    without_pod,
-)
+from extender.core.model.cluster_view import ClusterView, with_pod, without_node, without_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.message_formatting import counted, did_you_mean
@@ -134,12 +129,7 @@ def _state_without(state: ReservationState, away: Iterable[NodeName]) -> Reserva
     gang_of = state.gang_of
     for pod in lost:
         gang_of = gang_of.delete(pod) if pod in gang_of else gang_of
-    return msgspec.structs.replace(
-        state,
-        gangs=gangs,
-        gang_of=gang_of,
-        claims_on=claims_on,
-    )
+    return msgspec.structs.replace(state, gangs=gangs, gang_of=gang_of, claims_on=claims_on)
 
 
 def _gang_without(gang: GangState, lost_nodes: frozenset[NodeName]) -> GangState:

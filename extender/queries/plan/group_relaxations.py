@@ -56,9 +56,7 @@ def _with(group: Group, **constraints: object) -> Group:
 
 
 def read_relaxations(
-    texts: Sequence[str],
-    groups: Iterable[Group],
-    origins: Mapping[GroupKey, GroupOrigin],
+    texts: Sequence[str], groups: Iterable[Group], origins: Mapping[GroupKey, GroupOrigin]
 ) -> tuple[GroupRelaxation, ...]:
     """Return the relaxations that a user wrote.
 
@@ -119,10 +117,7 @@ def _minimum_field(group: Group) -> str:
 
 
 def _group_named(
-    text: str,
-    name: str,
-    groups: tuple[Group, ...],
-    origins: Mapping[GroupKey, GroupOrigin],
+    text: str, name: str, groups: tuple[Group, ...], origins: Mapping[GroupKey, GroupOrigin]
 ) -> Group:
     """Return the group of a name."""
     names = {

@@ -26,12 +26,7 @@ from extender.core.planner.moves.move_problem import (
 )
 from extender.core.planner.moves.move_search import find_moves
 from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
-from extender.core.preempt.movable_pods import (
-    MovablePods,
-    MoveLimits,
-    broken_gangs,
-    movable_pods,
-)
+from extender.core.preempt.movable_pods import MovablePods, MoveLimits, broken_gangs, movable_pods
 from extender.queries.plan.cluster_changes import named_nodes
 from extender.queries.plan.plan_query import (
     AssignmentLine,
@@ -291,11 +286,7 @@ def _breaks(view: ClusterView, forest: Forest, pods: set[str]) -> Iterator[Break
 
 
 def _answer(
-    title: str,
-    planned: MovesPlan,
-    nodes: Sequence[PlanNode],
-    pods: MovablePods,
-    view: ClusterView,
+    title: str, planned: MovesPlan, nodes: Sequence[PlanNode], pods: MovablePods, view: ClusterView
 ) -> MovesAnswer:
     reasons = planned.reasons
     if planned.outcome in ("impossible", "unknown") and pods.staying:

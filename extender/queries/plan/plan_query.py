@@ -28,11 +28,7 @@ from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.message_formatting import (
-    counted,
-    did_you_mean,
-    join_names,
-)
+from extender.core.model.message_formatting import counted, did_you_mean, join_names
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key, too_deep_text
 from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
@@ -463,10 +459,7 @@ def _claim_warnings(view: ClusterView, question: PlanInput, *, live: bool) -> It
     add = "; add the output of `kubectl get pv,pvc,sc -A -o yaml`"
     if live:
         absent, add = "are neither in the request nor in the cluster, or their volumes", ""
-    for end, state, help_ in (
-        (UNBOUND, "are not bound to a volume", ""),
-        (ABSENT, absent, add),
-    ):
+    for end, state, help_ in ((UNBOUND, "are not bound to a volume", ""), (ABSENT, absent, add)):
         waiting = {pod.uid: [t for t in pod.shape.unmodelled if t.endswith(end)] for pod in pods}
         names = {t.removesuffix(end) for texts in waiting.values() for t in texts}
         if names:
@@ -507,12 +500,7 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
         if leaf not in view.groups and members:
             yield _Unit(
                 "PodGroup",
-                (
-                    -members[0].priority,
-                    min(p.created_us for p in members),
-                    0,
-                    leaf.path,
-                ),
+                (-members[0].priority, min(p.created_us for p in members), 0, leaf.path),
                 root=leaf.path,
                 text=_missing_leaf(view, leaf, len(members), question.readers),
                 pods=tuple(sorted(p.path for p in members if p.node is None)),
@@ -719,12 +707,7 @@ _STEP_ANSWERS: Final[Mapping[VerdictWord, str]] = {
 
 
 def _planned_in_steps(
-    view: ClusterView,
-    tree: Tree,
-    kind: str,
-    rows: NodeRowCache,
-    question: PlanInput,
-    steps: Steps,
+    view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput, steps: Steps
 ) -> tuple[GangVerdict, ClusterView]:
     """Plan each step of a tree by itself, against what is free when the earlier ones have ended.
 

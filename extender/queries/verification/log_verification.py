@@ -85,11 +85,7 @@ class LogVerification:
     """One pass over the log; `step` until it returns False, then `verdict`."""
 
     def __init__(
-        self,
-        event_log: EventLog,
-        evidence: LogEvidence,
-        anchors: Sequence[Anchor],
-        keys: LogKeys,
+        self, event_log: EventLog, evidence: LogEvidence, anchors: Sequence[Anchor], keys: LogKeys
     ) -> None:
         self._log = event_log
         self._evidence = evidence

@@ -152,10 +152,7 @@ def _pod(pod: api.Pod, overlay: JournalOverlay) -> api.Pod:
         status = msgspec.structs.replace(status, nominated_node_name=overlay.nominated[uid])
     if uid in overlay.disrupted:
         condition = api.StoredCondition(
-            type=DISRUPTION_TARGET,
-            status="True",
-            reason=PREEMPTED,
-            message=overlay.disrupted[uid],
+            type=DISRUPTION_TARGET, status="True", reason=PREEMPTED, message=overlay.disrupted[uid]
         )
         status = msgspec.structs.replace(status, conditions=(*status.conditions, condition))
     if uid in overlay.evicted:
