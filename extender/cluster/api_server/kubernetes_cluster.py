@@ -32,8 +32,7 @@ from extender.cluster.connection.api_client import (
 )
 from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.write.event_recorder import EventRecorder
-from extender.cluster.write.finalizer_writer import write_finalizers
-from extender.cluster.write.group_status import GroupStatusWriter
+from extender.cluster.write.group_status import GroupStatusWriter, write_finalizers
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
 from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter

@@ -340,3 +340,43 @@ if TYPE_CHECKING:
 
     def _fits(log: PostgresEventLog) -> EventLog:
         return log
+
+
+RENEWAL_TIMEOUT_S = 2.0  # of the connection and of a renewal: an append in flight makes it wait
+
+
+class PostgresLeaseRenewal:
+    """The `LeaseRenewal` port on PostgreSQL; all calls from one event loop."""
+
+    def __init__(self, url: str) -> None:
+        """Prepare; `open` connects.
+
+        Args:
+            url: As for `PostgresEventLog`.
+        """
+        self._url = url
+        self._connection: asyncpg.Connection | None = None
+
+    async def open(self) -> None:
+        """See `LeaseRenewal.open`."""
+        if self._connection is None or self._connection.is_closed():
+            with our_faults("connecting to renew the lease"):
+                self._connection = await connect(
+                    self._url,
+                    name="lease",
+                    connect_timeout_s=RENEWAL_TIMEOUT_S,
+                    command_timeout_s=RENEWAL_TIMEOUT_S,
+                )
+
+    async def renew(self, grant: LeaseGrant) -> None:
+        """See `LeaseRenewal.renew`."""
+        await self.open()
+        assert self._connection is not None
+        with our_faults("renewing the lease"):
+            await self._connection.execute(RENEW, grant.epoch, grant.lease)
+
+    async def close(self) -> None:
+        """See `LeaseRenewal.close`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await close_quietly(connection)
