@@ -254,21 +254,10 @@ def _summary(line: HistoryLine | ServedEvent) -> str:
 
 
 def history(  # noqa: PLR0917 -- typer reads options from the signature
-    gang: Annotated[
-        str,
-        typer.Argument(
-            help="NAME, NAMESPACE/NAME, KIND/NAME, KIND/NAMESPACE/NAME or UID of the root group.",
-            autocompletion=complete_groups,
-        ),
-    ],
-    namespace: Annotated[
-        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
-    ] = "default",
+    gang: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME, KIND/NAME, KIND/NAMESPACE/NAME or UID of the root group.", autocompletion=complete_groups)],
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")] = "default",
     uid: Annotated[str, typer.Option(help="Select one gang by UID when the name was reused.")] = "",
-    decisions: Annotated[
-        bool,
-        typer.Option("--decisions", help="Add the input of each decision, and its alternatives."),
-    ] = False,
+    decisions: Annotated[bool, typer.Option("--decisions", help="Add the input of each decision, and its alternatives.")] = False,
     since: Since = None,
     until: Until = None,
     after: Annotated[int, typer.Option(help="Only events after this position.", min=0)] = 0,
@@ -279,7 +268,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     server: Server = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
-) -> None:
+) -> None:  # fmt: skip
     """Show all events about a gang, also about a deleted one: time, type, reason, actor."""
     table = ListTable(
         _history_columns(),
@@ -403,49 +392,25 @@ def _cut_off(count: int, position: int) -> str:
 def events(  # noqa: PLR0917 -- typer reads options from the signature
     namespace: OfNamespace = "",
     all_namespaces: AllNamespaces = False,
-    gang: Annotated[
-        str,
-        typer.Option(
-            help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME."
-        ),
-    ] = "",
+    gang: Annotated[str, typer.Option(help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.")] = "",
     node: Annotated[str, typer.Option(help="Only events that name this node.")] = "",
-    kind: Annotated[
-        list[str] | None, typer.Option("--type", help="Only events of this type. Repeatable.")
-    ] = None,
+    kind: Annotated[list[str] | None, typer.Option("--type", help="Only events of this type. Repeatable.")] = None,
     since: Since = None,
     until: Until = None,
-    after: Annotated[
-        int | None, typer.Option(help="Only events after this position.", min=0)
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum number of events; with --follow: end after so many.", min=1, max=10_000
-        ),
-    ] = None,
+    after: Annotated[int | None, typer.Option(help="Only events after this position.", min=0)] = None,
+    limit: Annotated[int | None, typer.Option(help="Maximum number of events; with --follow: end after so many.", min=1, max=10_000)] = None,
     follow: Annotated[
-        bool,
-        typer.Option(
-            "-f",
-            "--follow",
-            "-w",
-            "--watch",
-            help="Print new events as they are recorded: from now, after --after, or since --since.",
-        ),
+        bool, typer.Option("-f", "--follow", "-w", "--watch", help="Print new events as they are recorded: from now, after --after, or since --since.")
     ] = False,
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
     server: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="URL of the service, as for `gangs`. Repeatable with --follow: when one is lost, the next one is used."
-        ),
+        list[str] | None, typer.Option(help="URL of the service, as for `gangs`. Repeatable with --follow: when one is lost, the next one is used.")
     ] = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
-) -> None:
+) -> None:  # fmt: skip
     """List events of the log, oldest first, or follow the log."""
     table = ListTable(
         event_columns(), lambda line: str(line.position), list_format(output, no_headers, sort_by)

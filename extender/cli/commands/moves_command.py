@@ -70,28 +70,16 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_room(  # noqa: PLR0917 -- typer reads options from the signature
-    target: Annotated[
-        str,
-        typer.Option(
-            "--for",
-            metavar="FILE|NAMESPACE/GANG",
-            help="A file with the tree to place, or the name of one that waits.",
-        ),
-    ] = "",
-    free: Annotated[
-        str,
-        typer.Option("--free", metavar="KEY=N", help="Free so many whole domains of a node label."),
-    ] = "",
+    target: Annotated[str, typer.Option("--for", metavar="FILE|NAMESPACE/GANG", help="A file with the tree to place, or the name of one that waits.")] = "",
+    free: Annotated[str, typer.Option("--free", metavar="KEY=N", help="Free so many whole domains of a node label.")] = "",
     cluster: ClusterFiles = None,
     server: ServerUrl = None,
-    budget: Annotated[
-        int, typer.Option("--budget", help="So many moves at most; 0: any number.", min=0)
-    ] = 0,
+    budget: Annotated[int, typer.Option("--budget", help="So many moves at most; 0: any number.", min=0)] = 0,
     max_priority: MaxPriority = None,
     max_age: MaxAge = "",
     search_budget: SearchBudget = 20_000,
     output: Form = PlanOutput.table,
-) -> None:
+) -> None:  # fmt: skip
     """Find the fewest moves of running pods after which a tree fits, or whole domains are free. Exit 0 only when there are such.
 
     No gang falls below its minimum or leaves its required domain at any step, and each pod has its place before it leaves.

@@ -71,29 +71,20 @@ _NOTHING = Explanation(kind="", name="", answer="")  # of a gang that was delete
 
 
 def report(  # noqa: PLR0917 -- typer reads options from the signature
-    name: Annotated[
-        str, typer.Argument(help="Name of the report; without it, list all reports.")
-    ] = "",
+    name: Annotated[str, typer.Argument(help="Name of the report; without it, list all reports.")] = "",
     since: Since = None,
     until: Until = None,
     namespace: OfNamespace = "",
     all_namespaces: AllNamespaces = False,
-    gang: Annotated[
-        str,
-        typer.Option(
-            help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME."
-        ),
-    ] = "",
-    limit: Annotated[
-        int, typer.Option(help="Maximum number of rows.", min=1, max=LIMIT_MAX)
-    ] = LIMIT,
+    gang: Annotated[str, typer.Option(help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.")] = "",
+    limit: Annotated[int, typer.Option(help="Maximum number of rows.", min=1, max=LIMIT_MAX)] = LIMIT,
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
     server: Server = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
-) -> None:
+) -> None:  # fmt: skip
     """Show a report: waiting times, preemptions, terminations and others; without a name, list them."""
     output_format = list_format(output, no_headers, sort_by)
     if not name:

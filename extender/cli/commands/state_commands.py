@@ -45,23 +45,13 @@ from extender.runtime.system_clock import SystemClock
 
 
 def state(  # noqa: PLR0917 -- typer reads options from the signature
-    at: Annotated[
-        str,
-        typer.Option(
-            "--at",
-            help="A position, or a time as for --since of `events`; default: the end of the log.",
-        ),
-    ] = "",
+    at: Annotated[str, typer.Option("--at", help="A position, or a time as for --since of `events`; default: the end of the log.")] = "",
     node: Annotated[str, typer.Option(help="Only gangs on this node.")] = "",
-    domain: Annotated[
-        str, typer.Option(help="Only gangs on nodes with this topology label, KEY=VALUE.")
-    ] = "",
+    domain: Annotated[str, typer.Option(help="Only gangs on nodes with this topology label, KEY=VALUE.")] = "",
     namespace: OfNamespace = "",
     all_namespaces: AllNamespaces = False,
     states: States = None,
-    diff: Annotated[
-        str | None, typer.Option(help="Another time or position: show the changes between the two.")
-    ] = None,
+    diff: Annotated[str | None, typer.Option(help="Another time or position: show the changes between the two.")] = None,
     watch: Watch = False,
     output: Form = ListForm.table,
     sort_by: SortBy = "",
@@ -69,7 +59,7 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
     server: Server = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
-) -> None:
+) -> None:  # fmt: skip
     """Show reservations, bound members and pending trees at a time or position."""
     part = listed(namespace, all_namespaces, states, GANG_STATES)
     output_format = list_format(output, no_headers, sort_by)

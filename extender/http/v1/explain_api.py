@@ -28,22 +28,9 @@ OPERATIONS = (
         about="Why a group, pod, workload or node is in its state, and what would help; of a complete gang that waits, by planning it on the live cluster",
         answer=Explanation,
         parameters=(
-            Parameter(
-                name="name",
-                about="NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME",
-                schema=TEXT,
-                required=True,
-            ),
-            Parameter(
-                name="namespace",
-                about="Namespace of a name without one; default: default",
-                schema=NAME,
-            ),
-            Parameter(
-                name="at",
-                about="A time (RFC 3339) or a position of the log: explain from the log how it was then; default: now",
-                schema=MOMENT,
-            ),
+            Parameter(name="name", about="NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME", schema=TEXT, required=True),
+            Parameter(name="namespace", about="Namespace of a name without one; default: default", schema=NAME),
+            Parameter(name="at", about="A time (RFC 3339) or a position of the log: explain from the log how it was then; default: now", schema=MOMENT),
         ),
         problems=(400, 404, 503),
     ),
@@ -54,19 +41,12 @@ OPERATIONS = (
         parameters=(
             Parameter(name="q", about="Words, in any case", schema=TEXT, required=True),
             Parameter(
-                name="limit",
-                about="Maximum number of objects",
-                schema={
-                    "type": "integer",
-                    "minimum": 1,
-                    "maximum": SEARCH_LIMIT_MAX,
-                    "default": SEARCH_LIMIT,
-                },
+                name="limit", about="Maximum number of objects", schema={"type": "integer", "minimum": 1, "maximum": SEARCH_LIMIT_MAX, "default": SEARCH_LIMIT}
             ),
         ),
         problems=(400,),
     ),
-)
+)  # fmt: skip
 
 
 class PastExplainApi:
