@@ -186,8 +186,7 @@ def decode_state(body: bytes) -> ReservationState:
         ended = _ENDED.decode(zlib.decompress(whole.ended)) if whole.ended else {}
         return _rebuilt(_PAST.decode(_unzipped(whole.past)), ended)
     except _BROKEN as error:
-        msg = f"snapshot of codec {FULL_CODEC} cannot be decoded: {error}"
-        raise CorruptLog(msg) from error
+        raise CorruptLog(f"snapshot of codec {FULL_CODEC} cannot be decoded: {error}") from error
 
 
 def decode_historical(body: bytes) -> ReservationState:
@@ -376,8 +375,7 @@ async def _folded(
             await asyncio.sleep(0)  # yield to the event loop, and read the next page
         state = projector.close()
     if state.position != until:
-        msg = f"the log ends at position {state.position}, expected {until}"
-        raise CorruptLog(msg)
+        raise CorruptLog(f"the log ends at position {state.position}, expected {until}")
     return state
 
 

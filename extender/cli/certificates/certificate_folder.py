@@ -102,11 +102,10 @@ class CertificateFolder:
             if path.exists()
         ]
         if existing and not force:
-            msg = (
+            raise BadInput(
                 f"{existing[0]} is there already; --renew replaces the certificates of server and clients and keeps the CA, "
                 "--force makes everything anew, also the CA (then every client needs a new certificate and the new ca.crt)"
             )
-            raise BadInput(msg)
         authority = new_authority(Period(now, now + max(lifetime, AUTHORITY_LIFETIME)))
         period = Period(now, now + lifetime)
         pairs = {CA: authority, SERVER: issue(authority, SERVER_NAME, period, (*NAMES, *names))}

@@ -135,8 +135,7 @@ def _token(user: _User, file: Path, where: str) -> str:
         try:
             return path.read_text(encoding="utf-8")
         except OSError as error:
-            msg = f"{where}: tokenFile {path}: {error.strerror or error}"
-            raise BadInput(msg) from error
+            raise BadInput(f"{where}: tokenFile {path}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
             raise BadInput(f"{where}: tokenFile {path}: is not UTF-8") from error
     if user.token:

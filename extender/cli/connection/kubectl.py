@@ -122,8 +122,7 @@ class Kubectl:
         done = self._run("create", "token", name, "--namespace", namespace, "--audience", AUDIENCE)
         if done.returncode != 0:
             why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            msg = f"{self.place}: no token of ServiceAccount {namespace}/{name}: {why}"
-            raise BadInput(msg)
+            raise BadInput(f"{self.place}: no token of ServiceAccount {namespace}/{name}: {why}")
         return done.stdout.strip()
 
     def logs(self, namespace: str) -> str:

@@ -345,10 +345,9 @@ def ask_service(
     try:
         decoded = msgspec.json.decode(answer, type=kind)
     except msgspec.MsgspecError as error:
-        msg = (
+        raise BadInput(
             f"{url}{path} did not answer as gang-extender does: {error}; is it the right --server?"
-        )
-        raise BadInput(msg) from error
+        ) from error
     if following and isinstance(decoded, list) and len(decoded) < most:
         page, before = following.removeprefix(url), before | {path}
         if page in before:

@@ -302,6 +302,5 @@ class _Connection(asyncio.Protocol):
 def _number(text: bytes, base: int) -> int:
     """Return a number of the framing."""
     if not text.isalnum():
-        msg = f"length {text[:20]!r}"
-        raise ValueError(msg)
+        raise ValueError(f"length {text[:20]!r}")
     return int(text, base)

@@ -371,8 +371,7 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
         try:
             return msgspec.structs.replace(entry, obj=with_status(entry.obj, pods))
         except BadInput as fault:
-            msg = f"{entry.where}: {fault}"
-            raise BadInput(msg) from fault
+            raise BadInput(f"{entry.where}: {fault}") from fault
 
     return [filled(entry) for entry in entries]
 

@@ -184,11 +184,10 @@ class EventApi:
         else:
             after = head
         if after > head:
-            msg = (
+            raise PositionGone(
                 f"position {after}: the log ends at {head}; part of it was lost, or this is another log; "
                 "read it from the beginning"
             )
-            raise PositionGone(msg)
         return msgspec.structs.replace(event_filter, after=after)
 
 

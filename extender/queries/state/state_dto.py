@@ -273,8 +273,7 @@ def scope_of(node: str, domain: str, namespace: str, states: Collection[str] = (
         msg = f"domain: {domain!r} is not KEY=VALUE, for example topology.kubernetes.io/rack=r7"
         raise BadInput(msg)
     if node and domain:
-        msg = f"node {node!r} and domain {domain!r}: give only one of them"
-        raise BadInput(msg)
+        raise BadInput(f"node {node!r} and domain {domain!r}: give only one of them")
     return Scope(
         node=NodeName(node),
         domain={key: value} if domain else {},

@@ -214,8 +214,7 @@ class Journal:
             ClusterUnavailable: The write failed; the line may have been written nevertheless.
         """
         if self._writer is None or self._writer.done():
-            msg = f"{self.path} is not open"
-            raise ClusterUnavailable(msg)
+            raise ClusterUnavailable(f"{self.path} is not open")
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((msgspec.json.encode(record) + b"\n", written))
         await written

@@ -146,8 +146,7 @@ def check_paths(paths: Sequence[str]) -> None:
         BadInput: A path is `-`, or does not exist. A directory may be empty.
     """
     if STDIN in paths:
-        msg = "--cluster -: standard input cannot be re-read; give files or directories"
-        raise BadInput(msg)
+        raise BadInput("--cluster -: standard input cannot be re-read; give files or directories")
     for path in paths:
         if not Path(path).exists():
             msg = f"--cluster {path}: no such file or directory; make it first, it may be empty"

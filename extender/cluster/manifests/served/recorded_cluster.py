@@ -246,8 +246,7 @@ class RecordedCluster(ABC):
         async with self._lock(uid):
             current = self._world.view.groups.get(group)
             if current is None or current.uid != uid:
-                msg = f"{group}: not found, or not the one with UID {uid}"
-                raise RequestRejected(msg)
+                raise RequestRejected(f"{group}: not found, or not the one with UID {uid}")
             stored = {
                 (kind, status, reason, text) for kind, status, reason, text in current.conditions
             }
