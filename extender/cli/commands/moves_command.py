@@ -14,7 +14,7 @@ import typer
 from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, PlanOutput
 from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, complain, print_value
-from extender.cli.output.table_rows import visible
+from extender.cli.output.table_rows import column_widths, visible
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.message_formatting import counted, did_you_mean, duration_s, join_names
 
@@ -296,7 +296,7 @@ def moves_text(answer: MovesAnswer) -> str:
         if not rows:
             continue
         shown = [headers, *rows[:ROWS_MAX]]
-        widths = [max(len(row[at]) for row in shown) for at in range(len(headers))]
+        widths = column_widths(shown)
         lines += ["", f"{title}:"]
         lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
         if len(rows) > ROWS_MAX:
@@ -306,14 +306,11 @@ def moves_text(answer: MovesAnswer) -> str:
 
 def moves_markdown(answer: MovesAnswer) -> str:
     """Return the answer as a page; ends with a newline."""
-    lines = [f"## {headline(answer)}", ""]
-    lines += [f"- {note}" for note in (*_notes(answer), *answer.warnings)]
+    from extender.cli.output.plan_markdown import bullets, escaped, table
+
+    lines = [f"## {escaped(headline(answer))}", ""]
+    lines += bullets((*_notes(answer), *answer.warnings))
     for title, headers, rows in _tables(answer):
-        if not rows:
-            continue
-        cells = [headers, ("---",) * len(headers), *rows[:ROWS_MAX]]
-        lines += ["", f"### {title}", ""]
-        lines += [f"| {' | '.join(row).replace(chr(10), ' ')} |" for row in cells]
-        if len(rows) > ROWS_MAX:
-            lines += ["", f"{len(rows) - ROWS_MAX} more are not shown."]
+        if rows:
+            lines += ["", f"### {title}", "", *table(headers, rows, ROWS_MAX)]
     return "\n".join(lines) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -31,9 +30,8 @@ from extender.cli.output.list_table import (
     ListFormat,
     ListTable,
     clock_text,
-    encoded,
 )
-from extender.cli.output.printing import console
+from extender.cli.output.printing import console, print_value
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
@@ -231,7 +229,7 @@ def _print(answer: Report, output_format: ListFormat) -> None:
     table = ListTable([_column(name, wide=unique and name == "gang_uid") for name in names],
                       lambda row: str(row[names[0]]), output_format)  # fmt: skip
     if not output_format.is_table and output_format.form is not ListForm.name:
-        sys.stdout.write(encoded(answer, output_format.form))
+        print_value(answer, output_format.form)
         return
     table.print(
         rows, empty="No rows." if answer.report in LIVE_REPORTS else "No rows in this span."

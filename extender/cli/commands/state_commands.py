@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Annotated
@@ -26,8 +25,8 @@ from extender.cli.options.list_options import (
 )
 from extender.cli.options.time_options import past_text
 from extender.cli.output.gang_columns import gang_columns, gang_name, micros_of
-from extender.cli.output.list_table import ListForm, ListFormat, ListTable, encoded
-from extender.cli.output.printing import console, print_table
+from extender.cli.output.list_table import ListForm, ListFormat, ListTable
+from extender.cli.output.printing import console, print_table, print_value
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import amounts_text, counted
@@ -114,7 +113,7 @@ def _print_state(state_at: StateAt, output_format: ListFormat) -> None:
         table.print(state_at.gangs, empty="")
         return
     if not output_format.is_table:
-        sys.stdout.write(encoded(state_at, output_format.form))
+        print_value(state_at, output_format.form)
         return
     totals = state_at.totals
     if output_format.headers:
@@ -179,7 +178,7 @@ def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
 
 def _print_change(change: StateDiff, output_format: ListFormat) -> None:
     if not output_format.is_table:
-        sys.stdout.write(encoded(change, output_format.form))
+        print_value(change, output_format.form)
         return
     print(f"from {_moment(change.begin)}")
     print(f"to   {_moment(change.end)}")

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from extender.cli.output.printing import print_value
 from extender.cli.output.table_rows import (
     FOLDED_MIN,
     GAP,
@@ -172,7 +173,7 @@ class ListTable(Generic[T]):
         if self.output_format.form is ListForm.name:
             sys.stdout.writelines(f"{self._name(item)}\n" for item in items)
             return
-        sys.stdout.write(encoded(items, self.output_format.form))
+        print_value(items, self.output_format.form)
 
     def print_changed(self, item: T) -> None:
         """Print one more row below the table, or one more name or value for programs."""
@@ -245,10 +246,3 @@ def _column(columns: Sequence[Column[T]], name: str) -> Column[T]:
     similar = get_close_matches(normalized, names, 1)
     meant = f"did you mean {similar[0]}? " if similar else ""
     raise BadInput(f"--sort-by: {name[:40]!r} is not a column; {meant}there are {', '.join(names)}")
-
-
-def encoded(value: object, form: ListForm) -> str:
-    """Return a value for programs, ending with one newline."""
-    if form is ListForm.yaml:
-        return msgspec.yaml.encode(value).decode()
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

@@ -360,7 +360,7 @@ class ManifestCluster(RecordedCluster):
         try:
             await asyncio.gather(
                 *(
-                    self._write(_deleted(uid, ident, at_us))
+                    self._write(DeletedObject.of(uid, ident, at_us))
                     for uid, ident in sorted(self._left.items())
                 )
             )
@@ -423,13 +423,6 @@ def _perhaps_there(files: ManifestFiles, missing: Ident) -> BadInput:
     file = files.never_valid[0]
     return BadInput(
         f"{kind} {namespace}/{name} is recorded in {FILE} and is in no valid file; it may be in one that is not: {files.ignored[file]}"
-    )
-
-
-def _deleted(uid: str, ident: Ident, at_us: int) -> DeletedObject:
-    kind, source, namespace, name = ident
-    return DeletedObject(
-        at_us=at_us, kind=kind, source=source, namespace=namespace, name=name, uid=uid
     )
 
 
