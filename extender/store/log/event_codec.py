@@ -129,21 +129,7 @@ def image(row: Columns) -> bytes:
         struct.error: A number does not fit.
         UnicodeError: A text is no Unicode.
     """
-    (
-        position,
-        event_id,
-        epoch,
-        at_us,
-        tag,
-        schema_version,
-        uid,
-        stream_version,
-        gang,
-        actor,
-        cause,
-        by,
-        payload,
-    ) = row
+    position, event_id, epoch, at_us, tag, schema_version, uid, stream_version, gang, actor, cause, by, payload = row  # fmt: skip
     numbers = _NUMBERS.pack(position, epoch, schema_version, stream_version, at_us, by or 0)
     tag, uid, gang = tag.encode(), uid.encode(), gang.encode()
     actor, cause = actor.encode(), cause.encode()
@@ -183,21 +169,7 @@ def to_event(row: Columns) -> RecordedEvent:
     Raises:
         CorruptLog: Type or version are unknown, or the payload cannot be decoded.
     """
-    (
-        position,
-        event_id,
-        epoch,
-        at_us,
-        tag,
-        schema_version,
-        uid,
-        stream_version,
-        gang,
-        actor,
-        cause,
-        by,
-        payload,
-    ) = row
+    position, event_id, epoch, at_us, tag, schema_version, uid, stream_version, gang, actor, cause, by, payload = row  # fmt: skip
     return RecordedEvent(
         position=position,
         event_id=str(event_id),
