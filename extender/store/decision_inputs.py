@@ -13,7 +13,6 @@ import zlib
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import asyncpg
@@ -22,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.errors import CorruptLog, ExtenderError, StoreUnavailable
-from extender.ports.log_ports import DecisionInput, DecisionInputs
+from extender.ports.log_ports import DecisionInput
 from extender.store.engine import driver_connection, transaction
 from extender.store.tables import DECISION_INPUT, DECISION_INPUT_CHUNK
 
@@ -276,9 +275,3 @@ def unpack(packed: bytes, name: str) -> list[int]:
         return list(accumulate(_NUMBERS.decode(zlib.decompress(packed))))
     except (zlib.error, msgspec.MsgspecError) as error:
         raise CorruptLog(f"input {name}: its list of parts is damaged") from error
-
-
-if TYPE_CHECKING:
-
-    def _fits(inputs: PostgresDecisionInputs) -> DecisionInputs:
-        return inputs

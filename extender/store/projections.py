@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import asyncpg
 import msgspec
@@ -32,10 +32,7 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
 from extender.ports.log_ports import (
     START,
-    IntervalProjection,
-    NotificationCursor,
     NotifiedUpTo,
-    ReferenceIndex,
 )
 from extender.snapshots.state_loader import gc_paused
 from extender.store.engine import connect, driver_connection, our_faults, transaction
@@ -200,12 +197,6 @@ class PostgresIntervalProjection:
             )
 
 
-if TYPE_CHECKING:
-
-    def _fits_projection(projection: PostgresIntervalProjection) -> IntervalProjection:
-        return projection
-
-
 _INDEX = "SELECT gx.index_references($1)"
 _NOTIFIED = "SELECT position, waited_us FROM gx.notification_cursor WHERE id = 1"
 _NOTE_NOTIFIED = "SELECT gx.note_notified($1, $2)"
@@ -249,11 +240,3 @@ class PostgresNotificationCursor:
         """See `NotificationCursor.save`."""
         async with driver_connection(self._engine, "noting what was notified") as connection:
             await connection.execute(_NOTE_NOTIFIED, reached.position, reached.waited_us)
-
-
-if TYPE_CHECKING:
-
-    def _fits_cursors(
-        mentions: PostgresReferenceIndex, cursor: PostgresNotificationCursor
-    ) -> tuple[ReferenceIndex, NotificationCursor]:
-        return mentions, cursor

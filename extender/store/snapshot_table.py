@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.ids import Position
-from extender.ports.log_ports import Snapshot, Snapshots
+from extender.ports.log_ports import Snapshot
 from extender.runtime.log_keys import NO_KEYS, LogKeys
 from extender.store.engine import transaction
 from extender.store.tables import EVENT, SNAPSHOT
@@ -151,9 +150,3 @@ def authenticated(snapshot: Snapshot) -> bytes:
 
 def _digest(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()
-
-
-if TYPE_CHECKING:
-
-    def _fits(snapshots: PostgresSnapshots) -> Snapshots:
-        return snapshots

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import asyncpg
 
@@ -20,7 +20,6 @@ from extender.core.model.errors import CorruptLog, Fenced, StoreUnavailable
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import (
     DatabaseUsage,
-    EventLog,
     LeaseGrant,
     LeaseRecord,
     LogHead,
@@ -328,12 +327,6 @@ def _head(position: int | None, chain: bytes | None, at_us: int | None) -> LogHe
     if position is None:
         return LogHead(chain=EMPTY_CHAIN)
     return LogHead(position=Position(position), chain=chain or EMPTY_CHAIN, at_us=at_us or 0)
-
-
-if TYPE_CHECKING:
-
-    def _fits(log: PostgresEventLog) -> EventLog:
-        return log
 
 
 RENEWAL_TIMEOUT_S = 2.0  # of the connection and of a renewal: an append in flight makes it wait

@@ -10,7 +10,7 @@ that are not indexed yet are searched one by one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult
@@ -20,7 +20,6 @@ from extender.core.model.ids import NIL_GANG, GangUid, NodeName, Position
 from extender.ports.query_ports import (
     EventFilter,
     EventPage,
-    EventQueries,
     GangIncarnation,
     PodPlacement,
 )
@@ -312,9 +311,3 @@ async def _each(result: AsyncResult[Any]) -> AsyncIterator[sa.Row[Any]]:
     async for piece in result.partitions():
         for row in piece:
             yield row
-
-
-if TYPE_CHECKING:
-
-    def _fits(reader: PostgresEventQueries) -> EventQueries:
-        return reader
