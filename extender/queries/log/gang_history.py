@@ -315,11 +315,9 @@ def _preemptors(events: Iterable[RecordedEvent]) -> Mapping[str, str]:
 
 
 def _line(event: RecordedEvent, preemptors: Mapping[str, str]) -> HistoryLine:
-    fields = {name: getattr(event_line(event), name) for name in EventLine.__struct_fields__}
-    caused_by, reason = _cause_and_reason(event, preemptors)
-    return HistoryLine(
-        **fields, reason=reason, caused_by=caused_by, cause_position=event.cause_position
-    )
+    fields = msgspec.structs.asdict(event_line(event))
+    fields["caused_by"], fields["reason"] = _cause_and_reason(event, preemptors)
+    return HistoryLine(**fields, cause_position=event.cause_position)
 
 
 def _cause_and_reason(event: RecordedEvent, preemptors: Mapping[str, str]) -> tuple[str, str]:
