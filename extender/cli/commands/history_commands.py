@@ -156,18 +156,8 @@ def line_of_body(body: bytes, output: ListForm) -> str:
 T = TypeVar("T")
 Url = Annotated[str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")]
 Folder = Annotated[str | None, typer.Option(help="Folder of the embedded PostgreSQL.")]
-LogUrl = Annotated[
-    str | None,
-    typer.Option(
-        help="postgresql://… , to read the log there in place of asking the service; also GANG_EXTENDER_DATABASE_URL."
-    ),
-]
-LogFolder = Annotated[
-    str | None,
-    typer.Option(
-        help="Folder of an embedded PostgreSQL, to read the log there; also GANG_EXTENDER_DATA_DIR."
-    ),
-]
+LogUrl = Annotated[str | None, typer.Option(help="postgresql://… , to read the log there in place of asking the service; also GANG_EXTENDER_DATABASE_URL.")]  # fmt: skip
+LogFolder = Annotated[str | None, typer.Option(help="Folder of an embedded PostgreSQL, to read the log there; also GANG_EXTENDER_DATA_DIR.")]  # fmt: skip
 LIMIT = 100  # events, by default
 DATABASE_VARIABLES = tuple(
     f"{settings_module.PREFIX}{name}" for name in ("DATABASE_URL", "DATA_DIR")

@@ -21,35 +21,14 @@ from extender.core.model.message_formatting import counted, did_you_mean, durati
 if TYPE_CHECKING:
     from extender.queries.plan.moves_query import MovesAnswer
 
-ClusterFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable."
-    ),
-]
-ServerUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--server", help="In place of --cluster: URL of a service, about its live cluster."
-    ),
-]
+ClusterFiles = Annotated[list[str] | None, typer.Option("--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable.")]  # fmt: skip
+ServerUrl = Annotated[str | None, typer.Option("--server", help="In place of --cluster: URL of a service, about its live cluster.")]  # fmt: skip
 MaxPriority = Annotated[
     int | None, typer.Option("--max-priority", help="Pods of a higher priority stay.")
 ]
-MaxAge = Annotated[
-    str,
-    typer.Option(
-        "--max-age", help="Pods that run for longer stay, such as 36h; of a service only."
-    ),
-]
-SearchBudget = Annotated[
-    int,
-    typer.Option(help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX),
-]
-Form = Annotated[
-    PlanOutput,
-    typer.Option("-o", "--output", help="Form of the output; markdown: one page to review."),
-]
+MaxAge = Annotated[str, typer.Option("--max-age", help="Pods that run for longer stay, such as 36h; of a service only.")]  # fmt: skip
+SearchBudget = Annotated[int, typer.Option(help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX)]  # fmt: skip
+Form = Annotated[PlanOutput, typer.Option("-o", "--output", help="Form of the output; markdown: one page to review.")]  # fmt: skip
 
 
 ROWS_MAX = 200  # of a table

@@ -42,42 +42,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Server = Annotated[
-    str | None,
-    typer.Option(
-        help="URL of the service; unset: GANG_EXTENDER_SERVER, else http://127.0.0.1:8888, else the service in the cluster of the current context."
-    ),
-]
-Context = Annotated[
-    str | None,
-    typer.Option(
-        help="Ask the service in the cluster of this context of the kubeconfig, through a port that kubectl forwards."
-    ),
-]
-Kubeconfig = Annotated[
-    str | None,
-    typer.Option(
-        help="Kubeconfig of that cluster; unset: GANG_EXTENDER_KUBECONFIG, else the one that kubectl uses."
-    ),
-]
+    str | None, typer.Option(help="URL of the service; unset: GANG_EXTENDER_SERVER, else http://127.0.0.1:8888, else the service in the cluster of the current context.")
+]  # fmt: skip
+Context = Annotated[str | None, typer.Option(help="Ask the service in the cluster of this context of the kubeconfig, through a port that kubectl forwards.")]  # fmt: skip
+Kubeconfig = Annotated[str | None, typer.Option(help="Kubeconfig of that cluster; unset: GANG_EXTENDER_KUBECONFIG, else the one that kubectl uses.")]  # fmt: skip
 TokenFile = Annotated[
     str | None,
-    typer.Option(
-        help="File with the bearer token for the service; unset: GANG_EXTENDER_TOKEN_FILE, else the token of the kubeconfig, where the service asks for one."
-    ),
-]
+    typer.Option(help="File with the bearer token for the service; unset: GANG_EXTENDER_TOKEN_FILE, else the token of the kubeconfig, where the service asks for one."),
+]  # fmt: skip
 AsServiceAccount = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAMESPACE/NAME",
-        help="Send a new token of this ServiceAccount, which kubectl makes; for kubeconfigs with a client certificate.",
-    ),
-]
-ServerCaFile = Annotated[
-    str | None,
-    typer.Option(
-        help="CA of the certificate of the service; unset: GANG_EXTENDER_SERVER_CA_FILE, else those of the system."
-    ),
-]
+    str | None, typer.Option(metavar="NAMESPACE/NAME", help="Send a new token of this ServiceAccount, which kubectl makes; for kubeconfigs with a client certificate.")
+]  # fmt: skip
+ServerCaFile = Annotated[str | None, typer.Option(help="CA of the certificate of the service; unset: GANG_EXTENDER_SERVER_CA_FILE, else those of the system.")]  # fmt: skip
 ADDED = {
     "context": Context,
     "kubeconfig": Kubeconfig,

@@ -18,40 +18,15 @@ AllNamespaces = Annotated[
     bool, typer.Option("-A", "--all-namespaces", help="All namespaces, also with -n. The default.")
 ]
 OfNamespace = Annotated[str, typer.Option("-n", "--namespace", help="Only of this namespace.")]
-Selector = Annotated[
-    str,
-    typer.Option(
-        "-l",
-        "--selector",
-        help="Only with these labels, of the root group or of its workload: a=b,c!=d,e in (x,y),!f.",
-    ),
-]
-States = Annotated[
-    list[str] | None,
-    typer.Option("--state", help="Only in these states, with commas between them. Repeatable."),
-]
-Watch = Annotated[
-    bool,
-    typer.Option(
-        "-w", "--watch", help="After the list, print each row that changes, until Ctrl-C."
-    ),
-]
-Form = Annotated[
-    ListForm,
-    typer.Option(
-        "-o",
-        "--output",
-        help="Form of the output; wide has more columns and cuts no row on a terminal, name only names.",
-    ),
-]
+Selector = Annotated[str, typer.Option("-l", "--selector", help="Only with these labels, of the root group or of its workload: a=b,c!=d,e in (x,y),!f.")]  # fmt: skip
+States = Annotated[list[str] | None, typer.Option("--state", help="Only in these states, with commas between them. Repeatable.")]  # fmt: skip
+Watch = Annotated[bool, typer.Option("-w", "--watch", help="After the list, print each row that changes, until Ctrl-C.")]  # fmt: skip
+Form = Annotated[ListForm, typer.Option("-o", "--output", help="Form of the output; wide has more columns and cuts no row on a terminal, name only names.")]  # fmt: skip
 ValueForm = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
 NoHeaders = Annotated[
     bool, typer.Option("--no-headers", help="Print only the rows: no titles, no notes.")
 ]
-SortBy = Annotated[
-    str,
-    typer.Option("--sort-by", "--sort", help="Sort by this column; -COLUMN: the largest first."),
-]
+SortBy = Annotated[str, typer.Option("--sort-by", "--sort", help="Sort by this column; -COLUMN: the largest first.")]  # fmt: skip
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
