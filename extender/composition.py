@@ -48,11 +48,14 @@ from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.os_account import has_database
 from extender.store.engine import create_engine, place_of
-from extender.store.interval_projection import SETTINGS as PROJECTING
-from extender.store.interval_projection import TIMEOUT_S, PostgresIntervalProjection
-from extender.store.log.lease_renewal import PostgresLeaseRenewal
-from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.log.reference_index import PostgresNotificationCursor, PostgresReferenceIndex
+from extender.store.log.postgres_event_log import PostgresEventLog, PostgresLeaseRenewal
+from extender.store.projections import (
+    PROJECTING,
+    PROJECTION_TIMEOUT_S,
+    PostgresIntervalProjection,
+    PostgresNotificationCursor,
+    PostgresReferenceIndex,
+)
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
@@ -179,7 +182,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             name="project",
             settings=PROJECTING,
             pool_size=2,
-            command_timeout_s=TIMEOUT_S,
+            command_timeout_s=PROJECTION_TIMEOUT_S,
             ping=False,
         )
         inputs = create_engine(url, name="inputs", settings=STORING_INPUTS, pool_size=1, ping=False)
@@ -457,7 +460,7 @@ class Service(Engine):
         from extender.http.listener.tls_contexts import TlsContexts
         from extender.http.scheduler.leader_proxy import LeaderProxy
         from extender.http.web.query_process import QueryProcess
-        from extender.queries.plan.plan_query_worker import PlanQueryWorker
+        from extender.queries.plan.plan_service import PlanQueryWorker
         from extender.runtime.cooperative_yield import Yielder
         from extender.runtime.garbage_collection import FullCollections
 

@@ -34,10 +34,7 @@ COMMANDS = {
         "extender.cli.commands.serve_command:serve",
         "Run the service that kube-scheduler calls. Every option is also GANG_EXTENDER_<OPTION> in the environment.",
     ),
-    "plan": (
-        "extender.cli.commands.plan_command:plan",
-        "Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.",
-    ),
+    "plan": ("extender.cli.commands.plan_command:plan", "Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed."),
     "make-room": (
         "extender.cli.commands.moves_command:make_room",
         "Find the fewest moves of running pods after which a tree fits, or whole domains are free. Exit 0 only when there are such.",
@@ -50,42 +47,18 @@ COMMANDS = {
         "extender.cli.commands.simulate_command:simulate",
         "Simulate a cluster in virtual time: waits, utilisation, evictions and what starves, by namespace and size.",
     ),
-    "gangs": (
-        "extender.cli.commands.gang_commands:gangs",
-        "List the gangs of the service, with their state.",
-    ),
-    "explain": (
-        "extender.cli.commands.explain_command:explain",
-        "Explain why a group, pod, workload or node is in its state, and what would help.",
-    ),
-    "trees": (
-        "extender.cli.commands.tree_commands:trees",
-        "List workloads with a tree label: their root groups and states, or why no tree can be made.",
-    ),
-    "history": (
-        "extender.cli.commands.history_commands:history",
-        "Show all events about a gang, also about a deleted one: time, type, reason, actor.",
-    ),
-    "events": (
-        "extender.cli.commands.history_commands:events",
-        "List events of the log, oldest first, or follow the log.",
-    ),
+    "gangs": ("extender.cli.commands.gang_commands:gangs", "List the gangs of the service, with their state."),
+    "explain": ("extender.cli.commands.explain_command:explain", "Explain why a group, pod, workload or node is in its state, and what would help."),
+    "trees": ("extender.cli.commands.tree_commands:trees", "List workloads with a tree label: their root groups and states, or why no tree can be made."),
+    "history": ("extender.cli.commands.history_commands:history", "Show all events about a gang, also about a deleted one: time, type, reason, actor."),
+    "events": ("extender.cli.commands.history_commands:events", "List events of the log, oldest first, or follow the log."),
     "preemptions": (
         "extender.cli.commands.preemptions_command:preemptions",
         "Show preemptions: preemptor, victims, cost, alternatives, when each victim was gone, and the outcome.",
     ),
-    "state": (
-        "extender.cli.commands.state_commands:state",
-        "Show reservations, bound members and pending trees at a time or position.",
-    ),
-    "report": (
-        "extender.cli.commands.report_command:report",
-        "Show a report: waiting times, preemptions, terminations and others; without a name, list them.",
-    ),
-    "status": (
-        "extender.cli.commands.status_command:status",
-        "Show the state of the service on one screen, what is wrong first. Exit 1 when something is.",
-    ),
+    "state": ("extender.cli.commands.state_commands:state", "Show reservations, bound members and pending trees at a time or position."),
+    "report": ("extender.cli.commands.report_command:report", "Show a report: waiting times, preemptions, terminations and others; without a name, list them."),
+    "status": ("extender.cli.commands.status_command:status", "Show the state of the service on one screen, what is wrong first. Exit 1 when something is."),
     "decision replay": (
         "extender.cli.replay.replay_command:replay",
         "Plan the stored input of a decision again and compare, or all of them before an upgrade. Exit 1 when a result differs.",
@@ -106,23 +79,14 @@ COMMANDS = {
         "extender.cli.verification.verify_command:verify",
         "Verify the whole log, and what is stored beside it. Exit 1 when something was changed behind the back of the service.",
     ),
-    "keys": (
-        "extender.cli.verification.keys_command:keys",
-        "Make the key that signs anchors (Ed25519) and authenticates snapshots, or replace it.",
-    ),
-    "db migrate": (
-        "extender.cli.commands.database_commands:migrate",
-        "Migrate the database to the schema of this version.",
-    ),
-    "db project": (
-        "extender.cli.commands.database_commands:project",
-        "Bring the interval tables and the snapshots up to the end of the log.",
-    ),
+    "keys": ("extender.cli.verification.keys_command:keys", "Make the key that signs anchors (Ed25519) and authenticates snapshots, or replace it."),
+    "db migrate": ("extender.cli.commands.database_commands:migrate", "Migrate the database to the schema of this version."),
+    "db project": ("extender.cli.commands.database_commands:project", "Bring the interval tables and the snapshots up to the end of the log."),
     "db prune": (
         "extender.cli.commands.database_commands:prune",
         "Delete the stored inputs of old decisions, the largest part of the database; the log stays complete.",
     ),
-}
+}  # fmt: skip
 # The first words of commands with two words.
 GROUPS = {
     "decision": "Replay decisions of the planner.",

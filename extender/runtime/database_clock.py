@@ -56,7 +56,6 @@ class DatabaseClock:
         """Prepare; `sync` reads the database's clock.
 
         Args:
-            machine: The clocks of this machine.
             read_database_us: Returns the time of the database's clock, in microseconds since the Unix epoch.
         """
         self._machine = machine

@@ -41,7 +41,6 @@ class FullCollections:
     """Makes the full collections of this process.
 
     Args:
-        clock: Monotonic time.
         since_last_call_s: Returns the seconds since the last call of kube-scheduler.
     """
 

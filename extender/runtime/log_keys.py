@@ -101,10 +101,6 @@ def key_id(key: Ed25519PublicKey) -> str:
 def read_keys(path: str, field: str) -> LogKeys:
     """Return the keys of a file; no keys for an empty path.
 
-    Args:
-        path: The file.
-        field: Name of the setting or option that has it, for messages.
-
     Raises:
         BadInput: The file cannot be read, or has no Ed25519 key.
     """

@@ -76,10 +76,8 @@ class ObjectFaults(Generic[K]):
         """Prepare.
 
         Args:
-            part: Label of the metric.
             now_ms: Monotonic time in milliseconds; None: that of the event loop.
             name_of: Returns the name of an object, for the log.
-            last_ms: The longest pause.
         """
         self._part = part
         self._last_ms = last_ms
@@ -152,7 +150,6 @@ class ObjectChanges:
         """Prepare.
 
         Args:
-            part: Label of the metric.
             now_ms: Monotonic time in milliseconds.
         """
         self._faults: ObjectFaults[str] = ObjectFaults(part, now_ms)
@@ -162,8 +159,6 @@ class ObjectChanges:
         """Make a change, or let it wait after a defect.
 
         Args:
-            name: Of the object.
-            change: Makes the change.
             may_wait: False: its exception is raised, because the copy may not be used without the change. It is also
                 raised while `LEFT_OUT_MAX` objects wait.
         """
@@ -208,7 +203,6 @@ async def kept_running(name: str, run: Callable[[], Awaitable[object]]) -> None:
     """Run a loop until it returns or is cancelled; one that a defect has ended runs again after a pause.
 
     Args:
-        name: Of the loop, in the log.
         run: Runs it; called again after each defect.
     """
     faults: ObjectFaults[str] = ObjectFaults("service")

@@ -40,7 +40,6 @@ class IdleTimes(Generic[Key]):
         """Return the milliseconds since the last progress of an object.
 
         Args:
-            key: The object.
             progress_us: The recorded time of its last progress.
             mark: Differs after progress at the same recorded time, which stands still after a step of a clock.
         """

@@ -47,7 +47,6 @@ async def first_of(*waits: Coroutine[object, object, object], timeout_s: float) 
 
     Args:
         waits: Coroutines that can be cancelled at any time. The exception of one that failed is raised.
-        timeout_s: Seconds.
     """
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:

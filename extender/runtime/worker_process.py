@@ -31,11 +31,7 @@ class WorkerProcess:
     """Runs functions of modules in a process of its own, which starts when it is first needed."""
 
     def __init__(self, *, nice: int = 0) -> None:
-        """Prepare.
-
-        Args:
-            nice: Added to the nice value of the process.
-        """
+        """Prepare."""
         self._nice = nice
         self._pool: ProcessPoolExecutor | None = None
         self._context: _SpawnContext | _ForkContext = _SpawnContext()

@@ -9,10 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.errors import StoreUnavailable
+from extender.core.model.ids import Position
 from extender.ports.log_ports import START, Clock, EventLog, Snapshots
-from extender.snapshots.state_loader import save_historical, save_snapshot
+from extender.snapshots.state_loader import (
+    fold_from,
+    nearest_snapshot,
+    save_historical,
+    save_snapshot,
+    state_of_snapshot,
+)
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +30,7 @@ class SnapshotWriter:
     """Saves snapshots as the log grows.
 
     Args:
-        event_log: Log of the states.
-        snapshots: Where snapshots are saved.
         clock: For `ms`.
-        events: Events between two snapshots.
         ms: Time between two full snapshots, if there are new events.
     """
 
@@ -85,3 +89,34 @@ class SnapshotWriter:
         async with self._one_at_a_time:
             self._saved = self._full = START
             await self._snapshots.delete_all()
+
+
+async def backfill_snapshots(
+    event_log: EventLog, snapshots: Snapshots, *, until: Position, every: int
+) -> int:
+    """Save a snapshot in each section of the log that has none.
+
+    Args:
+        until: Last position to fill up to.
+
+    Returns:
+        The number of snapshots saved.
+
+    Raises:
+        CorruptLog: The log is not valid.
+        StoreUnavailable: Try again; what was saved is kept.
+    """
+    saved, state = 0, EMPTY
+    for position in range(every, until + 1, every):
+        nearest = await nearest_snapshot(snapshots, Position(position))
+        if nearest is not None and nearest.position > position - every:
+            continue
+        start = nearest.position if nearest is not None else START
+        if state.position < start:
+            state = await state_of_snapshot(nearest)
+        state = await fold_from(state, event_log, until=Position(position), past=True)
+        head = await event_log.at(state.position)
+        assert head is not None
+        await save_historical(snapshots, state, head)
+        saved += 1
+    return saved

@@ -11,14 +11,7 @@ import asyncio
 import gc
 import logging
 import zlib
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -172,10 +165,7 @@ def _others(state: ReservationState) -> set[GangUid]:
 
 def _saved(preemption: PendingPreemption) -> _SavedPreemption:
     fields = {name: getattr(preemption, name) for name in _SavedPreemption.__struct_fields__}
-    fields |= {
-        "victims": tuple(preemption.victims.values()),
-        "claims": dict(preemption.claims),
-    }
+    fields |= {"victims": tuple(preemption.victims.values()), "claims": dict(preemption.claims)}
     return _SavedPreemption(**fields)
 
 
@@ -196,8 +186,7 @@ def decode_state(body: bytes) -> ReservationState:
         ended = _ENDED.decode(zlib.decompress(whole.ended)) if whole.ended else {}
         return _rebuilt(_PAST.decode(_unzipped(whole.past)), ended)
     except _BROKEN as error:
-        msg = f"snapshot of codec {FULL_CODEC} cannot be decoded: {error}"
-        raise CorruptLog(msg) from error
+        raise CorruptLog(f"snapshot of codec {FULL_CODEC} cannot be decoded: {error}") from error
 
 
 def decode_historical(body: bytes) -> ReservationState:
@@ -248,7 +237,6 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
     """Return the state of a decoded snapshot.
 
     Args:
-        saved: The decoded snapshot.
         ended: Versions of ended streams; None: the state is read-only, without indexes and with plain dicts.
     """
     roots = {root.uid: root for root in saved.gangs}
@@ -359,7 +347,6 @@ async def fold_from(
 
     Args:
         state: The state to begin with.
-        event_log: The log to read.
         until: Position of the last event.
         knows_ended: Whether the state has the versions of ended streams; see `live_streams_only`.
         past: The state is read-only; see `StateProjector`.
@@ -388,8 +375,7 @@ async def _folded(
             await asyncio.sleep(0)  # yield to the event loop, and read the next page
         state = projector.close()
     if state.position != until:
-        msg = f"the log ends at position {state.position}, expected {until}"
-        raise CorruptLog(msg)
+        raise CorruptLog(f"the log ends at position {state.position}, expected {until}")
     return state
 
 

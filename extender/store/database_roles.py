@@ -37,9 +37,6 @@ def as_role(url: str, role: str) -> str:
 async def prepare_roles(url: str) -> None:
     """Create the roles of an embedded database, with LOGIN for writer and auditor, and set the owner of its objects.
 
-    Args:
-        url: Database URL of the superuser.
-
     Raises:
         StoreUnavailable: No answer.
         SchemaOutdated: The installation lacks the files.

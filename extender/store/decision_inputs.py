@@ -13,7 +13,6 @@ import zlib
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import asyncpg
@@ -22,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.errors import CorruptLog, ExtenderError, StoreUnavailable
-from extender.ports.log_ports import DecisionInput, DecisionInputs
+from extender.ports.log_ports import DecisionInput
 from extender.store.engine import driver_connection, transaction
 from extender.store.tables import DECISION_INPUT, DECISION_INPUT_CHUNK
 
@@ -73,9 +72,8 @@ class PostgresDecisionInputs:
         self._known: dict[bytes, int] = {}  # digest of a part -> its number
         # of the last removal of parts before `_known` was filled; None: there was none
         self._generation: UUID | None = None
-        self._highest: tuple[int, bytes] | None = (
-            None  # number and digest of the newest part in `_known`
-        )
+        # number and digest of the newest part in `_known`
+        self._highest: tuple[int, bytes] | None = None
         self._waiting: list[tuple[DecisionInput, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -158,21 +156,11 @@ class PostgresDecisionInputs:
             self._highest = max(self._highest or newest, newest)
 
     async def load(self, digest: str) -> DecisionInput | None:
-        """See `DecisionInputs.load`.
-
-        Raises:
-            CorruptLog: A part is missing or altered.
-            StoreUnavailable: No answer.
-        """
+        """See `DecisionInputs.load`."""
         return (await self.load_many((digest,))).get(digest)
 
     async def load_many(self, digests: Collection[str]) -> Mapping[str, DecisionInput]:
-        """See `DecisionInputs.load_many`.
-
-        Raises:
-            CorruptLog: A part is missing or altered.
-            StoreUnavailable: No answer.
-        """
+        """See `DecisionInputs.load_many`."""
         async with transaction(self._engine, "loading inputs of decisions") as connection:
             rows = await connection.execute(
                 sa.select(DECISION_INPUT.c.digest, DECISION_INPUT.c.parts).where(
@@ -287,9 +275,3 @@ def unpack(packed: bytes, name: str) -> list[int]:
         return list(accumulate(_NUMBERS.decode(zlib.decompress(packed))))
     except (zlib.error, msgspec.MsgspecError) as error:
         raise CorruptLog(f"input {name}: its list of parts is damaged") from error
-
-
-if TYPE_CHECKING:
-
-    def _fits(inputs: PostgresDecisionInputs) -> DecisionInputs:
-        return inputs

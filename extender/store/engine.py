@@ -110,7 +110,6 @@ async def connect(
         url: See `plain_url`.
         name: Purpose of the connection; shown in `pg_stat_activity`.
         settings: Session settings, by the server's names.
-        connect_timeout_s: Limit on the whole handshake.
         command_timeout_s: Limit on each later command.
     """
     return await asyncpg.connect(
@@ -165,7 +164,6 @@ def fault_of(error: BaseException, doing: str) -> ExtenderError:
 
     Args:
         error: From asyncpg, SQLAlchemy (which wraps asyncpg's) or the operating system.
-        doing: The failed operation, for the message.
     """
     original = getattr(error, "orig", None)
     foreign = (getattr(original, "__cause__", None) or original or error) if original else error
@@ -188,11 +186,7 @@ def fault_of(error: BaseException, doing: str) -> ExtenderError:
 
 @contextmanager
 def our_faults(doing: str) -> Iterator[None]:
-    """Raise the exceptions of a block as our faults; cancellation passes unchanged.
-
-    Args:
-        doing: The operation of the block, for the message.
-    """
+    """Raise the exceptions of a block as our faults; cancellation passes unchanged."""
     try:
         yield
     except (ExtenderError, asyncio.CancelledError, GeneratorExit):
@@ -207,7 +201,6 @@ async def transaction(engine: AsyncEngine, doing: str) -> AsyncIterator[AsyncCon
 
     Args:
         engine: From `create_engine`.
-        doing: The operation of the block, for the message.
     """
     with our_faults(doing):
         async with (
@@ -225,7 +218,6 @@ async def driver_connection(engine: AsyncEngine, doing: str) -> AsyncIterator[as
 
     Args:
         engine: From `create_engine`.
-        doing: The operation of the block, for the message.
     """
     with our_faults(doing):
         async with (

@@ -11,7 +11,7 @@ import hashlib
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import asyncpg
 import msgspec
@@ -29,7 +29,6 @@ from extender.ports.log_ports import Snapshot
 from extender.ports.verification_ports import (
     Definition,
     InputFault,
-    LogEvidence,
     StoredReference,
     StoredSnapshot,
 )
@@ -92,12 +91,7 @@ TABLES: Final[Mapping[type[IntervalRow], _Table]] = {
 
 
 class PostgresLogEvidence:
-    """The `LogEvidence` port on PostgreSQL; one connection, opened at the first use and closed with `close`.
-
-    Args:
-        url: Database URL.
-        keys: Authenticate snapshots.
-    """
+    """The `LogEvidence` port on PostgreSQL; one connection, opened at the first use and closed with `close`."""
 
     def __init__(self, url: str, keys: LogKeys = NO_KEYS) -> None:
         self._url = url
@@ -328,9 +322,3 @@ def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 -- a column of any typ
     if name == "reasons" and isinstance(value, list):
         return tuple(value)
     return set(value) if name == "started_units" and isinstance(value, list) else value
-
-
-if TYPE_CHECKING:
-
-    def _fits(evidence: PostgresLogEvidence) -> LogEvidence:
-        return evidence

@@ -158,11 +158,7 @@ def is_known(revision: str) -> bool:
 
 @cache
 def migration_statements(revision: str) -> Sequence[str]:
-    """Return the statements of the migrations up to a revision, in their order, without a database.
-
-    Args:
-        revision: A known one.
-    """
+    """Return the statements of the migrations up to a revision, in their order, without a database."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory

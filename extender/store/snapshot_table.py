@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.ids import Position
-from extender.ports.log_ports import Snapshot, Snapshots
+from extender.ports.log_ports import Snapshot
 from extender.runtime.log_keys import NO_KEYS, LogKeys
 from extender.store.engine import transaction
 from extender.store.tables import EVENT, SNAPSHOT
@@ -30,14 +29,8 @@ POSITION_MAX = 2**63 - 1
 
 _NEWEST = (
     sa.select(SNAPSHOT)
-    .join(
-        EVENT,
-        sa.and_(EVENT.c.position == SNAPSHOT.c.position, EVENT.c.hash == SNAPSHOT.c.chain),
-    )
-    .where(
-        SNAPSHOT.c.codec == sa.bindparam("codec"),
-        SNAPSHOT.c.position <= sa.bindparam("until"),
-    )
+    .join(EVENT, sa.and_(EVENT.c.position == SNAPSHOT.c.position, EVENT.c.hash == SNAPSHOT.c.chain))
+    .where(SNAPSHOT.c.codec == sa.bindparam("codec"), SNAPSHOT.c.position <= sa.bindparam("until"))
     .order_by(SNAPSHOT.c.position.desc())
     .offset(sa.bindparam("skip"))
     .limit(1)
@@ -50,8 +43,6 @@ class PostgresSnapshots:
     Args:
         engine: Of `engine.create_engine`, a writing one for `save`; never the connection that appends.
         keys: Authenticate snapshots; with a private key, one without a valid HMAC is not used.
-        snapshot_spacing: Least distance of the older snapshots that are kept, in events.
-        old_snapshots_max: Most older snapshots that are kept.
     """
 
     def __init__(
@@ -114,29 +105,18 @@ class PostgresSnapshots:
                 sa.delete(SNAPSHOT).where(
                     sa.tuple_(*place).not_in(newest),
                     sa.not_(
-                        sa.and_(
-                            SNAPSHOT.c.codec == snapshot.codec,
-                            SNAPSHOT.c.position.in_(older),
-                        )
+                        sa.and_(SNAPSHOT.c.codec == snapshot.codec, SNAPSHOT.c.position.in_(older))
                     ),
                 )
             )
 
     async def delete_all(self) -> None:
-        """See `Snapshots.delete_all`.
-
-        Raises:
-            StoreUnavailable: Not deleted, or the outcome is unknown.
-        """
+        """See `Snapshots.delete_all`."""
         async with transaction(self._engine, "deleting the checkpoints") as connection:
             await connection.execute(sa.delete(SNAPSHOT))
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
-        """See `Snapshots.newest`.
-
-        Raises:
-            StoreUnavailable: No answer.
-        """
+        """See `Snapshots.newest`."""
         parameters = {"codec": codec, "until": until if until is not None else POSITION_MAX}
         # One body at a time: they are megabytes and the first is nearly always intact.
         for skip in range(KEPT):
@@ -170,9 +150,3 @@ def authenticated(snapshot: Snapshot) -> bytes:
 
 def _digest(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()
-
-
-if TYPE_CHECKING:
-
-    def _fits(snapshots: PostgresSnapshots) -> Snapshots:
-        return snapshots

@@ -22,11 +22,11 @@ from extender.control.monitors.read_model_projector import BATCH, project_all
 from extender.core.model.ids import NodeName, Position
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope
-from extender.snapshots.snapshot_backfill import backfill_snapshots
+from extender.snapshots.snapshot_writer import backfill_snapshots
 from extender.store import schema_migration
 from extender.store.engine import create_engine
-from extender.store.interval_projection import SETTINGS, PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.projections import PROJECTING, PostgresIntervalProjection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.figures import Figure, Scale
@@ -61,7 +61,7 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
     await schema_migration.upgrade(url)
     await write_history(url, events)
     writing, reading = create_engine(url, name="bench"), create_reading_engine(url)
-    projecting = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)
+    projecting = create_engine(url, name="bench", settings=PROJECTING, pool_size=1)
     seen: dict[str, list[float]] = {}
     try:
         async with PostgresEventLog(url) as log:

@@ -26,11 +26,11 @@ import msgspec
 
 from deploy.demo.ports import free_port
 from extender.control.monitors.read_model_projector import project_all
-from extender.snapshots.snapshot_backfill import backfill_snapshots
+from extender.snapshots.snapshot_writer import backfill_snapshots
 from extender.store import schema_migration
 from extender.store.engine import create_engine
-from extender.store.interval_projection import SETTINGS, PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.projections import PROJECTING, PostgresIntervalProjection
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.history import note_names, write_history
@@ -74,7 +74,7 @@ async def fill(url: str, events: int) -> None:
     await schema_migration.upgrade(url)
     await write_history(url, events)
     await note_names(url)
-    projecting = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)
+    projecting = create_engine(url, name="bench", settings=PROJECTING, pool_size=1)
     async with PostgresEventLog(url) as log:
         end = (await log.head()).position
         await project_all(PostgresIntervalProjection(projecting), end)

@@ -30,7 +30,7 @@ from extender.core.log.events import (
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.store.engine import create_engine
 from extender.store.log.event_codec import EMPTY_CHAIN
-from extender.store.log.reference_index import PostgresReferenceIndex
+from extender.store.projections import PostgresReferenceIndex
 from tests.support.logs.bulk_log import copy_events, writing_connection
 
 CHUNK = 10_000

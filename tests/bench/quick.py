@@ -21,9 +21,8 @@ from extender.core.planner.plan_types import PlanGroup, PlanRequest, Refusal
 from extender.core.planner.planning import NodeTable, plan
 from extender.store import schema_migration
 from extender.store.engine import create_engine
-from extender.store.interval_projection import SETTINGS, PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projection_rebuild import rebuild_projection
+from extender.store.projections import PROJECTING, PostgresIntervalProjection, rebuild_projection
 from tests.bench import latency, planner, preemption, victim_search
 from tests.bench.cpu_by_process import ALL, OURS_ALONE, PER_MEMBER, PROCESSES, per_member_ms
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
@@ -238,7 +237,7 @@ def rebuild_rows(scale: Scale) -> Iterator[list[Figure]]:
 async def _rebuilt(url: str, events: int, rounds: int) -> dict[str, list[float]]:
     await schema_migration.upgrade(url)
     await write_history(url, events)
-    engine = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)
+    engine = create_engine(url, name="bench", settings=PROJECTING, pool_size=1)
     rates: dict[str, list[float]] = {"project": [], "rebuild": []}
     try:
         async with PostgresEventLog(url) as log:

@@ -26,7 +26,7 @@ from extender.core.model.ids import NIL_GANG, Position
 from extender.ports.query_ports import EventFilter
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.log.reference_index import PostgresReferenceIndex
+from extender.store.projections import PostgresReferenceIndex
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries, Script
 from tests.support.logs.postgres import fresh_database, run

@@ -7,8 +7,8 @@ import pytest
 from extender.core.log.events import PodBound
 from extender.core.model.ids import NodeName, PlanId, PodUid, Position
 from extender.store.engine import create_engine
-from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.projections import PostgresIntervalProjection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.support.logs.fake_store import (
     FakeDatabase,

@@ -49,8 +49,8 @@ from extender.queries.state.node_inventory import NodeInventory
 from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
-from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.projections import PostgresIntervalProjection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots

@@ -83,9 +83,6 @@ def issue(
     """Return a certificate of a client, or of a server that also presents it as a client, as a replica does to the leader.
 
     Args:
-        authority: The CA that signs.
-        common_name: Of the holder: its name as a client.
-        period: How long it is valid.
         names: DNS names and IP addresses under which a server is called; a certificate without names is no server's.
         key: The key of the holder; without it a new one is made.
 

@@ -102,11 +102,10 @@ class CertificateFolder:
             if path.exists()
         ]
         if existing and not force:
-            msg = (
+            raise BadInput(
                 f"{existing[0]} is there already; --renew replaces the certificates of server and clients and keeps the CA, "
                 "--force makes everything anew, also the CA (then every client needs a new certificate and the new ca.crt)"
             )
-            raise BadInput(msg)
         authority = new_authority(Period(now, now + max(lifetime, AUTHORITY_LIFETIME)))
         period = Period(now, now + lifetime)
         pairs = {CA: authority, SERVER: issue(authority, SERVER_NAME, period, (*NAMES, *names))}
@@ -125,12 +124,6 @@ class CertificateFolder:
 
         The server has `NAMES` and the names that it had, and every client of the folder keeps its own. A certificate is
         valid at most as long as the CA. Because keys stay, each certificate is replaced in one step: no reader finds it with the key of another.
-
-        Args:
-            now: The current time, with offset.
-            lifetime: How long they are valid.
-            names: More names of the server.
-            clients: More clients.
 
         Raises:
             BadInput: There is no CA, it has ended or cannot be read, a name is invalid, or the folder cannot be written.

@@ -43,29 +43,14 @@ def certs(
             metavar="DNS|IP",
         ),
     ] = None,
-    days: Annotated[
-        int,
-        typer.Option(
-            help="How long certificates are valid; a CA for ten years.", min=1, max=DAYS_MAX
-        ),
-    ] = DAYS,
+    days: Annotated[int, typer.Option(help="How long certificates are valid; a CA for ten years.", min=1, max=DAYS_MAX)] = DAYS,
     client: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"Name of a client that gets a certificate, besides {' and '.join(CLIENTS)}. Repeatable.",
-            metavar="NAME",
-        ),
+        list[str] | None, typer.Option(help=f"Name of a client that gets a certificate, besides {' and '.join(CLIENTS)}. Repeatable.", metavar="NAME")
     ] = None,
-    renew: Annotated[
-        bool,
-        typer.Option(
-            "--renew",
-            help="Replace the certificates of server and clients, and keep the CA, all keys and all names.",
-        ),
-    ] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Replace the certificates of server and clients, and keep the CA, all keys and all names.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace all files, also the CA.")] = False,
     output: ValueForm = Output.table,
-) -> None:
+) -> None:  # fmt: skip
     """Make a CA and the certificates of the service, of kube-scheduler and of other clients, or renew them.
 
     Without --renew or --force nothing is overwritten. Keys are readable by their owner only.
@@ -101,7 +86,6 @@ def commands(folder: CertificateFolder, *, renewed: bool = False) -> list[str]:
     """Return the commands that bring the files into a cluster: two Secrets, and three files per control plane node.
 
     Args:
-        folder: Where the files are.
         renewed: Whether Secrets and files are there already, and only certificates have changed.
     """
     secrets = [

@@ -34,7 +34,6 @@ def setting_lines(environ: dict[str, str], flags: dict[str, object]) -> list[Set
     """Return all settings, in the order of `serve --help`.
 
     Args:
-        environ: Environment variables.
         flags: Values of the command line, by setting; None: not given.
 
     Raises:
@@ -91,10 +90,7 @@ config.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [
         *setting_flags(),
         inspect.Parameter(
-            "output",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=Output.table,
-            annotation=ValueForm,
+            "output", inspect.Parameter.KEYWORD_ONLY, default=Output.table, annotation=ValueForm
         ),
     ]
 )

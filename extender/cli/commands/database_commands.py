@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from extender.store.retention import PruneResult
 
 
-def migrate(
-    database_url: Url = None,
-    data_dir: Folder = None,
-) -> None:
+def migrate(database_url: Url = None, data_dir: Folder = None) -> None:
     """Migrate the database to the schema of this version."""
     from extender.composition import database
     from extender.store import schema_migration
@@ -56,8 +53,8 @@ def project(
     """
     from extender.composition import database
     from extender.control.monitors.read_model_projector import project_all
-    from extender.snapshots.snapshot_backfill import backfill_snapshots
-    from extender.store.projection_rebuild import rebuild_projection
+    from extender.snapshots.snapshot_writer import backfill_snapshots
+    from extender.store.projections import rebuild_projection
 
     async def replace_rows() -> None:
         settings = settings_module.load_for_log(database_url, data_dir)

@@ -27,32 +27,16 @@ MEMBERS_MAX = 30  # in the table; -o json has all
 
 def explain(
     name: Annotated[
-        str,
-        typer.Argument(
-            help="NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME of a group, pod, workload or node.",
-            autocompletion=complete_objects,
-        ),
+        str, typer.Argument(help="NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME of a group, pod, workload or node.", autocompletion=complete_objects)
     ],
-    namespace: Annotated[
-        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
-    ] = "default",
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")] = "default",
     why_preempted: Annotated[
-        bool,
-        typer.Option(
-            "--why-preempted",
-            help="Explain the newest preemption that evicted this pod or group: by whom, why it, and how it ended.",
-        ),
+        bool, typer.Option("--why-preempted", help="Explain the newest preemption that evicted this pod or group: by whom, why it, and how it ended.")
     ] = False,
-    at: Annotated[
-        str,
-        typer.Option(
-            "--at",
-            help="A position of the log, or a time as for --since of `events`: explain from the log how it was then.",
-        ),
-    ] = "",
+    at: Annotated[str, typer.Option("--at", help="A position of the log, or a time as for --since of `events`: explain from the log how it was then.")] = "",
     server: Server = None,
     output: ValueForm = Output.table,
-) -> None:
+) -> None:  # fmt: skip
     """Explain why a group, pod, workload or node is in its state, and what would help."""
     if why_preempted and at:
         raise BadInput("--at and --why-preempted: give only one of them")
@@ -69,11 +53,7 @@ def explain(
 
 
 def _explain_preemption(ask: Ask, name: str, namespace: str, output: Output) -> None:
-    """Print the newest preemption of a victim in sentences.
-
-    Raises:
-        NotFound: The log has no preemption of it.
-    """
+    """Print the newest preemption of a victim in sentences."""
     preemptions: list[PreemptionLine] = []
     try:
         victim = root_path(name, namespace, ask)

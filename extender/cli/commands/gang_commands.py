@@ -37,7 +37,6 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
     root group that it became. KIND/NAME of a workload that only one other namespace has is found there.
 
     Args:
-        name: What the user wrote.
         namespace: That of a name without one.
         ask: Asks the service, which knows the groups of workloads; None: the database is read.
 
@@ -145,9 +144,7 @@ def gangs(  # noqa: PLR0917 -- typer reads options from the signature
     """List the gangs of the service, with their state."""
     part = listed(namespace, all_namespaces, states, GANG_STATES, selector)
     table = ListTable(
-        gang_columns(SystemClock().now_us),
-        gang_name,
-        list_format(output, no_headers, sort_by),
+        gang_columns(SystemClock().now_us), gang_name, list_format(output, no_headers, sort_by)
     )
     ask = asks(server, watch=watch)
     gang_list = ServiceList(ask, partial(ask, part.path("/v1/gangs"), list[GangAt]), table)

@@ -29,19 +29,15 @@ from extender.cli.options.list_options import (
     listed,
 )
 from extender.cli.options.time_options import Since, Until, span_us, times
-from extender.cli.output.history_lines import print_line
-from extender.cli.output.list_table import (
-    Column,
-    ListForm,
-    ListTable,
-    number_column,
-    time_column,
-)
+from extender.cli.output.list_table import Column, ListForm, ListTable, number_column, time_column
 from extender.cli.output.printing import complain
+from extender.cli.output.table_rows import visible
+from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.message_formatting import counted
 from extender.ports.query_ports import EventFilter, EventPage
+from extender.queries.log.decision_details import Decision
 from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.gang_history import (
     LIMIT_MAX,
@@ -53,11 +49,7 @@ from extender.queries.log.gang_history import (
     gang_of_name,
 )
 from extender.queries.log.gang_history import history as read_history
-from extender.queries.log.parameter_validation import (
-    checked_name,
-    checked_text,
-    checked_type,
-)
+from extender.queries.log.parameter_validation import checked_name, checked_text, checked_type
 
 if TYPE_CHECKING:
     from extender.composition import Store
@@ -96,9 +88,7 @@ async def follow_events(
 
     Args:
         database_url: The database; None: the embedded one.
-        data_dir: Folder of the embedded database.
         event_filter: Which events; `gang` may be a name alone.
-        output: Form of the lines.
         from_now: Begin at the end of the log instead of `event_filter.after`.
         count: End after so many events; None: never.
     """
@@ -127,17 +117,13 @@ async def follow_events(
 
 
 def follow_services(
-    servers: Sequence[str],
-    query: Sequence[tuple[str, str]],
-    output: ListForm,
-    count: int | None,
+    servers: Sequence[str], query: Sequence[tuple[str, str]], output: ListForm, count: int | None
 ) -> None:
     """Print one line per event of a service, until Ctrl-C; when it is lost, continue at the next one.
 
     Args:
         servers: URLs of replicas, or of a load balancer; none: the service in the cluster of --context.
         query: Parameters of GET /v1/events.
-        output: Form of the lines.
         count: End after so many events; None: never.
 
     Raises:
@@ -170,18 +156,8 @@ def line_of_body(body: bytes, output: ListForm) -> str:
 T = TypeVar("T")
 Url = Annotated[str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")]
 Folder = Annotated[str | None, typer.Option(help="Folder of the embedded PostgreSQL.")]
-LogUrl = Annotated[
-    str | None,
-    typer.Option(
-        help="postgresql://… , to read the log there in place of asking the service; also GANG_EXTENDER_DATABASE_URL."
-    ),
-]
-LogFolder = Annotated[
-    str | None,
-    typer.Option(
-        help="Folder of an embedded PostgreSQL, to read the log there; also GANG_EXTENDER_DATA_DIR."
-    ),
-]
+LogUrl = Annotated[str | None, typer.Option(help="postgresql://… , to read the log there in place of asking the service; also GANG_EXTENDER_DATABASE_URL.")]  # fmt: skip
+LogFolder = Annotated[str | None, typer.Option(help="Folder of an embedded PostgreSQL, to read the log there; also GANG_EXTENDER_DATA_DIR.")]  # fmt: skip
 LIMIT = 100  # events, by default
 DATABASE_VARIABLES = tuple(
     f"{settings_module.PREFIX}{name}" for name in ("DATABASE_URL", "DATA_DIR")
@@ -215,8 +191,6 @@ def log_source(
 
     Args:
         server: Value of --server; with it, or to watch, the service is asked.
-        database_url: Value of --database-url.
-        data_dir: Value of --data-dir.
         watch: Whether changes are printed as well.
 
     Raises:
@@ -270,21 +244,10 @@ def _summary(line: HistoryLine | ServedEvent) -> str:
 
 
 def history(  # noqa: PLR0917 -- typer reads options from the signature
-    gang: Annotated[
-        str,
-        typer.Argument(
-            help="NAME, NAMESPACE/NAME, KIND/NAME, KIND/NAMESPACE/NAME or UID of the root group.",
-            autocompletion=complete_groups,
-        ),
-    ],
-    namespace: Annotated[
-        str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")
-    ] = "default",
+    gang: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME, KIND/NAME, KIND/NAMESPACE/NAME or UID of the root group.", autocompletion=complete_groups)],
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")] = "default",
     uid: Annotated[str, typer.Option(help="Select one gang by UID when the name was reused.")] = "",
-    decisions: Annotated[
-        bool,
-        typer.Option("--decisions", help="Add the input of each decision, and its alternatives."),
-    ] = False,
+    decisions: Annotated[bool, typer.Option("--decisions", help="Add the input of each decision, and its alternatives.")] = False,
     since: Since = None,
     until: Until = None,
     after: Annotated[int, typer.Option(help="Only events after this position.", min=0)] = 0,
@@ -295,7 +258,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     server: Server = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
-) -> None:
+) -> None:  # fmt: skip
     """Show all events about a gang, also about a deleted one: time, type, reason, actor."""
     table = ListTable(
         _history_columns(),
@@ -364,11 +327,7 @@ def _served_gang(source: Ask, gang: str, namespace: str) -> str:
 
 
 def _served_history(source: Ask, query: HistoryQuery, *, detailed: bool) -> list[ServedEvent]:
-    """Return the lines of a history that a service answers.
-
-    Raises:
-        BadInput: The gang has no name, or there are more lines than a service answers.
-    """
+    """Return the lines of a history that a service answers."""
     if not query.gang:
         raise BadInput(f"gang {query.uid}: a service is asked by name, NAMESPACE/NAME with --uid")
     parameters = times(query.since_us, query.until_us)
@@ -423,49 +382,25 @@ def _cut_off(count: int, position: int) -> str:
 def events(  # noqa: PLR0917 -- typer reads options from the signature
     namespace: OfNamespace = "",
     all_namespaces: AllNamespaces = False,
-    gang: Annotated[
-        str,
-        typer.Option(
-            help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME."
-        ),
-    ] = "",
+    gang: Annotated[str, typer.Option(help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.")] = "",
     node: Annotated[str, typer.Option(help="Only events that name this node.")] = "",
-    kind: Annotated[
-        list[str] | None, typer.Option("--type", help="Only events of this type. Repeatable.")
-    ] = None,
+    kind: Annotated[list[str] | None, typer.Option("--type", help="Only events of this type. Repeatable.")] = None,
     since: Since = None,
     until: Until = None,
-    after: Annotated[
-        int | None, typer.Option(help="Only events after this position.", min=0)
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum number of events; with --follow: end after so many.", min=1, max=10_000
-        ),
-    ] = None,
+    after: Annotated[int | None, typer.Option(help="Only events after this position.", min=0)] = None,
+    limit: Annotated[int | None, typer.Option(help="Maximum number of events; with --follow: end after so many.", min=1, max=10_000)] = None,
     follow: Annotated[
-        bool,
-        typer.Option(
-            "-f",
-            "--follow",
-            "-w",
-            "--watch",
-            help="Print new events as they are recorded: from now, after --after, or since --since.",
-        ),
+        bool, typer.Option("-f", "--follow", "-w", "--watch", help="Print new events as they are recorded: from now, after --after, or since --since.")
     ] = False,
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
     server: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="URL of the service, as for `gangs`. Repeatable with --follow: when one is lost, the next one is used.",
-        ),
+        list[str] | None, typer.Option(help="URL of the service, as for `gangs`. Repeatable with --follow: when one is lost, the next one is used.")
     ] = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
-) -> None:
+) -> None:  # fmt: skip
     """List events of the log, oldest first, or follow the log."""
     table = ListTable(
         event_columns(), lambda line: str(line.position), list_format(output, no_headers, sort_by)
@@ -531,3 +466,47 @@ def _query_of(event_filter: EventFilter, after: int | None) -> list[tuple[str, s
         *((name, text) for name, text in single.items() if text),
         *(("type", t) for t in event_filter.types),
     ]
+
+
+NAMED_MAX = 3  # alternatives and members named; JSON has all
+
+
+def print_line(line: HistoryLine | ServedEvent, gang: str) -> None:
+    """Print time, type, reason and actor of an event, and the details of a decision if the line has them."""
+    when = line.time[:19].replace("T", " ")
+    gang_part = f" ({line.gang})" if line.gang and line.gang != gang else ""
+    reason = f"; reason: {line.reason}" if line.reason else ""
+    led = f", position {line.cause_position}" if line.cause_position else ""
+    text = f"{line.position}  {when}  {line.type}{gang_part}: {line.summary}{reason}{led}; by {line.caused_by}"
+    print(visible(text))
+    if isinstance(line.decision, Decision):
+        for text in _decided(line.decision):
+            print(visible(f"      {text}"))
+
+
+def _decided(decision: Decision) -> Iterator[str]:
+    planned = decision.input
+    if planned.stored:
+        units = f", {counted(planned.evictable, 'unit')} ({counted(planned.evictable_pods, 'pod')}) that could be evicted"
+        yield (
+            f"input {planned.digest[:12]}: {planned.waiting} waiting and {planned.bound} bound members of "
+            f"{counted(planned.groups, 'group')}, {counted(planned.nodes, 'node')}, "
+            f"{counted(planned.rejected_nodes, 'node rejection')}, {counted(planned.rules, 'rule')} "
+            f"between pods{units if planned.evictable else ''}"
+        )
+    else:
+        yield f"input {planned.digest[:12]}: not stored any more (pruned)"
+    proof = "proved" if decision.exhausted else "not proved"
+    yield f"planner {decision.planner}: {counted(decision.search_nodes, 'search node')}, {proof}"
+    if decision.unplaced:
+        names = ", ".join(decision.unplaced[:NAMED_MAX])
+        more = " and more" if len(decision.unplaced) > NAMED_MAX else ""
+        yield f"without a node: {names}{more}"
+    yield from shown_texts(decision.wishes)
+    yield from (f"reason: {reason}" for reason in decision.reasons)
+    yield from (f"would help: {text}" for text in decision.help)
+    for conflict in decision.conflict:
+        yield f"cannot hold together: {conflict.object}: {conflict.message}"
+    yield from (f"preemption: {text}" for text in decision.preemption_notes)
+    for other in decision.alternatives[:NAMED_MAX]:
+        yield f"not {', '.join(other.units)}: {other.reason}"

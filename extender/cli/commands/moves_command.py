@@ -14,42 +14,21 @@ import typer
 from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, PlanOutput
 from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, complain, print_value
-from extender.cli.output.table_rows import visible
+from extender.cli.output.table_rows import column_widths, visible
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.message_formatting import counted, did_you_mean, duration_s, join_names
 
 if TYPE_CHECKING:
     from extender.queries.plan.moves_query import MovesAnswer
 
-ClusterFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable."
-    ),
-]
-ServerUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--server", help="In place of --cluster: URL of a service, about its live cluster."
-    ),
-]
+ClusterFiles = Annotated[list[str] | None, typer.Option("--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable.")]  # fmt: skip
+ServerUrl = Annotated[str | None, typer.Option("--server", help="In place of --cluster: URL of a service, about its live cluster.")]  # fmt: skip
 MaxPriority = Annotated[
     int | None, typer.Option("--max-priority", help="Pods of a higher priority stay.")
 ]
-MaxAge = Annotated[
-    str,
-    typer.Option(
-        "--max-age", help="Pods that run for longer stay, such as 36h; of a service only."
-    ),
-]
-SearchBudget = Annotated[
-    int,
-    typer.Option(help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX),
-]
-Form = Annotated[
-    PlanOutput,
-    typer.Option("-o", "--output", help="Form of the output; markdown: one page to review."),
-]
+MaxAge = Annotated[str, typer.Option("--max-age", help="Pods that run for longer stay, such as 36h; of a service only.")]  # fmt: skip
+SearchBudget = Annotated[int, typer.Option(help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX)]  # fmt: skip
+Form = Annotated[PlanOutput, typer.Option("-o", "--output", help="Form of the output; markdown: one page to review.")]  # fmt: skip
 
 
 ROWS_MAX = 200  # of a table
@@ -70,28 +49,16 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_room(  # noqa: PLR0917 -- typer reads options from the signature
-    target: Annotated[
-        str,
-        typer.Option(
-            "--for",
-            metavar="FILE|NAMESPACE/GANG",
-            help="A file with the tree to place, or the name of one that waits.",
-        ),
-    ] = "",
-    free: Annotated[
-        str,
-        typer.Option("--free", metavar="KEY=N", help="Free so many whole domains of a node label."),
-    ] = "",
+    target: Annotated[str, typer.Option("--for", metavar="FILE|NAMESPACE/GANG", help="A file with the tree to place, or the name of one that waits.")] = "",
+    free: Annotated[str, typer.Option("--free", metavar="KEY=N", help="Free so many whole domains of a node label.")] = "",
     cluster: ClusterFiles = None,
     server: ServerUrl = None,
-    budget: Annotated[
-        int, typer.Option("--budget", help="So many moves at most; 0: any number.", min=0)
-    ] = 0,
+    budget: Annotated[int, typer.Option("--budget", help="So many moves at most; 0: any number.", min=0)] = 0,
     max_priority: MaxPriority = None,
     max_age: MaxAge = "",
     search_budget: SearchBudget = 20_000,
     output: Form = PlanOutput.table,
-) -> None:
+) -> None:  # fmt: skip
     """Find the fewest moves of running pods after which a tree fits, or whole domains are free. Exit 0 only when there are such.
 
     No gang falls below its minimum or leaves its required domain at any step, and each pod has its place before it leaves.
@@ -115,8 +82,7 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
 
 def drain(
     nodes: Annotated[
-        list[str],
-        typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label."),
+        list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")
     ],
     cluster: ClusterFiles = None,
     server: ServerUrl = None,
@@ -309,7 +275,7 @@ def moves_text(answer: MovesAnswer) -> str:
         if not rows:
             continue
         shown = [headers, *rows[:ROWS_MAX]]
-        widths = [max(len(row[at]) for row in shown) for at in range(len(headers))]
+        widths = column_widths(shown)
         lines += ["", f"{title}:"]
         lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
         if len(rows) > ROWS_MAX:
@@ -319,14 +285,11 @@ def moves_text(answer: MovesAnswer) -> str:
 
 def moves_markdown(answer: MovesAnswer) -> str:
     """Return the answer as a page; ends with a newline."""
-    lines = [f"## {headline(answer)}", ""]
-    lines += [f"- {note}" for note in (*_notes(answer), *answer.warnings)]
+    from extender.cli.output.plan_markdown import bullets, escaped, table
+
+    lines = [f"## {escaped(headline(answer))}", ""]
+    lines += bullets((*_notes(answer), *answer.warnings))
     for title, headers, rows in _tables(answer):
-        if not rows:
-            continue
-        cells = [headers, ("---",) * len(headers), *rows[:ROWS_MAX]]
-        lines += ["", f"### {title}", ""]
-        lines += [f"| {' | '.join(row).replace(chr(10), ' ')} |" for row in cells]
-        if len(rows) > ROWS_MAX:
-            lines += ["", f"{len(rows) - ROWS_MAX} more are not shown."]
+        if rows:
+            lines += ["", f"### {title}", "", *table(headers, rows, ROWS_MAX)]
     return "\n".join(lines) + "\n"

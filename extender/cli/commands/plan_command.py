@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, NoReturn, Self
 
 import msgspec
@@ -38,67 +37,27 @@ class PlanOutput(enum.StrEnum):
 
 def plan(
     *,
-    cluster: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cluster",
-            help="The cluster: nodes, running pods, … File, folder or - ; repeatable.",
-        ),
-    ] = None,
-    files: Annotated[
-        list[str] | None,
-        typer.Option("-f", "--filename", help="Objects to plan. File, folder or - ; repeatable."),
-    ] = None,
-    all_pending: Annotated[
-        bool,
-        typer.Option("--all-pending", help="Plan also the pending trees of the cluster."),
-    ] = False,
-    server: Annotated[
-        str | None,
-        typer.Option(help="In place of --cluster: URL of a service, to plan on its live cluster."),
-    ] = None,
-    preemption: Annotated[
-        bool,
-        typer.Option(
-            "--preemption/--no-preemption",
-            help="Whether pods of lower priority may be evicted.",
-        ),
-    ] = True,
+    cluster: Annotated[list[str] | None, typer.Option("--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable.")] = None,
+    files: Annotated[list[str] | None, typer.Option("-f", "--filename", help="Objects to plan. File, folder or - ; repeatable.")] = None,
+    all_pending: Annotated[bool, typer.Option("--all-pending", help="Plan also the pending trees of the cluster.")] = False,
+    server: Annotated[str | None, typer.Option(help="In place of --cluster: URL of a service, to plan on its live cluster.")] = None,
+    preemption: Annotated[bool, typer.Option("--preemption/--no-preemption", help="Whether pods of lower priority may be evicted.")] = True,
     search_budget: Annotated[
         int | None,
         typer.Option(
-            help="How many search nodes the plan of one tree may cost; unset: GANG_EXTENDER_SEARCH_BUDGET, with --server 20000 (at most 200000 there).",
-            min=1,
+            help="How many search nodes the plan of one tree may cost; unset: GANG_EXTENDER_SEARCH_BUDGET, with --server 20000 (at most 200000 there).", min=1
         ),
     ] = None,
     copies: Annotated[
-        int | None,
-        typer.Option(
-            "--copies",
-            help="Plan the trees of -f so often, one copy after the other, and print how many fit.",
-            min=1,
-            max=1000,
-        ),
+        int | None, typer.Option("--copies", help="Plan the trees of -f so often, one copy after the other, and print how many fit.", min=1, max=1000)
     ] = None,
-    max_copies: Annotated[
-        bool,
-        typer.Option("--max-copies", help="Find how many copies of the trees of -f fit."),
-    ] = False,
+    max_copies: Annotated[bool, typer.Option("--max-copies", help="Find how many copies of the trees of -f fit.")] = False,
     without: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--without",
-            metavar="NODE|KEY=VALUE",
-            help="Plan as if these nodes were away, with the pods on them; repeatable.",
-        ),
+        list[str] | None, typer.Option("--without", metavar="NODE|KEY=VALUE", help="Plan as if these nodes were away, with the pods on them; repeatable.")
     ] = None,
     further: Annotated[
         list[str] | None,
-        typer.Option(
-            "--with",
-            metavar="[N x]NODE",
-            help="Plan with more empty nodes like NODE in the same domains, such as 4xNODE; repeatable.",
-        ),
+        typer.Option("--with", metavar="[N x]NODE", help="Plan with more empty nodes like NODE in the same domains, such as 4xNODE; repeatable."),
     ] = None,
     relax: Annotated[
         list[str] | None,
@@ -116,13 +75,8 @@ def plan(
             help="YAML file with the node groups of a cluster autoscaler (docs/how-to/node-groups.md): by how many nodes one must grow for a tree to fit; unset: GANG_EXTENDER_NODE_GROUPS.",
         ),
     ] = None,
-    output: Annotated[
-        PlanOutput,
-        typer.Option(
-            "-o", "--output", help="Form of the output; markdown: one page for a pull request."
-        ),
-    ] = PlanOutput.table,
-) -> None:
+    output: Annotated[PlanOutput, typer.Option("-o", "--output", help="Form of the output; markdown: one page for a pull request.")] = PlanOutput.table,
+) -> None:  # fmt: skip
     """Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.
 
     A workload (Job, JobSet, ...) in -f is planned as the tree that it becomes. With --max-copies exit 0 means that at
@@ -263,12 +217,7 @@ class _PlanProgress:
             self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _fault: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
 

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
-from extender.cli.commands.history_commands import (
-    LogFolder,
-    LogUrl,
-    ask,
-    listed_gang,
-    log_source,
-)
+from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, listed_gang, log_source
 from extender.cli.completion.live_names import complete_objects
 from extender.cli.connection.service_client import Server
 from extender.cli.connection.service_list import ServiceList
@@ -68,8 +62,7 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
         ),
     ] = "",
     preemptor: Annotated[
-        str,
-        typer.Option(help="Only preemptions for this root group or pod, likewise."),
+        str, typer.Option(help="Only preemptions for this root group or pod, likewise.")
     ] = "",
     since: Since = None,
     until: Until = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -11,13 +10,7 @@ from urllib.parse import urlencode
 import typer
 from msgspec.structs import replace
 
-from extender.cli.commands.history_commands import (
-    LogFolder,
-    LogUrl,
-    ask,
-    listed_gang,
-    log_source,
-)
+from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, listed_gang, log_source
 from extender.cli.connection.service_client import Server, ask_service
 from extender.cli.connection.service_list import Ask
 from extender.cli.options.list_options import (
@@ -37,9 +30,8 @@ from extender.cli.output.list_table import (
     ListFormat,
     ListTable,
     clock_text,
-    encoded,
 )
-from extender.cli.output.printing import console
+from extender.cli.output.printing import console, print_value
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
@@ -77,29 +69,20 @@ _NOTHING = Explanation(kind="", name="", answer="")  # of a gang that was delete
 
 
 def report(  # noqa: PLR0917 -- typer reads options from the signature
-    name: Annotated[
-        str, typer.Argument(help="Name of the report; without it, list all reports.")
-    ] = "",
+    name: Annotated[str, typer.Argument(help="Name of the report; without it, list all reports.")] = "",
     since: Since = None,
     until: Until = None,
     namespace: OfNamespace = "",
     all_namespaces: AllNamespaces = False,
-    gang: Annotated[
-        str,
-        typer.Option(
-            help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME."
-        ),
-    ] = "",
-    limit: Annotated[
-        int, typer.Option(help="Maximum number of rows.", min=1, max=LIMIT_MAX)
-    ] = LIMIT,
+    gang: Annotated[str, typer.Option(help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.")] = "",
+    limit: Annotated[int, typer.Option(help="Maximum number of rows.", min=1, max=LIMIT_MAX)] = LIMIT,
     output: Form = ListForm.table,
     sort_by: SortBy = "",
     no_headers: NoHeaders = False,
     server: Server = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
-) -> None:
+) -> None:  # fmt: skip
     """Show a report: waiting times, preemptions, terminations and others; without a name, list them."""
     output_format = list_format(output, no_headers, sort_by)
     if not name:
@@ -246,7 +229,7 @@ def _print(answer: Report, output_format: ListFormat) -> None:
     table = ListTable([_column(name, wide=unique and name == "gang_uid") for name in names],
                       lambda row: str(row[names[0]]), output_format)  # fmt: skip
     if not output_format.is_table and output_format.form is not ListForm.name:
-        sys.stdout.write(encoded(answer, output_format.form))
+        print_value(answer, output_format.form)
         return
     table.print(
         rows, empty="No rows." if answer.report in LIVE_REPORTS else "No rows in this span."

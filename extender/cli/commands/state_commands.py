@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Annotated
@@ -26,8 +25,8 @@ from extender.cli.options.list_options import (
 )
 from extender.cli.options.time_options import past_text
 from extender.cli.output.gang_columns import gang_columns, gang_name, micros_of
-from extender.cli.output.list_table import ListForm, ListFormat, ListTable, encoded
-from extender.cli.output.printing import console, print_table
+from extender.cli.output.list_table import ListForm, ListFormat, ListTable
+from extender.cli.output.printing import console, print_table, print_value
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import amounts_text, counted
@@ -45,23 +44,13 @@ from extender.runtime.system_clock import SystemClock
 
 
 def state(  # noqa: PLR0917 -- typer reads options from the signature
-    at: Annotated[
-        str,
-        typer.Option(
-            "--at",
-            help="A position, or a time as for --since of `events`; default: the end of the log.",
-        ),
-    ] = "",
+    at: Annotated[str, typer.Option("--at", help="A position, or a time as for --since of `events`; default: the end of the log.")] = "",
     node: Annotated[str, typer.Option(help="Only gangs on this node.")] = "",
-    domain: Annotated[
-        str, typer.Option(help="Only gangs on nodes with this topology label, KEY=VALUE.")
-    ] = "",
+    domain: Annotated[str, typer.Option(help="Only gangs on nodes with this topology label, KEY=VALUE.")] = "",
     namespace: OfNamespace = "",
     all_namespaces: AllNamespaces = False,
     states: States = None,
-    diff: Annotated[
-        str | None, typer.Option(help="Another time or position: show the changes between the two.")
-    ] = None,
+    diff: Annotated[str | None, typer.Option(help="Another time or position: show the changes between the two.")] = None,
     watch: Watch = False,
     output: Form = ListForm.table,
     sort_by: SortBy = "",
@@ -69,7 +58,7 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
     server: Server = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
-) -> None:
+) -> None:  # fmt: skip
     """Show reservations, bound members and pending trees at a time or position."""
     part = listed(namespace, all_namespaces, states, GANG_STATES)
     output_format = list_format(output, no_headers, sort_by)
@@ -124,7 +113,7 @@ def _print_state(state_at: StateAt, output_format: ListFormat) -> None:
         table.print(state_at.gangs, empty="")
         return
     if not output_format.is_table:
-        sys.stdout.write(encoded(state_at, output_format.form))
+        print_value(state_at, output_format.form)
         return
     totals = state_at.totals
     if output_format.headers:
@@ -189,7 +178,7 @@ def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
 
 def _print_change(change: StateDiff, output_format: ListFormat) -> None:
     if not output_format.is_table:
-        sys.stdout.write(encoded(change, output_format.form))
+        print_value(change, output_format.form)
         return
     print(f"from {_moment(change.begin)}")
     print(f"to   {_moment(change.end)}")
@@ -202,9 +191,7 @@ def _print_change(change: StateDiff, output_format: ListFormat) -> None:
     if change.members:
         print()
         print_table(
-            ("pod", "gang", "before", "after"),
-            (_moved(line) for line in change.members),
-            empty="",
+            ("pod", "gang", "before", "after"), (_moved(line) for line in change.members), empty=""
         )
     _notes(change.limitations)
 

@@ -20,13 +20,7 @@ from extender.cli.options.list_options import (
     list_format,
     listed,
 )
-from extender.cli.output.list_table import (
-    Column,
-    ListForm,
-    ListTable,
-    number_column,
-    time_column,
-)
+from extender.cli.output.list_table import Column, ListForm, ListTable, number_column, time_column
 from extender.queries.state.gang_selection import TREE_STATES
 from extender.queries.state.workload_trees import TreeAt
 

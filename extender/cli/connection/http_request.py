@@ -56,7 +56,6 @@ def header_token(text: str, place: str) -> str:
 
     Args:
         text: What a file, a kubeconfig or a program gave; whitespace around it does not count.
-        place: Where it is from.
 
     Raises:
         BadInput: It is no token. What it is instead is not printed: it may be one with a fault.
@@ -192,10 +191,8 @@ def answered(
     """Send a request, and return the answer for the time of the block; redirections are not followed.
 
     Args:
-        url: Where to.
         headers: What is sent besides Host, Accept-Encoding and Content-Length.
         body: What is posted; None: nothing.
-        limits: How long it may take.
         tls: How its certificate is verified; None for http://.
         server_name: The name that its certificate must have; empty: the host of the URL.
 

@@ -135,8 +135,7 @@ def _token(user: _User, file: Path, where: str) -> str:
         try:
             return path.read_text(encoding="utf-8")
         except OSError as error:
-            msg = f"{where}: tokenFile {path}: {error.strerror or error}"
-            raise BadInput(msg) from error
+            raise BadInput(f"{where}: tokenFile {path}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
             raise BadInput(f"{where}: tokenFile {path}: is not UTF-8") from error
     if user.token:
@@ -148,11 +147,7 @@ def _token(user: _User, file: Path, where: str) -> str:
 
 
 def _token_of_plugin(plugin: _Plugin, file: Path, where: str) -> str:
-    """Run a credential plugin, which may ask on the terminal, and return its token.
-
-    Raises:
-        BadInput: It cannot be run, ends with an error, or gives none.
-    """
+    """Run a credential plugin, which may ask on the terminal, and return its token."""
     command = plugin.command
     if os.sep in command:  # relative to the kubeconfig
         command = str(file.parent / command)

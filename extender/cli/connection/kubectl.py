@@ -92,19 +92,17 @@ class Kubectl:
         Raises:
             BadInput: There is none, there are several, or they cannot be listed.
         """
-        done = self._run("get", "services", "-A", f"--selector={LABEL}", "--output=json")
-        where = f"{self.place}: no Service {NAME} in namespace {NAMESPACE}"
-        if done.returncode != 0:
-            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise BadInput(f"{where}, and those of other namespaces cannot be listed: {why}")
-        services = msgspec.json.decode(done.stdout, type=_Services).items
+        where = f"no Service {NAME} in namespace {NAMESPACE}"
+        words = ("get", "services", "-A", f"--selector={LABEL}", "--output=json")
+        listed = self._printed(f"{where}, and those of other namespaces cannot be listed", *words)
+        services = msgspec.json.decode(listed, type=_Services).items
         if len(services) != 1:
             names = ", ".join(
                 f"{item.metadata.namespace}/{item.metadata.name}" for item in services
             )
             labelled = f"the Services {names} have" if names else "no Service of another one has"
             raise BadInput(
-                f"{where}, and {labelled} the label {LABEL}; choose a context with --context, {BY_HAND}"
+                f"{self.place}: {where}, and {labelled} the label {LABEL}; choose a context with --context, {BY_HAND}"
             )
         (service,) = services
         ports = service.spec.ports
@@ -119,12 +117,8 @@ class Kubectl:
         Raises:
             BadInput: The API server does not give it; the message has what kubectl printed.
         """
-        done = self._run("create", "token", name, "--namespace", namespace, "--audience", AUDIENCE)
-        if done.returncode != 0:
-            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            msg = f"{self.place}: no token of ServiceAccount {namespace}/{name}: {why}"
-            raise BadInput(msg)
-        return done.stdout.strip()
+        words = ("create", "token", name, "--namespace", namespace, "--audience", AUDIENCE)
+        return self._printed(f"no token of ServiceAccount {namespace}/{name}", *words).strip()
 
     def logs(self, namespace: str) -> str:
         """Return the last lines of the logs of the pods of gang-extender in a namespace, each with its pod.
@@ -133,11 +127,8 @@ class Kubectl:
             BadInput: They cannot be read.
         """
         words = ("logs", "--namespace", namespace, f"--selector={LABEL}", "--prefix")
-        done = self._run(*words, f"--tail={LOG_LINES}", "--all-containers", "--max-log-requests=20")
-        if done.returncode != 0:
-            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise BadInput(f"{self.place}: the logs in namespace {namespace} cannot be read: {why}")
-        return done.stdout
+        most = (f"--tail={LOG_LINES}", "--all-containers", "--max-log-requests=20")
+        return self._printed(f"the logs in namespace {namespace} cannot be read", *words, *most)
 
     def config_map(self, namespace: str, name: str) -> bytes:
         """Return a ConfigMap as JSON.
@@ -145,17 +136,11 @@ class Kubectl:
         Raises:
             BadInput: It is not there, or cannot be read.
         """
-        done = self._run("get", "configmap", "--namespace", namespace, name, "--output=json")
-        if done.returncode != 0:
-            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise BadInput(f"{self.place}: ConfigMap {namespace}/{name} cannot be read: {why}")
-        return done.stdout.encode()
+        words = ("get", "configmap", "--namespace", namespace, name, "--output=json")
+        return self._printed(f"ConfigMap {namespace}/{name} cannot be read", *words).encode()
 
     def group_names(self, within_s: float) -> list[tuple[str, str]]:
         """Return kind and NAMESPACE/NAME of each of our groups in all namespaces.
-
-        Args:
-            within_s: How long kubectl may take.
 
         Raises:
             BadInput: They cannot be listed in that time.
@@ -163,11 +148,8 @@ class Kubectl:
         columns = "custom-columns=K:.kind,N:.metadata.namespace,M:.metadata.name"
         kinds = "podgroups.gang-extender.dev,compositepodgroups.gang-extender.dev"
         words = ("get", kinds, "-A", "--no-headers", "--output", columns)
-        done = self._run(*words, within_s=within_s)
-        if done.returncode != 0:
-            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise BadInput(f"{self.place}: groups cannot be listed: {why}")
-        rows = (line.split() for line in done.stdout.splitlines())
+        listed = self._printed("groups cannot be listed", *words, within_s=within_s)
+        rows = (line.split() for line in listed.splitlines())
         return [(row[0], f"{row[1]}/{row[2]}") for row in rows if len(row) == 3]  # noqa: PLR2004 -- the columns
 
     def start_port_forward(self, target: ServiceTarget, local_port: int) -> subprocess.Popen[str]:
@@ -176,7 +158,6 @@ class Kubectl:
         It is in a process group of its own: Ctrl-C stops the command, which then stops kubectl.
 
         Args:
-            target: Where to.
             local_port: The port; 0: any.
         """
         words = ("--namespace", target.namespace, "port-forward", "--address", "127.0.0.1")
@@ -192,6 +173,14 @@ class Kubectl:
             process_group=0,
             preexec_fn=end_with_parent(signal.SIGTERM),  # noqa: PLW1509 -- one system call, its library already loaded
         )  # fmt: skip
+
+    def _printed(self, fault: str, *words: str, within_s: float = ANSWERED_WITHIN_S) -> str:
+        """Return what kubectl prints; BadInput with the fault and its last line about it where it fails."""
+        done = self._run(*words, within_s=within_s)
+        if done.returncode != 0:
+            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise BadInput(f"{self.place}: {fault}: {why}")
+        return done.stdout
 
     def _run(
         self, *words: str, within_s: float = ANSWERED_WITHIN_S

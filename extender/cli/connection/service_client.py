@@ -42,42 +42,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Server = Annotated[
-    str | None,
-    typer.Option(
-        help="URL of the service; unset: GANG_EXTENDER_SERVER, else http://127.0.0.1:8888, else the service in the cluster of the current context."
-    ),
-]
-Context = Annotated[
-    str | None,
-    typer.Option(
-        help="Ask the service in the cluster of this context of the kubeconfig, through a port that kubectl forwards."
-    ),
-]
-Kubeconfig = Annotated[
-    str | None,
-    typer.Option(
-        help="Kubeconfig of that cluster; unset: GANG_EXTENDER_KUBECONFIG, else the one that kubectl uses."
-    ),
-]
+    str | None, typer.Option(help="URL of the service; unset: GANG_EXTENDER_SERVER, else http://127.0.0.1:8888, else the service in the cluster of the current context.")
+]  # fmt: skip
+Context = Annotated[str | None, typer.Option(help="Ask the service in the cluster of this context of the kubeconfig, through a port that kubectl forwards.")]  # fmt: skip
+Kubeconfig = Annotated[str | None, typer.Option(help="Kubeconfig of that cluster; unset: GANG_EXTENDER_KUBECONFIG, else the one that kubectl uses.")]  # fmt: skip
 TokenFile = Annotated[
     str | None,
-    typer.Option(
-        help="File with the bearer token for the service; unset: GANG_EXTENDER_TOKEN_FILE, else the token of the kubeconfig, where the service asks for one."
-    ),
-]
+    typer.Option(help="File with the bearer token for the service; unset: GANG_EXTENDER_TOKEN_FILE, else the token of the kubeconfig, where the service asks for one."),
+]  # fmt: skip
 AsServiceAccount = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAMESPACE/NAME",
-        help="Send a new token of this ServiceAccount, which kubectl makes; for kubeconfigs with a client certificate.",
-    ),
-]
-ServerCaFile = Annotated[
-    str | None,
-    typer.Option(
-        help="CA of the certificate of the service; unset: GANG_EXTENDER_SERVER_CA_FILE, else those of the system."
-    ),
-]
+    str | None, typer.Option(metavar="NAMESPACE/NAME", help="Send a new token of this ServiceAccount, which kubectl makes; for kubeconfigs with a client certificate.")
+]  # fmt: skip
+ServerCaFile = Annotated[str | None, typer.Option(help="CA of the certificate of the service; unset: GANG_EXTENDER_SERVER_CA_FILE, else those of the system.")]  # fmt: skip
 ADDED = {
     "context": Context,
     "kubeconfig": Kubeconfig,
@@ -279,11 +255,7 @@ class _Reply(NamedTuple):
 
 
 def _ask(server: str | None, path: str, body: bytes | None, within_s: float) -> _Reply:
-    """Return the reply of the service to GET, or to POST with a body.
-
-    Raises:
-        BadInput: The service was not found or did not answer.
-    """
+    """Return the reply of the service to GET, or to POST with a body."""
     url = finder().find(server)
     method = "GET" if body is None else "POST"
     headers = {} if body is None else {"Content-Type": "application/json"}
@@ -330,13 +302,10 @@ def ask_service(
     Args:
         server: The option --server; None: not given, see `ServiceFinder`.
         path: Path and query.
-        kind: Type of the answer.
         body: What is posted; None: nothing.
-        within_s: How long the service may take.
         absent: Returned where the service answers 404; None: that is an error.
         most: Of an answer that is a list, how many entries are wanted: further pages are asked for until there are so
             many, or no more; 0: one page.
-        before: The paths of the pages before.
 
     Raises:
         BadInput: The service was not found or did not answer, or is not a gang-extender, or its pages have no end.
@@ -352,10 +321,9 @@ def ask_service(
     try:
         decoded = msgspec.json.decode(answer, type=kind)
     except msgspec.MsgspecError as error:
-        msg = (
+        raise BadInput(
             f"{url}{path} did not answer as gang-extender does: {error}; is it the right --server?"
-        )
-        raise BadInput(msg) from error
+        ) from error
     if following and isinstance(decoded, list) and len(decoded) < most:
         page, before = following.removeprefix(url), before | {path}
         if page in before:

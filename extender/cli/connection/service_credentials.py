@@ -46,7 +46,6 @@ class ServiceCredentials:
     """Token and TLS settings for one command.
 
     Args:
-        options: What was given.
         kubectl: Returns kubectl with the context and the kubeconfig of the command.
         load_token: Returns the token of the kubeconfig of the command, an empty text if its user has none; raises
             BadInput if there is no usable kubeconfig.
@@ -77,7 +76,6 @@ class ServiceCredentials:
         """Send a request, once more with a token if the service asks for one.
 
         Args:
-            url: Where to.
             headers: Those besides the token.
             body: What is posted; None: nothing.
             limits: How long each of the two may take.
@@ -114,11 +112,7 @@ class ServiceCredentials:
         return bool(self._token_file or self._account)
 
     def _next_token(self, url: str, *, of_cluster: bool) -> str:
-        """Return a token after a 401: another one than before, if there is one.
-
-        Raises:
-            BadInput: There is none.
-        """
+        """Return a token after a 401: another one than before, if there is one."""
         _check_private(url)
         if self._explicit:
             return self._explicit_token()
@@ -179,11 +173,7 @@ def read_token(path: str) -> str:
 
 
 def _account_of(text: str) -> tuple[str, str]:
-    """Return namespace and name of NAMESPACE/NAME.
-
-    Raises:
-        BadInput: The text has another form.
-    """
+    """Return namespace and name of NAMESPACE/NAME."""
     namespace, _, name = text.partition("/")
     if not namespace or not name or "/" in name:
         raise BadInput(f"--as-service-account: {text!r} is not NAMESPACE/NAME")

@@ -55,13 +55,7 @@ class _Position(msgspec.Struct):
 
 
 class ServiceList(Generic[T]):
-    """A list of a running service.
-
-    Args:
-        ask: Asks the service.
-        read: Reads the list.
-        table: Prints it.
-    """
+    """A list of a running service."""
 
     def __init__(self, ask: Ask, read: Callable[[], Sequence[T]], table: ListTable[T]) -> None:
         self._ask = ask

@@ -15,44 +15,18 @@ from extender.queries.log.parameter_validation import checked_choice, checked_na
 from extender.queries.state.label_selector import parse_selector
 
 AllNamespaces = Annotated[
-    bool,
-    typer.Option("-A", "--all-namespaces", help="All namespaces, also with -n. The default."),
+    bool, typer.Option("-A", "--all-namespaces", help="All namespaces, also with -n. The default.")
 ]
 OfNamespace = Annotated[str, typer.Option("-n", "--namespace", help="Only of this namespace.")]
-Selector = Annotated[
-    str,
-    typer.Option(
-        "-l",
-        "--selector",
-        help="Only with these labels, of the root group or of its workload: a=b,c!=d,e in (x,y),!f.",
-    ),
-]
-States = Annotated[
-    list[str] | None,
-    typer.Option("--state", help="Only in these states, with commas between them. Repeatable."),
-]
-Watch = Annotated[
-    bool,
-    typer.Option(
-        "-w", "--watch", help="After the list, print each row that changes, until Ctrl-C."
-    ),
-]
-Form = Annotated[
-    ListForm,
-    typer.Option(
-        "-o",
-        "--output",
-        help="Form of the output; wide has more columns and cuts no row on a terminal, name only names.",
-    ),
-]
+Selector = Annotated[str, typer.Option("-l", "--selector", help="Only with these labels, of the root group or of its workload: a=b,c!=d,e in (x,y),!f.")]  # fmt: skip
+States = Annotated[list[str] | None, typer.Option("--state", help="Only in these states, with commas between them. Repeatable.")]  # fmt: skip
+Watch = Annotated[bool, typer.Option("-w", "--watch", help="After the list, print each row that changes, until Ctrl-C.")]  # fmt: skip
+Form = Annotated[ListForm, typer.Option("-o", "--output", help="Form of the output; wide has more columns and cuts no row on a terminal, name only names.")]  # fmt: skip
 ValueForm = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
 NoHeaders = Annotated[
     bool, typer.Option("--no-headers", help="Print only the rows: no titles, no notes.")
 ]
-SortBy = Annotated[
-    str,
-    typer.Option("--sort-by", "--sort", help="Sort by this column; -COLUMN: the largest first."),
-]
+SortBy = Annotated[str, typer.Option("--sort-by", "--sort", help="Sort by this column; -COLUMN: the largest first.")]  # fmt: skip
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,11 +66,8 @@ def listed(
     """Return the part of a list that the options name.
 
     Args:
-        namespace: Value of -n.
         all_namespaces: Whether -A is given, which counts more than -n, as for kubectl.
         states: Values of --state, each one or several with commas.
-        choices: The states that there are.
-        selector: Value of -l.
 
     Raises:
         BadInput: The namespace is not a name, there is no such state, or the selector is not one.

@@ -14,12 +14,7 @@ from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.runtime.system_clock import SystemClock
 
 FORMS: Final = "90m, 2h, 3d, 1d12h, today, yesterday, 2026-11-20, 2026-11-20T03:12:00Z"
-Since = Annotated[
-    str | None,
-    typer.Option(
-        help="From this time on: 2h or 3d before now, yesterday (0:00 UTC), or RFC 3339 with offset."
-    ),
-]
+Since = Annotated[str | None, typer.Option(help="From this time on: 2h or 3d before now, yesterday (0:00 UTC), or RFC 3339 with offset.")]  # fmt: skip
 Until = Annotated[
     str | None, typer.Option(help="Up to this time, written as for --since; default: now.")
 ]
@@ -37,8 +32,6 @@ def moment_us(text: str, field: str, now_us: int) -> int:
 
     Args:
         text: A duration before now, `today`, `yesterday`, a date, or a time of RFC 3339 with an offset.
-        field: What it is in messages.
-        now_us: The present time.
 
     Raises:
         BadInput: The text is none of these.

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from extender.cli.output.list_table import (
-    Column,
-    age_column,
-    number_column,
-    time_column,
-)
+from extender.cli.output.list_table import Column, age_column, number_column, time_column
 from extender.core.model.message_formatting import spaced
 from extender.queries.log.event_dto import parse_time
 from extender.queries.state.state_dto import GangAt

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from extender.cli.output.printing import print_value
 from extender.cli.output.table_rows import (
     FOLDED_MIN,
     GAP,
@@ -86,11 +87,7 @@ def number_column(
 ) -> Column[T]:
     """Return a column of numbers."""
     return Column(
-        title=title,
-        text=lambda item: str(number(item)),
-        key=number,
-        wide=wide,
-        gives_way=gives_way,
+        title=title, text=lambda item: str(number(item)), key=number, wide=wide, gives_way=gives_way
     )
 
 
@@ -121,11 +118,9 @@ def age_column(
     """Return a column of durations until now.
 
     Args:
-        title: The title.
         since: Returns the begin in microseconds since the epoch, or None.
         now_us: Returns the end.
         wide: Whether it is printed only with -o wide.
-        gives_way: When it is left out of a narrow terminal.
     """
 
     def seconds(item: T) -> float | None:
@@ -150,7 +145,6 @@ class ListTable(Generic[T]):
         Args:
             columns: All columns, those of -o wide too.
             name: Returns the name of an item, for -o name.
-            output_format: How the list is printed.
 
         Raises:
             BadInput: There is no column to sort by; the message has all columns.
@@ -179,7 +173,7 @@ class ListTable(Generic[T]):
         if self.output_format.form is ListForm.name:
             sys.stdout.writelines(f"{self.name(item)}\n" for item in items)
             return
-        sys.stdout.write(encoded(items, self.output_format.form))
+        print_value(items, self.output_format.form)
 
     def print_changed(self, item: T) -> None:
         """Print one more row below the table, or one more name or value for programs."""
@@ -252,10 +246,3 @@ def _column(columns: Sequence[Column[T]], name: str) -> Column[T]:
     similar = get_close_matches(normalized, names, 1)
     meant = f"did you mean {similar[0]}? " if similar else ""
     raise BadInput(f"--sort-by: {name[:40]!r} is not a column; {meant}there are {', '.join(names)}")
-
-
-def encoded(value: object, form: ListForm) -> str:
-    """Return a value for programs, ending with one newline."""
-    if form is ListForm.yaml:
-        return msgspec.yaml.encode(value).decode()
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

@@ -31,19 +31,14 @@ HEADLINES = {
 
 
 def plan_markdown(result: PlanAnswer, warnings: Sequence[str]) -> str:
-    """Return a page that ends with a newline; no table or list of it is longer than `ROWS_MAX` entries.
-
-    Args:
-        result: The answer.
-        warnings: Warnings about the objects.
-    """
+    """Return a page that ends with a newline; no table or list of it is longer than `ROWS_MAX` entries."""
     return "\n".join(_page(result, warnings)) + "\n"
 
 
 def _page(result: PlanAnswer, warnings: Sequence[str]) -> Iterator[str]:
     yield f"## Would it fit? {_headline(result)}"
     if not isinstance(result.given, UnsetType):
-        yield from ("", f"Planned {_escaped('; '.join(result.given))}.")
+        yield from ("", f"Planned {escaped('; '.join(result.given))}.")
     if not result.gangs:
         yield from ("", "There is nothing to plan: no group and no pending pod was given.")
     else:
@@ -60,7 +55,7 @@ def _page(result: PlanAnswer, warnings: Sequence[str]) -> Iterator[str]:
             yield from _placement(gang)
     if warnings:
         yield from ("", "### Warnings", "")
-        yield from _bullets(warnings)
+        yield from bullets(warnings)
     nodes = sum(gang.search.nodes for gang in result.gangs)
     proved = all(gang.search.exhausted for gang in result.gangs)
     proof = (
@@ -98,7 +93,7 @@ def _overview(gangs: Sequence[GangVerdict]) -> Iterator[str]:
         )
 
     headers = ("workload", "answer", "pods placed", "nodes", "evicts")
-    yield from _table(headers, [row(gang) for gang in gangs])
+    yield from table(headers, [row(gang) for gang in gangs])
 
 
 def _refusal(gang: GangVerdict) -> Iterator[str]:
@@ -109,10 +104,10 @@ def _refusal(gang: GangVerdict) -> Iterator[str]:
     ]
     if gang.when_empty:
         reasons.append(WHEN_EMPTY[gang.when_empty])
-    yield from _bullets(reasons)
+    yield from bullets(reasons)
     if gang.help:
         yield from ("", "**What would help** (each was verified by a plan):", "")
-        yield from _bullets(gang.help)
+        yield from bullets(gang.help)
 
 
 def _placement(gang: GangVerdict) -> Iterator[str]:
@@ -128,41 +123,45 @@ def _placement(gang: GangVerdict) -> Iterator[str]:
         for group, node_names in nodes.items()
     ]
     if slices := slice_texts(gang.domains):
-        yield from ("", f"**Where the slices of {_escaped(tree_name(gang))} are:**", "")
-        yield from _bullets(slices)
+        yield from ("", f"**Where the slices of {escaped(tree_name(gang))} are:**", "")
+        yield from bullets(slices)
     if gang.wishes:
-        yield from ("", f"**What the wishes of {_escaped(tree_name(gang))} reached:**", "")
-        yield from _bullets(shown_texts(gang.wishes))
-    yield from ("", f"<details><summary>Where {_escaped(tree_name(gang))} runs</summary>", "")
-    yield from _table(("group", "domain", "nodes"), rows)
+        yield from ("", f"**What the wishes of {escaped(tree_name(gang))} reached:**", "")
+        yield from bullets(shown_texts(gang.wishes))
+    yield from ("", f"<details><summary>Where {escaped(tree_name(gang))} runs</summary>", "")
+    yield from table(("group", "domain", "nodes"), rows)
     if gang.victims:
         yield from ("", "It evicts:", "")
-        yield from _bullets(f"{unit.unit}: {', '.join(unit.pods)}" for unit in gang.victims)
+        yield from bullets(f"{unit.unit}: {', '.join(unit.pods)}" for unit in gang.victims)
     if gang.unplaced:
         more = len(gang.unplaced) - PODS_SHOWN
         shown = ", ".join(gang.unplaced[:PODS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        yield from ("", f"Without a node: {_escaped(shown)}.")
+        yield from ("", f"Without a node: {escaped(shown)}.")
     yield from ("", "</details>")
 
 
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], most: int = ROWS_MAX
+) -> Iterator[str]:
+    """Yield the lines of a table, with `most` rows at most and how many more there are."""
     yield f"| {' | '.join(headers)} |"
     yield f"|{'---|' * len(headers)}"
-    for row in rows[:ROWS_MAX]:
-        yield f"| {' | '.join(_escaped(cell) for cell in row)} |"
-    if len(rows) > ROWS_MAX:
-        yield from ("", f"and {len(rows) - ROWS_MAX} more")
+    for row in rows[:most]:
+        yield f"| {' | '.join(escaped(cell) for cell in row)} |"
+    if len(rows) > most:
+        yield from ("", f"and {len(rows) - most} more")
 
 
-def _bullets(texts: Iterable[str]) -> Iterator[str]:
-    bullets = list(texts)
-    for text in bullets[:ROWS_MAX]:
-        yield f"- {_escaped(text)}"
-    if len(bullets) > ROWS_MAX:
-        yield f"- and {len(bullets) - ROWS_MAX} more"
+def bullets(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a list, `ROWS_MAX` at most and how many more there are."""
+    entries = list(texts)
+    for text in entries[:ROWS_MAX]:
+        yield f"- {escaped(text)}"
+    if len(entries) > ROWS_MAX:
+        yield f"- and {len(entries) - ROWS_MAX} more"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Return a text in which nothing is markup but our own bold type, on one line."""
     for sign in ("\\", "|", "<", ">", "`", "_", "[", "]", "~", "#"):
         text = text.replace(sign, {"<": "&lt;", ">": "&gt;"}.get(sign, "\\" + sign))

@@ -26,7 +26,6 @@ def print_plan(result: PlanAnswer, *, files: bool) -> None:
     """Print the answer to a plan query.
 
     Args:
-        result: The answer.
         files: Whether trees were given with -f.
     """
     if not isinstance(result.given, UnsetType):

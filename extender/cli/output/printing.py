@@ -43,11 +43,11 @@ def console(*, wrap: bool = True) -> Console:
     return VisibleConsole(highlight=False, markup=False, width=width, soft_wrap=not wrap)
 
 
-def print_value(value: object, output: Output) -> None:
-    """Print a value for programs, ending with one newline."""
+def print_value(value: object, form: str) -> None:
+    """Print a value for programs, in JSON, or with the form `yaml` in YAML, ending with one newline."""
     import msgspec
 
-    if output is Output.yaml:
+    if form == Output.yaml:
         sys.stdout.write(msgspec.yaml.encode(value).decode())
         return
     text = msgspec.json.format(msgspec.json.encode(value), indent=2)

@@ -20,25 +20,12 @@ FOLDED_MIN: Final = 30  # columns of a terminal that are worth folding the last 
 _CONTROLS: Final = dict.fromkeys((*range(32), *range(127, 160)), " ")
 _STEERING: Final = {code: " " for code in _CONTROLS if chr(code) not in "\n\t"}
 _GREEN, _YELLOW, _RED, _RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
-COLORS: Final = {
-    **dict.fromkeys(("scheduled", "completed", "compiled", "bound", "placed"), _GREEN),
-    **dict.fromkeys(
-        (
-            "observed",
-            "waiting",
-            "preempting",
-            "admitted",
-            "suspended",
-            "basic",
-            "pending",
-            "reserved",
-        ),
-        _YELLOW,
-    ),
-    **dict.fromkeys(
-        ("unschedulable", "invalid", "degraded", "preempted", "refused", "cancelled"), _RED
-    ),
+_STATES: Final = {
+    _GREEN: "scheduled completed compiled bound placed",
+    _YELLOW: "observed waiting preempting admitted suspended basic pending reserved",
+    _RED: "unschedulable invalid degraded preempted refused cancelled",
 }
+COLORS: Final = {state: color for color, states in _STATES.items() for state in states.split()}
 
 
 def one_line(text: str) -> str:
@@ -71,9 +58,6 @@ def print_rows(
     """Print rows of texts without line breaks.
 
     Args:
-        rows: The rows.
-        widths: The widths of the columns.
-        paints: Which columns have states, to be coloured on a terminal.
         cuts: Whether each row is one line there, cut at its end; else the last column is folded.
     """
     size = terminal_columns()

@@ -47,7 +47,6 @@ def unknown_command(name: str, before: str, commands: Sequence[str]) -> str:
     """Return that there is no such command, with the commands that the user may mean.
 
     Args:
-        name: The word that is no command.
         before: The words before it, ending with a space, or empty.
         commands: All commands, each with all its words.
     """
@@ -67,7 +66,6 @@ def missing_extra(module: str, words: Sequence[str]) -> str:
 
     Args:
         module: Name of the module that is not installed.
-        words: The command line.
     """
     from importlib.metadata import requires
 

@@ -43,7 +43,6 @@ class LocalProxy(ThreadingHTTPServer):
     """Passes requests on, each in a thread of its own.
 
     Args:
-        service_finder: Finds the service and sends the token.
         server: As `ServiceFinder.find` takes it.
         port: The port of loopback; 0: any.
 
@@ -98,11 +97,7 @@ class _Passing(BaseHTTPRequestHandler):
         """Write no line for each request."""
 
     def _checked(self) -> bytes | None:
-        """Return the body of a request that may be passed on.
-
-        Raises:
-            _Refused: It is of a page of another server, or not for the read API.
-        """
+        """Return the body of a request that may be passed on."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if text := foreign_host(host, frozenset(LOOPBACK)) or foreign_origin(origin, host):
             self.close_connection = True
@@ -119,11 +114,7 @@ class _Passing(BaseHTTPRequestHandler):
         return body
 
     def _body(self) -> bytes | None:
-        """Return the body of a POST.
-
-        Raises:
-            _Refused: It is not JSON, has no length, or is too large.
-        """
+        """Return the body of a POST."""
         length = self.headers.get("Content-Length", "")
         if self.command != "POST":
             self.close_connection = self.close_connection or bool(length)
@@ -156,9 +147,8 @@ class _Passing(BaseHTTPRequestHandler):
                 self._return(answer)
         except NoAnswer as error:
             if begun:
-                self.close_connection = (
-                    True  # so that the caller sees that the answer is incomplete
-                )
+                # so that the caller sees that the answer is incomplete
+                self.close_connection = True
                 return
             why = self.server.finder.no_answer(url, error)
             self._problem(HTTPStatus.BAD_GATEWAY, "The service does not answer", why)

@@ -91,45 +91,28 @@ class _Batch(msgspec.Struct):
 
 
 def replay(  # noqa: PLR0917 -- typer reads options from the signature
-    position: Annotated[
-        int | None, typer.Argument(help="Position of a decision in the log, from 1 on.", min=1)
-    ] = None,
+    position: Annotated[int | None, typer.Argument(help="Position of a decision in the log, from 1 on.", min=1)] = None,
     every: Annotated[bool, typer.Option("--all", help="All decisions of the log.")] = False,
     since: Since = None,
     until: Until = None,
-    after: Annotated[
-        int | None, typer.Option(help="With --all: only decisions after this position.", min=0)
-    ] = None,
+    after: Annotated[int | None, typer.Option(help="With --all: only decisions after this position.", min=0)] = None,
     wheel: Annotated[
         Path | None,
-        typer.Option(
-            "--with",
-            help="With --all: decide with the version of this wheel, which pip installs with its packages in an environment of its own.",
-        ),
+        typer.Option("--with", help="With --all: decide with the version of this wheel, which pip installs with its packages in an environment of its own."),
     ] = None,
     python: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --all: decide with the version that is installed for this interpreter, such as venv/bin/python."
-        ),
+        Path | None, typer.Option(help="With --all: decide with the version that is installed for this interpreter, such as venv/bin/python.")
     ] = None,
     replaced: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="With --all: decide with this setting in the place of the recorded one: search_budget. Repeatable.",
-        ),
+        typer.Option("--set", metavar="NAME=VALUE", help="With --all: decide with this setting in the place of the recorded one: search_budget. Repeatable."),
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(help="With --all: processes that decide; default: one for each CPU.", min=1),
-    ] = None,
+    processes: Annotated[int | None, typer.Option(help="With --all: processes that decide; default: one for each CPU.", min=1)] = None,
     server: Server = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
     output: ValueForm = Output.table,
-) -> None:
+) -> None:  # fmt: skip
     """Plan the stored input of a decision again and compare, or all of them before an upgrade. Exit 1 when a result differs.
 
     It is planned by this program: of a service it takes the input only, which needs the right to read all namespaces.
@@ -193,11 +176,7 @@ def _replay_position(
 
 
 def _replaced(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values of --set by the name of the setting.
-
-    Raises:
-        BadInput: A text is not NAME=VALUE, or the setting has no such value, or is not a part of a recorded input.
-    """
+    """Return the values of --set by the name of the setting."""
     values = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -114,9 +114,8 @@ class ReplayProcess:
                 f"{interpreter}: cannot replay decisions: {''.join(last) or error}; it needs a gang-extender "
                 "that has `decision replay`, with its packages"
             ) from error
-        if (
-            process.stderr is not None
-        ):  # what it prints later goes nowhere, so that it never waits for us
+        # what it prints later goes nowhere, so that it never waits for us
+        if process.stderr is not None:
             asyncio.get_running_loop().create_task(_drain(process.stderr))
         return cls(process, greeting)
 

@@ -115,9 +115,8 @@ def _with_budget(
 ) -> tuple[bytes, str, bytes]:
     """Return data, digest and head of a decision whose input has another search budget; as they are where it has none."""
     data = msgspec.json.decode(decision.data)
-    if (
-        decision.type in TREES or data.get("kind") == "Pod"
-    ):  # the latter is an answer of the preempt verb
+    # the latter is an answer of the preempt verb
+    if decision.type in TREES or data.get("kind") == "Pod":
         return decision.data, decision.digest, decision.head
     head = msgspec.json.decode(decision.head)
     changed = msgspec.json.encode(head | {"budget": budget})

@@ -54,7 +54,6 @@ def find_anchors(given: str | None, data_dir: str, *, embedded: bool) -> Anchors
 
     Args:
         given: Value of --anchors: a file, or `cluster`.
-        data_dir: Folder of the embedded database.
         embedded: Whether the log is in it; then the file beside it is used if no other is given.
 
     Raises:
@@ -80,11 +79,7 @@ def _read(path: Path) -> bytes:
 
 
 def _parsed(text: bytes, place: str) -> tuple[Anchor, ...]:
-    """Return the anchors of a ConfigMap in YAML or JSON, or of its data alone.
-
-    Raises:
-        BadInput: There are none in it.
-    """
+    """Return the anchors of a ConfigMap in YAML or JSON, or of its data alone."""
     try:
         document = yaml.safe_load(text)
         data = document.get("data", document) if isinstance(document, dict) else document
@@ -118,9 +113,8 @@ class VerifyReport(msgspec.Struct):
     findings: list[FindingLine]
     losses: list[str]  # recorded losses of history
     definitions: int  # of the schema that were compared; 0: it is of another version
-    privileged_roles: list[
-        str
-    ]  # login roles that can change what was compared, each with what lets it
+    # login roles that can change what was compared, each with what lets it
+    privileged_roles: list[str]
 
 
 def verify(

@@ -110,11 +110,7 @@ class KubernetesAccessReviews:
         return status.allowed and not status.denied
 
     async def _review(self, path: str, version: str, kind: str, spec: object) -> bytes:
-        """Return the answer to a review.
-
-        Raises:
-            ClusterUnavailable: No answer, or the account of this service may not ask.
-        """
+        """Return the answer to a review."""
         request = Request(
             method="POST",
             path=path,

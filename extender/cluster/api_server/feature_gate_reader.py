@@ -47,7 +47,6 @@ class DryRunProber:
         """Keep the connection.
 
         Args:
-            server: The API server to try objects on.
             priority: Returns a priority class that groups may have.
         """
         self._server = server
@@ -123,8 +122,7 @@ class SchedulerMetrics:
             ) as reply,
         ):
             if reply.status != HTTPStatus.OK:
-                msg = f"answered {reply.status} {reply.reason}"
-                raise ValueError(msg)
+                raise ValueError(f"answered {reply.status} {reply.reason}")
             body = await reply.content.read(METRICS_BYTES_MAX)
             while not reply.content.at_eof() and len(body) < METRICS_BYTES_MAX:
                 body += await reply.content.read(METRICS_BYTES_MAX - len(body))

@@ -108,12 +108,7 @@ class Informer:
         """Start with an empty copy; `run` fills it.
 
         Args:
-            server: The API server.
-            resource: What to list and watch.
-            sink: Receives the changes.
-            clock: For the age of the copy.
             applied: Called after every batch of changes.
-            chance: Source of jitter, for tests.
             idle_s: A watch without data for this long is opened again.
         """
         self.resource = resource

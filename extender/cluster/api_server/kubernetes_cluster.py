@@ -32,8 +32,7 @@ from extender.cluster.connection.api_client import (
 )
 from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.write.event_recorder import EventRecorder
-from extender.cluster.write.finalizer_writer import write_finalizers
-from extender.cluster.write.group_status import GroupStatusWriter
+from extender.cluster.write.group_status import GroupStatusWriter, write_finalizers
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
 from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter
@@ -77,11 +76,7 @@ class KubernetesCluster:
 
         Args:
             server: The connection; opened by `start`, closed by `stop`.
-            clock: For ages and timestamps.
-            chance: Source of jitter, for tests.
             instance: Name of this replica in Events; the host name when empty.
-            scheduler: The metrics of kube-scheduler, if they can be read.
-            max_children: Groups that one parent may have.
         """
         self._server = server
         self._clock = clock
@@ -128,10 +123,7 @@ class KubernetesCluster:
 
         Args:
             kubeconfig: See `load_configuration`.
-            clock: For ages and timestamps.
             fence: Returns whether this process may still write; checked before each try.
-            scheduler: The metrics of kube-scheduler, if they can be read.
-            max_children: Groups that one parent may have.
 
         Raises:
             BadInput: There is no usable configuration.

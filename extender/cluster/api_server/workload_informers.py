@@ -18,21 +18,14 @@ import msgspec
 from extender.cluster import types as api
 from extender.cluster.api_server.api_discovery import served_groups, served_resources
 from extender.cluster.api_server.informers import Informer, Resource
-from extender.cluster.connection.api_client import (
-    APPLY_PATCH,
-    ApiResponse,
-    ApiServer,
-    Request,
-)
+from extender.cluster.connection.api_client import APPLY_PATCH, ApiResponse, ApiServer, Request
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.cluster.read.workload_store import WorkloadStore
 from extender.cluster.write.group_status import rfc3339
 from extender.cluster.write.pod_writer import fault_of
 from extender.cluster.write.tree_group_writer import TreeGroupWriter
 from extender.core.model.errors import ClusterUnavailable
-from extender.core.workloads.admission_checks import (
-    API_VERSION as KUEUE,
-)
+from extender.core.workloads.admission_checks import API_VERSION as KUEUE
 from extender.core.workloads.admission_checks import (
     CONTROLLER,
     AdmissionCheck,
@@ -71,13 +64,7 @@ class WorkloadInformers:
     """Keeps the workloads of all served kinds, and writes their groups."""
 
     def __init__(self, server: ApiServer, kinds: Sequence[WorkloadKind], clock: Clock) -> None:
-        """Start without informers; `run` discovers what is served.
-
-        Args:
-            server: The connection.
-            kinds: The kinds to watch, those that are served.
-            clock: For the age of the copies.
-        """
+        """Start without informers; `run` discovers what is served."""
         self._server = server
         self._kinds = tuple(kinds)
         self._clock = clock

@@ -268,7 +268,6 @@ class ApiServer:
             fence: Returns whether this process may still write to the cluster; checked before
                 each try of a call with an effect.
             renew: Loads the configuration again after a 401: tokens of exec plugins and files expire.
-            chance: Source of jitter, for tests.
         """
         self._configuration = configuration
         self._fence = fence
@@ -482,11 +481,7 @@ class ApiServer:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         if opened is None:
             raise ClusterUnavailable("the connection is closed")
-        headers = {
-            "Accept": JSON,
-            "Content-Type": request.content_type,
-            "User-Agent": USER_AGENT,
-        }
+        headers = {"Accept": JSON, "Content-Type": request.content_type, "User-Agent": USER_AGENT}
         # Refreshes a short-lived token (in-cluster, or from an exec plugin).
         await opened.client.update_params_for_auth(headers, [], ["BearerToken"])
         async with opened.session.request(

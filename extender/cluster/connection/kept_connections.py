@@ -42,9 +42,7 @@ class KeptConnections:
 
     Args:
         url: http or https, with a port where it is not the usual one.
-        context: The TLS settings, for https.
         server_hostname: The name that the certificate of the server must have; None: the host of the URL.
-        connect_timeout_s: How long a connection may take.
     """
 
     def __init__(
@@ -225,11 +223,7 @@ class _Connection(asyncio.Protocol):
     # -- response -------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Read what has arrived.
-
-        Raises:
-            ValueError: It is not HTTP/1.1.
-        """
+        """Read what has arrived."""
         while not self._status:
             end = self._bytes.find(b"\r\n\r\n")
             if end < 0:
@@ -306,12 +300,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _number(text: bytes, base: int) -> int:
-    """Return a number of the framing.
-
-    Raises:
-        ValueError: It has other characters than digits.
-    """
+    """Return a number of the framing."""
     if not text.isalnum():
-        msg = f"length {text[:20]!r}"
-        raise ValueError(msg)
+        raise ValueError(f"length {text[:20]!r}")
     return int(text, base)

@@ -144,9 +144,8 @@ _SOURCE_VERSIONS: Final = {
     TRAINER_GROUP: f"{TRAINER_GROUP}/v1alpha1",
     GROVE_GROUP: f"{GROVE_GROUP}/v1alpha1",
 }
-_VERSIONS: Final[
-    dict[str, tuple[str, ...]]
-] = {  # API group of `_READ` -> its versions, newest first
+# API group of `_READ` -> its versions, newest first
+_VERSIONS: Final[dict[str, tuple[str, ...]]] = {
     "": ("v1",),
     BUILTIN_GROUP: ("v1", "v1beta1", "v1alpha3", "v1alpha2"),
     OUR_GROUP: ("v1alpha1",),
@@ -293,11 +292,7 @@ def _objects(
 
 
 def _entry(obj: object, where: str, role: Role) -> AnyEntry | None:
-    """Return the entry of an object; None: its kind affects nothing.
-
-    Raises:
-        BadInput: It is not an object, its kind is unknown in -f, or a field is wrong.
-    """
+    """Return the entry of an object; None: its kind affects nothing."""
     if not isinstance(obj, dict):
         raise BadInput(f"{where}: not an object with apiVersion and kind, found {shown(obj)}")
     kind, version = obj.get("kind"), obj.get("apiVersion")
@@ -338,11 +333,7 @@ def _entry(obj: object, where: str, role: Role) -> AnyEntry | None:
 def _held_entry(
     kind: WorkloadKind, obj: Mapping[str, Any], where: str, role: Role
 ) -> SourceEntry | None:
-    """Return the workload that the controller of an object makes from it; None in --cluster: it makes none.
-
-    Raises:
-        BadInput: The workload in it cannot be read.
-    """
+    """Return the workload that the controller of an object makes from it; None in --cluster: it makes none."""
     holder = str(obj["kind"])
     _check_version(holder, str(obj["apiVersion"]))
     cleaned = without_nulls(_named(obj, where))
@@ -436,9 +427,8 @@ def _check_ignored(obj: Mapping[str, object], kind: str, version: str, role: Rol
         if group == _KUSTOMIZE:
             raise BadInput(f"kind {kind} of {version} is no object of a cluster{_KUSTOMIZED}")
         versions = _versions_of(kind)
-        read = (
-            ours if ours in versions else next(iter(versions), "")
-        )  # no released version has groups in v1
+        # no released version has groups in v1
+        read = ours if ours in versions else next(iter(versions), "")
         hint = f"; that of {read} is" if read else did_you_mean(kind, _kinds_of(group))
         makes_pods = (group, kind) in _MAKES_PODS or _has_pods(obj.get("spec"))
         if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
@@ -510,11 +500,7 @@ def _named(obj: Mapping[str, object], where: str) -> Mapping[str, object]:
 def _read_as(
     kind: type[T], obj: Mapping[str, object], where: str, role: Role
 ) -> tuple[T, tuple[str, ...]]:
-    """Return an object, and what is unusual about it.
-
-    Raises:
-        BadInput: An API server would refuse it.
-    """
+    """Return an object, and what is unusual about it."""
     wrong: list[str] = []
     unusual: list[str] = []
     metadata = obj.get("metadata")

@@ -362,11 +362,7 @@ def _with_allocatable(entry: Entry) -> Entry:
 
 
 def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries, with the status of PodDisruptionBudgets computed if it is missing.
-
-    Raises:
-        BadInput: A bound or a selector is invalid; names file, object and field.
-    """
+    """Return the entries, with the status of PodDisruptionBudgets computed if it is missing."""
     pods = [entry.obj for entry in entries if isinstance(entry.obj, api.Pod)]
 
     def filled(entry: Entry) -> Entry:
@@ -375,8 +371,7 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
         try:
             return msgspec.structs.replace(entry, obj=with_status(entry.obj, pods))
         except BadInput as fault:
-            msg = f"{entry.where}: {fault}"
-            raise BadInput(msg) from fault
+            raise BadInput(f"{entry.where}: {fault}") from fault
 
     return [filled(entry) for entry in entries]
 

@@ -47,10 +47,6 @@ def read_node_groups(path: str) -> tuple[NodeGroupSpec, ...]:
 def node_groups(specs: Sequence[NodeGroupSpec], where: str) -> tuple[NodeGroup, ...]:
     """Return node groups with a node each, made of their templates.
 
-    Args:
-        specs: The groups as they are written.
-        where: For messages: the file, or the field of a query.
-
     Raises:
         BadInput: A template is no node, has no label or no resources, or a name comes twice.
     """

@@ -140,11 +140,7 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read_objects(body: bytes, parsed: PlanObjects, ours: LiveInput | None) -> _Given:
-    """Return the cluster and the objects of a question.
-
-    Raises:
-        BadInput: An object is invalid, or in a namespace that the caller does not see.
-    """
+    """Return the cluster and the objects of a question."""
     cluster = () if parsed.cluster is UNSET else parsed.cluster
     if ours is None and parsed.cluster is UNSET:
         raise BadInput(
@@ -192,11 +188,7 @@ def _read_objects(body: bytes, parsed: PlanObjects, ours: LiveInput | None) -> _
 
 
 def _parsed(body: bytes, kind: type[Q]) -> Q:
-    """Return the question in a body.
-
-    Raises:
-        BadInput: It is no JSON, or fields are wrong; names each with its value and what is expected.
-    """
+    """Return the question in a body."""
     try:
         plain = msgspec.json.decode(body)
     except msgspec.ValidationError as error:  # JSON, with a number that is too large for a double
@@ -242,11 +234,7 @@ def _check_namespaces(manifest: Manifest, readers: Visibility) -> None:
 
 
 def _group_named(text: str, view: ClusterView, readers: Visibility) -> GroupKey:
-    """Return the key of a group of the cluster, by Kind/namespace/name.
-
-    Raises:
-        BadInput: The cluster has no such group, or the caller does not see it.
-    """
+    """Return the key of a group of the cluster, by Kind/namespace/name."""
     kind, _, path = text.partition("/")
     namespace, _, name = path.partition("/")
     named = (composite_key(namespace, name), leaf_key(namespace, name))

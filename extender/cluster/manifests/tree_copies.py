@@ -14,12 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.manifest_entries import (
-    AnyEntry,
-    Role,
-    SourceEntry,
-    with_metadata,
-)
+from extender.cluster.manifests.manifest_entries import AnyEntry, Role, SourceEntry, with_metadata
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.read.object_decoding import key_of, parent_of
@@ -51,7 +46,6 @@ class TreeCopies:
     Args:
         entries: All objects of the files.
         live: The cluster of the service, of a query without --cluster.
-        taken: Kind, namespace and name of what exists beside the files.
     """
 
     def __init__(

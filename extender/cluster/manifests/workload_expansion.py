@@ -359,11 +359,7 @@ class _WorkloadExpansion:
         return owner is not None and owner.kind in self._kind.part_of
 
     def _expand_relatives(self) -> None:
-        """Expand what the controller makes for a workload without pods of its own, where the files do not have it.
-
-        Raises:
-            BadInput: The object that is planned for this one is not in the files.
-        """
+        """Expand what the controller makes for a workload without pods of its own, where the files do not have it."""
         workload, owner = self._workload, self._workload.owner
         if self._is_part():
             if self._owner is None:
@@ -395,11 +391,7 @@ class _WorkloadExpansion:
         _WorkloadExpansion(self._entry, manifest, self._files, self._expansion).expand()
 
     def _jobset(self) -> dict[str, Any]:
-        """Return the JobSet that Trainer makes from a TrainJob and its runtime.
-
-        Raises:
-            BadInput: The runtime is not in the files, or Trainer would refuse the TrainJob.
-        """
+        """Return the JobSet that Trainer makes from a TrainJob and its runtime."""
         runtime = runtime_of(self._workload)
         spec = self._files.runtimes.get(runtime)
         if spec is None:

@@ -12,10 +12,7 @@ from extender.cluster.manifests.manifest_validation import check
 from extender.cluster.read.object_decoding import OUR_GROUP, bad, constraints_body, convert
 from extender.cluster.read.pod_conversion import MARKERS
 from extender.cluster.types.common_types import Named, Present
-from extender.cluster.types.group_types import (
-    GangPolicy,
-    WorkloadRef,
-)
+from extender.cluster.types.group_types import GangPolicy, WorkloadRef
 from extender.cluster.types.node_types import LimitRangeItem, RuntimeScheduling
 from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
@@ -131,7 +128,6 @@ def pods_of_leaf(
     """Yield pods of a leaf as they are stored when they were created; none if it has no pod template.
 
     Args:
-        workload: What it is a leaf of.
         numbers: The last parts of their names, where `pod_name` has none.
         labels_of: The labels of its controller, by the number of the pod.
         members: Whether the policies on pods apply to them: they name the leaf, and have gate, markers and scheduler.
@@ -159,11 +155,7 @@ def pods_of_leaf(
 
 
 def _pod_of(
-    leaf: Leaf,
-    workload: WorkloadObject,
-    template: Mapping[str, Any],
-    *,
-    members: bool,
+    leaf: Leaf, workload: WorkloadObject, template: Mapping[str, Any], *, members: bool
 ) -> api.Pod:
     metadata = template.get("metadata") or {}
     own = dict(metadata.get("labels") or {})

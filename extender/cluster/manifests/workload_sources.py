@@ -132,9 +132,6 @@ class WorkloadSources:
         """Return the numbers of the pods that a leaf has not yet.
 
         Args:
-            kind: Of the workload.
-            workload: The leaf is one of it.
-            leaf: As it was compiled.
             labels_of: The labels of its pods by their numbers.
         """
         existing, pod_name = self.pods_of(workload).get(leaf.name, 0), kind.pod_name

@@ -65,9 +65,8 @@ _LIST_HEAD: Final = "apiVersion: v1\nitems:\n- "
 _LIST_TAIL: Final = "\nkind: List\n"
 _REPORT_EVERY: Final = 1 << 20  # characters
 
-Progress = Callable[
-    [str, int, int], None
-]  # name of the file, characters that were read, all of them
+# name of the file, characters that were read, all of them
+Progress = Callable[[str, int, int], None]
 
 
 def no_progress(_name: str, _done: int, _all: int) -> None:
@@ -100,12 +99,10 @@ def files_of(paths: Sequence[str]) -> tuple[str, ...]:
         elif path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES and p.is_file())
             if not inside:
-                msg = f"{text}: no {', '.join(SUFFIXES)} file in this directory"
-                raise BadInput(msg)
+                raise BadInput(f"{text}: no {', '.join(SUFFIXES)} file in this directory")
             files += map(str, inside)
         else:
-            msg = f"{text}: no such file or directory"
-            raise BadInput(msg)
+            raise BadInput(f"{text}: no such file or directory")
     return tuple(files)
 
 
@@ -122,7 +119,6 @@ def documents(name: str, progress: Progress = no_progress) -> Iterator[Document]
     """Yield the documents of a file, or of standard input for `-`; of a list of kubectl its items, of which few are in memory.
 
     Args:
-        name: The file.
         progress: Called while a large list in YAML is read.
 
     Raises:
@@ -158,8 +154,7 @@ def _yaml_items(text: str, name: str, progress: Progress) -> Iterator[Value]:
     try:
         yield from _Reader(text, name).items(progress)
     except yaml.YAMLError as fault:
-        msg = f"{name}: {_message_of(fault)}"
-        raise BadInput(msg) from fault
+        raise BadInput(f"{name}: {_message_of(fault)}") from fault
 
 
 def body_of(name: str) -> bytes:
@@ -171,8 +166,7 @@ def body_of(name: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
     except OSError as fault:
-        msg = f"{name}: {fault.strerror or fault}"
-        raise BadInput(msg) from fault
+        raise BadInput(f"{name}: {fault.strerror or fault}") from fault
 
 
 def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
@@ -185,8 +179,7 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
         try:
             return (Document(where=f"{name}, document 1", value=msgspec.json.decode(body)),)
         except RecursionError as fault:
-            msg = f"{name}: nested too deep"
-            raise BadInput(msg) from fault
+            raise BadInput(f"{name}: nested too deep") from fault
         except msgspec.DecodeError as fault:
             if name.endswith(".json"):
                 msg = f"{name}: {json_message(body, fault)}"
@@ -198,8 +191,7 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
             if value is not None
         )
     except yaml.YAMLError as fault:
-        msg = f"{name}: {_message_of(fault)}"
-        raise BadInput(msg) from fault
+        raise BadInput(f"{name}: {_message_of(fault)}") from fault
 
 
 def _text_of(body: bytes, name: str) -> str:
@@ -208,8 +200,7 @@ def _text_of(body: bytes, name: str) -> str:
     except UnicodeDecodeError as fault:
         utf16 = body[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         hint = "; it is UTF-16, as PowerShell writes it: save it as UTF-8" if utf16 else ""
-        msg = f"{name}: not UTF-8 at byte {fault.start}{hint}"
-        raise BadInput(msg) from fault
+        raise BadInput(f"{name}: not UTF-8 at byte {fault.start}{hint}") from fault
 
 
 def _message_of(fault: yaml.YAMLError) -> str:
@@ -372,5 +363,4 @@ class _Reader:
 
     def _fail(self, event: yaml.Event, text: str) -> NoReturn:
         line = event.start_mark.line + 1 if event.start_mark is not None else "?"
-        msg = f"{self._name}: line {line}: {text}"
-        raise BadInput(msg)
+        raise BadInput(f"{self._name}: line {line}: {text}")

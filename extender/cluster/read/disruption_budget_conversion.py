@@ -59,7 +59,6 @@ def with_status(
     """Return the budget with the number of allowed disruptions in its status, computed if it was not set.
 
     Args:
-        written: The budget as written.
         pods: All pods of the files; one that has a node and has not ended counts as healthy.
 
     Raises:

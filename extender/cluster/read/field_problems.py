@@ -67,8 +67,6 @@ def field_problems(
     """Yield what is wrong with the fields of an object; a field that is null counts as missing.
 
     Args:
-        value: The object as dicts and lists.
-        kind: The Struct that it is to become.
         unread: The fields that a Struct lacks and that are right; None: any.
     """
     yield from _problems(value, _described(kind), "", unread)  # type: ignore[arg-type]  # a class is hashable

@@ -154,8 +154,7 @@ def decode(kind: type[T], body: bytes | msgspec.Raw) -> T:
     except msgspec.ValidationError:
         return convert(kind, msgspec.json.decode(body))
     except (msgspec.DecodeError, RecursionError) as fault:
-        msg = f"{kind.__name__}: not JSON: {fault}"
-        raise BadInput(msg) from fault
+        raise BadInput(f"{kind.__name__}: not JSON: {fault}") from fault
     return decoded
 
 
@@ -184,8 +183,7 @@ def decode_page(kind: type[api.Watched], body: bytes) -> ObjectPage:
     try:
         raw = _raw_list.decode(body)
     except (msgspec.DecodeError, RecursionError) as fault:
-        msg = f"list of {kind.__name__}: {fault}"
-        raise BadInput(msg) from fault
+        raise BadInput(f"list of {kind.__name__}: {fault}") from fault
     items: list[api.Watched] = []
     bad: list[BadInput] = []
     for item in raw.items or ():
@@ -214,8 +212,7 @@ def decode_watch(line: bytes) -> WatchLine:
     try:
         return _watch.decode(line)
     except msgspec.DecodeError as fault:
-        msg = f"watch line: {fault}"
-        raise BadInput(msg) from fault
+        raise BadInput(f"watch line: {fault}") from fault
 
 
 def without_nulls(nested: object) -> object:
@@ -293,11 +290,10 @@ def _requirement(
     ):
         wrong = "only metadata.name with In or NotIn exists"
     if wrong:
-        msg = (
+        raise BadInput(
             f"{path}.{where}: {requirement.key} {requirement.operator} "
             f"{shown(requirement.values)}: {wrong}"
         )
-        raise BadInput(msg)
     return NodeSelectorRequirement(
         key=requirement.key, operator=requirement.operator, values=tuple(requirement.values)
     )
@@ -358,7 +354,6 @@ def group_of(group: api.Group, priorities: Priorities) -> Group:
     """Return the group of the core for a PodGroup or CompositePodGroup of any version.
 
     Args:
-        group: The object as stored.
         priorities: The known priority classes, for a group without a number in `spec.priority`.
 
     Raises:

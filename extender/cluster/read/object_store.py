@@ -113,7 +113,6 @@ class ObjectStore:
         Args:
             guards: Whether the objects are those of an API server: the view has the data for finalizers of our groups, which
                 files do not have, and pods wait for claims that do not exist, which files may leave out.
-            max_children: Groups that one parent may have.
             claims: Those of another cluster, from `claims_named`, that pods may use as well.
         """
         self._claims_elsewhere = claims
@@ -195,7 +194,6 @@ class ObjectStore:
         """Replace all objects of a kind, as after a list call.
 
         Args:
-            kind: Kind that was listed.
             objects: All objects of the kind.
             source: For groups: which of the two API groups was listed; the objects of the other one stay.
 
@@ -427,7 +425,6 @@ class ObjectStore:
         """Return how a claim restricts the nodes of a pod.
 
         Args:
-            name: Of the claim.
             template: Its spec, if the pod makes it; None: it does not.
         """
         claim, path = self._claims.get(name), "/".join(name)
@@ -467,9 +464,8 @@ class ObjectStore:
         name = claim.storage_class_name
         if name is None:
             defaults = [key[1] for key, storage in self._classes.items() if _is_default(storage)]
-            name = (
-                defaults[0] if len(defaults) == 1 else ""
-            )  # of several the newest, not known here
+            # of several the newest, not known here
+            name = defaults[0] if len(defaults) == 1 else ""
         of = self._classes.get(("", name)) if name else None
         if of is None or of.volume_binding_mode == "Immediate" or of.provisioner == _NO_PROVISIONER:
             return None

@@ -113,9 +113,7 @@ def pod_of(
     """Return the pod of the core.
 
     Args:
-        pod: The object as stored.
         priorities: Used if `spec.priority` is not set, which happens in files only.
-        volumes: How its claims restrict its nodes.
         shape: What `shape_of` returns, if it is known.
 
     Raises:

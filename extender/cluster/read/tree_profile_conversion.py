@@ -77,11 +77,7 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
 
 
 def _key(field: str, key: str | None, example: str = "net/rack") -> str:
-    """Return a key of a node label; empty for None, which is none.
-
-    Raises:
-        BadInput: A label cannot have it.
-    """
+    """Return a key of a node label; empty for None, which is none."""
     if key is not None and not is_label_key(key):
         raise BadInput(f"{field}: {key!r} is not the key of a node label, such as {example}")
     return key or ""

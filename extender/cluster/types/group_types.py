@@ -113,12 +113,9 @@ class TemplateRef(Part, frozen=True, kw_only=True):
     workload: OldTemplateRef | None = None
 
 
-class GroupSpec(Part, frozen=True, kw_only=True):
-    """The spec of a group: its parent and its policies."""
+class GroupPolicies(Part, frozen=True, kw_only=True):
+    """What groups have, and the templates that they are made from."""
 
-    parent_composite_pod_group_name: str = ""
-    workload_ref: WorkloadRef | None = None
-    pod_group_template_ref: TemplateRef | None = None
     scheduling_policy: SchedulingPolicy | None = None
     scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
     disruption_mode: DisruptionMode | str | None = None
@@ -126,6 +123,14 @@ class GroupSpec(Part, frozen=True, kw_only=True):
     priority: Priority | None = None
     preemption_policy: str = ""
     resource_claims: tuple[ClaimReference, ...] = ()
+
+
+class GroupSpec(GroupPolicies, frozen=True, kw_only=True):
+    """The spec of a group: its parent and its policies."""
+
+    parent_composite_pod_group_name: str = ""
+    workload_ref: WorkloadRef | None = None
+    pod_group_template_ref: TemplateRef | None = None
 
 
 class GroupStatus(Part, frozen=True, kw_only=True):
@@ -148,17 +153,10 @@ class CompositePodGroup(KubernetesObject, frozen=True, kw_only=True):
     status: GroupStatus = GroupStatus()
 
 
-class Template(Part, frozen=True, kw_only=True):
+class Template(GroupPolicies, frozen=True, kw_only=True):
     """A template of a group; with child templates it is a composite."""
 
     name: str = ""
-    scheduling_policy: SchedulingPolicy | None = None
-    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
-    disruption_mode: DisruptionMode | str | None = None
-    priority_class_name: str = ""
-    priority: Priority | None = None
-    preemption_policy: str = ""
-    resource_claims: tuple[ClaimReference, ...] = ()
     pod_group_templates: tuple[Template, ...] = ()
     composite_pod_group_templates: tuple[Template, ...] = ()
 

@@ -70,12 +70,7 @@ class EventRecorder:
         self._all = _Bucket(BURST_ALL, clock.monotonic_ms())
 
     async def record(self, notice: K8sEvent, api_version: str, related_version: str = "") -> None:
-        """Write an Event, count it in an existing one, or drop it; a failed write is logged, not raised.
-
-        Args:
-            api_version: API version of the object that it regards.
-            related_version: API version of the related object.
-        """
+        """Write an Event, count it in an existing one, or drop it; a failed write is logged, not raised."""
         now_ms = self._clock.monotonic_ms()
         request = self._series(notice, now_ms)
         if request is None and notice not in self._written:

@@ -1,4 +1,4 @@
-"""Write conditions into the status of groups.
+"""Write conditions into the status of groups, and their finalizers.
 
 Owns the merge: conditions of other writers stay, ours are written only when they differ, and
 `lastTransitionTime` changes only with `status`. A CRD has no strategic merge patch, so the whole list
@@ -19,6 +19,7 @@ from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, Api
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pod_groups import Group
+from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.ports.cluster_ports import Condition
 from extender.ports.log_ports import Clock
 
@@ -130,9 +131,7 @@ class GroupStatusWriter:
         if group.conditions or not group.resource_version:
             return None  # a view has conditions without their times
         metadata = _Meta(
-            uid=group.uid,
-            resource_version=group.resource_version,
-            generation=group.generation,
+            uid=group.uid, resource_version=group.resource_version, generation=group.generation
         )
         return _Stored(metadata=metadata)
 
@@ -201,3 +200,34 @@ def _newer(version: str, other: str) -> bool:
     if not version.isdigit() or not other.isdigit():
         return version != other
     return int(version) > int(other)
+
+
+OUR_GROUPS = "/apis/gang-extender.dev/v1alpha1/namespaces"
+
+
+async def write_finalizers(server: ApiServer, change: FinalizerChange) -> None:
+    """Replace the finalizers of a group.
+
+    Raises:
+        RequestRejected: The group was deleted or recreated, or the request is invalid.
+        ClusterUnavailable: No answer, not allowed, or the group has changed since; try again later.
+    """
+    key, guard = change.group, change.guard
+    body = {
+        "metadata": {
+            "uid": guard.uid,
+            "resourceVersion": guard.resource_version,
+            "finalizers": list(change.finalizers),
+        }
+    }
+    request = Request(
+        method="PATCH",
+        path=f"{OUR_GROUPS}/{key.namespace}/{PLURALS[key.kind]}/{key.name}",
+        body=msgspec.json.encode(body),
+        content_type=MERGE_PATCH,
+        effect=True,
+    )
+    try:
+        await server.call(request)
+    except ApiResponse as refusal:
+        raise fault_of(f"finalizers of {key}", refusal) from refusal

@@ -85,12 +85,7 @@ class PodWriter:
 
     async def explain_waiting(self, pod: PodRef, message: str) -> None:
         """Write the message of the condition PodScheduled; its reason stays that of a gated pod."""
-        condition = {
-            "type": POD_SCHEDULED,
-            "status": "False",
-            "reason": GATED,
-            "message": message,
-        }
+        condition = {"type": POD_SCHEDULED, "status": "False", "reason": GATED, "message": message}
         await self._patch(
             pod,
             "/status",
@@ -101,11 +96,7 @@ class PodWriter:
     async def bind(self, binding: Binding) -> None:
         """Post a Binding; a pod that is already on this node counts as bound."""
         pod = binding.pod
-        metadata: dict[str, object] = {
-            "name": pod.name,
-            "namespace": pod.namespace,
-            "uid": pod.uid,
-        }
+        metadata: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         if binding.plan is not None:
             metadata["annotations"] = {PLAN_ANNOTATION: binding.plan}
         body = {

@@ -121,7 +121,6 @@ class ReviewCache:
     """Remembers the answers of reviews.
 
     Args:
-        reviews: Answers them.
         now_s: A clock that never steps back, in seconds.
     """
 
@@ -225,8 +224,7 @@ class ReviewCache:
                 answer = await ask()
         except ClusterUnavailable as error:
             METRICS.access_reviews.labels(kind, "error").inc()
-            msg = f"rights cannot be checked: {error}; try again"
-            raise AccessUnknown(msg) from error
+            raise AccessUnknown(f"rights cannot be checked: {error}; try again") from error
         finally:
             self._waiting -= 1
         METRICS.access_reviews.labels(kind, "yes" if answer else "no").inc()

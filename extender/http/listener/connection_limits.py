@@ -53,7 +53,6 @@ class ConnectionLimits:
     """Counts the connections of one listener.
 
     Args:
-        settings: Numbers and times.
         listeners: How many there are; each gets the same part of the open files.
         in_flight: Counts answers that callers do not take; shared by all listeners.
     """

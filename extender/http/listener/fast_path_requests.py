@@ -95,8 +95,6 @@ class DirectAnswers(Protocol):
         """Return the response, or the task that makes it; None if aiohttp answers the request.
 
         Args:
-            request: A whole request.
-            certificate: That of the caller.
             closed: Returns whether the caller has closed the connection.
         """
         ...

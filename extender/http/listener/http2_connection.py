@@ -73,7 +73,6 @@ class Http2Connection(asyncio.Protocol):
     """One connection.
 
     Args:
-        limits: How many connections there may be, and how long they may be idle.
         make: Makes the protocol of a connection of HTTP/1.1, for each stream.
     """
 

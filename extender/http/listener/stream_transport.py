@@ -74,9 +74,6 @@ class StreamTransport(asyncio.Transport):
     """A request and its response.
 
     Args:
-        connection: Sends frames.
-        stream_id: Of the stream.
-        headers: Of the request.
         has_body: Whether data or its end will arrive.
 
     Raises:

@@ -31,11 +31,6 @@ Stamp = tuple[tuple[int, ...], ...]  # one entry per file; empty for a file that
 class ReloadedFiles(Generic[T]):
     """What a function makes from files.
 
-    Args:
-        name: Label of the metric.
-        paths: The files.
-        load: Reads them.
-
     Raises:
         BadInput: The files cannot be used. Later failures keep the last value and are logged.
     """
@@ -93,10 +88,7 @@ OTHER = "other"
 # Codes of OpenSSL, X509_V_ERR_*.
 _ENDED_CODES = (9, 10)
 _UNKNOWN_CODES = (2, 18, 19, 20, 21)
-_REASONS = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": NO_CERTIFICATE,
-    "HTTP_REQUEST": PLAIN_HTTP,
-}
+_REASONS = {"PEER_DID_NOT_RETURN_A_CERTIFICATE": NO_CERTIFICATE, "HTTP_REQUEST": PLAIN_HTTP}
 ABOUT = {
     NO_CERTIFICATE: "the caller has presented no certificate",
     UNKNOWN_CA: "no CA in --client-ca-file has signed the certificate of the caller",
@@ -108,12 +100,7 @@ ABOUT = {
 
 
 class FailedHandshakes:
-    """Counts and logs the failed handshakes of one listener.
-
-    Args:
-        listener: Its name, for the log.
-        clock: For the time between two log lines.
-    """
+    """Counts and logs the failed handshakes of one listener."""
 
     def __init__(self, listener: str, clock: Clock) -> None:
         self._listener = listener
@@ -173,7 +160,6 @@ class TlsContexts:
     """All contexts of one replica.
 
     Args:
-        settings: Which files.
         clock: Decides whether a certificate has ended.
 
     Raises:
@@ -182,11 +168,7 @@ class TlsContexts:
 
     def __init__(self, settings: ListenerSettings, clock: Clock) -> None:
         self._clock = clock
-        server = (
-            settings.tls_cert_file,
-            settings.tls_private_key_file,
-            settings.client_ca_file,
-        )
+        server = (settings.tls_cert_file, settings.tls_private_key_file, settings.client_ca_file)
         client = (
             settings.tls_client_cert_file or settings.tls_cert_file,
             settings.tls_client_private_key_file or settings.tls_private_key_file,
@@ -279,11 +261,7 @@ class TlsContexts:
         return context
 
     def _last_second(self, setting: str, path: str) -> float:
-        """Return when the first certificate of a file ends, as Unix time.
-
-        Raises:
-            BadInput: It has ended already, or the file cannot be read.
-        """
+        """Return when the first certificate of a file ends, as Unix time."""
         ends = read_certificates(setting, path)[0].not_valid_after_utc
         if ends.timestamp() < self.now_s():
             raise BadInput(f"{setting}: the certificate in {path} ended at {ends:%Y-%m-%dT%H:%M:%SZ}; renew it (gang-extender certs --renew)")  # fmt: skip

@@ -60,7 +60,6 @@ class UnsentBytes:
     """The bytes of one connection or stream that are not sent yet.
 
     Args:
-        in_flight: Counts them.
         stalled: Called when they make no progress.
     """
 

@@ -214,10 +214,7 @@ class LeaderProxy:
     async def _post(self, url: str, body: bytes, began_s: float, deadline_s: float) -> _Reply:
         now_s = _now_s()
         left = aiohttp.ClientTimeout(total=max(LOOK_S, deadline_s - now_s), sock_connect=CONNECT_S)
-        headers = {
-            FORWARDED: str(int((now_s - began_s) * 1000)),
-            "Content-Type": JSON,
-        }
+        headers = {FORWARDED: str(int((now_s - began_s) * 1000)), "Content-Type": JSON}
         async with self._connections().post(
             url, data=body, headers=headers, timeout=left, **self._tls_options()
         ) as reply:

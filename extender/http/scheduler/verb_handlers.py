@@ -10,7 +10,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 from aiohttp import web
@@ -23,6 +23,7 @@ from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
 from extender.core.verbs.filter_and_prioritize import FilterDecision
 from extender.core.verbs.preempt_verb import NodeCandidate
+from extender.http.responses.error_responses import Handler
 from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import LeaderProxy, call_of, error_answer
 from extender.http.scheduler.verb_call import Verb, VerbAnswer, VerbCall, text_answer
@@ -56,31 +57,19 @@ class VerbHandlers:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the verbs; another path is a 404, another method a 405."""
-        return [
-            web.post("/scheduler/filter", self.filter),
-            web.post("/scheduler/prioritize", self.prioritize),
-            web.post("/scheduler/preempt", self.preempt),
-            web.post("/scheduler/bind", self.bind),
-        ]
+        return [web.post(f"/scheduler/{verb}", self._handler(verb)) for verb in get_args(Verb)]
 
-    async def filter(self, request: web.Request) -> web.Response:
-        """Answer /filter."""
-        return (await self.answer(call_of("filter", request))).response()
+    def _handler(self, verb: Verb) -> Handler:
+        async def handle(request: web.Request) -> web.Response:
+            return (await self.answer(call_of(verb, request))).response()
 
-    async def prioritize(self, request: web.Request) -> web.Response:
-        """Answer /prioritize."""
-        return (await self.answer(call_of("prioritize", request))).response()
-
-    async def preempt(self, request: web.Request) -> web.Response:
-        """Answer /preempt: see `core/verbs/preempt_verb`."""
-        return (await self.answer(call_of("preempt", request))).response()
-
-    async def bind(self, request: web.Request) -> web.Response:
-        """Answer /bind; may take as long as the bind barrier, and continue at the next leader."""
-        return (await self.answer(call_of("bind", request))).response()
+        return handle
 
     async def answer(self, call: VerbCall) -> VerbAnswer:
-        """Return the answer to a call, from this replica or from the leader."""
+        """Return the answer to a call, from this replica or from the leader.
+
+        That to bind may take as long as the bind barrier, and continue at the next leader.
+        """
         started = time.perf_counter()
         if call.verb == "bind":
             return await self._bind(call, started)

@@ -204,8 +204,7 @@ def preemption_result(victims: dict[NodeName, MetaVictims]) -> bytes:
     body = _encoder.encode(ExtenderPreemptionResult(node_name_to_meta_victims=victims))
     checked = _preemption_result.decode(body)
     if any(not entry.pods for entry in checked.node_name_to_meta_victims.values()):
-        msg = "an answer of preempt names a node without victims"
-        raise ValueError(msg)
+        raise ValueError("an answer of preempt names a node without victims")
     return body
 
 

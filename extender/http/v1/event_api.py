@@ -173,11 +173,7 @@ class EventApi:
     async def _begin(
         self, request: web.Request, event_filter: EventFilter, last_id: Position | None
     ) -> EventFilter:
-        """Return the filter with the position after which the stream begins.
-
-        Raises:
-            PositionGone: The position is after the end of this log.
-        """
+        """Return the filter with the position after which the stream begins."""
         head = await self._feed.head()
         if last_id is not None:
             after = last_id
@@ -188,11 +184,10 @@ class EventApi:
         else:
             after = head
         if after > head:
-            msg = (
+            raise PositionGone(
                 f"position {after}: the log ends at {head}; part of it was lost, or this is another log; "
                 "read it from the beginning"
             )
-            raise PositionGone(msg)
         return msgspec.structs.replace(event_filter, after=after)
 
 

@@ -16,11 +16,7 @@ from extender.http.v1.query_parameters import field, known, number
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.explain.explanation import Explanation
 from extender.queries.explain.name_lookup import WantedName, parse_name
-from extender.queries.explain.name_search import (
-    SEARCH_LIMIT,
-    SEARCH_LIMIT_MAX,
-    NameSearch,
-)
+from extender.queries.explain.name_search import SEARCH_LIMIT, SEARCH_LIMIT_MAX, NameSearch
 from extender.queries.explain.past_explanation import PastExplanations
 from extender.queries.log.parameter_validation import checked_name, checked_text
 
@@ -32,22 +28,9 @@ OPERATIONS = (
         about="Why a group, pod, workload or node is in its state, and what would help; of a complete gang that waits, by planning it on the live cluster",
         answer=Explanation,
         parameters=(
-            Parameter(
-                name="name",
-                about="NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME",
-                schema=TEXT,
-                required=True,
-            ),
-            Parameter(
-                name="namespace",
-                about="Namespace of a name without one; default: default",
-                schema=NAME,
-            ),
-            Parameter(
-                name="at",
-                about="A time (RFC 3339) or a position of the log: explain from the log how it was then; default: now",
-                schema=MOMENT,
-            ),
+            Parameter(name="name", about="NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME", schema=TEXT, required=True),
+            Parameter(name="namespace", about="Namespace of a name without one; default: default", schema=NAME),
+            Parameter(name="at", about="A time (RFC 3339) or a position of the log: explain from the log how it was then; default: now", schema=MOMENT),
         ),
         problems=(400, 404, 503),
     ),
@@ -58,19 +41,12 @@ OPERATIONS = (
         parameters=(
             Parameter(name="q", about="Words, in any case", schema=TEXT, required=True),
             Parameter(
-                name="limit",
-                about="Maximum number of objects",
-                schema={
-                    "type": "integer",
-                    "minimum": 1,
-                    "maximum": SEARCH_LIMIT_MAX,
-                    "default": SEARCH_LIMIT,
-                },
+                name="limit", about="Maximum number of objects", schema={"type": "integer", "minimum": 1, "maximum": SEARCH_LIMIT_MAX, "default": SEARCH_LIMIT}
             ),
         ),
         problems=(400,),
     ),
-)
+)  # fmt: skip
 
 
 class PastExplainApi:
@@ -98,7 +74,6 @@ class ExplainApi:
     """Handlers of /v1/explain and /v1/search.
 
     Args:
-        service: Explains objects as they are now.
         past: Returns the answer of `PastExplainApi` to a request, with other headers.
     """
 
@@ -112,10 +87,7 @@ class ExplainApi:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [
-            web.get("/v1/explain", self.explain),
-            web.get("/v1/search", self.search),
-        ]
+        return [web.get("/v1/explain", self.explain), web.get("/v1/search", self.search)]
 
     async def explain(self, request: web.Request) -> web.Response:
         """Return the explanation of one object, now or at `at`."""
@@ -140,11 +112,7 @@ class ExplainApi:
 
 
 def _requested_name(query: MultiMapping[str]) -> WantedName:
-    """Return the name in a query.
-
-    Raises:
-        BadInput: There is none, or it is not valid.
-    """
+    """Return the name in a query."""
     if not query.get("name"):
         raise BadInput(
             f"{field('name')}: missing; write name=NAMESPACE/NAME, or KIND/NAMESPACE/NAME"

@@ -17,12 +17,7 @@ from extender.core.model.visibility import Visibility, namespace_of
 from extender.http.responses.json_responses import answer, listed
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import GANG_NAME, NAMESPACE, TEXT, Operation, Parameter
-from extender.http.v1.query_parameters import (
-    gang_named,
-    known,
-    selection_in,
-    selection_parameters,
-)
+from extender.http.v1.query_parameters import gang_named, known, selection_in, selection_parameters
 from extender.ports.log_ports import DecisionInputs, StateSource
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
@@ -34,11 +29,7 @@ from extender.queries.state.object_labels import ObjectLabels
 from extender.queries.state.service_status import WaitLine
 from extender.queries.state.state_dto import GangAt
 from extender.queries.state.state_report import gang_at
-from extender.queries.state.workload_trees import (
-    RootKey,
-    suspended_roots,
-    workloads_of_roots,
-)
+from extender.queries.state.workload_trees import RootKey, suspended_roots, workloads_of_roots
 from extender.runtime.cooperative_yield import Yielder
 
 
@@ -97,11 +88,7 @@ class GangApi:
     """Handlers of /v1/gangs."""
 
     def __init__(
-        self,
-        reader: EventQueries,
-        inputs: DecisionInputs,
-        state: StateSource,
-        labels: ObjectLabels,
+        self, reader: EventQueries, inputs: DecisionInputs, state: StateSource, labels: ObjectLabels
     ) -> None:
         self._reader = reader
         self._inputs = inputs
@@ -174,11 +161,7 @@ class GangApi:
         return await answer(request, [body], position)
 
     def _root(self, request: web.Request) -> GangState:
-        """Return the requested gang; of several with one name the one that was observed last.
-
-        Raises:
-            NotFound: There is no such gang now.
-        """
+        """Return the requested gang; of several with one name the one that was observed last."""
         name, uid = gang_named(request), known(request, {"uid"}).get("uid")
         readers = visibility_of(request)
         known_roots = self._of_name().get(name, []) if readers.sees(namespace_of(name)) else []

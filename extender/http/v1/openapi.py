@@ -41,11 +41,7 @@ POSITION_HEADER = {
 }
 TEXT = {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\u0000]+$"}
 NAME = {"type": "string", "minLength": 1, "maxLength": 253, "pattern": "^[^\\u0000/]+$"}
-PATH_OR_NAME = {
-    "type": "string",
-    "maxLength": 1024,
-    "pattern": "^([^\\u0000/]+/)?[^\\u0000/]+$",
-}
+PATH_OR_NAME = {"type": "string", "maxLength": 1024, "pattern": "^([^\\u0000/]+/)?[^\\u0000/]+$"}
 MOMENT = {  # a time, or a position
     "anyOf": [
         {"type": "string", "format": "date-time", "maxLength": 1024},
@@ -59,11 +55,7 @@ PAIR = {
     "maxLength": 1024,
     "pattern": "^[^\\u0000=]+=[^\\u0000]+$",
 }
-TIME = {
-    "type": "string",
-    "format": "date-time",
-    "example": "2026-11-20T03:12:00Z",
-}
+TIME = {"type": "string", "format": "date-time", "example": "2026-11-20T03:12:00Z"}
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,7 +49,6 @@ class PlanApi:
     """Handler of /v1/plan and /v1/moves.
 
     Args:
-        plan: Answers a request body, outside the event loop.
         moves: The same of /v1/moves.
     """
 

@@ -17,12 +17,7 @@ from extender.queries.log.parameter_validation import (
     storable,
 )
 from extender.queries.state.gang_selection import GangSelection, checked_states
-from extender.queries.state.label_selector import (
-    FORMS,
-    PATTERN,
-    LabelSelector,
-    parse_selector,
-)
+from extender.queries.state.label_selector import FORMS, PATTERN, LabelSelector, parse_selector
 
 SELECTION = frozenset({"namespace", "state", "labelSelector"})
 POSITION_MAX = 2**62
@@ -55,14 +50,7 @@ def field(name: str) -> str:
 def selection_parameters(
     states: tuple[str, ...], *, namespace: str, state: str, labels: str
 ) -> tuple[Parameter, ...]:
-    """Return the parameters of a list that `selection_in` reads.
-
-    Args:
-        states: The states that there are.
-        namespace: Whose namespace it is.
-        state: Which objects the list has of a state.
-        labels: Whose labels count.
-    """
+    """Return the parameters of a list that `selection_in` reads."""
     return (
         Parameter(name="namespace", about=f"Only {namespace} of this namespace", schema=NAME),
         Parameter(
@@ -86,10 +74,6 @@ def selection_parameters(
 
 def selection_in(request: web.Request, states: tuple[str, ...]) -> GangSelection:
     """Return which gangs or trees are requested by namespace, state and labels.
-
-    Args:
-        request: The request, which has no other parameters.
-        states: The states that there are.
 
     Raises:
         BadInput: A parameter is not known, or its value is not valid.
@@ -194,7 +178,6 @@ async def path_in(
 
     Args:
         query: Query parameters; `namespace` is that of a name without one.
-        name: Name of the parameter.
         of_name: Finds the `namespace/name` that a name without a namespace means.
 
     Raises:

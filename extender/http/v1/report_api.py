@@ -71,10 +71,7 @@ class ReportApi:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [
-            web.get("/v1/reports", self.catalogue),
-            web.get("/v1/reports/{name}", self.report),
-        ]
+        return [web.get("/v1/reports", self.catalogue), web.get("/v1/reports/{name}", self.report)]
 
     async def catalogue(self, request: web.Request) -> web.Response:
         """Return the list of reports."""

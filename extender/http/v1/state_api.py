@@ -60,20 +60,11 @@ OPERATIONS = (
         otherwise=StateDiff,
         parameters=(
             AT,
-            Parameter(
-                name="diff", about="Another time or position, to compare with `at`", schema=MOMENT
-            ),
+            Parameter(name="diff", about="Another time or position, to compare with `at`", schema=MOMENT),
             Parameter(name="node", about="Only gangs on this node", schema=NAME),
-            Parameter(
-                name="domain", about="Only gangs in this topology domain, key=value", schema=PAIR
-            ),
+            Parameter(name="domain", about="Only gangs in this topology domain, key=value", schema=PAIR),
             Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
-            Parameter(
-                name="state",
-                about="Only gangs in this state",
-                schema={"type": "string", "enum": list(GANG_STATES)},
-                repeatable=True,
-            ),
+            Parameter(name="state", about="Only gangs in this state", schema={"type": "string", "enum": list(GANG_STATES)}, repeatable=True),
         ),
         problems=(400, 404, 503),
         tagged=True,
@@ -82,14 +73,11 @@ OPERATIONS = (
         path="/v1/nodes/{name}",
         about="Reservations and bound members of a node at a point in time; for the present also the node as the cluster shows it",
         answer=NodeAnswer,
-        parameters=(
-            Parameter(name="name", about="Name of the node", schema=NAME, where="path"),
-            AT,
-        ),
+        parameters=(Parameter(name="name", about="Name of the node", schema=NAME, where="path"), AT),
         problems=(400, 404, 503),
         tagged=True,
     ),
-)
+)  # fmt: skip
 
 
 class StateApi:
@@ -140,7 +128,6 @@ class NodesApi:
     """Handler of a node as it is now.
 
     Args:
-        cluster: For the node as it is now.
         past: Returns the answer of `PastNodesApi` to a request, with other headers.
     """
 

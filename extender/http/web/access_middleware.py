@@ -9,7 +9,8 @@ import asyncio
 import logging
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from typing import Final
 
 from aiohttp import web
@@ -18,7 +19,6 @@ from aiohttp.typedefs import Middleware
 from extender.core.model.errors import AccessUnknown, ExtenderError, Forbidden, Unauthenticated
 from extender.core.model.visibility import Visibility
 from extender.http.access.review_cache import ReviewCache
-from extender.http.access.route_permissions import RIGHTS, RouteRight
 from extender.http.listener.connection_limits import ConnectionLimits
 from extender.http.responses.error_responses import Handler
 from extender.http.responses.request_body import body_of
@@ -28,6 +28,57 @@ from extender.ports.access_ports import AUDIENCE, AccessRight, Caller
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
+
+
+class RouteRight(Enum):
+    """What a caller needs for a route."""
+
+    OPEN = "nothing: it shows no data of the cluster"
+    CERTIFICATE = "a client certificate: the verbs, which the listener checks"
+    IDENTITY = "a valid token"
+    NAMESPACE = "get podgroups in the namespace of the path"
+    ANY_NAMESPACE = "list podgroups in all namespaces, or in some: the answer shows those"
+    ALL_NAMESPACES = "list podgroups in all namespaces: the answer names objects of all"
+    PLAN = "create podgroups in all namespaces, or in those of the plan"
+    METRICS = "get the path /metrics"
+
+
+# By the path of the route, as the application has it.
+RIGHTS: Final[Mapping[str, RouteRight]] = {
+    "/": RouteRight.OPEN,
+    "/livez": RouteRight.OPEN,
+    "/readyz": RouteRight.OPEN,
+    "/ui": RouteRight.OPEN,
+    "/ui/{path}": RouteRight.OPEN,
+    "/metrics": RouteRight.METRICS,
+    "/scheduler/filter": RouteRight.CERTIFICATE,
+    "/scheduler/prioritize": RouteRight.CERTIFICATE,
+    "/scheduler/preempt": RouteRight.CERTIFICATE,
+    "/scheduler/bind": RouteRight.CERTIFICATE,
+    "/scheduler/status": RouteRight.CERTIFICATE,
+    "/v1/decisions/{id}": RouteRight.ANY_NAMESPACE,
+    "/v1/decisions/{id}/input": RouteRight.ALL_NAMESPACES,
+    "/v1/events": RouteRight.ANY_NAMESPACE,
+    "/v1/explain": RouteRight.ANY_NAMESPACE,
+    "/v1/gangs": RouteRight.ANY_NAMESPACE,
+    "/v1/gangs/{namespace}/{name}": RouteRight.NAMESPACE,
+    "/v1/gangs/{namespace}/{name}/explain": RouteRight.NAMESPACE,
+    "/v1/gangs/{namespace}/{name}/history": RouteRight.NAMESPACE,
+    "/v1/gangs/{namespace}/{name}/tree": RouteRight.NAMESPACE,
+    "/v1/moves": RouteRight.ALL_NAMESPACES,
+    "/v1/nodes": RouteRight.ANY_NAMESPACE,
+    "/v1/nodes/{name}": RouteRight.ANY_NAMESPACE,
+    "/v1/openapi.json": RouteRight.IDENTITY,
+    "/v1/plan": RouteRight.PLAN,
+    "/v1/preemptions": RouteRight.ANY_NAMESPACE,
+    "/v1/readiness": RouteRight.ANY_NAMESPACE,
+    "/v1/reports": RouteRight.IDENTITY,
+    "/v1/reports/{name}": RouteRight.ANY_NAMESPACE,
+    "/v1/search": RouteRight.ANY_NAMESPACE,
+    "/v1/state": RouteRight.ANY_NAMESPACE,
+    "/v1/status": RouteRight.ANY_NAMESPACE,
+    "/v1/trees": RouteRight.ANY_NAMESPACE,
+}
 
 STREAM_RECHECK_S: Final = 5.0
 STREAM_UNKNOWN_S: Final = 30.0  # a stream ends after so long without an answer about its rights
@@ -56,9 +107,7 @@ class AccessControl:
     """Checks the rights of requests.
 
     Args:
-        reviews: Answers who has a token, and with which rights.
         namespaces: Returns the namespaces that have something to show.
-        connections: Is informed when the headers of a request have arrived.
         recheck_s: How often the rights of an open stream are checked.
     """
 
@@ -210,7 +259,6 @@ class AccessControl:
         """Return what a caller may list: all namespaces, or those of the ones that have something to show.
 
         Args:
-            caller: Who asks.
             named: The namespace that the request is about. In a large cluster the others are not looked for then, and are
                 shown as those of strangers.
         """
@@ -226,12 +274,7 @@ class AccessControl:
         """Return what a caller may see.
 
         Args:
-            caller: Who asks.
-            verb: What the route does.
             namespace: The namespace that the request names; empty: none.
-
-        Raises:
-            Forbidden: Nothing, or not that namespace.
         """
         named = AccessRight(verb, namespace) if NAMESPACE.fullmatch(namespace) else None
         if named is not None and not await self._reviews.may(caller, named):
@@ -273,9 +316,8 @@ class AccessControl:
                     log.info("a stream ends: its right is gone", extra={"reason": why})
                     if request.transport is not None:
                         request.transport.close()
-                    return web.Response(
-                        status=403
-                    )  # not sent: the client connects again and is answered
+                    # not sent: the client connects again and is answered
+                    return web.Response(status=403)
         finally:
             work.cancel()
             await asyncio.wait({work})
@@ -310,10 +352,7 @@ def refusal(caller: Caller, right: AccessRight, role: str, namespace: str = "") 
 
     Args:
         caller: Who does not have it.
-        right: What is missing.
-        role: A ClusterRole with that right.
         namespace: Where to give it when the right is for all namespaces; empty: in all.
-
     >>> refusal(Caller(user="ann"), AccessRight("list", "team-a"), "gang-extender-viewer")
     "user 'ann' may not list podgroups.gang-extender.dev in namespace team-a; an administrator gives the right with: kubectl create rolebinding gang-extender-viewer-ann --clusterrole=gang-extender-viewer --user=ann --namespace=team-a"
     """

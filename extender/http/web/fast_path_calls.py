@@ -41,9 +41,6 @@ class DirectCalls:
     """Answers the calls of one listener.
 
     Args:
-        verbs: Makes the answers.
-        limits: Of bodies.
-        check: Who may call.
         sends_away: Returns whether connections are closed after their responses.
     """
 

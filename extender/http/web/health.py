@@ -52,7 +52,6 @@ class Probes:
         """Keep what the answers are made from.
 
         Args:
-            scheduling: Has the checks.
             set_gauges: Sets metrics that are computed for each scrape; called before it is answered.
         """
         self._scheduling = scheduling

@@ -20,13 +20,7 @@ from extender.http.listener.tls_contexts import TlsContexts
 from extender.http.scheduler.leader_proxy import FROM_REPLICA
 from extender.http.web.fast_path_calls import DirectCaller, DirectCheck
 from extender.http.web.request_limits import PROBES, RequestRefused
-from extender.listener_settings import (
-    SHOWN_MAX,
-    Listener,
-    foreign_host,
-    foreign_origin,
-    host_name,
-)
+from extender.listener_settings import SHOWN_MAX, Listener, foreign_host, foreign_origin, host_name
 from extender.settings import LOOPBACK, Settings
 
 log = logging.getLogger(__name__)
@@ -41,10 +35,7 @@ Check = Callable[[web.Request], None]
 
 
 def check_of(
-    listener: Listener,
-    settings: Settings,
-    connections: ConnectionLimits,
-    tls: TlsContexts | None,
+    listener: Listener, settings: Settings, connections: ConnectionLimits, tls: TlsContexts | None
 ) -> Check:
     """Return the check of a listener; it raises RequestRefused."""
     if tls is None:
@@ -77,9 +68,7 @@ class CertifiedCallers:
     """Callers of a listener that asks for client certificates.
 
     Args:
-        settings: Which names may call.
         connections: Has the certificate of each connection.
-        tls: The CAs that are trusted now.
     """
 
     def __init__(self, settings: Settings, connections: ConnectionLimits, tls: TlsContexts) -> None:
@@ -144,7 +133,6 @@ class PlainCallers:
     """Callers of a listener without TLS.
 
     Args:
-        listener: The listener.
         settings: Under which names it is called.
     """
 

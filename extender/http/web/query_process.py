@@ -115,11 +115,6 @@ class QueryProcess:
     """Handlers of `PATHS`.
 
     Args:
-        command: Starts a query process.
-        database_url: For the query process.
-        log_level: For the query process.
-        log_format: For the query process.
-        anchor_key_file: For the query process.
         forked: The first query process; None: it is started by the command too.
     """
 
@@ -249,10 +244,6 @@ class QueryProcess:
     async def fetch(self, request: web.Request, headers: Mapping[str, str]) -> web.Response:
         """Return the answer of the query process in one piece.
 
-        Args:
-            request: The query.
-            headers: Sent in place of the headers of the request.
-
         Raises:
             QueryUnavailable: The query process did not answer.
         """
@@ -274,11 +265,7 @@ class QueryProcess:
             )
         if Yielder.has_recent_call():
             headers = {**headers, CALLED: str(int(Yielder.since_last_call_s() * 1000))}
-        headers = {
-            **headers,
-            KEY: self._key,
-            VISIBLE: encoded_visibility(visibility_of(request)),
-        }
+        headers = {**headers, KEY: self._key, VISIBLE: encoded_visibility(visibility_of(request))}
         host, port = self._listening.getsockname()
         url = URL(f"http://{host}:{port}{request.raw_path}", encoded=True)
         try:
@@ -338,7 +325,6 @@ class QueryTurns:
     A query uses a processor for the database, then one for this process: one at a time keeps one processor busy.
 
     Args:
-        at_once: Maximum number of concurrent queries.
         rest: The pause after a query, as a multiple of its duration; 0: no pauses, because there are enough
             processors for queries and calls.
     """
@@ -408,9 +394,6 @@ async def serve_queries(
     """Answer queries on a socket until SIGTERM.
 
     Args:
-        parts: The handlers.
-        listening: The socket of the service.
-        turns: Limits concurrent queries.
         before_end: Called after SIGTERM; ends streams.
         key: That each query must have.
     """

@@ -82,7 +82,6 @@ class RequestLimits:
     """Applies the limits to every request of all listeners.
 
     Args:
-        settings: Sizes, times and numbers.
         size: Returns how large the cluster is now.
         in_flight: Counts the bytes; shared with the connections, which count answers that are not taken.
     """
@@ -184,11 +183,7 @@ class RequestLimits:
     async def _read(
         self, request: web.Request, limit: BodyLimit, body: bytearray, connections: ConnectionLimits
     ) -> None:
-        """Append the body of a request to `body`, as it arrives.
-
-        Raises:
-            RequestRefused: It has an encoding, is too large, or is not complete in time.
-        """
+        """Append the body of a request to `body`, as it arrives."""
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding.strip().lower() != "identity":
             text = f"Content-Encoding {encoding[:40]!r}: bodies of requests are accepted without encoding only"
@@ -229,11 +224,7 @@ class RequestLimits:
 
     @contextmanager
     def _stream(self, request: web.Request) -> Iterator[None]:
-        """Count a stream of events while the block runs.
-
-        Raises:
-            RequestRefused: There are too many.
-        """
+        """Count a stream of events while the block runs."""
         if not is_stream(request):
             yield
             return

@@ -119,9 +119,8 @@ class ApplicationParts(msgspec.Struct, frozen=True):
     cluster_size: Callable[[], ClusterSize]  # for the limits of bodies
     reviews: AccessReviews | None = None  # who may read; None: every client
     namespaces: Callable[[], Iterable[str]] = tuple  # those that have something to show
-    replica_parts: tuple[
-        RoutedForReplicas, ...
-    ] = ()  # of the questions: what a leader answers to its followers
+    # of the questions: what a leader answers to its followers
+    replica_parts: tuple[RoutedForReplicas, ...] = ()
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -140,8 +139,6 @@ def applications(
     """Return one application for each listener, that of the verbs first.
 
     Args:
-        parts: The handlers.
-        settings: Which listeners there are.
         tls: The certificates; None: the listeners have no TLS.
     """
     in_flight = BytesInFlight()

@@ -75,9 +75,6 @@ class StreamLimits:
 
         Args:
             own: How many streams the caller has; nothing is closed for one that would have as many as the other then.
-
-        Raises:
-            TooManyStreams: None has more.
         """
         streams = max(self._open.values(), key=len)
         if len(streams) <= own + 1:

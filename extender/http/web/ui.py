@@ -91,8 +91,7 @@ class StaticPages:
         path = request.match_info["path"] or START_PAGE
         page = self._pages.get(path)
         if page is None:
-            msg = f"/ui/{path[:80]}: there is no such page; begin at /ui/"
-            raise NotFound(msg)
+            raise NotFound(f"/ui/{path[:80]}: there is no such page; begin at /ui/")
         headers = {
             "Cache-Control": page.caching,
             "Content-Security-Policy": POLICY,

@@ -55,11 +55,7 @@ from extender.queries.explain.gang_checks import (
 )
 from extender.queries.explain.name_lookup import ObjectName, WantedName, all_names, similar_names
 from extender.queries.explain.name_search import NameSearch, search_names
-from extender.queries.explain.object_explanation import (
-    ObjectDetails,
-    ObjectReader,
-    gangs_on_node,
-)
+from extender.queries.explain.object_explanation import ObjectDetails, ObjectReader, gangs_on_node
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.node_groups import NodeGroup
 from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanAnswer, PlanInput
@@ -83,9 +79,8 @@ NODES_MAX = 5  # rejected nodes that are named
 class LiveProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What the leader has in memory and the log does not have."""
 
-    turns: Mapping[
-        GangUid, WaitReason
-    ] = {}  # why trees are not planned now, by the UID of the root
+    # why trees are not planned now, by the UID of the root
+    turns: Mapping[GangUid, WaitReason] = {}
     at_bind: Collection[PodUid] = ()  # the members that wait at the bind barrier
     unheld: Mapping[GangUid, HoldRefusal] = {}  # why no capacity is held for trees
     # what was tried in vain for lost members of running gangs, as sentences
@@ -112,9 +107,6 @@ class ExplainService:
 
     async def explain(self, name: WantedName, readers: Visibility = EVERYTHING) -> Explanation:
         """Return why an object is in its state, and what would help; see `ObjectReader`.
-
-        Args:
-            readers: What the caller sees.
 
         Raises:
             NotFound: Nothing has the name; the message has similar names.
@@ -350,15 +342,11 @@ class _Now(ObjectReader):
 
 
 def placed_checks(
-    state: ReservationState,
-    gang: GangState,
-    pod: Pod,
-    at_bind: Collection[PodUid] = (),
+    state: ReservationState, gang: GangState, pod: Pod, at_bind: Collection[PodUid] = ()
 ) -> tuple[tuple[Check, ...], tuple[str, ...]] | None:
     """Return the checks and reasons of a member that is bound or has a reservation; None: it has neither.
 
     Args:
-        pod: The member.
         at_bind: The members that wait at the bind barrier; known to the leader only.
     """
     if pod.node is not None:
@@ -416,8 +404,6 @@ def extra_members(
 
     Args:
         gang: The gang of the tree; None: the log does not have it.
-        status: As it is shown.
-        leaf: The group of the question.
         pod: The member of the question; None: the question is about all of the leaf.
 
     Returns:
@@ -442,10 +428,7 @@ def extra_finding(
 
     Args:
         pod: The member that the finding is about; None: it is about their group.
-        leaf: Their group.
         pods: The members; not empty.
-        verdict: The answer of a plan query about the tree.
-        gang_answer: The answer about the gang.
     """
     subject = f"Pod {pod.path}" if pod is not None else spaced(leaf)
     role = "an extra member" if pod is not None else "a child group beyond the minimum"
@@ -566,9 +549,8 @@ async def _forest_around(view: ClusterView, key: GroupKey, pace: Yielder) -> For
     top = view.groups[key]
     while top.parent is not None:
         parent = view.groups.get(composite_key(key.namespace, top.parent))
-        if (
-            parent is None or parent.key in above
-        ):  # no root: a parent is missing, or the chain is a cycle
+        # no root: a parent is missing, or the chain is a cycle
+        if parent is None or parent.key in above:
             break
         above[parent.key] = top = parent
         await pace.yield_if_due()

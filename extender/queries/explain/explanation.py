@@ -52,9 +52,8 @@ class BetterPlacement(msgspec.Struct, frozen=True, kw_only=True):
     group: str  # its name
     key: str
     value: int  # domains, as it was planned
-    possible: (
-        int  # domains, if all pods of the gang were placed now; 0: not known, `text` has the reason
-    )
+    # domains, if all pods of the gang were placed now; 0: not known, `text` has the reason
+    possible: int
     domains: tuple[str, ...]  # values of the key that it would have then
     text: str  # one sentence
 
@@ -69,9 +68,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...] = ()  # in the order of `CHECKS`
     reasons: tuple[str, ...] = ()  # further reasons of the check that fails
     conflict: tuple[str, ...] = ()  # requirements that cannot hold together
-    help: tuple[
-        str, ...
-    ] = ()  # what would help; each was verified by planning unless it is the only way
+    # what would help; each was verified by planning unless it is the only way
+    help: tuple[str, ...] = ()
     # what the wishes of its gang reached in its newest plan, with the best that was possible
     wishes: tuple[str, ...] = ()
     # of a gang with a place: what would be nearer to its preferred levels now. No running pod is moved for it

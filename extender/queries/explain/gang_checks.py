@@ -204,11 +204,7 @@ def lost_text(status: GangStatus | None) -> str:
 
 
 def _reserved(
-    view: ClusterView,
-    tree: Tree,
-    gang: GangState,
-    status: GangStatus,
-    at_bind: Collection[PodUid],
+    view: ClusterView, tree: Tree, gang: GangState, status: GangStatus, at_bind: Collection[PodUid]
 ) -> Finding:
     """Return the finding about a tree that has reservations: gates, kube-scheduler, bindings."""
     who = spaced(tree.root.key)
@@ -304,11 +300,8 @@ def planned_finding(
 
     Args:
         who: The root, as sentences begin.
-        verdict: The answer of a plan query.
         status: As the gang is shown; None: the log does not have it yet.
-        groups_known: The query had the node groups of a cluster autoscaler.
         pause: The `pause_text` of a tree that has a place; empty: it is about to be admitted, or to preempt.
-        lost_in_vain: What was tried in vain for its lost members.
     """
     was = lost_text(status)
     if verdict.verdict == "placed" and not verdict.victims:
@@ -349,8 +342,6 @@ def _refused(
 
     Args:
         who: The root, as sentences begin.
-        decision: The refusal.
-        words: Its words, for now or for a past moment.
         was: What happened to the tree before, see `lost_text`.
         unexamined: The outcome of the check of an empty cluster, where no search for it was made.
     """
@@ -374,7 +365,6 @@ def held_refusal(who: str, decision: LastDecision) -> Finding:
 
     Args:
         who: The root, as sentences begin.
-        decision: The answer.
     """
     first, *others = decision.reasons or (THEN.no_reason,)
     if decision.outcome == "invalid":
@@ -401,7 +391,6 @@ def turn_finding(
 
     Args:
         who: The root, as sentences begin.
-        turn: Why it waits.
         gang: Its state, with the answer before; None: the log does not have it yet.
         status: As it is shown; None likewise.
     """

@@ -122,7 +122,6 @@ async def matches(names: Iterable[ObjectName], name: WantedName, pace: Yielder) 
 
     Args:
         names: Of all objects; some may come more than once.
-        pace: For giving the event loop back.
     """
     alike: dict[str, set[ObjectName]] = {}  # by namespace, that of a node is empty
     for candidate in names:

@@ -35,9 +35,8 @@ class ObjectDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader has of a group or a pod."""
 
     finding: Finding  # about the object, or about its gang
-    link: str = (
-        ""  # from the name of the object to that of its gang, such as " is a child group of"
-    )
+    # from the name of the object to that of its gang, such as " is a child group of"
+    link: str = ""
     root: ObjectName | None = None  # the root group of its gang; None: it has none
     workload: str = ""  # Kind/namespace/name of that of its gang; empty: it has none
     gang: GangAt | None = None  # with its members; None: the log does not have it

@@ -12,16 +12,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from extender.core.admit.gang_sentences import (
-    victims_text,
-)
+from extender.core.admit.gang_sentences import victims_text
 from extender.core.log.events import GangAdmitted, GangObserved, GangRemoved, TreeRetired
-from extender.core.log.gang_phase import (
-    CAPACITY_TAKEN,
-    PREEMPTING,
-    UNDECIDED,
-    capacity_was_taken,
-)
+from extender.core.log.gang_phase import CAPACITY_TAKEN, PREEMPTING, UNDECIDED, capacity_was_taken
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
     GangState,
@@ -32,12 +25,7 @@ from extender.core.log.reservation_state import (
 from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import counted, spaced
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, namespace_of
-from extender.ports.query_ports import (
-    EventFilter,
-    EventQueries,
-    GangIncarnation,
-    PodPlacement,
-)
+from extender.ports.query_ports import EventFilter, EventQueries, GangIncarnation, PodPlacement
 from extender.queries.explain.explanation import (
     CHECKS,
     Check,
@@ -54,16 +42,8 @@ from extender.queries.explain.gang_checks import (
     with_outcome,
     with_unheld,
 )
-from extender.queries.explain.name_lookup import (
-    GROUP_KINDS,
-    ObjectName,
-    WantedName,
-)
-from extender.queries.explain.object_explanation import (
-    ObjectDetails,
-    ObjectReader,
-    gangs_on_node,
-)
+from extender.queries.explain.name_lookup import GROUP_KINDS, ObjectName, WantedName
+from extender.queries.explain.object_explanation import ObjectDetails, ObjectReader, gangs_on_node
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.gang_status import GangStatus, gang_status, loss_text
@@ -81,8 +61,6 @@ def recorded_finding(
     """Return the finding about a gang in a state of the past.
 
     Args:
-        gang: The gang in that state.
-        status: As it was shown.
         preemption: Its pending preemption in that state; None: there was none.
     """
     who, decision = f"{gang.kind} {gang.gang}", gang.last_decision
@@ -161,7 +139,6 @@ class PastExplanations:
     """Answers questions about one object as the log had it at a time.
 
     Args:
-        past: The states of the past.
         log: Finds what the state of that time does not have, such as deleted groups.
     """
 
@@ -176,7 +153,6 @@ class PastExplanations:
 
         Args:
             at: Time (RFC 3339 with offset) or position.
-            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
@@ -407,7 +383,6 @@ def _other_placement(
     Args:
         pod: namespace/name.
         placements: All of it, newest first.
-        moment: The time that the question is about.
     """
     places = [place for place in placements if place.kind != "replacement"]
     if not places:

@@ -111,8 +111,7 @@ async def _counted(data: DecisionEventData, stored: DecisionInput) -> DecisionIn
     except StopIteration as end:
         summary: InputSummary = end.value
     except (msgspec.MsgspecError, ValueError) as error:
-        msg = f"input {data.input_digest}: cannot be read: {error}"
-        raise CorruptLog(msg) from error
+        raise CorruptLog(f"input {data.input_digest}: cannot be read: {error}") from error
     return DecisionInputLine(
         digest=data.input_digest, stored=True, **msgspec.structs.asdict(summary)
     )
@@ -192,16 +191,14 @@ async def decision_with_input(
         raise NotFound(msg)
     data = page.events[0].data
     if not isinstance(data, ReplayableEventData) or not data.input_digest:
-        msg = (
+        raise NotFound(
             f"position {position}: {type(data).__name__} is not a decision; decisions are GangAdmitted, GangExtended, "
             "GangUnschedulable, PreemptionPlanned, CapacityHeld, TreeCompiled and TreeRefused (see `gang-extender events --type`)"
         )
-        raise NotFound(msg)
     stored = await inputs.load(data.input_digest)
     if stored is None:
-        msg = (
+        raise NotFound(
             f"position {position}: the input {data.input_digest} is not stored any more; `gang-extender db prune` deletes "
             "inputs of old decisions"
         )
-        raise NotFound(msg)
     return DecisionWithInput(position, data, stored, page.head)

@@ -23,13 +23,7 @@ from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
 from extender.core.planner.codec.request_codec import Decoder, digest_of_hashes
-from extender.core.planner.plan_types import (
-    PLANNER_VERSION,
-    Assignment,
-    Plan,
-    Refusal,
-    Verdict,
-)
+from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Refusal, Verdict
 from extender.core.planner.planning import NodeTable, plan
 from extender.core.planner.preempt.judgement import Judgement, judge
 from extender.core.planner.preempt.victim_search import (
@@ -73,9 +67,7 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay_decision(
-    position: Position,
-    data: ReplayableEventData,
-    stored: DecisionInput,
+    position: Position, data: ReplayableEventData, stored: DecisionInput
 ) -> ReplayResult:
     """Return the replay of a single decision; see `DecisionReplayer.replay`."""
     return DecisionReplayer().replay(position, data, stored)
@@ -205,9 +197,7 @@ def _replayed(
     )
 
 
-def _answer_of(
-    decided: PlannedEventData | Verdict | PreemptionVerdict | None,
-) -> DecidedAnswer:
+def _answer_of(decided: PlannedEventData | Verdict | PreemptionVerdict | None) -> DecidedAnswer:
     """Return the answer of an event, or of the planner now; empty where kube-scheduler decides alone."""
     if decided is None:
         return DecidedAnswer()

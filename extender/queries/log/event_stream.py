@@ -105,7 +105,6 @@ class EventStream:
 
         Args:
             query: Which events; `limit`, `until_us` and `newest_first` are ignored.
-            readers: What the caller sees.
 
         Raises:
             CorruptLog: The log has changed, or has an event that this version does not know.

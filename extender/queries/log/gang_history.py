@@ -162,9 +162,7 @@ async def gang_of_name(
     `namespace/name` is returned as it is. A name alone is that in `namespace`, if the log has it there; else that in the only other namespace that has it.
 
     Args:
-        reader: Reads the log.
         name: The name, or `namespace/name`.
-        namespace: Where a name alone is looked for first.
         expected: Whether it is that in `namespace` if the log does not have it yet.
 
     Raises:
@@ -184,8 +182,6 @@ def chosen_path(paths: Collection[str], preferred: str, noun: str) -> str:
 
     Args:
         paths: Those that the log has; one or more.
-        preferred: The one that is meant if the log has it.
-        noun: What they are, for the message.
 
     Raises:
         NotFound: There are several others.
@@ -218,10 +214,7 @@ async def check_names(
     """Do nothing if the log has what is named: for an answer without a line.
 
     Args:
-        reader: Reads the log.
         gang: namespace/name of a root group.
-        namespace: Of root groups.
-        node: That an event names.
 
     Raises:
         NotFound: The log does not have one of them; with the gangs of the same name in other namespaces, or a similar one.
@@ -322,11 +315,9 @@ def _preemptors(events: Iterable[RecordedEvent]) -> Mapping[str, str]:
 
 
 def _line(event: RecordedEvent, preemptors: Mapping[str, str]) -> HistoryLine:
-    fields = {name: getattr(event_line(event), name) for name in EventLine.__struct_fields__}
-    caused_by, reason = _cause_and_reason(event, preemptors)
-    return HistoryLine(
-        **fields, reason=reason, caused_by=caused_by, cause_position=event.cause_position
-    )
+    fields = msgspec.structs.asdict(event_line(event))
+    fields["caused_by"], fields["reason"] = _cause_and_reason(event, preemptors)
+    return HistoryLine(**fields, cause_position=event.cause_position)
 
 
 def _cause_and_reason(event: RecordedEvent, preemptors: Mapping[str, str]) -> tuple[str, str]:

@@ -31,9 +31,8 @@ class UnitLine(msgspec.Struct, kw_only=True):
     priority: int
     pods: list[EvictedPodLine]
     spared: bool = False  # the preemption ended before the eviction of this unit began
-    not_reprieved_reason: str = (
-        ""  # why it was not reprieved, although the counted capacity would allow it
-    )
+    # why it was not reprieved, although the counted capacity would allow it
+    not_reprieved_reason: str = ""
 
 
 class AlternativeLine(msgspec.Struct, kw_only=True):

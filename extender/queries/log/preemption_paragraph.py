@@ -15,7 +15,6 @@ def preemption_paragraph(line: PreemptionLine, victim: str = "") -> str:
     """Return what happened, without internal weights, as one paragraph.
 
     Args:
-        line: The preemption, with its outcome.
         victim: namespace/name of a pod, a group or a unit whose owner asks; empty: all victims.
     """
     units = [unit for unit in line.victims if not victim or is_unit_of(unit, victim)]

@@ -46,9 +46,8 @@ class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: frozenset[str] = frozenset()  # pending, completed, cancelled
     since_us: int | None = None  # planned at or after this time
     until_us: int | None = None  # planned at or before this time
-    after: Position = (
-        START  # planned after this position; with `newest_first` before it (0: from the end)
-    )
+    # planned after this position; with `newest_first` before it (0: from the end)
+    after: Position = START
     limit: int = 1000
     newest_first: bool = False
 
@@ -97,11 +96,7 @@ async def victim_of_name(reader: EventQueries, name: str, namespace: str = "defa
 
 
 async def _check_names(reader: EventQueries, query: PreemptionQuery) -> None:
-    """Do nothing if the log has what a query names that no preemption matches.
-
-    Raises:
-        NotFound: The log does not have one of them.
-    """
+    """Do nothing if the log has what a query names that no preemption matches."""
     await check_names(reader, gang=query.preemptor)
     victim, namespace = query.victim, query.namespace
     if victim and not (
@@ -162,10 +157,7 @@ async def _add_outcomes(
     open_lines: dict[PlanId, PreemptionLine] = {line.preemption: line for line in lines}
     reader = with_plans(reader, open_lines)
     page_query = EventFilter(
-        gang=query.preemptor,
-        types=ENDS,
-        after=min(line.position for line in lines),
-        limit=PAGE,
+        gang=query.preemptor, types=ENDS, after=min(line.position for line in lines), limit=PAGE
     )
     while open_lines:
         page = await reader.page(page_query)

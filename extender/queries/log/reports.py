@@ -331,8 +331,7 @@ def check_report_query(
     until = min(until_us, now_us) if until_us is not None else now_us
     since = since_us if since_us is not None else until - DAY_US
     if since > until:
-        msg = f"since: {rfc3339(since)} is after until, {rfc3339(until)}"
-        raise BadInput(msg)
+        raise BadInput(f"since: {rfc3339(since)} is after until, {rfc3339(until)}")
     return ReportQuery(
         name=name, since_us=since, until_us=until, namespace=namespace, gang=gang, limit=limit
     )
@@ -342,8 +341,7 @@ def _storable(**texts: str) -> None:
     """Raise BadInput for a text that PostgreSQL cannot store: with NUL or half a surrogate pair."""
     for field, text in texts.items():
         if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-            msg = f"{field}: {text[:80]!r} has a character that no name can have"
-            raise BadInput(msg)
+            raise BadInput(f"{field}: {text[:80]!r} has a character that no name can have")
 
 
 async def report(
@@ -355,9 +353,7 @@ async def report(
     """Return a report.
 
     Args:
-        reader: Reads the rows.
         events: The log as the caller sees it; it is asked for the names of the query where there are no rows.
-        query: Which rows.
         readers: What the caller sees: rows about these namespaces, without names of others.
 
     Raises:
@@ -414,5 +410,4 @@ def _outside(value: object) -> Value:
         return rfc3339((value - EPOCH) // timedelta(microseconds=1))
     if value is None or isinstance(value, str | int | float):
         return value
-    msg = f"a report cannot hold {type(value).__name__}"
-    raise TypeError(msg)
+    raise TypeError(f"a report cannot hold {type(value).__name__}")

@@ -32,8 +32,6 @@ class VisibleQueries:
     """The `EventQueries` port for one caller.
 
     Args:
-        reader: The queries of the whole log.
-        readers: What the caller sees.
         plans: Preemptions with victims of the caller, whose ends are returned too.
     """
 

@@ -14,13 +14,7 @@ from typing import Final
 import msgspec
 
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.model.cluster_view import (
-    ClusterView,
-    forest_of,
-    with_group,
-    with_node,
-    with_pod,
-)
+from extender.core.model.cluster_view import ClusterView, forest_of, with_group, with_node, with_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group
@@ -81,8 +75,6 @@ def answer_capacity_query(
     """Return the answer to a plan query on a changed cluster, for one or more copies of the trees.
 
     Args:
-        question: The trees, and how they are planned.
-        changes: What is supposed.
         make_copy: Makes copies of the trees; called only if more than one copy is planned.
         progress: Called after each copy that fits.
 

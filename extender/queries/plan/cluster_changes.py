@@ -18,12 +18,7 @@ from typing import Final
 import msgspec
 
 from extender.core.log.reservation_state import GangState, ReservationState
-from extender.core.model.cluster_view import (
-    ClusterView,
-    with_pod,
-    without_node,
-    without_pod,
-)
+from extender.core.model.cluster_view import ClusterView, with_pod, without_node, without_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.message_formatting import counted, did_you_mean
@@ -55,8 +50,6 @@ def without_nodes(
     """Return the cluster without some nodes.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
         texts: Names of nodes, or `key=value` of a label.
         planned: Whether a pod belongs to a tree that is planned.
 
@@ -87,9 +80,7 @@ def named_nodes(view: ClusterView, text: str, option: str) -> list[NodeName]:
     """Return the nodes of a name or of a label, sorted.
 
     Args:
-        view: The cluster.
         text: A name, or `key=value` of a label.
-        option: The option that names them, for the message.
 
     Raises:
         BadInput: There is none; the message has what is similar.
@@ -138,12 +129,7 @@ def _state_without(state: ReservationState, away: Iterable[NodeName]) -> Reserva
     gang_of = state.gang_of
     for pod in lost:
         gang_of = gang_of.delete(pod) if pod in gang_of else gang_of
-    return msgspec.structs.replace(
-        state,
-        gangs=gangs,
-        gang_of=gang_of,
-        claims_on=claims_on,
-    )
+    return msgspec.structs.replace(state, gangs=gangs, gang_of=gang_of, claims_on=claims_on)
 
 
 def _gang_without(gang: GangState, lost_nodes: frozenset[NodeName]) -> GangState:
@@ -182,11 +168,7 @@ def further_nodes(
 
 
 def _copies_of(view: ClusterView, text: str) -> tuple[int, Node]:
-    """Return how many nodes like which one are wanted; a node may itself have a name such as `4xa`.
-
-    Raises:
-        BadInput: The text has another form, or the cluster has no such node.
-    """
+    """Return how many nodes like which one are wanted; a node may itself have a name such as `4xa`."""
     if (node := view.nodes.get(NodeName(text))) is not None:
         return 1, node
     match = _COPIES.fullmatch(text)

@@ -56,16 +56,13 @@ def _with(group: Group, **constraints: object) -> Group:
 
 
 def read_relaxations(
-    texts: Sequence[str],
-    groups: Iterable[Group],
-    origins: Mapping[GroupKey, GroupOrigin],
+    texts: Sequence[str], groups: Iterable[Group], origins: Mapping[GroupKey, GroupOrigin]
 ) -> tuple[GroupRelaxation, ...]:
     """Return the relaxations that a user wrote.
 
     Args:
         texts: `GROUP:topology`, `GROUP:slices`, `GROUP:exclusive`, `GROUP:minCount=N` or `GROUP:minGroupCount=N`; GROUP is the name of a group, with
             namespace or kind and namespace where that is needed, or its role in a workload.
-        groups: The groups of the trees that are planned.
         origins: What groups were made from.
 
     Raises:
@@ -120,16 +117,9 @@ def _minimum_field(group: Group) -> str:
 
 
 def _group_named(
-    text: str,
-    name: str,
-    groups: tuple[Group, ...],
-    origins: Mapping[GroupKey, GroupOrigin],
+    text: str, name: str, groups: tuple[Group, ...], origins: Mapping[GroupKey, GroupOrigin]
 ) -> Group:
-    """Return the group of a name.
-
-    Raises:
-        BadInput: There is none, or there are several.
-    """
+    """Return the group of a name."""
     names = {
         group.key: (str(group.key), group.key.path, group.key.name, _role(group, origins))
         for group in groups

@@ -26,12 +26,7 @@ from extender.core.planner.moves.move_problem import (
 )
 from extender.core.planner.moves.move_search import find_moves
 from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
-from extender.core.preempt.movable_pods import (
-    MovablePods,
-    MoveLimits,
-    broken_gangs,
-    movable_pods,
-)
+from extender.core.preempt.movable_pods import MovablePods, MoveLimits, broken_gangs, movable_pods
 from extender.queries.plan.cluster_changes import named_nodes
 from extender.queries.plan.plan_query import (
     AssignmentLine,
@@ -246,11 +241,7 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
 def _domains(
     nodes: Sequence[PlanNode], free: str
 ) -> tuple[dict[str, tuple[NodeName, ...]], tuple[str, ...], int]:
-    """Return the nodes of each domain of KEY=N of which all nodes take pods, the other domains, and the number.
-
-    Raises:
-        BadInput: It has another form, or no node has the key.
-    """
+    """Return the nodes of each domain of KEY=N of which all nodes take pods, the other domains, and the number."""
     key, equals, number = free.rpartition("=")
     if not equals or not key or _COUNT.fullmatch(number) is None:
         shown = free if len(free) <= SHOWN_CHARS else f"{free[:SHOWN_CHARS]}…"
@@ -295,11 +286,7 @@ def _breaks(view: ClusterView, forest: Forest, pods: set[str]) -> Iterator[Break
 
 
 def _answer(
-    title: str,
-    planned: MovesPlan,
-    nodes: Sequence[PlanNode],
-    pods: MovablePods,
-    view: ClusterView,
+    title: str, planned: MovesPlan, nodes: Sequence[PlanNode], pods: MovablePods, view: ClusterView
 ) -> MovesAnswer:
     reasons = planned.reasons
     if planned.outcome in ("impossible", "unknown") and pods.staying:

@@ -59,8 +59,6 @@ def growths(
 
     Args:
         view: The cluster, for the number of nodes that each group has.
-        request: The request of the refused tree.
-        groups: The node groups.
     """
     sufficient = []
     for group in groups:

@@ -29,11 +29,7 @@ from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.message_formatting import (
-    counted,
-    did_you_mean,
-    join_names,
-)
+from extender.core.model.message_formatting import counted, did_you_mean, join_names
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key, too_deep_text
 from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
@@ -90,9 +86,8 @@ class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     kind: str
     parent: str  # empty for the root
-    role: (
-        str  # what the user calls it, such as the name of a ReplicatedJob; empty if it has no name
-    )
+    # what the user calls it, such as the name of a ReplicatedJob; empty if it has no name
+    role: str
     minimum: int  # how many must be placed together; 0: each for itself
     total: int  # how many there are
     placed: int  # how many run or would be placed; child groups count with their minimum
@@ -104,9 +99,7 @@ def group_lines(
     """Return the groups of a tree, root first, children in their stored order.
 
     Args:
-        tree: The tree.
         placed: How many pods would be placed, by the name of their leaf.
-        origins: What the groups were made from.
     """
     lines: dict[GroupKey, GroupLine] = {}
     for group in reversed(tree.groups):
@@ -136,12 +129,7 @@ def group_lines(
 def change_texts(
     changes: Iterable[Relaxation], origins: Mapping[GroupKey, GroupOrigin]
 ) -> Iterator[str]:
-    """Yield what would help; a lower minimum of a group that follows its workload as what the workload asks for, first.
-
-    Args:
-        changes: Changes with which the tree would fit.
-        origins: What the groups were made from.
-    """
+    """Yield what would help; a lower minimum of a group that follows its workload as what the workload asks for, first."""
     plain = []
     for change in changes:
         origin = origins.get(change.groups[0]) if change.minimum else None
@@ -197,9 +185,8 @@ class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
     node_groups: tuple[NodeGroupGrowth, ...] = ()  # of which one alone would make it fit
     search: SearchLine = SearchLine(0, exhausted=True)
-    workload: str = (
-        ""  # Kind/namespace/name of what the tree was made from; empty: its groups are given
-    )
+    # Kind/namespace/name of what the tree was made from; empty: its groups are given
+    workload: str = ""
     groups: tuple[GroupLine, ...] = ()  # the tree, root first; empty where it is not complete
     # of a workload whose parts start one after the other; the verdict is that of the worst step
     steps: tuple[StepLine, ...] = ()
@@ -240,9 +227,8 @@ class PlanReply(PlanAnswer, frozen=True, kw_only=True):
 class PlanObjects(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The objects of a request over HTTP, as `kubectl get -o json` prints them, lists included."""
 
-    cluster: tuple[dict[str, Any], ...] | UnsetType = (
-        UNSET  # nodes, pods and groups that exist; without it: the live cluster of the service
-    )
+    # nodes, pods and groups that exist; without it: the live cluster of the service
+    cluster: tuple[dict[str, Any], ...] | UnsetType = UNSET
     workload: tuple[dict[str, Any], ...] = ()  # objects to plan; empty: all that is pending
     manifest: str = ""  # YAML or JSON of further objects to plan, as kubectl reads it
     # Kind/namespace/name of groups of the cluster to plan
@@ -253,9 +239,8 @@ class PlanQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields
     """The request over HTTP: Kubernetes objects as `kubectl get -o json` prints them, lists included."""
 
     all_pending: bool = False  # plan also what is pending in `cluster`
-    budget: Annotated[int, msgspec.Meta(ge=1, le=BUDGET_MAX)] = (
-        SEARCH_BUDGET  # search nodes per root
-    )
+    # search nodes per root
+    budget: Annotated[int, msgspec.Meta(ge=1, le=BUDGET_MAX)] = SEARCH_BUDGET
     preemption: bool = True  # pods of lower priority may be evicted
     # plan the trees of `workload` and `manifest` so often; 0: once
     copies: Annotated[int, msgspec.Meta(ge=0, le=200)] = 0
@@ -277,9 +262,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     all_pending: bool = False  # plan also pending trees of the cluster files
     budget: int = SEARCH_BUDGET  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
-    anew: bool = (
-        False  # of the live cluster: plan the trees of `groups` as if none of their pods had a node
-    )
+    # of the live cluster: plan the trees of `groups` as if none of their pods had a node
+    anew: bool = False
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
     state: ReservationState = EMPTY  # reservations; none for files
     moment: EvictableContext = EvictableContext()
@@ -476,10 +460,7 @@ def _claim_warnings(view: ClusterView, question: PlanInput, *, live: bool) -> It
     add = "; add the output of `kubectl get pv,pvc,sc -A -o yaml`"
     if live:
         absent, add = "are neither in the request nor in the cluster, or their volumes", ""
-    for end, state, help_ in (
-        (UNBOUND, "are not bound to a volume", ""),
-        (ABSENT, absent, add),
-    ):
+    for end, state, help_ in ((UNBOUND, "are not bound to a volume", ""), (ABSENT, absent, add)):
         waiting = {pod.uid: [t for t in pod.shape.unmodelled if t.endswith(end)] for pod in pods}
         names = {t.removesuffix(end) for texts in waiting.values() for t in texts}
         if names:
@@ -520,12 +501,7 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
         if leaf not in view.groups and members:
             yield _Unit(
                 "PodGroup",
-                (
-                    -members[0].priority,
-                    min(p.created_us for p in members),
-                    0,
-                    leaf.path,
-                ),
+                (-members[0].priority, min(p.created_us for p in members), 0, leaf.path),
                 root=leaf.path,
                 text=_missing_leaf(view, leaf, len(members), question.readers),
                 pods=tuple(sorted(p.path for p in members if p.node is None)),
@@ -733,12 +709,7 @@ _STEP_ANSWERS: Final[Mapping[VerdictWord, str]] = {
 
 
 def _planned_in_steps(
-    view: ClusterView,
-    tree: Tree,
-    kind: str,
-    rows: NodeRowCache,
-    question: PlanInput,
-    steps: Steps,
+    view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput, steps: Steps
 ) -> tuple[GangVerdict, ClusterView]:
     """Plan each step of a tree by itself, against what is free when the earlier ones have ended.
 

@@ -1,19 +1,21 @@
 """Answer plan queries in a worker process: bodies of `POST /v1/plan` and `POST /v1/moves`, and queries of the service about the live cluster.
 
-The live cluster is handed to the worker process as a snapshot, which is made in slices of the event loop.
+The worker process plans one at a time. The live cluster is handed to the worker process as a snapshot, which is made in slices of the event loop.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures.process import BrokenProcessPool
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, TooManyQueries
 from extender.core.model.ids import Position
 from extender.core.model.pods import VolumeConstraints
 from extender.core.model.visibility import EVERYTHING, Visibility
@@ -25,6 +27,7 @@ from extender.ports.workload_ports import Workloads
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import PlanAnswer, PlanInput
 from extender.queries.plan.plan_worker_input import LiveSnapshot, answer_live_query, snapshot
+from extender.runtime.worker_process import NICE, WorkerProcess
 
 _NAMES: Final = re.compile(rb"[a-z0-9][a-z0-9.-]*")  # what may be the name of a claim
 _CLAIM: Final = b"laim"  # persistentVolumeClaim, claimName: in a body of which pods use claims
@@ -92,13 +95,8 @@ class PlanService:
     """Sends plan queries to the worker process.
 
     Args:
-        cluster: The live cluster.
-        state: The reservation state.
-        releasing: The gangs whose bind barrier is open.
         clock: For the time of the answer.
-        run: Runs functions in the worker process.
         answer_body: Answers the JSON of a `PlanQuestion`, there.
-        topology_keys: Those of the settings.
     """
 
     def __init__(
@@ -128,8 +126,6 @@ class PlanService:
         """Return the answer to a plan query, the JSON of a `PlanQuestion`.
 
         Args:
-            body: The query.
-            readers: What the caller sees of the live cluster.
             answer: Answers the body of another question in the worker process, such as one about moves.
 
         Raises:
@@ -184,3 +180,48 @@ def _is_about_live_cluster(body: bytes) -> bool:
         return msgspec.json.decode(body, type=_ClusterField).cluster is UNSET
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return False
+
+
+WAITING_MAX = 4  # calls that may wait for the running one
+TOO_LONG_S = 60  # wall-clock time for one call: the others wait for it
+W = TypeVar("W")
+
+
+class PlanQueryWorker:
+    """A worker process with a limit of waiting calls, and of the time for one."""
+
+    def __init__(self) -> None:
+        self._process = WorkerProcess(nice=NICE)
+        self._calls = 0
+
+    async def run(self, work: Callable[..., W], *args: object) -> W:
+        """Run a function of a module in the process; its exceptions are raised here.
+
+        Raises:
+            TooManyQueries: Too many calls wait already, or the process died or took too long.
+        """
+        if self._calls > WAITING_MAX:
+            raise TooManyQueries(f"{WAITING_MAX} plan queries wait already; try again later")
+        self._calls += 1
+        try:
+            return await self._process.run(_limited, work, *args)
+        except BrokenProcessPool as error:
+            raise TooManyQueries(
+                f"the process of plan queries died, or took more than {TOO_LONG_S} s; plan fewer trees, or with a "
+                "smaller budget"
+            ) from error
+        finally:
+            self._calls -= 1
+
+    def stop(self) -> None:
+        """Kill the process at once."""
+        self._process.stop()
+
+
+def _limited(work: Callable[..., W], *args: object) -> W:
+    """Run a function in the worker process; the kernel kills the process after `TOO_LONG_S`."""
+    signal.alarm(TOO_LONG_S)
+    try:
+        return work(*args)
+    finally:
+        signal.alarm(0)

@@ -18,9 +18,8 @@ from extender.core.model.pods import Pod
 from extender.core.workloads.tree_parts import PartStep
 from extender.queries.plan.workload_summaries import GroupOrigin
 
-Steps = Mapping[
-    GroupKey, tuple[PartStep, ...]
-]  # of composites whose children start one after the other
+# of composites whose children start one after the other
+Steps = Mapping[GroupKey, tuple[PartStep, ...]]
 Usage = Mapping[str, int]  # resource -> amount
 
 
@@ -126,7 +125,6 @@ def with_largest_use(
 
     Args:
         runs: The pods that run in each step.
-        nodes: Where the pods are.
         static: They are not evicted for later trees.
     """
     used: dict[NodeName, Counter[str]] = {}

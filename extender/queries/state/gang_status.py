@@ -56,7 +56,6 @@ def gang_status(root: GangState, made_for: RootWorkload | None = None) -> GangSt
     A gang whose minimum is not bound any more has its last loss as the first reason; one whose workload is suspended, that.
 
     Args:
-        root: The gang.
         made_for: Its workload, whose present minima count; None: there is none.
     """
     reasons = root.last_decision.reasons if root.last_decision is not None else ()

@@ -78,8 +78,6 @@ class HistoricalState:
 
     Args:
         event_log: The log to read; not the instance that the leader appends with.
-        snapshots: The snapshots of the log.
-        reader: Finds times and names in the log.
     """
 
     def __init__(self, event_log: EventLog, snapshots: Snapshots, reader: EventQueries) -> None:
@@ -97,9 +95,7 @@ class HistoricalState:
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
-            scope: Which part of the state.
             exists: Whether the node or namespace is known to exist, so that an empty answer is not an error.
-            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
@@ -123,7 +119,6 @@ class HistoricalState:
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
-            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
@@ -141,9 +136,6 @@ class HistoricalState:
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
-            other: The other time or position.
-            scope: Which part of the state.
-            readers: What the caller sees.
 
         Raises:
             BadInput: There is no such time or position in the log.
@@ -207,8 +199,7 @@ class HistoricalState:
     async def _end(self) -> LogHead:
         end = await self._log.head()
         if end.position == START:
-            msg = "the log is empty: nothing has been recorded yet"
-            raise BadInput(msg)
+            raise BadInput("the log is empty: nothing has been recorded yet")
         return end
 
     async def _moment(self, text: str, field: str, end: LogHead) -> PointInTime:
@@ -220,29 +211,24 @@ class HistoricalState:
         try:
             at_us = parse_time(text, field)
         except BadInput as error:
-            msg = f"{error}, nor a position"
-            raise BadInput(msg) from error
+            raise BadInput(f"{error}, nor a position") from error
         if at_us > end.at_us and at_us > await self._log.time_us():
-            msg = f"{field}: {text} is in the future; {_ends(end)}"
-            raise BadInput(msg)
+            raise BadInput(f"{field}: {text} is in the future; {_ends(end)}")
         position = await self._reader.position_at(at_us)
         if position == START:
             first = await self._log.at(FIRST)
             began = f"; the log begins at {rfc3339(first.at_us)}" if first is not None else ""
-            msg = f"{field}: nothing had been recorded by {text}{began}"
-            raise BadInput(msg)
+            raise BadInput(f"{field}: nothing had been recorded by {text}{began}")
         head = await self._log.at(position)
         return _moment(text, head if head is not None else end)
 
     async def _at_position(self, text: str, field: str, end: LogHead) -> LogHead:
         position = Position(int(text)) if len(text) <= DIGITS_MAX else None
         if position is None or position > end.position:
-            msg = f"{field}: position {text[:40]} is not in the log; {_ends(end)}"
-            raise BadInput(msg)
+            raise BadInput(f"{field}: position {text[:40]} is not in the log; {_ends(end)}")
         head = await self._log.at(position) if position else None
         if head is None:
-            msg = f"{field}: position {text} is not in the log; positions begin at 1"
-            raise BadInput(msg)
+            raise BadInput(f"{field}: position {text} is not in the log; positions begin at 1")
         return head
 
     async def _check_in_log(
@@ -252,11 +238,10 @@ class HistoricalState:
         reader = visible_queries(self._reader, readers)
         await check_names(reader, namespace=scope.namespace)
         if scope.node and not await reader.has_node(scope.node):
-            msg = (
+            raise NotFound(
                 f"node {scope.node}: the log has no member that was reserved or bound there; "
                 "ordinary pods are not in the log"
             )
-            raise NotFound(msg)
         for key, value in scope.domain.items():
             await self._check_domain(key, value, states)
 

@@ -15,9 +15,8 @@ _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _KEY = rf"(?:[a-z0-9][a-z0-9.-]{{0,252}}/)?{_NAME}"
 _VALUE = re.compile(rf"(?:{_NAME})?")
 _ONE = rf"(?:!?{_KEY}|{_KEY}(?:==|=|!=)(?:{_NAME})?|{_KEY} (?:in|notin) \((?:{_NAME})?(?:,(?:{_NAME})?)*\))"
-PATTERN: Final = (
-    f"^{_ONE}(?:,{_ONE})*$"  # of selectors without needless spaces, for the OpenAPI document
-)
+# of selectors without needless spaces, for the OpenAPI document
+PATTERN: Final = f"^{_ONE}(?:,{_ONE})*$"
 _REQUIREMENT = re.compile(
     rf"(?P<absent>!)?\s*(?P<key>{_KEY})"
     r"(?:\s*(?P<equality>==|=|!=)\s*(?P<value>\S*)|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"
@@ -60,7 +59,6 @@ def parse_selector(text: str, field: str) -> LabelSelector:
 
     Args:
         text: The selector; an empty one has no requirements.
-        field: What the selector is in messages.
 
     Raises:
         BadInput: A requirement has none of the forms, or its key or a value cannot be that of a label.

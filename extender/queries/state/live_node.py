@@ -24,13 +24,7 @@ class NodeNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> NodeNow | None:
-    """Return a node as the view shows it, or None when the view does not have it.
-
-    Args:
-        view: The view of the cluster.
-        name: The name of the node.
-        had: Reservations and bound members there, from the log.
-    """
+    """Return a node as the view shows it, or None when the view does not have it."""
     node = view.nodes.get(name)
     if node is None:
         return None

@@ -14,12 +14,7 @@ _NO_LABELS: Final[Mapping[str, str]] = {}
 
 
 class ObjectLabels:
-    """The labels of objects of a cluster.
-
-    Args:
-        cluster: Has the groups.
-        workloads: Has the workloads.
-    """
+    """The labels of objects of a cluster."""
 
     def __init__(self, cluster: Cluster, workloads: Workloads) -> None:
         self._cluster = cluster

@@ -178,9 +178,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Totals of the requested part."""
 
     gangs: int
-    pending: (
-        int  # gangs that are observed, waiting, unschedulable, preempting, invalid or preempted
-    )
+    # gangs that are observed, waiting, unschedulable, preempting, invalid or preempted
+    pending: int
     reserved: int  # members
     bound: int  # members
     nodes: int
@@ -193,9 +192,8 @@ class ControlPlaneAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # fields that kube-apiserver drops, with their kinds and the feature gate that is off
     dropped_fields: list[str]
     untested: list[str]
-    admission_policy: (
-        str  # on | off | unknown: whether the admission policy adds our scheduling gate to members
-    )
+    # on | off | unknown: whether the admission policy adds our scheduling gate to members
+    admission_policy: str
     native_group_scheduling: str  # on | off | unknown: kube-scheduler's own group scheduling
     message: str  # the evidence, or why there is none
 
@@ -275,8 +273,7 @@ def scope_of(node: str, domain: str, namespace: str, states: Collection[str] = (
         msg = f"domain: {domain!r} is not KEY=VALUE, for example topology.kubernetes.io/rack=r7"
         raise BadInput(msg)
     if node and domain:
-        msg = f"node {node!r} and domain {domain!r}: give only one of them"
-        raise BadInput(msg)
+        raise BadInput(f"node {node!r} and domain {domain!r}: give only one of them")
     return Scope(
         node=NodeName(node),
         domain={key: value} if domain else {},

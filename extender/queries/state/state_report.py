@@ -52,6 +52,7 @@ from extender.queries.state.workload_trees import RootKey, workloads_of_roots
 _NOTHING: dict[str, int] = {}
 _BY_GANG = attrgetter("gang", "uid")
 _BY_POD = attrgetter("pod", "uid")
+_NO_PLACE: tuple[str, None] = ("", None)
 CLAIM_STATES: Final[Mapping[ClaimKind, str]] = {
     "reservation": "reserved",
     "preemption": "claimed",
@@ -70,8 +71,6 @@ def build_state_report(
     namespace or states: its gangs or those in one of them, and their part of nodes.
 
     Args:
-        whole: The state.
-        scope: The requested part.
         readers: What the caller sees; of other gangs nodes have the sums by state and priority.
     """
     state = visible_state(whole, readers)
@@ -166,7 +165,6 @@ def topology_of(
     A label that was removed from a node has an empty value.
 
     Args:
-        state: The state with the recorded labels.
         node: Return only the labels of this node; None: of all.
     """
     by_node: dict[NodeName, dict[str, str]] = {}
@@ -183,7 +181,6 @@ def gang_at(
     """Return a gang in the form of the API, with or without its members.
 
     Args:
-        root: The gang.
         made_for: The workloads of root groups, see `workloads_of_roots`.
         with_members: Whether its members are wanted.
     """
@@ -304,7 +301,7 @@ def _roots(
     return [
         root
         for root in state.gangs.values()
-        if _in_namespace(root.gang, scope)
+        if scope.namespace in ("", namespace_of(root.gang))
         and (nodes is None or root.uid in promised or _has_some_of(root, nodes))
         and (
             not scope.states
@@ -318,17 +315,13 @@ def _has_some_of(root: GangState, nodes: frozenset[NodeName]) -> bool:
     return any(member.node in nodes for some in members for member in some.values())
 
 
-def _in_namespace(root: str, scope: Scope) -> bool:
-    return not scope.namespace or root.partition("/")[0] == scope.namespace
-
-
 def _preemptions(
     state: ReservationState, scope: Scope, nodes: frozenset[NodeName] | None
 ) -> list[PendingPreemption]:
     selected = [
         p
         for p in state.preemptions.values()
-        if _in_namespace(p.gang, scope)
+        if scope.namespace in ("", namespace_of(p.gang))
         and (
             nodes is None
             or not nodes.isdisjoint(p.claims)
@@ -529,37 +522,27 @@ def _brief(root: GangState | None, made_for: Mapping[RootKey, RootWorkload]) -> 
 
 
 def _moves(newest: GangState, old: GangState | None, new: GangState | None) -> list[MemberChange]:
-    if (
-        old is not None
-        and new is not None
-        and old.reservations == new.reservations
-        and old.bound == new.bound
-    ):
+    if old and new and (old.reservations, old.bound) == (new.reservations, new.bound):
         return []
     was, now = _placements(old), _placements(new)
-    names = _names(old) | _names(new)
+    names = {uid: name for members in (was, now) for uid, (name, _) in members.items()}
+    places = {uid: (was.get(uid, _NO_PLACE)[1], now.get(uid, _NO_PLACE)[1]) for uid in names}
     return [
-        MemberChange(pod=name, uid=uid, gang=newest.gang, before=was.get(uid), after=now.get(uid))
+        MemberChange(
+            pod=name, uid=uid, gang=newest.gang, before=places[uid][0], after=places[uid][1]
+        )
         for uid, name in names.items()
-        if was.get(uid) != now.get(uid)
+        if places[uid][0] != places[uid][1]
     ]
 
 
-def _placements(root: GangState | None) -> dict[str, MemberPlacement]:
+def _placements(root: GangState | None) -> dict[str, tuple[str, MemberPlacement]]:
+    """Return name and place of the members of a gang, by UID."""
     if root is None:
         return {}
-    places = {
-        str(r.uid): MemberPlacement(state="reserved", node=r.node)
-        for r in root.reservations.values()
-    }
-    return places | {
-        str(m.uid): MemberPlacement(state="bound", node=m.node) for m in root.bound.values()
-    }
-
-
-def _names(root: GangState | None) -> dict[str, str]:
-    if root is None:
-        return {}
-    return {str(r.uid): r.pod for r in root.reservations.values()} | {
-        str(m.uid): m.pod for m in root.bound.values()
+    members = (("reserved", root.reservations.values()), ("bound", root.bound.values()))
+    return {
+        str(member.uid): (member.pod, MemberPlacement(state=state, node=member.node))
+        for state, some in members
+        for member in some
     }

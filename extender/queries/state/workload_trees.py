@@ -39,9 +39,8 @@ class TreeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     generation: int  # of the workload when it was compiled
     profile: str
     outcome: str  # compiled | basic: its pods are placed one by one | refused: its pods wait
-    owner: (
-        str  # Kind/namespace/name of the owner of the groups, if it is not the workload; else empty
-    )
+    # Kind/namespace/name of the owner of the groups, if it is not the workload; else empty
+    owner: str
     groups: int  # with those of the workload's own controller
     roots: tuple[TreeRoot, ...]
     reason: str  # of outcomes basic and refused
@@ -79,7 +78,6 @@ def suspended_roots(
     Their UID is empty, and they are observed since the workload was recorded as suspended.
 
     Args:
-        gangs: Those of the log.
         made_for: The workloads of root groups, see `workloads_of_roots`.
     """
     suspended = {key: workload for key, workload in made_for.items() if workload.suspended}
@@ -113,10 +111,7 @@ def trees_at(
     """Yield the trees of workloads, by namespace, name and kind.
 
     Args:
-        state: The state of the service.
         selection: Only these; a tree is in the states of its root groups, and its outcome counts as a state.
-        labels: The labels of workloads.
-        readers: What the caller sees.
     """
     gangs = {gang.gang: gang for gang in state.gangs.values()}
     selected = [

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from extender.core.log.anchors import Anchor, SignatureState, sort_by_trust
-from extender.core.log.tampering import LogFinding
+from extender.core.log.tampering import LogFinding, TamperKind
 from extender.core.model.ids import Epoch, Position
 from extender.runtime.log_keys import LogKeys
 
@@ -31,7 +31,6 @@ class AnchorComparison:
     """Anchors in the order of their publication, and whether the log has them.
 
     Args:
-        anchors: As they were published.
         keys: Keys that may have signed them; without any, signatures are not checked.
     """
 
@@ -67,64 +66,46 @@ class AnchorComparison:
             return
         if end.position == 0:
             newest = max(anchor.position for _, anchor in differing)
-            yield LogFinding(
-                kind="log-truncated",
-                position=0,
-                message=f"the log is empty; it had {newest} events when its end was published",
-            )
+            text = f"the log is empty; it had {newest} events when its end was published"
+            yield _finding("log-truncated", 0, text)
             return
         others = [a for _, a in differing if a.first and a.first != end.first]
         if others:
-            yield LogFinding(
-                kind="other-database",
-                position=1,
-                message="the first event is not that of the log whose end was published",
-            )
+            text = "the first event is not that of the log whose end was published"
+            yield _finding("other-database", 1, text)
             return
         inside = [(i, a) for i, a in differing if a.position <= end.position]
         for _, anchor in [
             (i, a) for i, a in inside if any(b.position >= a.position for b in self._later(i))
         ]:
-            yield LogFinding(
-                kind="forged-anchor",
-                position=anchor.position,
-                message="an anchor that was published later and at a higher position matches the log, this one does not",
-            )
+            text = "an anchor that was published later and at a higher position matches the log, this one does not"
+            yield _finding("forged-anchor", anchor.position, text)
         rewritten = [
             a for i, a in inside if not any(b.position >= a.position for b in self._later(i))
         ]
         if rewritten:
             first = min(anchor.position for anchor in rewritten)
-            yield LogFinding(
-                kind="rewritten",
-                position=last_matching + 1,
-                message=(
-                    f"the hash at position {first} is not the published one, although the chain is unbroken: "
-                    f"an event from position {last_matching + 1} to {first} was changed, and all later hashes computed again"
-                ),
+            text = (
+                f"the hash at position {first} is not the published one, although the chain is unbroken: "
+                f"an event from position {last_matching + 1} to {first} was changed, and all later hashes computed again"
             )
+            yield _finding("rewritten", last_matching + 1, text)
         beyond = [a for _, a in differing if a.position > end.position]
         if beyond:
             newest = max(anchor.position for anchor in beyond)
             epoch = max(anchor.epoch for anchor in beyond)
             if end.lease_epoch < epoch:
-                yield LogFinding(
-                    kind="older-copy",
-                    position=end.position + 1,
-                    message=(
-                        f"the log ends at position {end.position} and its lease at epoch {end.lease_epoch}; "
-                        f"position {newest} of epoch {epoch} was published"
-                    ),
+                text = (
+                    f"the log ends at position {end.position} and its lease at epoch {end.lease_epoch}; "
+                    f"position {newest} of epoch {epoch} was published"
                 )
+                yield _finding("older-copy", end.position + 1, text)
             else:
-                yield LogFinding(
-                    kind="tail-deleted",
-                    position=end.position + 1,
-                    message=(
-                        f"the log ends at position {end.position}; position {newest} was published, and the lease "
-                        f"knows its epoch {epoch}: events were deleted"
-                    ),
+                text = (
+                    f"the log ends at position {end.position}; position {newest} was published, and the lease "
+                    f"knows its epoch {epoch}: events were deleted"
                 )
+                yield _finding("tail-deleted", end.position + 1, text)
 
     def _later(self, index: int) -> Iterator[Anchor]:
         """Yield the anchors that were published after one and that the log has."""
@@ -156,4 +137,8 @@ def _forged(anchor: Anchor, state: SignatureState, keys: LogKeys) -> LogFinding:
         "unknown key": f"an anchor is signed by key {anchor.key}, which is not one of {accepted}",
         "invalid": f"the signature of an anchor by key {anchor.key} is wrong: its fields were changed",
     }[state]
-    return LogFinding(kind="forged-anchor", position=anchor.position, message=text)
+    return _finding("forged-anchor", anchor.position, text)
+
+
+def _finding(kind: TamperKind, position: int, text: str) -> LogFinding:
+    return LogFinding(kind=kind, position=position, message=text)

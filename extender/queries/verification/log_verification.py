@@ -24,7 +24,7 @@ from extender.core.log.interval_row_projection import (
 )
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
-from extender.core.log.tampering import Findings, LogFinding
+from extender.core.log.tampering import Findings, LogFinding, TamperKind
 from extender.core.model.errors import AlteredEvent, CorruptLog, MissingEvent
 from extender.core.model.ids import Epoch, Position
 from extender.core.model.message_formatting import counted
@@ -82,21 +82,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogVerification:
-    """One pass over the log; `step` until it returns False, then `verdict`.
-
-    Args:
-        event_log: The log.
-        evidence: What is stored beside it.
-        anchors: As they were published.
-        keys: Keys that may have signed them.
-    """
+    """One pass over the log; `step` until it returns False, then `verdict`."""
 
     def __init__(
-        self,
-        event_log: EventLog,
-        evidence: LogEvidence,
-        anchors: Sequence[Anchor],
-        keys: LogKeys,
+        self, event_log: EventLog, evidence: LogEvidence, anchors: Sequence[Anchor], keys: LogKeys
     ) -> None:
         self._log = event_log
         self._evidence = evidence
@@ -158,7 +147,8 @@ class LogVerification:
         self._end = (await self._log.head()).position
         self._begun = True
 
-    def _report(self, finding: LogFinding) -> None:
+    def _report(self, kind: TamperKind, position: int, message: str, of: str = "") -> None:
+        finding = LogFinding(kind=kind, position=position, message=message, object=of)
         self._findings.add(finding)
 
     async def _verify(self, until: Position) -> None:
@@ -178,10 +168,9 @@ class LogVerification:
             text = "the hash is not the one of the event and of the hash before it: a column of the row was changed"
             self._break("edited-row", error.position, text)
 
-    def _break(self, kind: str, position: int, text: str) -> None:
+    def _break(self, kind: TamperKind, position: int, text: str) -> None:
         self._broken = True
-        finding = {"kind": kind, "position": position, "message": text}
-        self._report(msgspec.convert(finding, LogFinding))
+        self._report(kind, position, text)
 
     async def _take(self, page: LogPage) -> None:
         """Take a page whose hashes form a chain."""
@@ -210,7 +199,7 @@ class LogVerification:
         for event in events:
             if event.epoch < self._epoch:
                 text = f"its epoch is {event.epoch}, the event before it has epoch {self._epoch}"
-                self._report(LogFinding(kind="forged-epoch", position=event.position, message=text))
+                self._report("forged-epoch", event.position, text)
             self._epoch = event.epoch
             if isinstance(event.data, HistoryTruncated):
                 self._losses.append(RecordedLoss(event.position, event.epoch))
@@ -243,10 +232,10 @@ class LogVerification:
                 continue
             if fault is not None and fault.missing:
                 text = f"{fault.text}, although nothing was pruned since the decision"
-                self._report(LogFinding(kind="missing-input", position=position, message=text))
+                self._report("missing-input", position, text)
             elif fault is not None:
                 text = f"{fault.text}: it is not what the decision was made from"
-                self._report(LogFinding(kind="forged-input", position=position, message=text))
+                self._report("forged-input", position, text)
 
     async def _compare_names(self, page: LogPage) -> None:
         """Look the names in events up in the index, as far as it was made."""
@@ -273,13 +262,13 @@ class LogVerification:
             text = f"gx.event_reference was made from events up to position {self._indexed}, the log ends at {self._end}"
             # where `tail-deleted` is reported, which explains it
             beyond = Position(self._end + 1)
-            self._report(LogFinding(kind="forged-reference", position=beyond, message=text))
+            self._report("forged-reference", beyond, text)
             return
         counts = await self._evidence.indexed_counts(self._indexed, BLOCK)
         behind = counts.get(-1, 0)
         if behind:
             text = f"gx.event_reference has {counted(behind, 'row')} at positions up to which it was not made"
-            self._report(LogFinding(kind="forged-reference", position=0, message=text))
+            self._report("forged-reference", 0, text)
         larger = [b for b in sorted(counts) if b >= 0 and counts[b] > self._names.get(b, 0)]
         for block in larger[:BLOCKS_MAX]:
             after = Position(block * BLOCK)
@@ -288,7 +277,7 @@ class LogVerification:
             more = counts[block] - self._names.get(block, 0)
             text = f"gx.event_reference has {counted(more, 'name')} that the next {BLOCK} events do not have"
             position = block * BLOCK + 1
-            self._report(LogFinding(kind="forged-reference", position=position, message=text))
+            self._report("forged-reference", position, text)
 
     async def _compare_block(self, after: Position, until: Position) -> None:
         named: set[StoredReference] = set()
@@ -296,8 +285,7 @@ class LogVerification:
             named.update(name for event in page for name in _names(event))
         for extra in sorted(set(await self._evidence.indexed_names(after, until)) - named):
             text = f"gx.event_reference has {extra.kind} {extra.name} for this event, which does not name it"
-            finding = LogFinding(kind="forged-reference", position=extra.position, message=text)
-            self._report(finding)
+            self._report("forged-reference", extra.position, text)
 
     async def _compare_definitions(self) -> None:
         """Compare views, functions, triggers and tables with those that the migrations make."""
@@ -305,14 +293,8 @@ class LogVerification:
         self._definitions = len(definitions)
         for definition in definitions:
             if definition.stored != definition.expected:
-                self._report(
-                    LogFinding(
-                        kind="forged-definition",
-                        position=0,
-                        object=definition.name,
-                        message=definition_fault(definition),
-                    )
-                )
+                text = definition_fault(definition)
+                self._report("forged-definition", 0, text, of=definition.name)
 
     async def _compare_snapshot(self, position: Position, codec: str) -> None:
         stored = await self._evidence.snapshot(position, codec)
@@ -323,7 +305,7 @@ class LogVerification:
             return  # of a history that was lost: never used
         text = await asyncio.to_thread(self._snapshot_fault, stored)
         if text:
-            self._report(LogFinding(kind="forged-snapshot", position=position, message=text))
+            self._report("forged-snapshot", position, text)
 
     def _snapshot_fault(self, stored: StoredSnapshot) -> str:
         if not stored.intact:
@@ -347,8 +329,7 @@ class LogVerification:
                 text = row_fault(row, stored, fixed_only=fixed_only, position=self._projected)
                 if text:
                     position = getattr(row, "from_position", 0) or getattr(row, "position", 0)
-                    finding = LogFinding(kind="forged-projection", position=position, message=text)
-                    self._report(finding)
+                    self._report("forged-projection", position, text)
 
     async def _finish(self) -> None:
         """Compare what can be compared only at the end."""
@@ -359,33 +340,30 @@ class LogVerification:
             await self._compare_open_rows()
             await self._compare_indexed()
             end = VerifiedEnd(position=self._end, first=self._first, lease_epoch=lease)
-            for finding in self._anchors.findings(end, self._losses):
-                self._report(finding)
+            findings = self._anchors.findings(end, self._losses)
         else:
-            for finding in self._anchors.forged:
-                self._report(finding)
-        older = (
-            "older-copy" in self._findings
-            or "other-database" in self._findings
-            or "log-truncated" in self._findings
-        )
+            findings = iter(self._anchors.forged)
+        for finding in findings:
+            self._findings.add(finding)
+        kinds: tuple[TamperKind, ...] = ("older-copy", "other-database", "log-truncated")
+        older = any(kind in self._findings for kind in kinds)
         highest = max([self._epoch, *(a.epoch for a in self._anchors.trusted)], default=Epoch(0))
         if lease < highest and not older:
             text = f"the lease has epoch {lease}, epoch {highest} was held before"
-            self._report(LogFinding(kind="forged-epoch", position=self.position, message=text))
+            self._report("forged-epoch", self.position, text)
 
     async def _compare_open_rows(self) -> None:
         """Compare the rows that are open at the end, and count those that should not be there."""
         if self._projected > self._end:
             text = f"the interval tables were made from events up to position {self._projected}, the log ends at {self._end}"
-            self._report(LogFinding(kind="forged-projection", position=self._end, message=text))
+            self._report("forged-projection", self._end, text)
             return
         await self._compare_rows(list(self._rows.open_rows()), fixed_only=True)
         counts = await self._evidence.row_counts(self._projected)
         for table, begun in self._rows.begun.items():
             if counts.get(table, 0) > begun:
                 text = f"gx.{table} has {counts[table]} rows, the log has the begin of {begun}"
-                self._report(LogFinding(kind="forged-projection", position=0, message=text))
+                self._report("forged-projection", 0, text)
 
 
 def _names(event: RecordedEvent) -> Sequence[StoredReference]:
@@ -411,7 +389,6 @@ def row_fault(
     """Return how a stored row differs from the computed one, or an empty text.
 
     Args:
-        row: The computed row.
         stored: The row with the same key, or None.
         fixed_only: The row was open at `position`; later events may have ended it since.
         position: Position up to which rows were computed.

@@ -20,7 +20,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 from urllib.parse import quote
 
@@ -82,7 +81,6 @@ def predecessor_is_ending(server_home: ServerHome, *, since: int) -> bool:
     """Return whether a start failed because a killed server is still ending; then another try soon helps.
 
     Args:
-        server_home: Directories of the server.
         since: Size of the diagnostics before the start; the ending server writes there too.
     """
     text = _tail(server_home, since=since, bytes_max=65_536)
@@ -90,12 +88,7 @@ def predecessor_is_ending(server_home: ServerHome, *, since: int) -> bool:
 
 
 def log_tail(server_home: ServerHome, *, since: int) -> str:
-    """Return the last lines of the server's log, for a message.
-
-    Args:
-        server_home: Directories of the server.
-        since: Size of the diagnostics before the start.
-    """
+    """Return the last lines of the server's log, for a message."""
     return " | ".join(_tail(server_home, since=since, bytes_max=1000).splitlines()[-4:])
 
 
@@ -240,12 +233,7 @@ class EmbeddedPostgres:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     # Ownership

@@ -179,11 +179,7 @@ def _account(home: Path) -> Account:
 
 
 def _service_account() -> Account:
-    """Return the account of the server where this process is root.
-
-    Raises:
-        BadInput: There is none.
-    """
+    """Return the account of the server where this process is root."""
     try:
         entry = pwd.getpwnam(SERVICE_ACCOUNT)
     except KeyError:

@@ -71,12 +71,7 @@ class _Call:
 
 
 class Appender:
-    """The queue and its writer task; see the module.
-
-    Args:
-        url: Database URL.
-        limits: Sizes and timeouts.
-    """
+    """The queue and its writer task; see the module."""
 
     def __init__(self, url: str, limits: Limits) -> None:
         self._url = url
@@ -145,11 +140,7 @@ class Appender:
 
     @asynccontextmanager
     async def connection(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
-        """Run a block with the append connection; after `StoreUnavailable` it is closed and opened again when needed.
-
-        Args:
-            doing: The operation of the block, for the message of the fault.
-        """
+        """Run a block with the append connection; after `StoreUnavailable` it is closed and opened again when needed."""
         async with self._connection_lock:
             try:
                 if self._connection is None or self._connection.is_closed():

@@ -105,7 +105,6 @@ def chain(previous: bytes, row: Row) -> bytes:
 
     Args:
         previous: 32 bytes; `EMPTY_CHAIN` for the first event.
-        row: The row, payload as stored.
 
     Returns:
         32 bytes.
@@ -130,21 +129,7 @@ def image(row: Columns) -> bytes:
         struct.error: A number does not fit.
         UnicodeError: A text is no Unicode.
     """
-    (
-        position,
-        event_id,
-        epoch,
-        at_us,
-        tag,
-        schema_version,
-        uid,
-        stream_version,
-        gang,
-        actor,
-        cause,
-        by,
-        payload,
-    ) = row
+    position, event_id, epoch, at_us, tag, schema_version, uid, stream_version, gang, actor, cause, by, payload = row  # fmt: skip
     numbers = _NUMBERS.pack(position, epoch, schema_version, stream_version, at_us, by or 0)
     tag, uid, gang = tag.encode(), uid.encode(), gang.encode()
     actor, cause = actor.encode(), cause.encode()
@@ -159,12 +144,6 @@ def decode_event_data(
     tag: str, schema_version: int, payload: bytes, *, position: int
 ) -> AnyEventData:
     """Return the data of a payload.
-
-    Args:
-        tag: Stored type.
-        schema_version: Stored version.
-        payload: Stored bytes.
-        position: Position of the event, for the message.
 
     Raises:
         CorruptLog: Type or version are unknown, or the bytes do not have that shape.
@@ -190,21 +169,7 @@ def to_event(row: Columns) -> RecordedEvent:
     Raises:
         CorruptLog: Type or version are unknown, or the payload cannot be decoded.
     """
-    (
-        position,
-        event_id,
-        epoch,
-        at_us,
-        tag,
-        schema_version,
-        uid,
-        stream_version,
-        gang,
-        actor,
-        cause,
-        by,
-        payload,
-    ) = row
+    position, event_id, epoch, at_us, tag, schema_version, uid, stream_version, gang, actor, cause, by, payload = row  # fmt: skip
     return RecordedEvent(
         position=position,
         event_id=str(event_id),

@@ -41,12 +41,7 @@ class Fetch(Protocol):
 
 @asynccontextmanager
 async def reading_connection(url: str, *, name: str) -> AsyncIterator[asyncpg.Connection]:
-    """Run a block with a separate connection for reading the log.
-
-    Args:
-        url: Database URL.
-        name: Purpose of the connection.
-    """
+    """Run a block with a separate connection for reading the log."""
     with our_faults(f"{name}: connecting"):
         connection = await connect(url, name=name, settings=SETTINGS, command_timeout_s=30.0)
     try:
@@ -134,8 +129,6 @@ def verify(rows: Sequence[asyncpg.Record], *, after: int, previous: bytes) -> Lo
 
     Args:
         rows: Result of `PAGE`.
-        after: Position before the first row.
-        previous: Hash at that position.
 
     Raises:
         CorruptLog: A position is missing or a hash is wrong; names the first such position.

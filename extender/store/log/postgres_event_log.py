@@ -11,8 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import asyncpg
 
@@ -21,7 +20,6 @@ from extender.core.model.errors import CorruptLog, Fenced, StoreUnavailable
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import (
     DatabaseUsage,
-    EventLog,
     LeaseGrant,
     LeaseRecord,
     LogHead,
@@ -86,7 +84,6 @@ class PostgresEventLog:
     Args:
         url: `postgresql://…` or `postgresql+asyncpg://…`. Not through a pooling proxy: the append connection
             must be a session.
-        limits: Sizes and timeouts of appends.
         page_events: Events per page of `read` and `follow`.
         replica: Identity of the replica that this process is, for `usage`; empty: it is none.
     """
@@ -117,12 +114,7 @@ class PostgresEventLog:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # The lease
@@ -337,7 +329,41 @@ def _head(position: int | None, chain: bytes | None, at_us: int | None) -> LogHe
     return LogHead(position=Position(position), chain=chain or EMPTY_CHAIN, at_us=at_us or 0)
 
 
-if TYPE_CHECKING:
+RENEWAL_TIMEOUT_S = 2.0  # of the connection and of a renewal: an append in flight makes it wait
 
-    def _fits(log: PostgresEventLog) -> EventLog:
-        return log
+
+class PostgresLeaseRenewal:
+    """The `LeaseRenewal` port on PostgreSQL; all calls from one event loop."""
+
+    def __init__(self, url: str) -> None:
+        """Prepare; `open` connects.
+
+        Args:
+            url: As for `PostgresEventLog`.
+        """
+        self._url = url
+        self._connection: asyncpg.Connection | None = None
+
+    async def open(self) -> None:
+        """See `LeaseRenewal.open`."""
+        if self._connection is None or self._connection.is_closed():
+            with our_faults("connecting to renew the lease"):
+                self._connection = await connect(
+                    self._url,
+                    name="lease",
+                    connect_timeout_s=RENEWAL_TIMEOUT_S,
+                    command_timeout_s=RENEWAL_TIMEOUT_S,
+                )
+
+    async def renew(self, grant: LeaseGrant) -> None:
+        """See `LeaseRenewal.renew`."""
+        await self.open()
+        assert self._connection is not None
+        with our_faults("renewing the lease"):
+            await self._connection.execute(RENEW, grant.epoch, grant.lease)
+
+    async def close(self) -> None:
+        """See `LeaseRenewal.close`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await close_quietly(connection)

@@ -10,7 +10,7 @@ that are not indexed yet are searched one by one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult
@@ -20,7 +20,6 @@ from extender.core.model.ids import NIL_GANG, GangUid, NodeName, Position
 from extender.ports.query_ports import (
     EventFilter,
     EventPage,
-    EventQueries,
     GangIncarnation,
     PodPlacement,
 )
@@ -69,7 +68,6 @@ def create_reading_engine(url: str, *, pool_size: int = 2) -> AsyncEngine:
 
     Args:
         url: Database URL; that of a standby, if there is one.
-        pool_size: Number of concurrent queries.
     """
     return create_engine(url, name="audit", settings=SETTINGS, pool_size=pool_size)
 
@@ -90,20 +88,11 @@ class PostgresEventQueries:
         `after` is the position of the last event of the previous page, in either order: with `newest_first`
         the page continues below it (0: from the end), otherwise above it. Times are inclusive. A page has at
         most `LIMIT_MAX` events and about `PAGE_BYTES_MAX` bytes, at least one event.
-
-        Raises:
-            CorruptLog: The log has an event that this version does not know.
-            StoreUnavailable: No answer, or it took too long.
         """
         return await self._page(event_filter, PAGE_BYTES_MAX)
 
     async def events(self, event_filter: EventFilter) -> Sequence[RecordedEvent]:
-        """See `EventQueries.events`; as `page`, without a limit on the size.
-
-        Raises:
-            CorruptLog: The log has an event that this version does not know.
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """See `EventQueries.events`; as `page`, without a limit on the size."""
         return (await self._page(event_filter, None)).events
 
     async def _page(self, event_filter: EventFilter, bytes_max: int | None) -> EventPage:
@@ -133,11 +122,7 @@ class PostgresEventQueries:
     async def incarnations(
         self, root: str, *, uid: GangUid | None = None
     ) -> Sequence[GangIncarnation]:
-        """See `EventQueries.incarnations`. Returns the oldest, at most `LIMIT_MAX`.
-
-        Raises:
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """See `EventQueries.incarnations`. Returns the oldest, at most `LIMIT_MAX`."""
         if not root and uid is None:
             return ()
         whose = EVENT.c.gang == root if root else EVENT.c.gang_uid == uid
@@ -162,21 +147,13 @@ class PostgresEventQueries:
         return tuple(GangIncarnation(**row._asdict()) for row in rows)
 
     async def gangs_named(self, name: str) -> Sequence[str]:
-        """See `EventQueries.gangs_named`. Returns at most `LIMIT_MAX`.
-
-        Raises:
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """See `EventQueries.gangs_named`. Returns at most `LIMIT_MAX`."""
         async with transaction(self._engine, "asking the log") as connection:
             result = await connection.execute(_NAMED, {"name": name, "limit": LIMIT_MAX})
             return tuple(sorted(result.scalars()))
 
     async def position_at(self, at_us: int) -> Position:
-        """See `EventQueries.position_at`.
-
-        Raises:
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """See `EventQueries.position_at`."""
         query = (
             sa.select(EVENT.c.position)
             .where(EVENT.c.at_us <= at_us)
@@ -198,29 +175,17 @@ class PostgresEventQueries:
             return int((await connection.execute(sa.select(size))).scalar_one())
 
     async def has_namespace(self, namespace: str) -> bool:
-        """See `EventQueries.has_namespace`.
-
-        Raises:
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """See `EventQueries.has_namespace`."""
         if not namespace:
             return False
         return await self._is_there(sa.select(EVENT.c.position).where(_namespace == namespace))
 
     async def has_node(self, node: NodeName) -> bool:
-        """See `EventQueries.has_node`.
-
-        Raises:
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """See `EventQueries.has_node`."""
         return await self._is_there(sa.select(PLACEMENT.c.node).where(PLACEMENT.c.node == node))
 
     async def placements(self, pod: str) -> Sequence[PodPlacement]:
-        """See `EventQueries.placements`. Returns the newest, at most `PLACEMENTS_MAX`.
-
-        Raises:
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """See `EventQueries.placements`. Returns the newest, at most `PLACEMENTS_MAX`."""
         query = (
             sa.select(*(PLACEMENT.c[name] for name in PodPlacement.__struct_fields__))
             .where(PLACEMENT.c.pod == pod)
@@ -346,9 +311,3 @@ async def _each(result: AsyncResult[Any]) -> AsyncIterator[sa.Row[Any]]:
     async for piece in result.partitions():
         for row in piece:
             yield row
-
-
-if TYPE_CHECKING:
-
-    def _fits(reader: PostgresEventQueries) -> EventQueries:
-        return reader

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import sqlalchemy as sa
@@ -21,7 +21,6 @@ from extender.core.model.ids import Position
 from extender.queries.log.reports import (
     EPOCH,
     LIMIT_MAX,
-    ReportQueries,
     ReportQuery,
     ReportRows,
 )
@@ -340,20 +339,10 @@ class PostgresReportQueries:
         self._engine = engine
 
     async def rows(self, query: ReportQuery) -> ReportRows:
-        """See `ReportQueries.rows`.
-
-        Raises:
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """See `ReportQueries.rows`."""
         text, values = query_of(query)
         doing = f"asking for report {query.name} (a shorter span, or one gang, takes less time)"
         async with transaction(self._engine, doing) as connection:
             head, projected = (await connection.execute(_POSITIONS)).one()
             rows = (await connection.execute(text, values)).all()
         return ReportRows(rows=rows, head=Position(head), projected=Position(projected))
-
-
-if TYPE_CHECKING:
-
-    def _fits(reader: PostgresReportQueries) -> ReportQueries:
-        return reader

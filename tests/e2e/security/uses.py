@@ -15,8 +15,7 @@ from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
 from extender.cluster.api_server.feature_gate_reader import DryRunProber
 from extender.cluster.connection.api_client import ApiServer, Request
 from extender.cluster.write.event_recorder import WRITE_SERIES_EVERY_MS, EventRecorder
-from extender.cluster.write.finalizer_writer import write_finalizers
-from extender.cluster.write.group_status import GroupStatusWriter
+from extender.cluster.write.group_status import GroupStatusWriter, write_finalizers
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
 from extender.cluster.write.pod_evictions import PodEvictions
 from extender.cluster.write.pod_writer import PodWriter, read_pod

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from extender.cli.output.history_lines import print_line
+from extender.cli.commands.history_commands import print_line
 from extender.composition import read_wire_pod
 from extender.core.log.events import GangAdmitted, PreemptionPlanned
 from extender.core.model.ids import PlanId

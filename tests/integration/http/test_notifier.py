@@ -37,7 +37,7 @@ from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.log.reference_index import PostgresNotificationCursor
+from extender.store.projections import PostgresNotificationCursor
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.snapshot_table import PostgresSnapshots
 from extender.telemetry import METRICS

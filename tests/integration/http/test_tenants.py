@@ -16,7 +16,6 @@ from aiohttp.test_utils import TestClient, TestServer
 from extender.core.log.events import GangUnschedulable, PreemptionPlanned
 from extender.core.model.ids import Position
 from extender.core.model.visibility import Visibility
-from extender.http.access.route_permissions import RIGHTS, RouteRight
 from extender.http.responses.error_responses import problems
 from extender.http.responses.request_body import BODY
 from extender.http.responses.request_visibility import VISIBILITY
@@ -29,6 +28,7 @@ from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.v1.tree_api import TreeApi
+from extender.http.web.access_middleware import RIGHTS, RouteRight
 from extender.http.web.health import Probes
 from extender.http.web.server import OPERATIONS, OpenApiRoute
 from extender.queries.explain.explain_service import ExplainService
@@ -37,8 +37,8 @@ from extender.queries.log.reports import REPORTS
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.node_inventory import NodeInventory
 from extender.store.engine import create_engine
-from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.projections import PostgresIntervalProjection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots

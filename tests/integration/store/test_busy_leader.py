@@ -26,7 +26,7 @@ from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity
 from extender.control.monitors.event_loop_monitor import EventLoopMonitor
 from extender.runtime.system_clock import SystemClock
-from extender.store.log.lease_renewal import PostgresLeaseRenewal
+from extender.store.log.postgres_event_log import PostgresLeaseRenewal
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.core.log.events import GangRemoved, NewEvent
 from extender.core.model.errors import NotLeading, StoreUnavailable

@@ -17,9 +17,8 @@ from extender.store.database_roles import AUDITOR, WRITER, as_role, excess_right
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.engine import create_engine, plain_url
-from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projection_rebuild import rebuild_projection
+from extender.store.projections import PostgresIntervalProjection, rebuild_projection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.integration.store.test_tampering import verified

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from extender.core.model.errors import AlteredEvent
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projection_rebuild import rebuild_projection
+from extender.store.projections import rebuild_projection
 from tests.bench.history import write_history
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.bulk_log import copy_events, forget_log, writing_connection
@@ -106,7 +106,7 @@ async def test_a_rebuild_killed_in_the_middle_leaves_the_old_tables(database_url
     connection = await asyncpg.connect(database_url)
     await connection.fetchval("SELECT gx.project(300, 300)")
     before, relations = await contents(connection), await connection.fetch(RELATIONS)
-    code = "import asyncio, sys; from extender.store.projection_rebuild import rebuild_projection; asyncio.run(rebuild_projection(sys.argv[1]))"
+    code = "import asyncio, sys; from extender.store.projections import rebuild_projection; asyncio.run(rebuild_projection(sys.argv[1]))"
     async with held(database_url, "INSERT") as holding:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", code, database_url, cwd=ROOT

@@ -23,7 +23,7 @@ from extender.queries.log.event_filter import references_of
 from extender.store.engine import create_engine
 from extender.store.log.event_codec import VERSIONS, decode_event_data
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.log.reference_index import PostgresReferenceIndex
+from extender.store.projections import PostgresReferenceIndex
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.bench.history import write_history
 from tests.integration.store.test_event_codec import GOLDEN, Sample

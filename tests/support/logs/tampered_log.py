@@ -18,9 +18,8 @@ from extender.runtime.log_keys import LogKeys, make_key, parse_keys
 from extender.snapshots.state_loader import load_state, save_snapshot
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
-from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.log.reference_index import PostgresReferenceIndex
+from extender.store.projections import PostgresIntervalProjection, PostgresReferenceIndex
 from extender.store.schema_migration import migration_statements, newest_revision
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.example_log import write_tuesday

@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 import pytest
 
 from extender.core.model.errors import TooManyQueries
-from extender.queries.plan.plan_query_worker import PlanQueryWorker
+from extender.queries.plan.plan_service import PlanQueryWorker
 from extender.runtime.worker_process import WorkerProcess
 from tests.support.waiting import eventually
 

@@ -47,9 +47,8 @@ class ManifestFiles(msgspec.Struct, frozen=True, kw_only=True):
     objects: Mapping[Ident, api.Readable] = {}  # those of `manifest`, referenced kinds first
     by_uid: Mapping[str, Ident] = {}  # the pods and groups among them
     ignored: Mapping[str, str] = {}  # file -> what is wrong with it, and what is used in its place
-    never_valid: tuple[
-        str, ...
-    ] = ()  # ignored files that were not valid since this process started
+    # ignored files that were not valid since this process started
+    never_valid: tuple[str, ...] = ()
 
 
 class FileWatcher:

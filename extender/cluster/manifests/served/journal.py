@@ -37,7 +37,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -130,6 +130,12 @@ class DeletedObject(_Line, frozen=True, kw_only=True, tag="deleted"):
     kind: str
     source: str = ""
 
+    @classmethod
+    def of(cls, uid: str, ident: tuple[str, str, str, str], at_us: int) -> Self:
+        """Return the record of an object with kind, source, namespace and name."""
+        kind, source, namespace, name = ident
+        return cls(at_us=at_us, kind=kind, source=source, namespace=namespace, name=name, uid=uid)
+
 
 _Waiting = tuple[bytes, asyncio.Future[None]]
 ObjectRecord = (
@@ -214,8 +220,7 @@ class Journal:
             ClusterUnavailable: The write failed; the line may have been written nevertheless.
         """
         if self._writer is None or self._writer.done():
-            msg = f"{self.path} is not open"
-            raise ClusterUnavailable(msg)
+            raise ClusterUnavailable(f"{self.path} is not open")
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((msgspec.json.encode(record) + b"\n", written))
         await written

@@ -25,9 +25,8 @@ from extender.core.admit.plan_request import GATE
 from extender.ports.cluster_ports import Condition
 from extender.ports.written_names import DISRUPTION_TARGET, PLAN_ANNOTATION, PREEMPTED
 
-ENDED_KEPT: Final = (
-    16_384  # deleted pods of which the node is kept, for a leader that did not record their Binding
-)
+# deleted pods of which the node is kept, for a leader that did not record their Binding
+ENDED_KEPT: Final = 16_384
 
 
 class JournalOverlay:
@@ -153,10 +152,7 @@ def _pod(pod: api.Pod, overlay: JournalOverlay) -> api.Pod:
         status = msgspec.structs.replace(status, nominated_node_name=overlay.nominated[uid])
     if uid in overlay.disrupted:
         condition = api.StoredCondition(
-            type=DISRUPTION_TARGET,
-            status="True",
-            reason=PREEMPTED,
-            message=overlay.disrupted[uid],
+            type=DISRUPTION_TARGET, status="True", reason=PREEMPTED, message=overlay.disrupted[uid]
         )
         status = msgspec.structs.replace(status, conditions=(*status.conditions, condition))
     if uid in overlay.evicted:

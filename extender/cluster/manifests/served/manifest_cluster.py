@@ -66,7 +66,6 @@ def check_same_manifests(recorded: Sequence[str], given: Sequence[str], journal:
     Args:
         recorded: Paths that the journal was written for, see `absolute_paths`; may be empty.
         given: Paths of this service.
-        journal: For the message.
 
     Raises:
         BadInput: A recorded path exists and is not given.
@@ -117,9 +116,8 @@ logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
 POLLS_UNTIL_READ: Final = 3  # one may be running; a change is read by the second poll after it
-OBJECTS_PER_SLICE: Final = (
-    50  # applied before calls of kube-scheduler are answered again: about 4 ms
-)
+# applied before calls of kube-scheduler are answered again: about 4 ms
+OBJECTS_PER_SLICE: Final = 50
 COMPARED_PER_SLICE: Final = 1_000  # likewise, compared with those of the last reading
 
 LOG_HEAD_FILE: Final = "log-end.json"  # the published log head, see `core.log.anchors`
@@ -148,8 +146,7 @@ def check_paths(paths: Sequence[str]) -> None:
         BadInput: A path is `-`, or does not exist. A directory may be empty.
     """
     if STDIN in paths:
-        msg = "--cluster -: standard input cannot be re-read; give files or directories"
-        raise BadInput(msg)
+        raise BadInput("--cluster -: standard input cannot be re-read; give files or directories")
     for path in paths:
         if not Path(path).exists():
             msg = f"--cluster {path}: no such file or directory; make it first, it may be empty"
@@ -176,8 +173,6 @@ class ManifestCluster(RecordedCluster):
             data_dir: Directory of `cluster.jsonl`; created if it does not exist.
             clock: For the time in each line.
             fence: Returns whether this process may record what was removed from the files.
-            poll_s: Seconds between checks of the files.
-            max_children: Groups that one parent may have.
 
         Raises:
             BadInput: A path is `-`, or does not exist. A directory may be empty.
@@ -365,7 +360,7 @@ class ManifestCluster(RecordedCluster):
         try:
             await asyncio.gather(
                 *(
-                    self._write(_deleted(uid, ident, at_us))
+                    self._write(DeletedObject.of(uid, ident, at_us))
                     for uid, ident in sorted(self._left.items())
                 )
             )
@@ -428,13 +423,6 @@ def _perhaps_there(files: ManifestFiles, missing: Ident) -> BadInput:
     file = files.never_valid[0]
     return BadInput(
         f"{kind} {namespace}/{name} is recorded in {FILE} and is in no valid file; it may be in one that is not: {files.ignored[file]}"
-    )
-
-
-def _deleted(uid: str, ident: Ident, at_us: int) -> DeletedObject:
-    kind, source, namespace, name = ident
-    return DeletedObject(
-        at_us=at_us, kind=kind, source=source, namespace=namespace, name=name, uid=uid
     )
 
 

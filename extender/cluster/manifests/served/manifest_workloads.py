@@ -59,9 +59,6 @@ class ManifestWorkloads:
         """Start without workloads.
 
         Args:
-            world: The objects of the cluster.
-            overlay: What the journal has.
-            write: Appends a line to the journal and applies it.
             clock: For the time in each line.
         """
         self._world = world
@@ -146,17 +143,7 @@ class ManifestWorkloads:
         """Delete a group that was written before; see the port."""
         if key in self._world.view.groups:
             stored = self._written(key, uid)
-            kind, source, namespace, name = ident_of(stored)
-            await self._write(
-                DeletedObject(
-                    at_us=self._clock.now_us(),
-                    kind=kind,
-                    source=source,
-                    namespace=namespace,
-                    name=name,
-                    uid=uid,
-                )
-            )
+            await self._write(DeletedObject.of(uid, ident_of(stored), self._clock.now_us()))
 
     # --- details
 

@@ -10,7 +10,7 @@ import functools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -55,7 +55,6 @@ class RecordedCluster(ABC):
 
         Args:
             clock: For the time in each record.
-            max_children: Groups that one parent may have.
         """
         self._clock = clock
         self._overlay = JournalOverlay()
@@ -156,16 +155,7 @@ class RecordedCluster(ABC):
             if stored.node is not None:
                 raise _refused(pod, f"is bound to {stored.node}")
             if stored.nominated != node:
-                at = self._clock.now_us()
-                await self._write(
-                    Nominated(
-                        at_us=at,
-                        namespace=pod.namespace,
-                        name=pod.name,
-                        uid=pod.uid,
-                        node=node or "",
-                    )
-                )
+                await self._write(Nominated(node=node or "", **self._of(pod)))
 
     async def remove_gate(self, pod: PodRef) -> None:
         """Remove our scheduling gate from a pod, if it has it.
@@ -176,28 +166,19 @@ class RecordedCluster(ABC):
         """
         async with self._lock(pod.uid):
             if GATE in self._pod(pod).gates:
-                at = self._clock.now_us()
-                await self._write(
-                    GateRemoved(at_us=at, namespace=pod.namespace, name=pod.name, uid=pod.uid)
-                )
+                await self._write(GateRemoved(**self._of(pod)))
 
     async def mark_disrupted(self, pod: PodRef, message: str) -> None:
         """Record that a pod will be disrupted; see the port."""
         async with self._lock(pod.uid):
             self._pod(pod)
-            at, namespace, name = self._clock.now_us(), pod.namespace, pod.name
-            await self._write(
-                MarkedDisrupted(
-                    at_us=at, namespace=namespace, name=name, uid=pod.uid, message=message
-                )
-            )
+            await self._write(MarkedDisrupted(message=message, **self._of(pod)))
 
     async def evict(self, pod: PodRef, via: GoneVia) -> None:  # noqa: ARG002 -- no budgets here
         """Record that a pod was deleted; without a kubelet it is removed at once."""
         async with self._lock(pod.uid):
             self._pod(pod)
-            at, namespace, name = self._clock.now_us(), pod.namespace, pod.name
-            await self._write(Evicted(at_us=at, namespace=namespace, name=name, uid=pod.uid))
+            await self._write(Evicted(**self._of(pod)))
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
         """Return how a pod ended; None if it is in the view. The journal has the node of one that was removed."""
@@ -221,16 +202,7 @@ class RecordedCluster(ABC):
                     raise _refused(pod, "is being deleted")
                 if stored.gates:
                     raise _refused(pod, f"has scheduling gates: {', '.join(stored.gates)}")
-                await self._write(
-                    Bound(
-                        at_us=self._clock.now_us(),
-                        namespace=pod.namespace,
-                        name=pod.name,
-                        uid=pod.uid,
-                        node=node,
-                        plan=binding.plan or "",
-                    )
-                )
+                await self._write(Bound(node=node, plan=binding.plan or "", **self._of(pod)))
                 stored = self._pod(pod)  # another process may have bound it first
             if stored.node != node:
                 raise _refused(pod, f"is bound to {stored.node}, not to {node}")
@@ -247,8 +219,7 @@ class RecordedCluster(ABC):
         async with self._lock(uid):
             current = self._world.view.groups.get(group)
             if current is None or current.uid != uid:
-                msg = f"{group}: not found, or not the one with UID {uid}"
-                raise RequestRejected(msg)
+                raise RequestRejected(f"{group}: not found, or not the one with UID {uid}")
             stored = {
                 (kind, status, reason, text) for kind, status, reason, text in current.conditions
             }
@@ -294,6 +265,11 @@ class RecordedCluster(ABC):
             await self._write(record)
         except ClusterUnavailable as fault:
             logger.warning("A Kubernetes Event is lost", extra={"fault": str(fault)})
+
+    def _of(self, pod: PodRef) -> dict[str, Any]:
+        """Return the fields that each record about a pod has."""
+        name = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        return {"at_us": self._clock.now_us(), **name}
 
     def _lock(self, uid: str) -> asyncio.Lock:
         """Return the lock under which one object is read and changed."""

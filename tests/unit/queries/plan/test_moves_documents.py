@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from extender.cli.commands.moves_command import moves_markdown
+from extender.core.planner.moves.move_problem import StayingPod
+from extender.queries.plan.moves_query import MovesAnswer
 from tests.support.document_outputs import DocumentOutputs
 from tests.support.service.command_line import run_command
 
@@ -65,3 +68,16 @@ def test_a_page_of_markdown_has_the_nodes_before_and_after():
     assert done.returncode == 0
     assert done.stdout.startswith("## drain a11: 1 move (proved: no fewer lead there)\n")
     assert "| a11 | nvidia.com/gpu | 8 | 6 | 8 |\n" in done.stdout
+
+
+def test_a_page_of_markdown_escapes_reasons():
+    answer = MovesAnswer(
+        verdict="impossible",
+        question="drain a|1",
+        stays=(StayingPod(pod="default/a", node="a|1", reason="a <b> | c"),),
+        reasons=("the label a_b | c",),
+    )
+    page = moves_markdown(answer).splitlines()
+    assert page[0].startswith("## drain a\\|1: ")
+    assert "- the label a\\_b \\| c" in page
+    assert "| default/a | a\\|1 | a &lt;b&gt; \\| c |" in page

@@ -1,6 +1,8 @@
-"""Fill the interval tables again from the whole log, several times faster than `gx.project` does event by event.
+"""What follows the log in the database: interval tables, the index of the names in events, the position of the notifications.
 
-The rows are those of `core/log/interval_row_projection`, which a test compares with the projection of the database; they are copied in bulk.
+Functions of the database fold the log into the interval tables; of two concurrent calls the second waits and continues where the
+first ended, so two leaders in succession, or a command beside the service, are safe. `rebuild` fills these tables again from the
+whole log, several times faster than `gx.project` does event by event. Its rows are those of `core/log/interval_row_projection`, which a test compares with the projection of the database; they are copied in bulk.
 Owns the only code beside `gx.project` that writes these tables: as a member of gx_owner, in one transaction. Until it
 is committed, readers see the old rows and `gx.project` waits; a process that is killed before that leaves the old rows.
 """
@@ -15,6 +17,8 @@ from typing import Any, Final, Self
 
 import asyncpg
 import msgspec
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.log.interval_row_projection import (
     GangRow,
@@ -26,11 +30,15 @@ from extender.core.log.interval_row_projection import (
 )
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
-from extender.ports.log_ports import START
+from extender.ports.log_ports import (
+    START,
+    NotifiedUpTo,
+)
 from extender.snapshots.state_loader import gc_paused
-from extender.store.engine import connect, our_faults
+from extender.store.engine import connect, driver_connection, our_faults, transaction
 from extender.store.log.log_reader import read_pages, reading_connection
 from extender.store.retention import BECOME_OWNER
+from extender.store.tables import PROJECTION
 
 ROWS_AT_ONCE: Final = 20_000  # some 10 MB; a COPY takes a tenth of a second
 # Some 2 ms, after which the event loop sends what the database waits for
@@ -157,3 +165,78 @@ class _Copies:
 def _preemption(values: tuple[Any, ...]) -> tuple[Any, ...]:
     units = sorted(values[STARTED_UNITS])
     return (*values[:STARTED_UNITS], units, *values[STARTED_UNITS + 1 :])
+
+
+# A projection lost in a crash is made again, so its commits need not be durable.
+PROJECTING = {"synchronous_commit": "off"}
+PROJECTION_TIMEOUT_S = 30.0  # a batch takes a fraction of a second on an idle machine
+
+_PROJECT = "SELECT gx.project($1, $2)"
+
+
+class PostgresIntervalProjection:
+    """The `IntervalProjection` port on PostgreSQL.
+
+    Args:
+        engine: A separate writing engine with `PROJECTING`, so that it does not compete with others for connections.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def project(self, upto: Position, *, max_events: int) -> Position:
+        """See `IntervalProjection.project`."""
+        async with driver_connection(self._engine, "projecting the log") as connection:
+            return Position(await connection.fetchval(_PROJECT, upto, max_events))
+
+    async def projected(self) -> Position:
+        """See `IntervalProjection.projected`."""
+        async with transaction(self._engine, "asking the projection") as connection:
+            return Position(
+                (await connection.execute(sa.select(PROJECTION.c.position))).scalar_one()
+            )
+
+
+_INDEX = "SELECT gx.index_references($1)"
+_NOTIFIED = "SELECT position, waited_us FROM gx.notification_cursor WHERE id = 1"
+_NOTE_NOTIFIED = "SELECT gx.note_notified($1, $2)"
+
+
+class PostgresReferenceIndex:
+    """The `ReferenceIndex` port on PostgreSQL.
+
+    Args:
+        engine: A writing engine of `engine.create_engine`; never the connection that appends.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def note(self, most: int) -> int:
+        """See `ReferenceIndex.note`."""
+        async with driver_connection(self._engine, "indexing the names in events") as connection:
+            return int(await connection.fetchval(_INDEX, most))
+
+
+class PostgresNotificationCursor:
+    """The `NotificationCursor` port on PostgreSQL.
+
+    Args:
+        engine: As of `PostgresReferenceIndex`.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def read(self) -> NotifiedUpTo | None:
+        """See `NotificationCursor.read`."""
+        async with driver_connection(self._engine, "reading what was notified") as connection:
+            row = await connection.fetchrow(_NOTIFIED)
+        if row is None:
+            return None
+        return NotifiedUpTo(position=Position(row["position"]), waited_us=row["waited_us"])
+
+    async def save(self, reached: NotifiedUpTo) -> None:
+        """See `NotificationCursor.save`."""
+        async with driver_connection(self._engine, "noting what was notified") as connection:
+            await connection.execute(_NOTE_NOTIFIED, reached.position, reached.waited_us)
