@@ -53,8 +53,6 @@ class KubeScheduler:
         """Prepare; `run` starts.
 
         Args:
-            cluster: Where pods are bound.
-            extender: Asked about every pod.
             seed: Of the choice between equal nodes.
         """
         self._cluster = cluster

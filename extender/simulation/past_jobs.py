@@ -183,8 +183,6 @@ async def read_past(
     """Return a span of the past.
 
     Args:
-        reader: Reads the log.
-        inputs: Has the inputs of its decisions.
         since_us: Beginning, in microseconds since the epoch.
         until_us: End.
 

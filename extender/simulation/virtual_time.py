@@ -42,11 +42,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Its clock nearly stands while code runs, however long that takes, and jumps to the next timer when no code can run."""
 
     def __init__(self, selector: VirtualSelector | None = None) -> None:
-        """Begin at time 0.
-
-        Args:
-            selector: Has the time; None: a new one.
-        """
         self.virtual = selector or VirtualSelector()
         super().__init__(self.virtual)
 
@@ -129,7 +124,6 @@ class VirtualClock:
     """The `Clock` port on the time of a virtual loop.
 
     Args:
-        loop: Has the time.
         began_us: Its time 0, in microseconds since the Unix epoch.
         seed: Of the ids.
     """

@@ -78,8 +78,6 @@ class Nominator:
         """Prepare.
 
         Args:
-            cluster: What is written to.
-            leader: Knows whether this process may act.
             arrived: Returns whether kube-scheduler has placed a member.
             held_back: Members that filter refused before their stage.
             delay_s: After the removal of its gate a member of a small cluster is nominated if it is not at bind by
@@ -377,8 +375,6 @@ def next_step(
     """Return what is to be done for a reservation that was not released before.
 
     Args:
-        reservation: In the committed state.
-        stages: The stages of all trees in this view and state.
         held_back: Members that filter has held back under this leader.
         at_once: Whether kube-scheduler schedules groups itself: members that are in their group by `schedulingGroup`
             have no stages then, because it waits for the whole group.

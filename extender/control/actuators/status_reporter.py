@@ -136,9 +136,6 @@ class StatusReporter:
         """Make the reporter.
 
         Args:
-            cluster: Is written to.
-            leader: Has the lease: without it nothing is written.
-            clock: For pauses.
             show_names: Whether texts may have names of other namespaces.
         """
         self._show_names = show_names
@@ -184,7 +181,6 @@ class StatusReporter:
         """Queue the conditions and Events that differ from those reported before.
 
         Args:
-            state: The committed state.
             stall_reasons: By root: why its victims are not deleted, that it waits for its first search, or what is held for it.
         """
         inputs = (

@@ -119,11 +119,8 @@ class WorkQueue(Generic[K]):
         """Create an empty queue.
 
         Args:
-            name: Of the tasks.
             process: Writes what a key needs now; returns `Retry` for another attempt, or None when nothing is left to do.
             until_allowed: Waits until requests are allowed; awaited before each attempt, when a worker has taken the key.
-            workers: The largest number of keys that are processed at a time.
-            policy: What follows a failure.
             now_s: A clock for delays, in seconds; None: that of the event loop.
             lane_of: Returns the lane of a key; the default is one lane for all keys.
         """

@@ -130,7 +130,6 @@ class CapacityHoldSearch:
         """Search where capacity could be held for a tree, and append the hold; in its turn.
 
         Args:
-            search: The tree.
             now: When the turn began.
 
         Raises:

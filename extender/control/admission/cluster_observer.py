@@ -36,14 +36,6 @@ class ClusterObserver:
     def __init__(
         self, cluster: Cluster, leader: Leader, published: PublishedPass, losses: LossPredictor
     ) -> None:
-        """Prepare.
-
-        Args:
-            cluster: What is observed.
-            leader: Has the pending state.
-            published: Gets each observation.
-            losses: For the pending state.
-        """
         self._cluster = cluster
         self._leader = leader
         self._published = published

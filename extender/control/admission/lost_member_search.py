@@ -69,7 +69,6 @@ class LostMemberSearch:
         """Search for a tree, and append what follows; in its turn.
 
         Args:
-            search: The tree.
             current: The tree and its request when the turn began, which would be refused as before.
 
         Raises:

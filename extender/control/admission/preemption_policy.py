@@ -223,12 +223,6 @@ class PreemptionPolicy:
     """
 
     def __init__(self, clock: Clock, *, enabled: bool) -> None:
-        """Prepare.
-
-        Args:
-            clock: For back-off.
-            enabled: Whether preemption is switched on.
-        """
         self._clock = clock
         self.enabled = enabled
         self._last: defaultdict[GangUid, _LastSearch] = defaultdict(_LastSearch)
@@ -246,9 +240,6 @@ class PreemptionPolicy:
         if nothing has a lower priority.
 
         Args:
-            view: The cluster.
-            state: The pending state.
-            tree: The preemptor.
             complete: The tree waits for capacity, not for members: this ends a pause from before.
         """
         uid = tree.root.uid
@@ -342,9 +333,7 @@ class PreemptionPolicy:
         """Record the answer of a search.
 
         Args:
-            uid: The root.
             answer: The answer; None: there are victims, or there was no search after all.
-            took_ms: How long it took.
             searched: What it has seen; None: no change ends the pause.
         """
         now_ms = self._clock.monotonic_ms()

@@ -71,9 +71,7 @@ class PreemptionSearch:
         """Search victims, and append the preemption if it still holds then.
 
         Args:
-            tree_request: The preemptor.
             verdict: The answer of the planner to its request without an explanation, if known.
-            explain: Explain a refusal.
 
         Returns:
             The judgement, if there are no victims. None: there are, even if the next pass must search again; or the

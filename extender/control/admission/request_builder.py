@@ -45,8 +45,6 @@ class RequestBuilder:
 
         Args:
             budget: Search nodes that a request may cost; more after searches that used them up.
-            hold_max_percent: As for `HoldRequests`.
-            topology_keys: As for `NodeRowCache`.
         """
         self._hold_max_percent = hold_max_percent
         self._topology_keys = topology_keys

@@ -265,7 +265,6 @@ class TreeAdmission:
         """Append a refusal after a search for victims, if its tree is still pending, with what that has found.
 
         Args:
-            tree_request: The tree and the request that the next one is compared with.
             judged_tree: The judgement of the same request with what could be evicted.
             took_ms: How long the plan without evictions took.
             explained: Whether the refusal has its explanation; else it is explained later.
@@ -301,7 +300,6 @@ class TreeAdmission:
         """Search or explain a tree as it is now, if it is still pending; in its turn.
 
         Args:
-            search: The tree.
             now: When the turn began.
 
         Raises:
@@ -644,7 +642,6 @@ class TreeAdmission:
         The second is the first without names of other namespaces; empty: there are none in it.
 
         Args:
-            uid: The root.
             note: What is held.
             judged: The search for victims that the verdict follows from; None: it follows from none, and the reasons of
                 the last one are marked as older.
@@ -684,9 +681,6 @@ class TreeAdmission:
         """Append the events of a verdict whose request is still current.
 
         Args:
-            tree_request: The tree and the request that the next one is compared with.
-            verdict: The answer of the planner.
-            encoded: The input that the answer follows from.
             explained: Whether a refusal has its explanation; else it is not recorded again for the lack of it.
             judged: The search for victims that the verdict follows from; None: it follows from none.
         """

@@ -284,10 +284,6 @@ class HttpReceiver:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         """Read the keys once.
 
-        Args:
-            settings: URL, files and source.
-            clock: For the time of each signature.
-
         Raises:
             BadInput: The keys or the CA cannot be used; the message names setting and file.
         """
@@ -407,7 +403,6 @@ def signed_headers(keys: Sequence[bytes], name: str, at_s: int, body: bytes) -> 
         keys: Each makes a signature.
         name: Id of the message, the same in each try.
         at_s: Time of this try, in seconds since 1970.
-        body: The bytes that are sent.
     """
     signed = f"{name}.{at_s}.".encode() + body
     signatures = [

@@ -186,7 +186,6 @@ class ExtenderService:
         Args:
             pod: As the call has it. Of a pod that the informers know, only the UID is used. The answer about another
                 pod is made from the call, and changes no state.
-            offered: The nodes that kube-scheduler offers.
 
         Raises:
             NotReady: Not leading, not synced, or not reconciled.
@@ -299,7 +298,6 @@ class ExtenderService:
         """Answer /bind for members, at their barrier. Return the error text, or an empty string.
 
         Args:
-            node: The node that kube-scheduler chose.
             alive: Returns whether the caller is still connected.
             age_ms: How long the call has waited at another replica.
         """

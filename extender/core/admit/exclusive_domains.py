@@ -327,9 +327,7 @@ def kept_from(tree: Tree, pod: Pod, root: Group | None) -> GroupKey | None:
     """Return a group of a tree that gets no domain in which a pod is, because it has its domain alone.
 
     Args:
-        tree: The tree.
         pod: A pod of another tree, or of none.
-        root: The root of its tree.
     """
     for group in tree.groups:
         exclusive = group.constraints.exclusive

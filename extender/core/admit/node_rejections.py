@@ -145,8 +145,6 @@ class RejectionEvidence:
         """Record that a filter call for a member did not include its node.
 
         Args:
-            reservation: The reservation of the member.
-            offered: The nodes of the call.
             native: Whether kube-scheduler's own group scheduling is on.
         """
         plan, at_ms = self._accepted.get(reservation.uid, (None, 0))

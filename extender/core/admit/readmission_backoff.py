@@ -93,13 +93,7 @@ class Readmissions:
         where: Mapping[PodUid, NodeName],
         now_ms: int,
     ) -> None:
-        """Record the data that an admission or an extension depends on.
-
-        Args:
-            state: The pending state.
-            tree: The admitted tree.
-            where: The nodes of the new reservations.
-        """
+        """Record the data that an admission or an extension depends on."""
         capacities = {name: _node_capacity(view, state, name) for name in set(where.values())}
         self._admitted[tree.root.uid] = _Admission(now_ms, tree, where, capacities)
 
@@ -112,11 +106,6 @@ class Readmissions:
         now_ms: int,
     ) -> list[ReadmissionLoop]:
         """Count the releases without a cause among some recorded events.
-
-        Args:
-            view: The cluster at the decision.
-            state: The pending state.
-            drafts: The events of one decision.
 
         Returns:
             The trees that are deferred now.

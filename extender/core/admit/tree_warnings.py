@@ -60,11 +60,6 @@ class NodeLabels:
     """Topology keys of the nodes of a view; each key and each pair of keys is evaluated once."""
 
     def __init__(self, nodes: Map[NodeName, Node]) -> None:
-        """Create an empty cache.
-
-        Args:
-            nodes: All nodes of a view.
-        """
         self.nodes = nodes
         self._present: dict[str, bool] = {}
         self._absent: dict[str, str] = {}

@@ -110,9 +110,6 @@ def decide_verdict(
     """Return the events for an admission, an extension, or a refusal that differs from the last one.
 
     Args:
-        tree: The planned tree.
-        verdict: The planner's answer.
-        context: Further fields of the events.
         considered: Why preemption does not help, if the planner tried it.
         again: Record a refusal although the reasons are those of the last one: it has a conflict now.
     """
@@ -138,13 +135,7 @@ def decide_verdict(
 def only_numbers_differ(
     root: GangState | None, verdict: Verdict, considered: tuple[str, ...] = ()
 ) -> bool:
-    """Return whether a tree is refused as recorded, but for numbers in the texts, such as members that have arrived.
-
-    Args:
-        root: The state of the root; None: the log does not have it.
-        verdict: The planner's answer.
-        considered: As for `decide_verdict`.
-    """
+    """Return whether a tree is refused as recorded, but for numbers in the texts, such as members that have arrived."""
     if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
         return False
     if root.last_decision.outcome != verdict.outcome:
@@ -159,9 +150,7 @@ def is_recorded(root: GangState | None, verdict: Verdict, considered: tuple[str,
     """Return whether a refusal is recorded but for numbers, with its explanation or without it.
 
     Args:
-        root: The state of the root; None: the log does not have it.
         verdict: The planner's answer without an explanation.
-        considered: As for `decide_verdict`.
     """
     if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
         return False

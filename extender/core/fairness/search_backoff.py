@@ -57,12 +57,6 @@ class SearchBackoff:
     def answered(self, uid: GangUid, request: PlanRequest, verdict: Verdict, took_ms: int) -> int:
         """Record the answer of a search, and return how long the tree waits before the next one, in milliseconds.
 
-        Args:
-            uid: The tree.
-            request: What was asked.
-            verdict: The answer.
-            took_ms: How long the search took.
-
         Returns:
             0 unless the budget was used up; then a pause that doubles each time.
         """

@@ -165,7 +165,6 @@ class HoldShare:
         """Prepare.
 
         Args:
-            request: Of the tree.
             max_percent: How much of each resource may be held, of the nodes that its pods may use.
         """
         self._request, self._max_percent = request, max_percent
@@ -337,9 +336,7 @@ def decide_hold(
     """Return the events that hold capacity for a tree; none if that is not possible any more.
 
     Args:
-        tree: The tree, as it was planned.
         request: The request of `HoldRequests` that was planned.
-        plan: The answer of the planner to it.
         context: `plan` is the id of the hold.
         until_us: The latest end of the hold.
     """

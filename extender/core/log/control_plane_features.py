@@ -164,9 +164,6 @@ def features_of(
     """Return the detected features.
 
     Args:
-        dry_runs: Answers of kube-apiserver to the samples.
-        scheduler: Feature gates of kube-scheduler.
-        gate: Our scheduling gate, which the admission policy adds to members.
         before: The last record: its `native` is kept while kube-scheduler does not answer.
     """
     lost: list[DroppedField] = []
@@ -214,7 +211,6 @@ def native_of(scheduler: SchedulerGates, served: Sequence[str] = ()) -> tuple[Kn
     """Return whether native gang scheduling of kube-scheduler is on, and the evidence.
 
     Args:
-        scheduler: Its feature gates; they decide where they have `NATIVE_GATE`.
         served: Versions and kinds of kube-apiserver. With PodGroup in v1 the feature is generally available: on by
             default, and some versions later without a gate.
     """

@@ -162,7 +162,6 @@ class StateProjector:
     The state that it was made from does not change. Do not use it after an exception or after `close`.
 
     Args:
-        state: The state to start from.
         bulk: Convert all maps at once instead of only those that events touch; faster from about ten thousand
             events on.
         knows_ended: The state has the versions of streams that ended. Otherwise the first event of a stream that it
@@ -647,7 +646,6 @@ class StateProjector:
         """Remove the replacement holds that new members of the leaf use: those on the same node first, then the oldest.
 
         Args:
-            root: The root of the members.
             places: Leaf and node of each new member.
         """
         elsewhere: list[str] = []

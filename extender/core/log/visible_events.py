@@ -82,8 +82,6 @@ def visible_event(
     """Return an event as readers see it; None: they do not see it.
 
     Args:
-        event: As it was recorded.
-        readers: Who reads it.
         plans: Preemptions with victims of the reader: their ends are shown too.
     """
     if readers.everything:

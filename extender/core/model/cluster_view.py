@@ -449,10 +449,6 @@ def forest_steps(
 ) -> Iterator[tuple[ClusterView, Forest]]:
     """Yield views on the way from one to another, and their forests, where the places of many groups changed.
 
-    Args:
-        before: An earlier view.
-        view: A later one.
-
     Returns:
         Each view has the pods of `before` and up to GROUPS_AT_ONCE more of the changes of groups. Nothing where
         that is all; `forest_after` of the last one makes the rest. Groups that hang below a parent that comes

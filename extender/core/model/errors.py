@@ -78,7 +78,6 @@ def several(texts: tuple[str, ...], *, complete: bool = True) -> BadInput:
     """Return one error for one or more texts.
 
     Args:
-        texts: What is wrong.
         complete: Whether there is nothing else; otherwise the rest of the input was not read.
     """
     if len(texts) == 1 and complete:
@@ -153,11 +152,7 @@ class CorruptLog(ExtenderError):
 
 
 class MissingEvent(CorruptLog):
-    """The log has no event at a position, and has later ones.
-
-    Args:
-        position: That position.
-    """
+    """The log has no event at a position, and has later ones."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"position {position} is missing")
@@ -165,11 +160,7 @@ class MissingEvent(CorruptLog):
 
 
 class AlteredEvent(CorruptLog):
-    """The hash of an event is not the one of its content and of the event before it.
-
-    Args:
-        position: Its position.
-    """
+    """The hash of an event is not the one of its content and of the event before it."""
 
     def __init__(self, position: int) -> None:
         super().__init__(

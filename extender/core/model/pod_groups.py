@@ -235,10 +235,6 @@ def _chains(some: Iterable[Group], groups: Mapping[GroupKey, Group]) -> Mapping[
     what is below belongs to no tree, and a change of a group concerns only groups that are a few levels below it,
     however long chains and cycles are.
 
-    Args:
-        some: The groups whose parents are followed.
-        groups: All groups of the cluster.
-
     Returns:
         The ends of the chains of `some`; groups of one chain share the same object.
     """
@@ -278,7 +274,6 @@ def build_forest(
     Args:
         groups: All groups of the cluster. A group with a deletionTimestamp still belongs to its tree.
         members: Pods by the leaf they name, including leaves that do not exist.
-        max_children: Groups that one parent may have.
 
     Returns:
         Trees by root, the root of every group, and groups without a valid chain to a root.
@@ -303,10 +298,6 @@ def _joined(
     """Return the forest of some groups: whole trees, and orphans; its `waiting` is empty.
 
     Args:
-        some: The groups.
-        chains: Of each of them.
-        pods_of: Returns the pods of a leaf.
-        max_children: As for `build_forest`.
         outside: The orphans that are not in `some`.
         rest: By parent, surplus children outside of `some`, which come after those in `some`.
     """
@@ -476,7 +467,6 @@ def forest_with_updates(
         changed: Those of them that changed.
         members: By leaf, the pods of the leaves whose pods changed.
         pods: By leaf, those of the pods that changed; a tree that keeps the rules is then not judged as a whole.
-        max_children: As for `build_forest`.
 
     Returns:
         What `build_forest` returns, or None where a group was added, removed, or moved: use `forest_with_moves` then.
@@ -612,8 +602,6 @@ def forest_with_moves(
         forest: Made of the groups as they were before.
         groups: All groups as they are now.
         moved: The keys of groups that were added or removed, or have another parent.
-        pods_of: Returns the pods of a leaf.
-        max_children: As for `build_forest`.
 
     Returns:
         What `build_forest` returns, except that changes of groups outside `moved` are not applied.

@@ -59,11 +59,8 @@ def evictable_for(
     extra members before the minimum is bound (C.6): a plan request counts reservations of the tree as bound.
 
     Args:
-        view: The cluster, with its budgets.
-        tree: The preemptor.
         ruled: The result of `ruled_part` for the same request.
         spared: Units and roots that must not be evicted at any priority, as Kind/namespace/name.
-        moment: Roots whose reservations stay, and the time.
     """
     collection = _Collection(view, state, forest, tree, ruled)
     return collection.collect(moment or EvictableContext(), set(spared))

@@ -109,7 +109,6 @@ def decide_evictions(
     """Return the events that bring pending preemptions up to date with the view.
 
     Args:
-        context: Data about victims.
         gangs: How each preemptor is decided; None: exceptions are raised.
     """
     gangs = gangs or EachGang()
@@ -347,7 +346,6 @@ def better_offer(
     Args:
         preemption: Not ended.
         nodes: The nodes on which the preemptor is admitted now.
-        context: Data about victims.
     """
     data = cancellation(
         view,
@@ -394,9 +392,7 @@ def stuck_victims(
     """Return the victims that are not deleted, each with the reason as a text that does not change with time.
 
     Args:
-        preemption: Pending.
         refused: The error of the API server for the last request, by victim.
-        now_us: For the end of grace periods.
     """
     stuck = []
     for uid, victim in preemption.victims.items():

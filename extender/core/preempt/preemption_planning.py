@@ -62,13 +62,7 @@ def preemption_request(
     same victims again would free no more capacity. Claims of lower priority can be taken over.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        forest: The trees of `view`.
-        tree: The preemptor.
-        request: Its plan request.
         ruled: The result of `ruled_part` for that request.
-        moment: Roots whose reservations stay, and the time.
     """
     evictable = evictable_for(
         view,
@@ -154,12 +148,6 @@ def preemption_still_holds(
 
     Every unit must be as it was, but for pods that terminate or are gone by now: they are victims of another preemption
     too, or someone else has deleted them. The plan must fit without the units: see `still_holds`.
-
-    Args:
-        request: What was searched for.
-        planned: The answer.
-        now: The same request as it is now.
-        view: The cluster as it is now.
     """
     source = now.evictable or Evictable(priority=0)
     current = {_identity(unit): unit for unit in source.units}
@@ -214,12 +202,6 @@ def decide_preemption(
     """Return the events of a preemption for one append: reservations that are released, and the plan.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        forest: The trees of `view`.
-        tree: The preemptor.
-        request: The planner's request.
-        answer: The planner's answer.
         context: `plan` is the id of the preemption.
 
     Returns:
@@ -308,10 +290,6 @@ def decide_give_up(
     """Return the events by which a gang evicts itself: its reservations are released, and its running pods are victims.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        forest: The trees of `view`.
-        tree: The tree.
         answer: The plan of the whole tree without its pods, which shows that it can be placed anew.
         context: `plan` is the id of the preemption, the digest that of the request of `answer`.
     """

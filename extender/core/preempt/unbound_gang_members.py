@@ -60,10 +60,7 @@ def release_reservations(
     """Return the events that release reservations, one per tree and plan.
 
     Args:
-        reservations: The result of `unbound_reservations`.
         but: Members whose reservation is already released.
-        actor: For the events.
-        cause: For the events.
     """
     plans: dict[tuple[str, PlanId], list[Reservation]] = {}
     for reservation in reservations:

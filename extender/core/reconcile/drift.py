@@ -140,7 +140,6 @@ def bound_outside(
     Those that the root group had before it was made again are left out while the log has that one.
 
     Args:
-        now: Further fields of the events.
         removed: Roots that the state still has, and that end by events before these.
     """
     root = state.gangs.get(tree.root.uid)
@@ -203,7 +202,6 @@ class NominationDrift:
         """Return the events for nominations that changed since the last call.
 
         Args:
-            now: Further fields of the events.
             gangs: How the members of each gang are compared; None: exceptions are raised.
         """
         gangs = gangs or EachGang()

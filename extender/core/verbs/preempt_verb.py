@@ -85,12 +85,7 @@ class _Option(msgspec.Struct, frozen=True, kw_only=True):
 def answer_without_choice(
     view: ClusterView, state: ReservationState, pod: Pod
 ) -> VictimChoice | None:
-    """Return the answer for a member or for a pod with a pending preemption, which needs no choice; else None.
-
-    Args:
-        state: The committed state.
-        pod: The preemptor.
-    """
+    """Return the answer for a member or for a pod with a pending preemption, which needs no choice; else None."""
     if pod.group is not None:  # a member: the extender plans one preemption for its whole tree
         return VictimChoice(candidates=())
     pending = state.preemptions.get(pod.uid)  # type: ignore[call-overload]  # a lone pod is its own root
@@ -135,9 +130,7 @@ def build_preempt_input(
     would continue to run, or if one of its units is in `spared`.
 
     Args:
-        state: The committed state.
         pod: The preemptor, an unmanaged pod.
-        offered: kube-scheduler's candidates.
         spared: Units that this pod evicted before, see `recently_evicted_units`.
     """
     units: dict[str, OfferedUnit] = {}
@@ -231,7 +224,6 @@ def choose_victims(verb_input: PreemptVerbInput, *, preemption: PlanId | None) -
     """Return all nodes that kube-scheduler may use, or the one node for which whole units are evicted.
 
     Args:
-        verb_input: The input of the choice.
         preemption: Id of the preemption to record; None if the extender must not evict pods.
     """
     units = {unit.name: unit for unit in verb_input.units}

@@ -295,12 +295,7 @@ class CompiledTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
-    """Return the groups of a workload, or why there are none.
-
-    Args:
-        kind: The table entry of the kind.
-        request: The workload and what was seen of it.
-    """
+    """Return the groups of a workload, or why there are none."""
     workload = request.workload
     if adopts_groups(kind, request):
         return _adopting(kind, request)

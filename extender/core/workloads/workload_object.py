@@ -93,7 +93,6 @@ def pod_templates(paths: Iterable[str], spec: Mapping[str, Any]) -> Iterator[Map
 
     Args:
         paths: Where they are: field names with dots between them, `[]` behind a list.
-        spec: The spec of the workload.
     """
     for path in paths:
         yield from _at({"spec": spec}, path.split("."))

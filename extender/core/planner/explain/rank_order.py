@@ -211,7 +211,6 @@ def seats_by_rank(
     """Return the node of each member of a leaf that has none yet.
 
     Args:
-        problem: The same, compiled.
         leaf: All of its members have ranks.
         given: Members that keep the node of an earlier plan: position in the leaf -> node.
         left: The other ones that are placed, by kind.
@@ -380,7 +379,6 @@ def rank_outcomes(
     """Yield the outcomes of leaves in their order; slices of a leaf have one order.
 
     Args:
-        problem: The same, compiled.
         seats: Leaf -> position in it -> node, of all leaves with waiting members.
     """
     parts: dict[GroupKey, list[CompiledGroup]] = {}
@@ -408,8 +406,6 @@ def _rank_outcome(
     constraints on its domain leave none to be in another one.
 
     Args:
-        problem: The same, compiled.
-        key: Of the leaf.
         leaves: Its slices, or itself; the members have ranks.
         seats: Leaf -> position in it -> node.
     """

@@ -112,14 +112,6 @@ class GroupCauses:
         group: CompiledGroup,
         budget: CausesBudget,
     ) -> None:
-        """Prepare the request for the group alone.
-
-        Args:
-            request: The refused request.
-            problem: The same, compiled.
-            group: A group that fits in no domain.
-            budget: That of the refusal.
-        """
         self._group = group
         self._budget = budget
         self._problem = problem

@@ -82,7 +82,6 @@ class TreeForms:
         """Number the tree.
 
         Args:
-            root: The tree.
             apart: Members that count by themselves, because nodes are rejected for them.
             numbers: Of the trees that it is compared with; None: of no others.
         """

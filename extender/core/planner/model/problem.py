@@ -204,9 +204,6 @@ def compile_request(
     """Compile a request; cheap if the columns of `node_table` are computed already.
 
     Args:
-        request: What to compile.
-        node_table: Made from `request.nodes`.
-        options: Requirements to leave out.
         compiled: A request of the same tree, compiled without node rejections and rules: its groups and kinds are used
             again where they are the same, which saves most of the time for a large tree.
     """
@@ -261,12 +258,7 @@ def compile_request(
 
 
 def with_keys(problem: PlacementProblem, keys: Mapping[int, str]) -> PlacementProblem:
-    """Return the same problem, in which some groups must be in one domain of a further key.
-
-    Args:
-        problem: What was compiled.
-        keys: The key by the index of the group.
-    """
+    """Return the same problem, in which some groups must be in one domain of a further key."""
     groups: list[CompiledGroup] = []
     for group in problem.groups:
         above = groups[group.parent].level.keys if group.parent >= 0 else ()

@@ -538,7 +538,6 @@ class PostEvictionView:
         """Return the compiled problem without some units.
 
         Args:
-            evicted: Per unit, shape (units,).
             within: Per node: where members may be placed; None: everywhere.
             pessimistic: Apply barriers that are only assumed, too.
             base: Has the rules; None: as they are without these units.

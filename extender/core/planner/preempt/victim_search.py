@@ -220,7 +220,6 @@ def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
 
     Args:
         request: What was planned; `evictable` is not read.
-        verdict: The result of `plan` for it.
     """
     if isinstance(verdict, Plan):
         return bool(verdict.unplaced) and satisfied_by_bound(request.root)

@@ -65,10 +65,6 @@ def solve_exactly(
     """Find a placement of the tree with the most pods, or prove that there is none.
 
     Args:
-        problem: The compiled request.
-        bounds: Its upper bounds; domains that they exclude get no variable.
-        limit: Search nodes that may be spent on building the model and solving it.
-        hint: A placement to start from.
         maximise: False stops at the first placement of the minimum.
     """
     if limit <= 0:

@@ -244,12 +244,8 @@ def solve_counts(
     """Find a placement of at least so many pods within the limits of all counts, or prove that there is none.
 
     Args:
-        problem: The compiled request.
-        bounds: Its upper bounds.
         counts: The limits to keep.
-        limit: Search nodes that may be spent.
         at_least: New pods to place.
-        hint: A placement to start from.
         minimise: Find the least value of the last count instead of any placement.
     """
     if limit <= 0:

@@ -82,8 +82,6 @@ def grant_preferred(request: PlanRequest, solved: Solved, *, limit: int | None =
     """Return a placement of as many pods that follows the wishes of groups, with what they reached in `wishes`.
 
     Args:
-        request: What is placed.
-        solved: The placement of most pods.
         limit: Search nodes of a search that must end at once; None: a part of the budget of the request.
 
     Raises:

@@ -97,7 +97,6 @@ def field_notes(kind: str, obj: Mapping[str, Any]) -> Iterator[FieldNote]:
     """Yield the fields of an object that are not used; nothing for a kind whose fields are not known.
 
     Args:
-        kind: The kind of the object.
         obj: The object, or some of its fields: `spec` is enough.
     """
     if kind in types():

@@ -127,8 +127,6 @@ def job_problems(
     """Yield what kube-apiserver refuses in the spec of a Job: the field below it, and the text.
 
     Args:
-        spec: The spec of the Job.
-        indexed: Whether the Job is Indexed.
         restart: The restartPolicy of its pods; empty: not set.
 
     Source:

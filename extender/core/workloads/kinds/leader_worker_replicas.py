@@ -139,7 +139,6 @@ def observed_replicas(
     Pods decide and not `replicas`: a rollout makes indexes beyond it, and two revisions of one index.
 
     Args:
-        observed: What was seen of the workload.
         replica_of: The replica of a leaf by its name and the labels of a pod; None: it is not one.
         desired: How many replicas there should be of the kind of a replica.
     """
@@ -189,8 +188,6 @@ def split_replica(pattern: re.Pattern[str], head: str, name: str) -> Replica | N
 
     Args:
         pattern: What follows the name of the workload, with TAIL at its end; may have the groups `set` and `role`.
-        head: The name of the workload.
-        name: The name of the leaf.
     """
     match = split_name(pattern, head, name)
     if match is None:
@@ -213,9 +210,6 @@ def replica_part(
     """Return the part of one replica.
 
     Args:
-        workload: For messages.
-        spec: The LeaderWorkerSetSpec.
-        annotations: Of the LeaderWorkerSet.
         name_of: The name of a group of the replica by its suffix.
 
     Raises:
@@ -448,10 +442,7 @@ def exclusive_topology(
     affinity and anti-affinity between pods, which are there at once, and a gang is placed by it.
 
     Args:
-        workload: For messages.
         place: Where the annotations are.
-        annotations: Of the LeaderWorkerSet.
-        spec: The LeaderWorkerSetSpec.
     """
     key = annotations.get(EXCLUSIVE)
     if key:
@@ -473,10 +464,7 @@ def impossible_subgroups(
     """Yield a refusal where the webhook of LeaderWorkerSet refuses the subgroups: a tree with them would differ from the request.
 
     Args:
-        workload: For messages.
         place: Where the annotations are, and before them the spec.
-        annotations: Of the LeaderWorkerSet.
-        spec: The LeaderWorkerSetSpec.
     """
     template = spec.get("leaderWorkerTemplate") or {}
     policy, size = template.get("subGroupPolicy"), number(template, "size", 1)
@@ -500,11 +488,6 @@ def impossible_restarts(
     workload: WorkloadObject, place: str, spec: Mapping[str, Any]
 ) -> Iterable[TreeRefusal]:
     """Yield a refusal where Kubernetes refuses the StatefulSets that a LeaderWorkerSet makes, so that it has no pods.
-
-    Args:
-        workload: For messages.
-        place: Where the LeaderWorkerSetSpec is.
-        spec: The LeaderWorkerSetSpec.
 
     Source:
         ValidateStatefulSetSpec in pkg/apis/apps/validation of Kubernetes 1.37.

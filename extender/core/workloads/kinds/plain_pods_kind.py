@@ -60,11 +60,7 @@ class PlainPodGroups:
         self.objects: Map[str, WorkloadObject] = Map()  # by UID
 
     def of(self, members: Map[GroupKey, Map[PodUid, Pod]]) -> Map[str, WorkloadObject]:
-        """Return the groups of plain pods, by UID.
-
-        Args:
-            members: The pods by the leaf that they name.
-        """
+        """Return the groups of plain pods, by UID."""
         if members is self._members:
             return self.objects
         entries: dict[GroupKey, tuple[Members, WorkloadObject | None]] = {}
@@ -109,11 +105,8 @@ def plain_workload(
     """Return what stands for a group of plain pods.
 
     Args:
-        namespace: Of the pods.
-        name: Of the group.
         profile: The value of the tree label.
         totals: The values of TOTAL_LABEL of its pods.
-        classes: The priority classes of its pods.
         annotations: Those of workloads that its pods have, see `tree_annotations`.
     """
     spec = {"totals": list(totals), "priorityClassNames": list(classes)}
@@ -147,14 +140,7 @@ def policy_labels(
     node_name: str = "",
     scheduler_name: str = "",
 ) -> Mapping[str, str]:
-    """Return what the leaf policy adds to the labels of a plain pod; nothing where it is none. The twin of its expressions.
-
-    Args:
-        labels: Of the pod, as its user writes it.
-        annotations: The same.
-        node_name: What it has in spec.nodeName.
-        scheduler_name: What it has in spec.schedulerName.
-    """
+    """Return what the leaf policy adds to the labels of a plain pod; nothing where it is none. The twin of its expressions."""
     if node_name or scheduler_name in OTHER_SCHEDULERS:
         return {}
     own = {key: labels[key] for key in (NAME_LABEL, TOTAL_LABEL) if key in labels}
