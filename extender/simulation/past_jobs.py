@@ -78,9 +78,8 @@ class PastGang(msgspec.Struct):
         ):
             self.began_us, self.ended_us = at_us, None
         elif isinstance(data, ev.MemberTerminated) and self.began_us is not None:
-            if (
-                data.cause in ENDS
-            ):  # with the last of its members; the others of a gang that gets smaller run on
+            # with the last of its members; the others of a gang that gets smaller run on
+            if data.cause in ENDS:
                 self.ended_us = None if self.bound else at_us
             else:
                 self.began_us = None  # its run is lost

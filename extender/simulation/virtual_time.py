@@ -18,9 +18,8 @@ from extender.core.planner.plan_types import Plan, Refusal
 from extender.core.planner.preempt.judgement import Judgement
 
 TURN_S: Final = 1e-5  # of each turn of the loop, so that what runs all the time keeps nothing else from its time
-SETTLED_S: Final = (
-    2.0  # after the last change, within which the service has done what follows from it
-)
+# after the last change, within which the service has done what follows from it
+SETTLED_S: Final = 2.0
 SEARCH_NODE_S: Final = 1e-4  # CPU time of a search node, about; see *search budget* in the glossary
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -238,9 +238,8 @@ class StatusReporter:
 
     def _admissions(self, now: _LastRun, changed_gangs: set[GangUid]) -> None:
         """Queue an Event for each root whose wishes reached something else since the last run."""
-        if (
-            self._last.view.generation < 0
-        ):  # this process has just begun: it may be reported already
+        # this process has just begun: it may be reported already
+        if self._last.view.generation < 0:
             return
         for uid in sorted(changed_gangs):
             root, before = now.state.gangs.get(uid), self._last.state.gangs.get(uid)

@@ -25,13 +25,11 @@ from extender.ports.log_ports import DecisionInput
 
 log = logging.getLogger(__name__)
 
-AGAIN_MS: Final = (
-    60_000  # a tree for which no place was found is looked at again after this time, ...
-)
+# a tree for which no place was found is looked at again after this time, ...
+AGAIN_MS: Final = 60_000
 AGAIN_MS_MAX: Final = 600_000  # ... doubled each time up to this
-CHANGED_MS: Final = (
-    2_000  # ... or after this time, if the cluster has changed too much during the search
-)
+# ... or after this time, if the cluster has changed too much during the search
+CHANGED_MS: Final = 2_000
 LOOK_MS: Final = 1_000  # a hold becomes due by time: at least so often the gangs are looked at
 
 

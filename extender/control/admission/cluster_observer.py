@@ -25,9 +25,8 @@ class Moment(msgspec.Struct, frozen=True, eq=False):
     view: ClusterView
     forest: Forest  # the trees of `view`
     pending: ReservationState  # what further events are folded into; it may be newer than `view`
-    state: (
-        ReservationState  # the same with the replacement holds of losses that are not recorded yet
-    )
+    # the same with the replacement holds of losses that are not recorded yet
+    state: ReservationState
 
 
 class ClusterObserver:

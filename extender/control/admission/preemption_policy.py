@@ -43,9 +43,8 @@ from extender.ports.log_ports import Clock
 AGAIN_MS: Final = 5_000  # a tree that no eviction helps searches victims again after this time, ...
 AGAIN_PER_MS: Final = 20  # ... or after this many times as long as the search took, ...
 PAUSE_MS_MAX: Final = 60_000  # ... but not later than this
-CHANGED_PER_MS: Final = (
-    5  # a change ends the pause after this many times as long as the search took
-)
+# a change ends the pause after this many times as long as the search took
+CHANGED_PER_MS: Final = 5
 EARLIER: Final = "when victims were last searched for it: "  # before a reason that is not of now
 AGAIN_MS_MAX: Final = 300_000  # the longest wait after failed preemptions
 LOWEST_MS: Final = 500  # how often the lowest priority of running pods is computed

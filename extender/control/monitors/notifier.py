@@ -98,9 +98,8 @@ class Notifier:
         self._readers = Visibility.of(namespaces) if namespaces else EVERYTHING
         self._terms = -1  # of the leader, in which the cursor was read
         self._position = START  # notified up to here
-        self._newest = (
-            START  # the last event that may have a notification, as far as it is known here
-        )
+        # the last event that may have a notification, as far as it is known here
+        self._newest = START
         self._waited_us = 0
         self._saved = NotifiedUpTo(position=START, waited_us=0)
         self._waiting = WaitingGangs()

@@ -41,9 +41,8 @@ class PlacedLeaf(msgspec.Struct, frozen=True, gc=False):
     root: Group
     exclusive: tuple[Group, ...]  # the exclusive groups at and above it
     nodes: frozenset[NodeName]
-    claimed: frozenset[
-        NodeName
-    ]  # where its tree will be when the victims of its preemption are gone
+    # where its tree will be when the victims of its preemption are gone
+    claimed: frozenset[NodeName]
 
 
 class DomainHolder(msgspec.Struct, frozen=True, order=True, gc=False):

@@ -55,9 +55,8 @@ from extender.core.planner.plan_types import PlanNode
 _OWN_NODES: Final = re.compile(r"0/\d+ nodes are available")
 SETTLED_MS = 1_500
 RESTLESS_MS = 12_000  # longer than kube-scheduler's longest back-off (10 s)
-RESTLESS_CALLS = (
-    5  # filter calls; each change of a pod on the node makes kube-scheduler retry the member
-)
+# filter calls; each change of a pod on the node makes kube-scheduler retry the member
+RESTLESS_CALLS = 5
 TTL_MS = 300_000
 REPEATED_MS = 30_000  # minimum duration of the second rejection; doubled for each further one
 

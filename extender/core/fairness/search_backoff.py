@@ -14,9 +14,8 @@ from extender.core.model.ids import GangUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
 
-GROWTH_MAX: Final = (
-    8  # the largest budget, as a multiple of the first; the budget doubles each time
-)
+# the largest budget, as a multiple of the first; the budget doubles each time
+GROWTH_MAX: Final = 8
 PAUSE_FIRST_MS: Final = 5_000
 PAUSE_MAX_MS: Final = 600_000
 

@@ -15,9 +15,8 @@ from extender.core.log.events import ControlPlaneFeaturesDetected, DroppedField,
 from extender.core.model.dropped_fields import BUILTIN, GATES, gate_of
 
 OLD: Final = f"{BUILTIN}/v1alpha2"  # Kubernetes 1.36 has other names for some fields (A.0)
-COMPOSITES_OF_1_37: Final = (
-    f"{BUILTIN}/v1alpha3"  # the only version that 1.37 has them in; 1.38 has v1beta1
-)
+# the only version that 1.37 has them in; 1.38 has v1beta1
+COMPOSITES_OF_1_37: Final = f"{BUILTIN}/v1alpha3"
 GENERAL: Final = f"{BUILTIN}/v1 PodGroup"  # served: native gang scheduling is on by default
 NAME: Final = "gang-extender-probe"  # name of every object that is sent, and of its namespace
 # Feature gates of kube-scheduler for native gang scheduling. 1.37 has only the first, which includes the other.

@@ -28,9 +28,8 @@ class BadInputs(BadInput):
     """
 
     SHOWN_MAX = 50
-    COMPARED_MAX = (
-        10_000  # texts of which those about the same mistake are one; there may be millions
-    )
+    # texts of which those about the same mistake are one; there may be millions
+    COMPARED_MAX = 10_000
 
     def __init__(self, texts: tuple[str, ...], *, complete: bool = True) -> None:
         self.texts = texts

@@ -22,16 +22,14 @@ from extender.core.model.pods import Pod
 from extender.core.model.scheduling_constraints import NearGroup, SchedulingConstraints
 
 DEPTH_MAX = 4  # levels counting the leaf (B7)
-CHILDREN_MAX = (
-    512  # groups under one parent (B16), by default; always of trees that are made from workloads
-)
+# groups under one parent (B16), by default; always of trees that are made from workloads
+CHILDREN_MAX = 512
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
 # Rules whose breach is that of a chain of parents, which belongs to no tree.
 INVALID_CHAINS = frozenset({"B6", "B7", "B16", "E15"})
-PODS_DIFFER = (
-    "B9 pods"  # the groups are valid, but their pods differ in a field that they must share
-)
+# the groups are valid, but their pods differ in a field that they must share
+PODS_DIFFER = "B9 pods"
 
 Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a lone pod of `plan`
 Mode = Literal["single", "all"]

@@ -81,9 +81,8 @@ class PlanMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: PodUid
     shape: int  # index into `PlanRequest.shapes`
     prefer: NodeName | None = None  # node of an earlier plan: a preference, not a constraint
-    rank: int | UnsetType = (
-        UNSET  # position in the order of its leaf: neighbours by rank want one domain
-    )
+    # position in the order of its leaf: neighbours by rank want one domain
+    rank: int | UnsetType = UNSET
 
 
 class PlanBound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -172,9 +171,8 @@ class PlanPreference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str
     weight: int
     shapes: tuple[int, ...]  # have it, ascending
-    there: tuple[
-        tuple[str, int], ...
-    ]  # pods per value of the key, sorted; for `spread` pods per node
+    # pods per value of the key, sorted; for `spread` pods per node
+    there: tuple[tuple[str, int], ...]
     among: bool = False  # it selects waiting members of the tree as well: these are not counted
     skew: int = 1
     honors_affinity: bool = True
@@ -199,12 +197,10 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     levels: tuple[str, ...] | UnsetType = UNSET
     # Other trees wait for their minimum: members beyond that of this one are planned after them (C.4).
     extras_later: bool | UnsetType = UNSET
-    explain: bool = (
-        True  # find the conflict and relaxations when no plan exists (costs more solves)
-    )
-    evictable: Evictable | None = (
-        None  # None: only free capacity may be used; `plan` does not read it
-    )
+    # find the conflict and relaxations when no plan exists (costs more solves)
+    explain: bool = True
+    # None: only free capacity may be used; `plan` does not read it
+    evictable: Evictable | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -248,9 +244,8 @@ class WishOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     group: GroupKey
     values: tuple[WishValue, ...]  # narrowest key first
     pods: int = 0  # of the group, bound ones counted
-    largest: int = (
-        0  # of them that the best single domain of the first key can hold, if more than one is used
-    )
+    # of them that the best single domain of the first key can hold, if more than one is used
+    largest: int = 0
     partner: GroupKey | None = None  # of `near`
 
 

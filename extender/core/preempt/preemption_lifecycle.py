@@ -58,9 +58,8 @@ EVICTION_BY_REASON: Final[Mapping[str, GoneVia]] = {
     "PreemptionByScheduler": "deleted",
     "EvictionByEvictionAPI": "evicted",
 }
-STUCK_AFTER_US: Final = (
-    10_000_000  # a pod counts as stuck this long after the end of its grace period
-)
+# a pod counts as stuck this long after the end of its grace period
+STUCK_AFTER_US: Final = 10_000_000
 
 
 class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,9 +74,8 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
 
     actor: str
     cause: str
-    epoch: (
-        Epoch  # the current one: victims of earlier epochs may have ended while there was no leader
-    )
+    # the current one: victims of earlier epochs may have ended while there was no leader
+    epoch: Epoch
     now_us: int
     requested: Mapping[PodUid, EvictionRequest] = {}
     # observed on their nodes while no deletion was requested by the extender

@@ -61,9 +61,8 @@ UNWATCHED = "gone when this leader first looked, and whether it was bound is not
 class Shared(msgspec.Struct, frozen=True):
     """Results that are computed once for all roots."""
 
-    overtaken: Callable[
-        [NodeName], Collection[PodUid]
-    ]  # reservations on a node that do not fit any more
+    # reservations on a node that do not fit any more
+    overtaken: Callable[[NodeName], Collection[PodUid]]
     taken: Collection[PodUid]  # replacement holds that do not fit any more
     victims: Collection[PodUid]  # victims of preemptions
     recreated: RecreatedLeaves

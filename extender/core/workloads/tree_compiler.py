@@ -273,9 +273,8 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     existing: tuple[ExistingGroup, ...] = ()  # in order of kind and name
     # The Workload that the annotation gang-extender.dev/workload names; None: it does not exist, or there is no annotation.
     templates: WorkloadObject | None = None
-    native: tuple[
-        NativeGroup, ...
-    ] = ()  # made by the controller of the workload, in order of the names
+    # made by the controller of the workload, in order of the names
+    native: tuple[NativeGroup, ...] = ()
     adopted: bool = False  # groups of its controller were adopted before, and stay so
 
 

@@ -119,9 +119,8 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     # The leaves that a workload without pods will have, for `plan`, where `parts` goes by the pods; None: it does not.
     planned_uses: Callable[[WorkloadObject], tuple[LeafUse, ...]] | None = None
     finished: Callable[[WorkloadObject], bool]  # all its work is done: its groups are deleted
-    suspended: Callable[
-        [WorkloadObject], bool
-    ]  # its controller keeps its pods away: its groups stay
+    # its controller keeps its pods away: its groups stay
+    suspended: Callable[[WorkloadObject], bool]
     # Why no tree can be made from the object, whatever its pods are.
     refusals: Callable[[WorkloadObject, TreePolicy], tuple[TreeRefusal, ...]]
     kept_out: Callable[[WorkloadObject], str]  # why it is not ours; empty: it is ours

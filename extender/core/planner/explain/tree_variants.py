@@ -34,9 +34,8 @@ class RequirementChange(msgspec.Struct, frozen=True):
     def of(self, group: PlanGroup) -> PlanGroup:
         """Return the changed group."""
         if self.minimum is not None:
-            parts = -(
-                -self.minimum // max(slice_pods(group), 1)
-            )  # pods, in slices if there are any
+            # pods, in slices if there are any
+            parts = -(-self.minimum // max(slice_pods(group), 1))
             group = msgspec.structs.replace(group, basic=False, minimum=parts)
             if not self.minimum:  # nothing is required then
                 group = msgspec.structs.replace(group, required=UNSET)

@@ -87,12 +87,10 @@ class ExclusiveGroups:
 
     def __init__(self, groups: Sequence[CompiledGroup] = ()) -> None:
         """Read the groups, whose domains are pinned already."""
-        self._beside: dict[
-            int, list[CompiledGroup]
-        ] = {}  # group -> those it is compared with, and itself
-        self.closed: dict[
-            int, Bools
-        ] = {}  # group that no bound member pins -> the domains that others have
+        # group -> those it is compared with, and itself
+        self._beside: dict[int, list[CompiledGroup]] = {}
+        # group that no bound member pins -> the domains that others have
+        self.closed: dict[int, Bools] = {}
         self.sets: list[list[CompiledGroup]] = []  # those compared with each other
         by_outer: dict[tuple[str, int], list[CompiledGroup]] = {}
         for group in groups:

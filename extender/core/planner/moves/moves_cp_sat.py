@@ -146,9 +146,8 @@ class _Movers:
             budget: Moves at most; 0: any number.
             asked: Movers of which as many as possible move; of these there is no bound.
         """
-        if (
-            0 < budget < len(self.moved)
-        ):  # a larger one allows all, and may be no number of the solver
+        # a larger one allows all, and may be no number of the solver
+        if 0 < budget < len(self.moved):
             self.model.add(sum(self.moved.values()) <= budget)
         self.model.minimize(self.objective(asked))
         steps, least = len(self.model.proto.variables) // ROWS_PER_STEP, 0

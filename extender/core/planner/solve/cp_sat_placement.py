@@ -426,9 +426,8 @@ class PlacementModel:
         solver = self.cp.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
-        solver.parameters.linearization_level = (
-            2  # proofs need the relaxation: 0.02 s instead of 10 s
-        )
+        # proofs need the relaxation: 0.02 s instead of 10 s
+        solver.parameters.linearization_level = 2
         solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
         return solver
 

@@ -104,9 +104,8 @@ class GroupPods:
         per_node = problem.pods().per_node(self.kinds)
         opened = np.unique(level.domain[self.bound_nodes])
         start = len(opened) + self.missing
-        region = (
-            group.level.domain
-        )  # all regions at once: a tree has up to 500 leaves, a level thousands of domains
+        # all regions at once: a tree has up to 500 leaves, a level thousands of domains
+        region = group.level.domain
         fits = bounds.best[group.index] >= 0
         nodes = np.flatnonzero((region >= 0) & fits[region])
         most = int(level.domain.max(initial=0)) + 1

@@ -277,9 +277,8 @@ class _PreferredSearch:
     def _fewest(self, unit: list[_Wish], position: int) -> None:
         """Find the fewest domains of a level that the groups of a unit are in together."""
         level = unit[0].levels[position]
-        wishes = [
-            w for w in unit if w.whole < 0 or not self._inside(w.levels[w.whole], level)
-        ]  # others are in one domain of it
+        # others are in one domain of it
+        wishes = [w for w in unit if w.whole < 0 or not self._inside(w.levels[w.whole], level)]
         if not wishes:
             return
         pods = tuple(wish.pods for wish in wishes)
@@ -447,9 +446,8 @@ class _PreferredSearch:
             if held is None or self._inside(level, self._level(held)):
                 self._attempt(self.tight | {above: level.key}, complete=False)
         value = wish.count.value(self.solution)
-        if (
-            value > wish.best and self.at_least == self._all_pods
-        ):  # so all placements have these pods
+        # so all placements have these pods
+        if value > wish.best and self.at_least == self._all_pods:
             wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution))
         if value > wish.best and self.at_once:
             raise NotAtOnce

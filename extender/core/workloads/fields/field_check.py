@@ -85,9 +85,8 @@ class FieldNote(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str  # such as spec.template.spec.nodeSelecter
     text: str
-    kind: Literal[
-        "unknown", "constraint", "unused"
-    ]  # constraint: an unknown one that limits where pods may run
+    # constraint: an unknown one that limits where pods may run
+    kind: Literal["unknown", "constraint", "unused"]
 
     def __str__(self) -> str:
         return f"{self.path}: {self.text}"

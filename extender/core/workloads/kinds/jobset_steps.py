@@ -144,9 +144,8 @@ def with_steps(
     )
 
 
-Conditions = Mapping[
-    str, Mapping[str, bool]
-]  # job -> the jobs that it waits for, and whether they have ended then
+# job -> the jobs that it waits for, and whether they have ended then
+Conditions = Mapping[str, Mapping[str, bool]]
 
 
 def _conditions(workload: WorkloadObject, names: Iterable[str]) -> Conditions:

@@ -131,9 +131,8 @@ def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[s
         return None
     hosts = max(1, number(group, "numOfHosts", 1))
     template = _with_labels(group, "initContainers", _WAITS_FOR_HEAD)
-    if (
-        hosts == 1 or name in used
-    ):  # without the feature RayMultiHostIndexing, no pod has the label of a replica
+    # without the feature RayMultiHostIndexing, no pod has the label of a replica
+    if hosts == 1 or name in used:
         full = _name(workload, name)
         leaf = _leaf(full, name, template, now * hosts, most * hosts, low * hosts)
         return msgspec.structs.replace(leaf, one_by_one=True)
