@@ -311,7 +311,7 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         return _basic(kind, request, policy, refusal_of(workload, "KindDisabled", field, text))
     notes = _field_notes(request)
     for refusal in (
-        *kind.refusals(workload, policy),
+        *kind.refusals(workload),
         *_bound_beforehand(kind, workload),
         *_lost_constraints(notes),
     ):
@@ -406,7 +406,7 @@ def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     workload, settings = request.workload, _kind_policy(request)
     try:
         policy = _policy(request)
-        for refusal in kind.refusals(workload, policy):
+        for refusal in kind.refusals(workload):
             return CompiledTree(outcome="refused", refusal=refusal)
         roots = native_roots(kind, workload, request.owner or workload, policy)
         groups = _groups(workload, roots, policy)

@@ -16,7 +16,7 @@ from extender.core.workloads.tree_parts import Composite, LeafUse, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
 from extender.core.workloads.workload_fields import LabelFields, LeaderWorkerSetFields, ReadFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import never, number, only_whole, scheduling_block
+from extender.core.workloads.workload_kind_common import number, only_whole, scheduling_block
 from extender.core.workloads.workload_object import WorkloadObject
 
 PREFIX = "disaggregatedset.x-k8s.io"
@@ -163,18 +163,12 @@ def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
     )
 
 
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
-    del policy
-    refusals: list[TreeRefusal] = []
+def _refusals(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     for index, role in enumerate(workload.spec.get("roles") or ()):
         annotations = (role.get("metadata") or {}).get("annotations") or {}
-        place = f"spec.roles[{index}].metadata"
-        refusals += lws.exclusive_topology(workload, place, annotations, role.get("spec") or {})
-        refusals += lws.impossible_subgroups(workload, place, annotations, role.get("spec") or {})
-        refusals += lws.impossible_restarts(
-            workload, f"spec.roles[{index}].spec", role.get("spec") or {}
-        )
-    return (*refusals, *only_whole(workload))
+        place = f"spec.roles[{index}]."
+        yield from lws.replica_refusals(workload, place, annotations, role.get("spec") or {})
+    yield from only_whole(workload)
 
 
 def _kept_out(workload: WorkloadObject) -> str:
@@ -218,8 +212,6 @@ DISAGGREGATEDSET = WorkloadKind(
     leaf_label_cel=lws.LEAF_LABEL_CEL,
     parts=_parts,
     planned_uses=_planned_uses,
-    finished=never,
-    suspended=never,
     refusals=_refusals,
     kept_out=_kept_out,
 )

@@ -430,73 +430,48 @@ def _subgroups(
 # --- what both kinds refuse
 
 
-def exclusive_topology(
+def replica_refusals(
     workload: WorkloadObject,
     place: str,
     annotations: Mapping[str, str],
     spec: Mapping[str, Any],
 ) -> Iterable[TreeRefusal]:
-    """Yield a refusal where the controller makes the workers only when the leader has a node.
-
-    The annotation of subgroups is no such case (pkg/controllers/pod_controller.go looks only at the other one): it is
-    affinity and anti-affinity between pods, which are there at once, and a gang is placed by it.
+    """Yield the refusals of a LeaderWorkerSetSpec.
 
     Args:
-        place: Where the annotations are.
+        place: What is before `metadata` and `spec`: empty, or a path with a dot at its end.
     """
+    # Not of subgroups (pkg/controllers/pod_controller.go looks only at this one): their annotation is affinity and
+    # anti-affinity between pods, which are there at once, and a gang is placed by it.
     key = annotations.get(EXCLUSIVE)
     if key:
         level = "root" if leaf_label({"spec": spec}) else "leaf"
-        field = f"{place}.annotations[{EXCLUSIVE}]"
+        field = f"{place}metadata.annotations[{EXCLUSIVE}]"
         text = (
             f"{key!r}: LeaderWorkerSet makes the workers of a replica only when its leader has "
             f"a node, so no gang of them can start; use {EXCLUSIVE_ANNOTATION}: {level}={key} instead"
         )
         yield refusal_of(workload, "ExclusiveTopology", field, text)
-
-
-def impossible_subgroups(
-    workload: WorkloadObject,
-    place: str,
-    annotations: Mapping[str, str],
-    spec: Mapping[str, Any],
-) -> Iterable[TreeRefusal]:
-    """Yield a refusal where the webhook of LeaderWorkerSet refuses the subgroups: a tree with them would differ from the request.
-
-    Args:
-        place: Where the annotations are, and before them the spec.
-    """
+    # the webhook of LeaderWorkerSet refuses such subgroups: a tree with them would differ from the request
     template = spec.get("leaderWorkerTemplate") or {}
-    policy, size = template.get("subGroupPolicy"), number(template, "size", 1)
-    before = place.removesuffix("metadata")
-    if policy is None:
-        if key := annotations.get(SUBGROUP_EXCLUSIVE):
-            field = f"{place}.annotations[{SUBGROUP_EXCLUSIVE}]"
-            text = f"{key!r}: there are no subgroups; set {before}spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
-            yield refusal_of(workload, "InvalidField", field, text)
-        return
+    policy, size = template.get("subGroupPolicy") or {}, number(template, "size", 1)
     each = number(policy, "subGroupSize", 1)
     excluded = policy.get("subGroupPolicyType") == "LeaderExcluded"
     whole = (size - 1,) if excluded else (size, size - 1)
-    if each < 1 or each > size or all(pods % each for pods in whole):
-        field = f"{before}spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
+    of_size = f"{place}spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
+    if template.get("subGroupPolicy") is None:
+        if key := annotations.get(SUBGROUP_EXCLUSIVE):
+            field = f"{place}metadata.annotations[{SUBGROUP_EXCLUSIVE}]"
+            text = f"{key!r}: there are no subgroups; set {of_size}"
+            yield refusal_of(workload, "InvalidField", field, text)
+    elif each < 1 or each > size or all(pods % each for pods in whole):
         text = f"{each}: {' or '.join(map(str, whole))} pods cannot be divided into subgroups of {each}"
-        yield refusal_of(workload, "InvalidField", field, text)
-
-
-def impossible_restarts(
-    workload: WorkloadObject, place: str, spec: Mapping[str, Any]
-) -> Iterable[TreeRefusal]:
-    """Yield a refusal where Kubernetes refuses the StatefulSets that a LeaderWorkerSet makes, so that it has no pods.
-
-    Source:
-        ValidateStatefulSetSpec in pkg/apis/apps/validation of Kubernetes 1.37.
-    """
-    template = spec.get("leaderWorkerTemplate") or {}
+        yield refusal_of(workload, "InvalidField", of_size, text)
+    # Kubernetes refuses such StatefulSets (ValidateStatefulSetSpec in pkg/apis/apps/validation of 1.37), so there are no pods
     for name in ("leaderTemplate", "workerTemplate"):
         restart = ((template.get(name) or {}).get("spec") or {}).get("restartPolicy") or "Always"
         if restart != "Always":
-            field = f"{place}.leaderWorkerTemplate.{name}.spec.restartPolicy"
+            field = f"{place}spec.leaderWorkerTemplate.{name}.spec.restartPolicy"
             text = f"is {restart!r}; the pods are those of StatefulSets, which have Always: leave it out"
             yield refusal_of(workload, "InvalidField", field, text)
 

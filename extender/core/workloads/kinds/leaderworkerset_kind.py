@@ -7,7 +7,7 @@ its own; with the annotation `gang-extender.dev/gang: all` a Basic root is above
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from extender.core.workloads.kinds import leader_worker_replicas as lws
 from extender.core.workloads.name_rules import LabelValue, joined_name
@@ -17,7 +17,6 @@ from extender.core.workloads.workload_fields import LeaderWorkerSetFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_kind_common import (
     UID_PIECE,
-    never,
     number,
     only_whole,
     scheduling_block,
@@ -59,15 +58,9 @@ def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
     return tuple(LeafUse(name=joined_name(workload.name, name), pods=1) for name in names)
 
 
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
-    del policy
-    where = ("metadata", workload.annotations, workload.spec)
-    return (
-        *lws.exclusive_topology(workload, *where),
-        *lws.impossible_subgroups(workload, *where),
-        *lws.impossible_restarts(workload, "spec", workload.spec),
-        *only_whole(workload),
-    )
+def _refusals(workload: WorkloadObject) -> Iterator[TreeRefusal]:
+    yield from lws.replica_refusals(workload, "", workload.annotations, workload.spec)
+    yield from only_whole(workload)
 
 
 def _kept_out(workload: WorkloadObject) -> str:
@@ -102,8 +95,6 @@ LEADERWORKERSET = WorkloadKind(
     part_of=("DisaggregatedSet",),
     parts=_parts,
     planned_uses=_planned_uses,
-    finished=never,
-    suspended=never,
     refusals=_refusals,
     kept_out=_kept_out,
     native_parts=lambda _, __: (),

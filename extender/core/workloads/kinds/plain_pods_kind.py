@@ -26,7 +26,6 @@ from extender.core.workloads.tree_policy import (
 )
 from extender.core.workloads.workload_fields import PODS_MAX
 from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import never
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     GROUP_LABELS,
@@ -155,16 +154,11 @@ def policy_labels(
     return {TREE_LABEL: profile, **own, GROUP_LABEL: joined_name(own[NAME_LABEL], "")}
 
 
-def _total(workload: WorkloadObject) -> int:
-    (text,) = workload.spec["totals"]
-    return int(text)
-
-
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del observed
-    for refusal in _refusals(workload, policy):
+    del policy, observed
+    for refusal in _refusals(workload):
         raise InvalidPolicy(refusal)
-    total = _total(workload)
+    total = int(workload.spec["totals"][0])
     classes = workload.spec["priorityClassNames"]
     template: Mapping[str, Any] = {"spec": {"priorityClassName": classes[0]}}
     leaf = Leaf(
@@ -173,9 +167,8 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     return WorkloadParts(roots=(leaf,))
 
 
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> Iterable[TreeRefusal]:
+def _refusals(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     """Yield a refusal where the pods of a group have no name for it, do not fit together, or ask for what is not read."""
-    del policy
     if not workload.name:
         text = "is empty; write the name of the group"
         yield refusal_of(workload, "InvalidField", f"metadata.labels[{NAME_LABEL}]", text)
@@ -207,8 +200,5 @@ PLAIN_PODS: Final = WorkloadKind(
     name_rules=(NameRule(when=(), head=LabelValue(key=NAME_LABEL)),),
     name_label=NAME_LABEL,
     parts=_parts,
-    finished=never,
-    suspended=never,
-    refusals=lambda workload, policy: tuple(_refusals(workload, policy)),
-    kept_out=lambda _: "",
+    refusals=_refusals,
 )
