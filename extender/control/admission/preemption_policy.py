@@ -95,7 +95,7 @@ def events_before_verdict(
     else:
         reason, text = _refused_reason(verdict)
         data = cancellation(view, preemption, context, reason=reason, text=text)
-    return [context.draft(preemption, data)] if data is not None else []
+    return [context.follow(preemption, data)] if data is not None else []
 
 
 def _refused_reason(verdict: Verdict) -> tuple[CancelReason, str]:

@@ -303,14 +303,7 @@ def fits(
     add_amounts(taken, claimed)
     if any(taken.get(name, 0) > node.allocatable.get(name, 0) for name in reservation.requests):
         return False
-    row = PlanNode(
-        name=node.name,
-        labels=node.labels,
-        taints=node.taints,
-        unschedulable=node.unschedulable or node.deleting,
-        allocatable=node.allocatable,
-    )
-    return bool(may_run(NodeTable((row,)), shape)[0])
+    return bool(may_run(NodeTable((PlanNode.of(node),)), shape)[0])
 
 
 def decide_rejections(

@@ -628,6 +628,17 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     cause_position: Position | None = None
 
 
+class EventSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Who decides, and what led to it, as events have it."""
+
+    actor: str
+    cause: str
+
+    def draft(self, gang_uid: GangUid, gang: str, data: AnyEventData) -> NewEvent:
+        """Return an event for the stream of a root (namespace/name)."""
+        return NewEvent(gang_uid=gang_uid, gang=gang, data=data, actor=self.actor, cause=self.cause)
+
+
 class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event with its position, as the log stores it and as it is folded into the state."""
 

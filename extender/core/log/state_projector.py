@@ -536,7 +536,7 @@ class StateProjector:
                 if data.reason in _WITHOUT_BIND:
                     node = root.reservations[pod.uid].node
                     root.previous_nodes = root.previous_nodes.set(pod.uid, node)
-                self._drop_held(root, pod.uid)
+                self._replace_claims([root.reservations.pop(pod.uid)])
                 if not self._past:
                     self._unassign(pod.uid, root.uid)
             elif pod.uid in root.replacement_holds:
@@ -560,9 +560,6 @@ class StateProjector:
         if self._gang_of.get(uid) == gang_uid:
             del self._gang_of[uid]
             self._gang_of_before = None
-
-    def _drop_held(self, root: _OpenGang, uid: PodUid) -> None:
-        self._replace_claims([root.reservations.pop(uid)])
 
     def _lose_member(
         self, event: ev.RecordedEvent, root: _OpenGang, data: ev.MemberTerminated
@@ -761,28 +758,7 @@ def _tree(
     event: ev.RecordedEvent, data: ev.TreeCompiled | ev.TreeRefused, before: WorkloadTree | None
 ) -> WorkloadTree:
     """Return the tree of a workload after an event; a refusal leaves the groups as they are."""
-    if isinstance(data, ev.TreeCompiled):
-        return WorkloadTree(
-            kind=data.kind,
-            workload=data.workload,
-            uid=data.uid,
-            generation=data.generation,
-            table_version=data.table_version,
-            profile=data.profile,
-            owner=data.owner,
-            owner_uid=data.owner_uid or data.uid,
-            outcome="basic" if data.basic else "compiled",
-            groups=data.groups,
-            reason=data.reason,
-            message=data.message,
-            notices=data.notices,
-            position=event.position,
-            at_us=event.at_us,
-            suspended=data.suspended,
-            adopted=data.adopted,
-            resumed_us=_resumed_us(event, data, before),
-        )
-    return WorkloadTree(
+    refused = WorkloadTree(
         kind=data.kind,
         workload=data.workload,
         uid=data.uid,
@@ -801,6 +777,19 @@ def _tree(
         suspended=before.suspended if before else False,
         adopted=before.adopted if before else (),
         resumed_us=before.resumed_us if before else 0,
+    )
+    if isinstance(data, ev.TreeRefused):
+        return refused
+    return msgspec.structs.replace(
+        refused,
+        owner=data.owner,
+        owner_uid=data.owner_uid or data.uid,
+        outcome="basic" if data.basic else "compiled",
+        groups=data.groups,
+        notices=data.notices,
+        suspended=data.suspended,
+        adopted=data.adopted,
+        resumed_us=_resumed_us(event, data, before),
     )
 
 

@@ -144,6 +144,11 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     # name of a parent -> the orphans that name it; it may exist or not
     waiting: Map[GroupKey, frozenset[GroupKey]] = Map()
 
+    def tree_of(self, group: GroupKey | None) -> Tree | None:
+        """Return the tree that a group belongs to; None: it belongs to none."""
+        root = self.root_of.get(group) if group is not None else None
+        return self.trees.get(root) if root is not None else None
+
 
 def _stored_order(group: Group) -> _Order:
     return (group.created_us, group.key.name, group.key.kind)

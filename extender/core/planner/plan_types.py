@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.nodes import Taint
+from extender.core.model.nodes import Node, Taint
 from extender.core.model.pods import HostPort, PodShape, RuleKind
 from extender.core.planner.preemption_types import Evictable
 
@@ -72,6 +72,17 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     free: dict[str, int] = {}
     host_ports: tuple[HostPort, ...] = ()  # of the pods that are subtracted in `free`
     reserved: bool = False  # reservations of other trees are subtracted in `free`
+
+    @classmethod
+    def of(cls, node: Node) -> PlanNode:
+        """Return a node with nothing free on it."""
+        return cls(
+            name=node.name,
+            labels=node.labels,
+            taints=node.taints,
+            unschedulable=node.unschedulable or node.deleting,
+            allocatable=node.allocatable,
+        )
 
 
 class PlanMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -218,8 +218,7 @@ class _Collection:
     def _look_above(self, leaf: GroupKey | None) -> _Above:
         above = groups_above(self.view, leaf)
         whole = [group for group in above if group.disruption_mode == "all"]
-        root = self.forest.root_of.get(leaf) if leaf is not None else None
-        tree = self.forest.trees[root] if root is not None else None
+        tree = self.forest.tree_of(leaf)
         return _Above(
             top=above[-1] if above else None,
             priority=max((group.priority for group in above), default=None),

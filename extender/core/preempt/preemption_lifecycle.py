@@ -32,6 +32,7 @@ from extender.core.log.each_gang import EachGang
 from extender.core.log.events import (
     AnyEventData,
     CancelReason,
+    EventSource,
     GoneVia,
     NewEvent,
     PreemptionCancelled,
@@ -69,11 +70,9 @@ class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
     at_us: int  # 0 if it was requested before this process started
 
 
-class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
+class EvictionContext(EventSource, frozen=True, kw_only=True):
     """What the evictor knows of victims beside view and state; a restart loses it."""
 
-    actor: str
-    cause: str
     # the current one: victims of earlier epochs may have ended while there was no leader
     epoch: Epoch
     now_us: int
@@ -85,16 +84,10 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
     idle_us: Mapping[PlanId, int] = {}  # how long each pending preemption has made no progress
     stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
 
-    def draft(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
-        """Return an event for the stream of the preemptor."""
-        return NewEvent(
-            gang_uid=preemption.gang_uid,
-            gang=preemption.gang,
-            data=data,
-            actor=self.actor,
-            cause=self.cause,
-            cause_position=preemption.position,
-        )
+    def follow(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
+        """Return an event for the stream of the preemptor, which follows from its plan."""
+        draft = self.draft(preemption.gang_uid, preemption.gang, data)
+        return msgspec.structs.replace(draft, cause_position=preemption.position)
 
 
 def decide_evictions(
@@ -115,12 +108,12 @@ def decide_evictions(
         victims = sorted(preemption.victims.values(), key=lambda v: v.pod)
         ended = [v for v in victims if _is_gone(view, v)]
         for victim in ended:
-            yield context.draft(preemption, _victim_gone(view, preemption, victim, context))
+            yield context.follow(preemption, _victim_gone(view, preemption, victim, context))
         end = None
         if not preemption.ended:
             end = _end(view, state, forest, preemption, ended, context)
         if end is not None:
-            yield context.draft(preemption, end)
+            yield context.follow(preemption, end)
 
     drafts: list[NewEvent] = []
     for preemption in sorted(state.preemptions.values(), key=lambda p: p.gang_uid):

@@ -10,6 +10,7 @@ from extender.core.admit.exclusive_domains import ExclusiveDomains, HeldDomain
 from extender.core.admit.interpod_rules import InterpodRulePart
 from extender.core.admit.verdict_events import (
     EventContext,
+    assignment_records,
     decide_observed,
     draft_for,
     still_holds,
@@ -18,7 +19,6 @@ from extender.core.capacity.capacity_claims import claimed_under_victims
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.events import (
     AlternativeRecord,
-    AssignmentRecord,
     NewEvent,
     PreemptionPlanned,
     ReleasedPod,
@@ -227,21 +227,12 @@ def decide_preemption(
             message=text,
             message_reduced=f"{by} takes the capacity" if is_hidden(by) else "",
         )
-        drafts.append(
-            NewEvent(
-                gang_uid=record.gang_uid,
-                gang=record.gang,
-                data=released,
-                actor=context.actor,
-                cause=context.cause,
-            )
-        )
+        drafts.append(context.draft(record.gang_uid, record.gang, released))
     drafts += release_reservations(
         state,
         unbound_reservations(view, state, forest, (unit.name for unit in answer.victims)),
+        context,
         but={pod.uid for record in records for pod in record.pods},
-        actor=context.actor,
-        cause=context.cause,
     )
     awaited = set(answer.already_terminating)
     planned = PreemptionPlanned(
@@ -261,12 +252,7 @@ def decide_preemption(
             for other in answer.alternatives
         ),
         shapes=tuple(dict(shape.requests) for shape in request.shapes),
-        assignments=tuple(
-            AssignmentRecord(
-                pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
-            )
-            for a in answer.plan.assignments
-        ),
+        assignments=assignment_records(answer.plan.assignments),
         superseded=tuple(records),
         already_terminating=tuple(
             VictimPod(pod=p.pod, uid=p.uid, node=p.node) for p in source.going if p.pod in awaited
@@ -300,13 +286,8 @@ def decide_give_up(
         for p in sorted(tree.pods, key=lambda pod: pod.path)
         if p.node is not None and not p.deleting
     )
-    released = release_reservations(
-        state,
-        unbound_reservations(view, state, forest, [unit]),
-        but=(),
-        actor=context.actor,
-        cause=context.cause,
-    )
+    held = unbound_reservations(view, state, forest, [unit])
+    released = release_reservations(state, held, context, but=())
     cost = {"weight": root.priority + 2**31, "pods": len(pods)}
     victims = VictimUnit(
         kind=root.key.kind,

@@ -185,7 +185,7 @@ def _superseding_event(
     name = name_for(Visibility.of((namespace_of(preemption.gang),)), by.name, priority=by.priority)
     reduced = f"{name} {action}" if is_hidden(name) else ""
     data = cancellation(view, preemption, context, reason="taken-over", text=text, reduced=reduced)
-    return context.draft(
+    return context.follow(
         preemption,
         msgspec.structs.replace(
             data, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)

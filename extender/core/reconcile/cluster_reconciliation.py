@@ -8,6 +8,7 @@ reservations on a node that kube-scheduler would reject: cordoned, tainted, rela
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
@@ -30,7 +31,6 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
-from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Tree, kind_of
 from extender.core.model.pods import ENDED_BY, SUCCEEDED, TAINTED, PodEnd
 from extender.core.model.visibility import Visibility, namespace_of
@@ -129,11 +129,14 @@ def root_differences(
     runs = bool(bound_here) or len(root.bound) > len(lost)
     ended: list[ev.AnyEventData] = [_lost(view, member, now) for member in short_lived]
     for member in lost:
+        # members are replaced while others run, or where their workload makes all of them again
         alive = runs or leaf_of(root, member.group) in shared.recreated
-        replaced_in = tree if alive else None
-        events.append(
-            _held_on(view, _lost(view, member, now), member, replaced_in, shared.victims, now)
+        data = _lost(view, member, now)
+        times = {"now_us": now.now_us, "held_us": now.replacement_hold_us}
+        until_us = replacement_hold_end(
+            view, tree if alive else None, member, data, shared.victims, **times
         )
+        events.append(msgspec.structs.replace(data, held_until_us=until_us))
     events += ended_holds(
         view, root, tree, shared.taken, now.over, runs=runs, recreated=shared.recreated
     )
@@ -312,9 +315,8 @@ def _settled(view: ClusterView, root: GangState) -> list[ev.AnyEventData]:
     events: list[ev.AnyEventData] = []
     for reservation in sorted(root.reservations.values(), key=lambda r: r.pod):
         pod = view.pods.get(reservation.uid)
-        if pod is None or pod.node is None:
-            continue
-        events += bound_events(reservation, pod)
+        if pod is not None and pod.node is not None:
+            events += bound_events(reservation, pod)
     return events
 
 
@@ -352,7 +354,9 @@ def _lost(
         end = _end_of(view, member.uid, now)
     cause: ev.MemberTerminationCause = "unknown" if end is None else end.cause
     text = "" if end is None else end.message
-    if node is None or (text == TAINTED and _is_silent(node)):
+    if node is None or (
+        text == TAINTED and any(t.key in SILENT and t.effect == "NoExecute" for t in node.taints)
+    ):
         cause = "node-lost"
     return ev.MemberTerminated(
         pod=member.pod, uid=member.uid, node=member.node, cause=cause, message=text
@@ -369,25 +373,6 @@ def _succeeded(data: ev.AnyEventData) -> bool:
         "ended",
         SUCCEEDED,
     )
-
-
-def _held_on(
-    view: ClusterView,
-    lost: ev.MemberTerminated,
-    member: BoundMember,
-    tree: Tree | None,
-    victims: Collection[PodUid],
-    now: ReconcileContext,
-) -> ev.MemberTerminated:
-    """Return the loss with the end of its replacement hold; `tree` is None if its members are not replaced."""
-    until_us = replacement_hold_end(
-        view, tree, member, lost, victims, now_us=now.now_us, held_us=now.replacement_hold_us
-    )
-    return msgspec.structs.replace(lost, held_until_us=until_us)
-
-
-def _is_silent(node: Node) -> bool:
-    return any(t.key in SILENT and t.effect == "NoExecute" for t in node.taints)
 
 
 def _counts(
@@ -418,10 +403,8 @@ def _release(
 ) -> ev.ReservationReleased:
     held = sorted(reservations, key=lambda r: r.pod)
     readers = Visibility.of((namespace_of(held[0].pod),))
-    by, reduced = (
-        reserved_capacity_users_text(taken_by),
-        reserved_capacity_users_text(taken_by, readers),
-    )
+    by = reserved_capacity_users_text(taken_by)
+    reduced = reserved_capacity_users_text(taken_by, readers)
     return ev.ReservationReleased(
         plan=held[0].plan,
         reason=reason,
@@ -463,9 +446,7 @@ def _released(
         return []
     names = {r.uid for causes in unusable.values() for r, _ in causes}
     rest = [r for uid, r in open_ones.items() if uid not in names]
-    counts: dict[str, int] = {}
-    for reservation in rest:
-        counts[reservation.group] = counts.get(reservation.group, 0) + 1
+    counts = Counter(reservation.group for reservation in rest)
     taken_by = reserved_capacity_users(view, state, [r for r, _ in unusable.get("superseded", ())])
     if started or not rest or satisfied(root.groups, counts):
         return [
@@ -487,13 +468,9 @@ def _expired(
     view: ClusterView, unused: Iterable[Reservation], now: ReconcileContext
 ) -> list[ev.AnyEventData]:
     """Return the events for reservations whose lifetime is over: expired, or deleted where the pod does not exist any more."""
-    waiting: list[Reservation] = []
-    deleted: list[tuple[Reservation, str]] = []
-    for reservation in unused:
-        if reservation.uid in view.pods:
-            waiting.append(reservation)
-        else:
-            deleted.append((reservation, _deletion_text(view, reservation, now)))
+    every = tuple(unused)
+    waiting = [r for r in every if r.uid in view.pods]
+    deleted = [(r, _deletion_text(view, r, now)) for r in every if r.uid not in view.pods]
     events: list[ev.AnyEventData] = []
     if waiting:
         events.append(_release(waiting, "expired", "the reservation was not used in time"))

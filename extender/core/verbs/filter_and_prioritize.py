@@ -116,8 +116,7 @@ def pending_reason(
     orphan = forest.orphans.get(leaf)
     if orphan is not None:
         return f"gang {leaf.path}: {orphan.problem.message}"
-    root_key = forest.root_of.get(leaf)
-    tree = forest.trees.get(root_key) if root_key is not None else None
+    tree = forest.tree_of(leaf)
     if tree is None:
         return f"gang {leaf.path}: not planned yet"
     if view.groups[leaf].deleting and not (tree.problems or tree.root.deleting):

@@ -174,8 +174,7 @@ def _units(
         above = groups_above(view, pod.group)
         whole = [group for group in above if group.disruption_mode == "all"]
         priority = eviction_priority(pod, above)
-        root = forest.root_of.get(pod.group) if pod.group is not None else None
-        tree = forest.trees[root] if root is not None and not pod.deleting else None
+        tree = forest.tree_of(pod.group) if not pod.deleting else None
         name = str(tree.root.key) if tree is not None else ""
         if tree is not None and name not in trees:
             trees[name] = _tree(tree)
@@ -200,8 +199,7 @@ def _offered(pod: Pod) -> OfferedPod:
 
 
 def _running_below(view: ClusterView, forest: Forest, group: Group) -> list[Pod]:
-    root = forest.root_of.get(group.key)
-    tree = forest.trees.get(root) if root is not None else None
+    tree = forest.tree_of(group.key)
     members = tree.pods if tree is not None else ()
     return [
         p
