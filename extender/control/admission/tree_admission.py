@@ -499,7 +499,8 @@ class TreeAdmission:
             return AdmissionOutcome.TO_EXPLAIN
         if isinstance(answer, Plan) and answer.assignments and held_up:
             return AdmissionOutcome.HELD_UP
-        if progress.minima_wait and isinstance(answer, Plan) and _has_extras(answer):
+        extras = isinstance(answer, Plan) and any(a.extra for a in answer.assignments)
+        if progress.minima_wait and isinstance(answer, Plan) and extras:
             progress.extras_later.append(tree_request.tree)
             request = msgspec.structs.replace(request, extras_later=True)
             answer = without_extras(request, answer)
@@ -742,10 +743,6 @@ def _decided_at(state: ReservationState, uid: GangUid) -> Position | None:
     return (
         root.last_decision.position if root is not None and root.last_decision is not None else None
     )
-
-
-def _has_extras(planned: Plan) -> bool:
-    return any(assignment.extra for assignment in planned.assignments)
 
 
 def _is_held_up(tree: Tree, progress: AdmissionProgress) -> bool:

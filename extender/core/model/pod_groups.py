@@ -520,7 +520,8 @@ def _with_pods(tree: Tree, changes: Mapping[GroupKey, Sequence[PodChange]]) -> T
         return None
     if come:
         # all pods of the tree were alike before: one of them stands for all
-        sample = next((pod for pod in _pods_in(tree) if not pod.deleting), come[0])
+        before = itertools.chain.from_iterable(tree.members.values())
+        sample = next((pod for pod in before if not pod.deleting), come[0])
         if any(_differs(sample, pod) for pod in come):
             return None
     members = dict(tree.members)
@@ -539,10 +540,6 @@ def _with_pods(tree: Tree, changes: Mapping[GroupKey, Sequence[PodChange]]) -> T
                 bisect.insort(pods, new, key=_member_order)
         members[leaf] = tuple(pods)
     return msgspec.structs.replace(tree, members=members)
-
-
-def _pods_in(tree: Tree) -> Iterator[Pod]:
-    return itertools.chain.from_iterable(tree.members.values())
 
 
 def _differs_from_root(root: Group, pod: Pod) -> bool:
