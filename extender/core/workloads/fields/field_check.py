@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import Any, Final, Literal
 
 import msgspec
 
 from extender.core.model.message_formatting import did_you_mean
-from extender.core.workloads.fields.api_fields import TABLE, VERSIONS
 
 Fields = Mapping[str, str]  # names of fields, each with the name of its type or nothing
 
@@ -109,8 +109,16 @@ def version_of(kind: str) -> str:
     ('JobSet v0.12.0', 'Kubernetes v1.37.2')
     """
     piece = _KINDS.get(kind, "kubernetes")
-    module = next(version for version in VERSIONS if piece in version)
+    module = next(version for version in _table()[0] if piece in version)
     return f"{_PRODUCTS[piece]} {module.rpartition('@')[2]}"
+
+
+@functools.cache
+def _table() -> tuple[list[str], list[str]]:
+    """Return the modules that the fields were read from, and the lines of the table: data of the package, as its modules are."""
+    text = resources.files("extender.core.workloads.fields").joinpath("api_fields.txt").read_text()
+    head, _, table = text.partition("\n\n")
+    return [line for line in head.splitlines() if not line.startswith("#")], table.splitlines()
 
 
 @functools.cache
@@ -118,7 +126,7 @@ def types() -> Mapping[str, Fields]:
     """Return all types of the table by name."""
     by_name: dict[str, dict[str, str]] = {}
     fields: dict[str, str] = {}
-    for line in TABLE.splitlines():
+    for line in _table()[1]:
         names = line
         if line and not line.startswith(" "):
             name, _, names = line.partition(" =")
