@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.admission.current_requests import CurrentRequests
 from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import still_holds

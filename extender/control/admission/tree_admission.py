@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 import msgspec
 
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.admission.current_requests import CurrentRequests
 from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.lost_member_search import LostMemberSearch
@@ -30,6 +30,7 @@ from extender.control.admission.preemption_search import (
     PreemptionSearch,
 )
 from extender.control.admission.refusal_explanations import RefusalExplanations
+from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
 from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.refusal_validity import ComparedNodes, only_less, would_be_refused

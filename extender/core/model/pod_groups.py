@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -434,23 +435,12 @@ def same_position(before: Group, group: Group) -> bool:
 
 def _judged_alike(before: Group, group: Group) -> bool:
     """Return whether two versions of a group are equal in all fields that the rules of a tree read."""
-    rules = (
-        before.workload,
-        before.priority,
-        before.priority_class,
-        before.preemption_policy,
-        before.disruption_mode,
-        before.basic,
-    )
-    same = rules == (
-        group.workload,
-        group.priority,
-        group.priority_class,
-        group.preemption_policy,
-        group.disruption_mode,
-        group.basic,
-    )
-    return same and before.lost == group.lost
+    return _FIELDS_OF_RULES(before) == _FIELDS_OF_RULES(group)
+
+
+_FIELDS_OF_RULES = operator.attrgetter(
+    "workload", "priority", "priority_class", "preemption_policy", "disruption_mode", "basic", "lost"
+)  # fmt: skip
 
 
 def forest_with_updates(

@@ -232,7 +232,8 @@ def seats_by_rank(
     if len(left) == 1 and not given and not bound:  # the same result at once
         kind, positions = next(iter(left.items()))
         listed = np.repeat(nodes, seats_of[kind]).tolist()
-        return dict(zip(_by_rank(source, positions), listed, strict=True))
+        ordered = sorted(positions, key=lambda at: (_rank(source.members[at]), at))
+        return dict(zip(ordered, listed, strict=True))
     # of equal ranks those first that have their seats
     entries = [(rank, 0, -1, -1, column[node]) for rank, node in bound]
     entries += [(_rank(source.members[p]), 1, p, -1, column[n]) for p, n in given.items()]
@@ -251,10 +252,6 @@ def seats_by_rank(
 
 def _rank(member: PlanMember | PlanBound) -> int:
     return member.rank if member.rank is not UNSET else 0
-
-
-def _by_rank(leaf: PlanGroup, positions: Iterable[int]) -> list[int]:
-    return sorted(positions, key=lambda position: (_rank(leaf.members[position]), position))
 
 
 def _bound_ranks(leaf: PlanGroup, table: NodeTable) -> list[tuple[int, int]]:
