@@ -37,9 +37,8 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: PodRef
     node: NodeName
-    plan: PlanId | None = (
-        None  # becomes the annotation gang-extender.dev/plan; None for pods outside groups
-    )
+    # becomes the annotation gang-extender.dev/plan; None for pods outside groups
+    plan: PlanId | None = None
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +62,8 @@ class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
     warning: bool = False
     action: str = "Scheduling"
     api_version: str = ""  # of the object; empty: that of the pod or the group
-    related: tuple[str, str, str, str] | None = (
-        None  # kind, namespace, name, UID of the object that caused it
-    )
+    # kind, namespace, name, UID of the object that caused it
+    related: tuple[str, str, str, str] | None = None
 
 
 class ControlPlane(Protocol):

@@ -20,9 +20,8 @@ class StoredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     chain: bytes
     body: bytes
     intact: bool  # the body has the stored SHA-256
-    authentic: (
-        bool | None
-    )  # it has the HMAC of one of the keys; None: it has none, or there is no key
+    # it has the HMAC of one of the keys; None: it has none, or there is no key
+    authentic: bool | None
 
 
 class InputFault(msgspec.Struct, frozen=True):

@@ -25,16 +25,13 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
     objects: Map[str, WorkloadObject] = Map()  # by UID
     owned: Map[str, Map[str, WorkloadObject]] = Map()  # by the UID of the controlling owner
     profiles: Map[str, TreeProfile] = Map()  # by name
-    templates: Map[tuple[str, str], WorkloadObject] = (
-        Map()
-    )  # Workloads of users, by namespace and name
+    # Workloads of users, by namespace and name
+    templates: Map[tuple[str, str], WorkloadObject] = Map()
     synced: frozenset[str] = frozenset()  # kinds whose objects are all known
-    absent: frozenset[str] = (
-        frozenset()
-    )  # kinds that are not served in any version: there are no objects
-    pending: frozenset[str] = (
-        frozenset()
-    )  # kinds that are served and whose objects are not all known yet
+    # kinds that are not served in any version: there are no objects
+    absent: frozenset[str] = frozenset()
+    # kinds that are served and whose objects are not all known yet
+    pending: frozenset[str] = frozenset()
     checks: Map[str, AdmissionCheck] = Map()  # of Kueue, with our controller name; by name
     queued: Map[str, QueuedWorkload] = Map()  # Workloads of Kueue that have quota, by UID
     flavors: Map[str, Flavor] = Map()  # of Kueue, by name

@@ -91,7 +91,6 @@ def check(arrival: Arrival, place: str) -> Arrival:
     """Return an arrival that can arrive.
 
     Args:
-        arrival: As it was read.
         place: Where from: file and line.
 
     Raises:

@@ -158,7 +158,6 @@ class Controllers:
         """Prepare.
 
         Args:
-            cluster: Where objects are made.
             context: Objects of files that workloads are read with: priority classes, profiles, namespaces, limits.
             counted: Name of the resource in which jobs and nodes are measured.
         """

@@ -103,10 +103,8 @@ def jobs_of(
     """Return the objects that are there from the beginning, and the jobs.
 
     Args:
-        entries: Of the files of workloads.
         until_s: End of the simulation: what arrives again and again does so until then.
         duration: Of jobs without an annotation; None: those do not end.
-        seed: Of durations.
 
     Raises:
         BadInput: An annotation is wrong, or an object is not simulated; names all of them.
@@ -156,7 +154,6 @@ def with_profiles(
     A service leaves a workload without one alone, and its pods would be none of the simulation.
 
     Args:
-        entries: Of the files of workloads.
         cluster: Of the files of the cluster; their namespaces count as well.
     """
     inherited = {
@@ -203,9 +200,6 @@ def failures_of(
     Args:
         text: The mean time between two failures of a node, such as `30d`, perhaps with how long it is away, `30d/2h`; or a
             file with a line for each failure: node, time from the beginning, how long; such as `node-1,2h,30m`.
-        nodes: Names of all nodes.
-        until_s: End of the simulation.
-        seed: Of the times.
 
     Raises:
         BadInput: The text is neither, or a line of the file is wrong.

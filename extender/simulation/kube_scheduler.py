@@ -21,6 +21,7 @@ from extender.core.model.cluster_view import ClusterView, changed_nodes, changed
 from extender.core.model.errors import ClusterUnavailable, NotReady, RequestRejected
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import Pod, PodShape
+from extender.core.model.quantities import add_amounts
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanNode
@@ -53,8 +54,6 @@ class KubeScheduler:
         """Prepare; `run` starts.
 
         Args:
-            cluster: Where pods are bound.
-            extender: Asked about every pod.
             seed: Of the choice between equal nodes.
         """
         self._cluster = cluster
@@ -111,8 +110,8 @@ class KubeScheduler:
         self._view = view
         nodes = changed_nodes(before, view)
         if nodes:
-            self._table = NodeTable(tuple(_row(view, name) for name in sorted(view.nodes)))
             self._names = tuple(sorted(view.nodes))
+            self._table = NodeTable(tuple(PlanNode.of(view.nodes[name]) for name in self._names))
             self._static.clear()
         helps = bool(nodes)
         for uid in sorted(changed_pods(before, view)):
@@ -277,8 +276,7 @@ class KubeScheduler:
     def _used(self, name: NodeName) -> dict[str, int]:
         usage = self._view.usage.get(name)
         used = dict(usage.requests) if usage is not None else {}
-        for resource, amount in self._assumed_on.get(name, {}).items():
-            used[resource] = used.get(resource, 0) + amount
+        add_amounts(used, self._assumed_on.get(name, {}))
         return used
 
     def _fits(self, pod: Pod, name: NodeName) -> bool:
@@ -287,8 +285,7 @@ class KubeScheduler:
             return False
         used = self._used(name)
         for other in self._nominated_on(name, pod):
-            for resource, amount in other.shape.requests:
-                used[resource] = used.get(resource, 0) + amount
+            add_amounts(used, dict(other.shape.requests))
         return all(
             used.get(resource, 0) + amount <= node.allocatable.get(resource, 0)
             for resource, amount in pod.shape.requests
@@ -318,9 +315,7 @@ class KubeScheduler:
 
     def _assume(self, pod: Pod, node: NodeName) -> None:
         self._assumed[pod.uid] = (pod, node)
-        amounts = self._assumed_on.setdefault(node, {})
-        for resource, amount in pod.shape.requests:
-            amounts[resource] = amounts.get(resource, 0) + amount
+        add_amounts(self._assumed_on.setdefault(node, {}), dict(pod.shape.requests))
 
     def _forget(self, uid: PodUid) -> None:
         assumed = self._assumed.pop(uid, None)
@@ -328,8 +323,7 @@ class KubeScheduler:
             return
         pod, node = assumed
         amounts = self._assumed_on[node]
-        for resource, amount in pod.shape.requests:
-            amounts[resource] -= amount
+        add_amounts(amounts, dict(pod.shape.requests), -1)
         if not any(amounts.values()):
             del self._assumed_on[node]
 
@@ -358,14 +352,3 @@ class KubeScheduler:
         except (RequestRejected, ClusterUnavailable) as fault:
             return str(fault)
         return ""
-
-
-def _row(view: ClusterView, name: NodeName) -> PlanNode:
-    node = view.nodes[name]
-    return PlanNode(
-        name=name,
-        labels=node.labels,
-        taints=node.taints,
-        unschedulable=node.unschedulable or node.deleting,
-        allocatable=node.allocatable,
-    )

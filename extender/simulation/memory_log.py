@@ -103,12 +103,7 @@ class MemoryDatabase:
 
 
 class MemoryEventLog:
-    """`EventLog` in memory.
-
-    Args:
-        database: Shared with the other replicas.
-        page_events: Events per page.
-    """
+    """`EventLog` in memory."""
 
     def __init__(self, database: MemoryDatabase | None = None, *, page_events: int = 5000) -> None:
         self.database = database or MemoryDatabase()
@@ -310,7 +305,6 @@ class MemorySnapshots:
     """`Snapshots` in memory.
 
     Args:
-        database: Shared with the other replicas.
         snapshot_spacing: Shortest stretch of the log for which one older checkpoint is kept.
         old_snapshots_max: Stretches at most.
     """

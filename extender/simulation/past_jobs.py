@@ -20,16 +20,7 @@ from msgspec import UNSET
 
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, entries_in
 from extender.cluster.manifests.yaml_reader import Document
-from extender.core.log.events import (
-    GangAdmitted,
-    GangObserved,
-    GangRemoved,
-    GangScheduled,
-    GangUnschedulable,
-    MemberTerminated,
-    PodBound,
-    RecordedEvent,
-)
+from extender.core.log import events as ev
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput
@@ -49,7 +40,7 @@ from extender.queries.plan.cluster_changes import further_nodes, without_nodes
 from extender.simulation.controllers import GivenTree, Job
 
 READ: Final = (
-    GangObserved, GangAdmitted, GangUnschedulable, PodBound, GangScheduled, MemberTerminated, GangRemoved,
+    ev.GangObserved, ev.GangAdmitted, ev.GangUnschedulable, ev.PodBound, ev.GangScheduled, ev.MemberTerminated, ev.GangRemoved,
 )  # fmt: skip
 AT_ONCE: Final = 1_000  # events of a page
 INPUTS_AT_ONCE: Final = 50
@@ -72,28 +63,27 @@ class PastGang(msgspec.Struct):
     bound: set[PodUid] = set()  # members that the log has bound, and not terminated
     tree: GivenTree | None = None
 
-    def take(self, event: RecordedEvent) -> None:
+    def take(self, event: ev.RecordedEvent) -> None:
         """Take over an event of the gang."""
         data, at_us = event.data, event.at_us
-        if isinstance(data, PodBound):
+        if isinstance(data, ev.PodBound):
             self.bound.add(data.uid)
-        elif isinstance(data, MemberTerminated):
+        elif isinstance(data, ev.MemberTerminated):
             self.bound.discard(data.uid)
-        if isinstance(data, GangAdmitted | GangUnschedulable):
+        if isinstance(data, ev.GangAdmitted | ev.GangUnschedulable):
             if data.input_digest and not self.is_admitted:
-                self.digest, self.is_admitted = data.input_digest, isinstance(data, GangAdmitted)
-        elif isinstance(data, GangScheduled) or (
-            isinstance(data, PodBound) and self.is_admitted and self.began_us is None
+                self.digest, self.is_admitted = data.input_digest, isinstance(data, ev.GangAdmitted)
+        elif isinstance(data, ev.GangScheduled) or (
+            isinstance(data, ev.PodBound) and self.is_admitted and self.began_us is None
         ):
             self.began_us, self.ended_us = at_us, None
-        elif isinstance(data, MemberTerminated) and self.began_us is not None:
-            if (
-                data.cause in ENDS
-            ):  # with the last of its members; the others of a gang that gets smaller run on
+        elif isinstance(data, ev.MemberTerminated) and self.began_us is not None:
+            # with the last of its members; the others of a gang that gets smaller run on
+            if data.cause in ENDS:
                 self.ended_us = None if self.bound else at_us
             else:
                 self.began_us = None  # its run is lost
-        elif isinstance(data, GangRemoved):
+        elif isinstance(data, ev.GangRemoved):
             self.removed_us = at_us
             if self.began_us is not None and self.ended_us is None:
                 self.ended_us = at_us
@@ -183,8 +173,6 @@ async def read_past(
     """Return a span of the past.
 
     Args:
-        reader: Reads the log.
-        inputs: Has the inputs of its decisions.
         since_us: Beginning, in microseconds since the epoch.
         until_us: End.
 
@@ -203,7 +191,7 @@ async def read_past(
             if gang is None:
                 namespace, _, name = event.gang.partition("/")
                 gang = gangs[event.gang_uid] = PastGang(namespace, name, event.at_us)
-            if isinstance(event.data, GangObserved | GangAdmitted):
+            if isinstance(event.data, ev.GangObserved | ev.GangAdmitted):
                 gang.priority = event.data.priority
             gang.take(event)
             if event.at_us >= since_us and not first_digest:

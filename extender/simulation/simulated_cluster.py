@@ -67,9 +67,7 @@ class SimulatedCluster(RecordedCluster):
         """Start without objects.
 
         Args:
-            clock: Time, also of the objects.
             seed: Of how long requests, watches and kubelets take.
-            max_children: Groups that one parent may have.
         """
         super().__init__(clock, max_children)
         self._seed = seed

@@ -18,6 +18,7 @@ from extender.control.log.leader import Leader
 from extender.control.log.lease import LeaseIdentity
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import BadInput
+from extender.core.model.quantities import add_amounts
 from extender.runtime.periodic import kept_running
 from extender.settings import Settings
 from extender.simulation.arrivals import NodeFailure
@@ -193,8 +194,7 @@ def _capacity(cluster: SimulatedCluster) -> tuple[str, int]:
     """Return the resource in which everything is measured, and how much of it the nodes have: GPUs, else CPU in millicores."""
     total: dict[str, int] = {}
     for node in cluster.stored().nodes.values():
-        for resource, amount in node.allocatable.items():
-            total[resource] = total.get(resource, 0) + amount
+        add_amounts(total, node.allocatable)
     gpus = sorted(
         name for name in total if total[name] and name.rpartition("/")[2].startswith(ACCELERATOR)
     )

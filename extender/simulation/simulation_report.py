@@ -174,12 +174,7 @@ def placements_s(outcome: Outcome) -> list[float | None]:
 
 
 def report(outcome: Outcome, seed: int) -> SimulationReport:
-    """Return the report of a simulation.
-
-    Args:
-        outcome: Of the simulation.
-        seed: That it was run with.
-    """
+    """Return the report of a simulation."""
     least: dict[str, int] = {}
     last: dict[str, int] = {}
     preemptions = 0
@@ -274,7 +269,6 @@ def plotted(outcome: Outcome, *, page: bool) -> str:
     """Return what is used and what waits over time as SVG, or as a page of HTML with it.
 
     Args:
-        outcome: Of the simulation.
         page: Whether it is a page.
     """
     unit = MILLICORES if outcome.counted == CPU else 1

@@ -7,13 +7,14 @@ column and value; a line that is well formed and asks for nothing is counted wit
 from __future__ import annotations
 
 import csv
+import functools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -38,6 +39,7 @@ UNKNOWN: Final = -1.0  # of a field in the Standard Workload Format
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 Row = Mapping[str, str]
+T = TypeVar("T")
 
 
 class _Trace:
@@ -88,6 +90,14 @@ class _Trace:
                     self.malformed.append(wrong_value(place, "line", values, f"has more than the {len(columns)} columns of the header"))  # fmt: skip
                     continue
                 yield place, row
+
+    def read(
+        self, lines: Iterable[tuple[str, T]], make: Callable[[str, T], Arrival | str]
+    ) -> Arrivals:
+        """Return the arrivals of lines, each given with its place."""
+        for place, line in lines:
+            self.add(place, functools.partial(make, place, line))
+        return self.result()
 
     def result(self) -> Arrivals:
         return in_order(self.arrivals, self.malformed, dict(self.left_out))
@@ -210,9 +220,7 @@ def _philly(path: Path) -> Arrivals:
             at_s=at_s, namespace=cluster, name=name, groups=(group,), runs_for_s=runs_for_s
         )
 
-    for place, row in trace.rows():
-        trace.add(place, lambda place=place, row=row: job(place, row))  # type: ignore[misc]
-    return _from_zero(trace.result())
+    return _from_zero(trace.read(trace.rows(), job))
 
 
 def _alibaba_pods(path: Path) -> Arrivals:
@@ -238,9 +246,7 @@ def _alibaba_pods(path: Path) -> Arrivals:
             runs_for_s=math.inf if ended is None else ended - from_s,
         )  # fmt: skip
 
-    for place, row in trace.rows():
-        trace.add(place, lambda place=place, row=row: pod(place, row))  # type: ignore[misc]
-    return _from_zero(trace.result())
+    return _from_zero(trace.read(trace.rows(), pod))
 
 
 class _Service:
@@ -380,10 +386,8 @@ def _batsim(path: Path) -> Arrivals:
             runs_for_s=min(runs_for_s, most_s),
         )  # fmt: skip
 
-    for number, entry in enumerate(jobs):
-        place = f"{path.name}: jobs[{number}]"
-        trace.add(place, lambda place=place, entry=entry: job(place, entry))  # type: ignore[misc]
-    return trace.result()
+    entries = ((f"{path.name}: jobs[{number}]", entry) for number, entry in enumerate(jobs))
+    return trace.read(entries, job)
 
 
 def _sequence(fields: Mapping[str, Any], place: str) -> list[Any]:
@@ -421,11 +425,12 @@ def _standard_workload_format(path: Path) -> Arrivals:
         )  # fmt: skip
 
     with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip() and not line.startswith(";"):
-                place = trace.place(number)
-                trace.add(place, lambda place=place, line=line: job(place, line.split()))  # type: ignore[misc]
-    return trace.result()
+        lines = (
+            (trace.place(number), line.split())
+            for number, line in enumerate(file, 1)
+            if line.strip() and not line.startswith(";")
+        )
+        return trace.read(lines, job)
 
 
 def _swf(fields: list[str], number: int, place: str) -> float:

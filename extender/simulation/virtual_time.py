@@ -18,9 +18,8 @@ from extender.core.planner.plan_types import Plan, Refusal
 from extender.core.planner.preempt.judgement import Judgement
 
 TURN_S: Final = 1e-5  # of each turn of the loop, so that what runs all the time keeps nothing else from its time
-SETTLED_S: Final = (
-    2.0  # after the last change, within which the service has done what follows from it
-)
+# after the last change, within which the service has done what follows from it
+SETTLED_S: Final = 2.0
 SEARCH_NODE_S: Final = 1e-4  # CPU time of a search node, about; see *search budget* in the glossary
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -42,11 +41,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Its clock nearly stands while code runs, however long that takes, and jumps to the next timer when no code can run."""
 
     def __init__(self, selector: VirtualSelector | None = None) -> None:
-        """Begin at time 0.
-
-        Args:
-            selector: Has the time; None: a new one.
-        """
         self.virtual = selector or VirtualSelector()
         super().__init__(self.virtual)
 
@@ -129,7 +123,6 @@ class VirtualClock:
     """The `Clock` port on the time of a virtual loop.
 
     Args:
-        loop: Has the time.
         began_us: Its time 0, in microseconds since the Unix epoch.
         seed: Of the ids.
     """

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-TARGET: Final = Path(__file__).parents[2] / "extender/core/workloads/fields/api_fields.py"
+TARGET: Final = Path(__file__).parents[2] / "extender/core/workloads/fields/api_fields.txt"
 WIDTH: Final = 118
 ALIKE: Final = 0.75  # so much of a type of Kubernetes 1.37 must a CRD made with an older one have
 ANY_KEY: Final = "*"  # the field of a map: all its values have one type
@@ -140,7 +140,7 @@ def crds(grove: Path) -> Iterator[tuple[str, Schema]]:
 
 
 def main(grove: Path) -> None:
-    """Write the module."""
+    """Write the table."""
     cache = Path(subprocess.check_output(["go", "env", "GOMODCACHE"], text=True).strip())
     swagger = cache / KUBERNETES / "api/openapi-spec/swagger.json"
     tables = Tables(json.loads(swagger.read_text())["definitions"])
@@ -168,12 +168,9 @@ def main(grove: Path) -> None:
         lines += textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     sources = sorted({KUBERNETES, GROVE, *(module for module, _ in CRDS)})
     TARGET.write_text(
-        '"""All fields of the workload kinds, made by `python -m tests.controlplane.render_api_fields`; not written by hand.\n\n'
-        "A line is a type with its fields; `field:Type` has fields itself, and what is in another is not known.\n\n"
-        f"Source: {', '.join(sources)}.\n"
-        '"""\n\nfrom typing import Final\n\n'
-        "VERSIONS: Final = (\n" + "".join(f'    "{one}",\n' for one in sources) + ")\n"
-        'TABLE: Final = """\n' + "\n".join(lines) + '\n"""\n'
+        "# All fields of the workload kinds, made by `python -m tests.controlplane.render_api_fields`; not written by hand.\n"
+        "# Below: the modules that they were read from; then a type with its fields in each line. `field:Type` has fields itself, and what is in\n"
+        "# another one is not known.\n" + "\n".join(sources) + "\n\n" + "\n".join(lines) + "\n"
     )
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
+from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue, retried
 from extender.control.log.leader import Leader
-from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster, PodRef
@@ -54,11 +53,5 @@ class GateRemover:
         if pod is None:
             # It has a reservation now, or is gone.
             return None
-        try:
-            await self._cluster.remove_gate(PodRef(namespace=pod.namespace, name=pod.name, uid=uid))
-        except RequestRejected as error:
-            log.info("gate not removed", extra={"pod": pod.name, "error": str(error)})
-        except ClusterUnavailable as error:
-            log.warning("gate not removed yet", extra={"pod": pod.name, "error": str(error)})
-            return Retry(error.retry_after_s)
-        return None
+        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=uid)
+        return await retried(self._cluster.remove_gate(ref), log, "gate not removed", pod=pod.name)

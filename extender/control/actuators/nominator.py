@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from immutables import Map, MapMutation
 
-from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
+from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue, retried
 from extender.control.log.leader import Leader
 from extender.control.published.members_to_retry import HeldBackMembers
 from extender.core.admit.changed_members import ChangedMembers
@@ -37,7 +37,6 @@ from extender.core.log.reservation_state import (
     reservation_of,
 )
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PlanId, PodUid
 from extender.core.model.pods import Pod
 from extender.core.reconcile.reservation_checks import unassigned
@@ -78,8 +77,6 @@ class Nominator:
         """Prepare.
 
         Args:
-            cluster: What is written to.
-            leader: Knows whether this process may act.
             arrived: Returns whether kube-scheduler has placed a member.
             held_back: Members that filter refused before their stage.
             delay_s: After the removal of its gate a member of a small cluster is nominated if it is not at bind by
@@ -259,38 +256,23 @@ class Nominator:
 
     def _name_of(self, uid: PodUid) -> str:
         claim = self._claim_of(uid)
-        if claim is None:
-            return uid
-        return claim.pod
+        return uid if claim is None else claim.pod
 
     async def _clear(self, uid: PodUid) -> Retry | None:
         pod = self._clearing.get(uid)
         if pod is None:
             # Planned again, or gone.
             return None
-        try:
-            await self._cluster.nominate(
-                PodRef(namespace=pod.namespace, name=pod.name, uid=uid), None
-            )
-        except RequestRejected as error:
-            log.info("nomination not cleared", extra={"pod": pod.name, "error": str(error)})
-        except ClusterUnavailable as error:
-            log.warning("nomination not cleared yet", extra={"pod": pod.name, "error": str(error)})
-            return Retry(error.retry_after_s)
-        return None
+        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=uid)
+        clearing = self._cluster.nominate(ref, None)
+        return await retried(clearing, log, "nomination not cleared", pod=pod.name)
 
     async def _execute(self, uid: PodUid) -> Retry | None:
         claim = self._claim_of(uid)
         if claim is None:
             return None
-        try:
-            await self._carry_out(claim)
-        except RequestRejected as error:  # deleted or recreated: reconcile releases it
-            log.info("member not nominated", extra={"pod": claim.pod, "error": str(error)})
-        except ClusterUnavailable as error:
-            log.warning("member not nominated yet", extra={"pod": claim.pod, "error": str(error)})
-            return Retry(error.retry_after_s)
-        return None
+        # of a rejected one the member was deleted or recreated: reconcile releases it
+        return await retried(self._carry_out(claim), log, "member not nominated", pod=claim.pod)
 
     def _claim_of(self, uid: PodUid) -> CapacityClaim | None:
         """Return what is to be executed for a member: its released reservation, or what its preemption frees for it."""
@@ -377,8 +359,6 @@ def next_step(
     """Return what is to be done for a reservation that was not released before.
 
     Args:
-        reservation: In the committed state.
-        stages: The stages of all trees in this view and state.
         held_back: Members that filter has held back under this leader.
         at_once: Whether kube-scheduler schedules groups itself: members that are in their group by `schedulingGroup`
             have no stages then, because it waits for the whole group.

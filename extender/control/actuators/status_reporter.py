@@ -118,8 +118,8 @@ class _Leaf(msgspec.Struct):
     settled: bool  # reported to all of them
 
 
-class _LastRun(NamedTuple):
-    """The inputs of the last run. The next run examines only what differs from them."""
+class _Run(NamedTuple):
+    """The inputs of a run. The next run examines only what differs from them."""
 
     view: ClusterView
     state: ReservationState
@@ -136,9 +136,6 @@ class StatusReporter:
         """Make the reporter.
 
         Args:
-            cluster: Is written to.
-            leader: Has the lease: without it nothing is written.
-            clock: For pauses.
             show_names: Whether texts may have names of other namespaces.
         """
         self._show_names = show_names
@@ -161,7 +158,7 @@ class StatusReporter:
         self._placed: set[GroupKey] = set()
         self._placed_by: Map[PodUid, GangUid] = Map()
         nothing = Forest(trees={}, root_of={}, orphans={}, populated={})
-        self._last = _LastRun(ClusterView(generation=-1), EMPTY, nothing, {})
+        self._last = _Run(ClusterView(generation=-1), EMPTY, nothing, {})
         self._trees: dict[GroupKey, Tree] = {}  # whose conditions are reported
         self._inputs: tuple[Any, ...] = (None,) * 10  # of the last run
         self._native = False  # kube-scheduler writes conditions of built-in groups
@@ -184,7 +181,6 @@ class StatusReporter:
         """Queue the conditions and Events that differ from those reported before.
 
         Args:
-            state: The committed state.
             stall_reasons: By root: why its victims are not deleted, that it waits for its first search, or what is held for it.
         """
         inputs = (
@@ -198,17 +194,15 @@ class StatusReporter:
         ):
             return
         self._inputs = inputs
-        native = native_on(state.features)
-        if native != self._native:
+        if native_on(state.features) != self._native:
             # conditions get another type
-            self._native, self._trees, self._orphans = native, {}, {}
-        now = _LastRun(view, state, forest, dict(stall_reasons))
+            self._native, self._trees, self._orphans = not self._native, {}, {}
+        now = _Run(view, state, forest, dict(stall_reasons))
         changed_gangs = changed_keys(self._last.state.gangs, state.gangs)
         shares = _Shares()
         for tree in self._changed_trees(now, changed_gangs):
             if shares.take(tree.root.key.namespace, len(tree.groups)):
-                stall_reason = stall_reasons.get(tree.root.uid, "")
-                report = functools.partial(self._report_tree, view, state, tree, stall_reason)
+                report = functools.partial(self._report_tree, now, tree)
                 self._faults.attempt(f"conditions of {tree.root.key}", report)
         self._warnings(view, forest)
         self._admissions(now, changed_gangs)
@@ -225,26 +219,25 @@ class StatusReporter:
         self._all_settled &= not shares.exceeded and not self._faults
         self._prune(view, forest)
 
-    def _report_tree(
-        self, view: ClusterView, state: ReservationState, tree: Tree, stall_reason: str
-    ) -> None:
+    def _report_tree(self, now: _Run, tree: Tree) -> None:
         """Queue the conditions of one tree."""
         if tree.problems:
             self._broken(tree, self._trees.get(tree.root.key))
         else:
-            root, preemption = state.gangs.get(tree.root.uid), state.preemptions.get(tree.root.uid)
-            readers = self._readers_of(tree)
+            uid = tree.root.uid
+            root, preemption = now.state.gangs.get(uid), now.state.preemptions.get(uid)
+            readers = readers_of(tree.root.key.namespace, show_names=self._show_names)
+            stall_reason = now.stall_reasons.get(uid, "")
             for group in tree.groups:
                 condition = _condition_of(tree, group, root, preemption, stall_reason, readers)
                 self._condition(group, condition)
-            self._templates(view, tree)
+            self._templates(now.view, tree)
         self._trees[tree.root.key] = tree
 
-    def _admissions(self, now: _LastRun, changed_gangs: set[GangUid]) -> None:
+    def _admissions(self, now: _Run, changed_gangs: set[GangUid]) -> None:
         """Queue an Event for each root whose wishes reached something else since the last run."""
-        if (
-            self._last.view.generation < 0
-        ):  # this process has just begun: it may be reported already
+        # this process has just begun: it may be reported already
+        if self._last.view.generation < 0:
             return
         for uid in sorted(changed_gangs):
             root, before = now.state.gangs.get(uid), self._last.state.gangs.get(uid)
@@ -262,7 +255,7 @@ class StatusReporter:
             event = _group_event(tree.root, f"{placed}; {wishes}", "GangAdmitted")
             self._jobs.add(msgspec.structs.replace(event, warning=False))
 
-    def _changed_trees(self, now: _LastRun, changed_gangs: set[GangUid]) -> Iterable[Tree]:
+    def _changed_trees(self, now: _Run, changed_gangs: set[GangUid]) -> Iterable[Tree]:
         """Return the trees whose conditions may differ from those that were reported."""
         last, reported, trees = self._last, self._trees, now.forest.trees
         if now.view.blueprints is not last.view.blueprints:
@@ -386,35 +379,32 @@ class StatusReporter:
                     self._jobs.add(_group_event(view.groups[key], text))
         self._warned[tree.root.key] = now
 
-    def _pods(self, run: _LastRun, changed_gangs: set[GangUid]) -> None:
+    def _pods(self, run: _Run, changed_gangs: set[GangUid]) -> None:
         """Queue Events about the members that wait, where a reason has changed and lasts."""
-        view, state, forest = run.view, run.state, run.forest
-        changed = pods_by_leaf(self._last.view, view)
-        if self._placed_by is not state.gang_of:
-            self._placed_by = state.gang_of
+        changed = pods_by_leaf(self._last.view, run.view)
+        if self._placed_by is not run.state.gang_of:
+            self._placed_by = run.state.gang_of
             self._placed.clear()
         for leaf in self._leaves_to_look_at(run, changed, changed_gangs):
             if leaf in self._placed:
                 now = (pod for _, pod in changed.get(leaf, ()) if pod is not None)
-                if not any(_waits(pod, state) for pod in now):
+                if not any(_waits(pod, run.state) for pod in now):
                     continue
-            look = functools.partial(self._look_at_leaf, view, state, forest, leaf)
+            look = functools.partial(self._look_at_leaf, run, leaf)
             if not self._faults.attempt(f"members of {leaf}", look):
                 self._placed.discard(leaf)
                 self._unsettled.add(leaf)
         self._all_settled = not self._unsettled
 
-    def _look_at_leaf(
-        self, view: ClusterView, state: ReservationState, forest: Forest, leaf: GroupKey
-    ) -> None:
+    def _look_at_leaf(self, run: _Run, leaf: GroupKey) -> None:
         """Report to the members of one leaf, and keep what was reported."""
-        reported = self._looked_leaf(view, state, forest, leaf)
+        reported = self._looked_leaf(run, leaf)
         self._placed.discard(leaf)
         if reported is not None:
             self._leaves[leaf] = reported
         else:
             self._leaves.pop(leaf, None)
-            if leaf in view.members:
+            if leaf in run.view.members:
                 self._placed.add(leaf)
         if reported is None or reported.settled:
             self._unsettled.discard(leaf)
@@ -422,7 +412,7 @@ class StatusReporter:
             self._unsettled.add(leaf)
 
     def _leaves_to_look_at(
-        self, now: _LastRun, changed: Mapping[GroupKey, object], changed_gangs: set[GangUid]
+        self, now: _Run, changed: Mapping[GroupKey, object], changed_gangs: set[GangUid]
     ) -> Collection[GroupKey]:
         """Return the leaves whose reason may differ from that of the last run; `changed` are those with other pods."""
         last, forests = self._last, (self._last.forest, now.forest)
@@ -437,15 +427,13 @@ class StatusReporter:
                     leaves.update(tree.members)
         return sorted(leaves, key=str)
 
-    def _looked_leaf(
-        self, view: ClusterView, state: ReservationState, forest: Forest, leaf: GroupKey
-    ) -> _Leaf | None:
+    def _looked_leaf(self, run: _Run, leaf: GroupKey) -> _Leaf | None:
         """Report to the members of a leaf that wait, if it is time; return what was reported. None: none waits."""
+        view, state, forest = run.view, run.state, run.forest
         members, now_ms = view.members.get(leaf), self._clock.monotonic_ms()
         if members is None:
             return None
-        root_key = forest.root_of.get(leaf)
-        tree = forest.trees.get(root_key) if root_key is not None else None
+        tree = forest.tree_of(leaf)
         root = state.gangs.get(tree.root.uid) if tree is not None else None
         before = self._leaves.get(leaf)
         inputs = (members, tree, root, forest.orphans.get(leaf), view.groups.get(leaf))
@@ -466,17 +454,11 @@ class StatusReporter:
             fresh = [pod for pod in waiting if reported.get(pod.uid) != reason]
             if fresh:
                 readers = readers_of(leaf.namespace, show_names=self._show_names)
-                text = _event_text(view, state, forest, leaf, readers)
-                self._queue_pod_events(fresh, text)
+                text = _event_text(run, leaf, readers)
+                for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
+                    self._jobs.add(_pod_event(pod, text))
                 reported |= {pod.uid: reason for pod in waiting}
         return _Leaf(inputs, reason, since_ms, reported, settled)
-
-    def _readers_of(self, tree: Tree) -> Visibility:
-        return readers_of(tree.root.key.namespace, show_names=self._show_names)
-
-    def _queue_pod_events(self, pods: list[Pod], text: str) -> None:
-        for pod in sorted(pods, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
-            self._jobs.add(_pod_event(pod, text))
 
     def warn(self, group: Group, reason: str, text: str) -> None:
         """Queue an Event about a group that does not follow from the state."""
@@ -633,20 +615,14 @@ def _wishes_text(root: GangState, group: GroupKey | None = None) -> str:
     return short_text(group_lines(own), named=False)
 
 
-def _event_text(
-    view: ClusterView,
-    state: ReservationState,
-    forest: Forest,
-    leaf: GroupKey,
-    readers: Visibility,
-) -> str:
+def _event_text(run: _Run, leaf: GroupKey, readers: Visibility) -> str:
     """Return the text of an Event on the waiting members of a leaf: what `explain` answers about it."""
+    view, state, forest = run.view, run.state, run.forest
     if leaf not in view.groups:
         return f"{spaced(leaf)} {missing_text(len(view.members[leaf]))}{MAKE_IT}"
     if leaf in forest.orphans:
         return _orphan_answer(forest.orphans[leaf])
-    root_key = forest.root_of.get(leaf)
-    tree = forest.trees.get(root_key) if root_key is not None else None
+    tree = forest.tree_of(leaf)
     if tree is not None and tree.problems:
         return _problem_text(tree)
     root = state.gangs.get(tree.root.uid) if tree is not None else None

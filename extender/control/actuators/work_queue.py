@@ -12,6 +12,7 @@ failure does to that order. All methods are called on one event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from collections.abc import Set as AbstractSet
@@ -20,6 +21,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.runtime.periodic import ObjectFaults
 
 K = TypeVar("K", bound=Hashable)
@@ -119,11 +121,8 @@ class WorkQueue(Generic[K]):
         """Create an empty queue.
 
         Args:
-            name: Of the tasks.
             process: Writes what a key needs now; returns `Retry` for another attempt, or None when nothing is left to do.
             until_allowed: Waits until requests are allowed; awaited before each attempt, when a worker has taken the key.
-            workers: The largest number of keys that are processed at a time.
-            policy: What follows a failure.
             now_s: A clock for delays, in seconds; None: that of the event loop.
             lane_of: Returns the lane of a key; the default is one lane for all keys.
         """
@@ -132,7 +131,7 @@ class WorkQueue(Generic[K]):
         self._until_allowed = until_allowed
         self._workers = workers
         self._policy = policy
-        self._now_s = now_s or _loop_time_s
+        self._now_s = now_s or (lambda: asyncio.get_running_loop().time())
         self._ready: _ReadyKeys[K] = _ReadyKeys(lane_of)  # wait for a worker
         self._idle: deque[asyncio.Future[None]] = deque()  # of workers that wait for a ready key
         self._delayed: dict[K, _Delay] = {}
@@ -319,5 +318,15 @@ class WorkQueue(Generic[K]):
             self._make_ready(key)
 
 
-def _loop_time_s() -> float:
-    return asyncio.get_running_loop().time()
+async def retried(
+    write: Awaitable[object], log: logging.Logger, text: str, **extra: str
+) -> Retry | None:
+    """Await a write. Return `Retry` if the API server did not answer; a write that it rejects is not repeated."""
+    try:
+        await write
+    except RequestRejected as error:
+        log.info(text, extra={**extra, "error": str(error)})
+    except ClusterUnavailable as error:
+        log.warning("%s yet", text, extra={**extra, "error": str(error)})
+        return Retry(error.retry_after_s)
+    return None

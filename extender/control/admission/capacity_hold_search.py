@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.admission.current_requests import CurrentRequests
 from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import still_holds
@@ -25,13 +26,11 @@ from extender.ports.log_ports import DecisionInput
 
 log = logging.getLogger(__name__)
 
-AGAIN_MS: Final = (
-    60_000  # a tree for which no place was found is looked at again after this time, ...
-)
+# a tree for which no place was found is looked at again after this time, ...
+AGAIN_MS: Final = 60_000
 AGAIN_MS_MAX: Final = 600_000  # ... doubled each time up to this
-CHANGED_MS: Final = (
-    2_000  # ... or after this time, if the cluster has changed too much during the search
-)
+# ... or after this time, if the cluster has changed too much during the search
+CHANGED_MS: Final = 2_000
 LOOK_MS: Final = 1_000  # a hold becomes due by time: at least so often the gangs are looked at
 
 
@@ -130,7 +129,6 @@ class CapacityHoldSearch:
         """Search where capacity could be held for a tree, and append the hold; in its turn.
 
         Args:
-            search: The tree.
             now: When the turn began.
 
         Raises:

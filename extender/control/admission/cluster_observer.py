@@ -25,9 +25,8 @@ class Moment(msgspec.Struct, frozen=True, eq=False):
     view: ClusterView
     forest: Forest  # the trees of `view`
     pending: ReservationState  # what further events are folded into; it may be newer than `view`
-    state: (
-        ReservationState  # the same with the replacement holds of losses that are not recorded yet
-    )
+    # the same with the replacement holds of losses that are not recorded yet
+    state: ReservationState
 
 
 class ClusterObserver:
@@ -36,14 +35,6 @@ class ClusterObserver:
     def __init__(
         self, cluster: Cluster, leader: Leader, published: PublishedPass, losses: LossPredictor
     ) -> None:
-        """Prepare.
-
-        Args:
-            cluster: What is observed.
-            leader: Has the pending state.
-            published: Gets each observation.
-            losses: For the pending state.
-        """
         self._cluster = cluster
         self._leader = leader
         self._published = published

@@ -12,10 +12,7 @@ def new_event_context(clock: Clock, settings: Settings, digest: str, cause: str)
     """Return the context of a new plan.
 
     Args:
-        clock: Gives the id of the plan.
-        settings: Has the actor and the topology keys.
         digest: Of the decision input; empty: the decision has none.
-        cause: What led to the decision.
     """
     return EventContext(
         plan=PlanId(clock.new_id()),

@@ -88,9 +88,7 @@ class IdlePassFilter:
         """Return whether a pass would only refuse every pending tree again.
 
         Args:
-            state: The pending state.
             hints: The same as for `begin_pass`.
-            now_ms: Now, monotonic.
             by_time: Takes the highest pending priority and the time of that pass; returns whether time alone may
                 have changed an answer since.
         """

@@ -11,9 +11,10 @@ from concurrent.futures.process import BrokenProcessPool
 import msgspec
 
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.admission.current_requests import CurrentRequests
 from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
 from extender.core.admit.lost_members import choices_of, in_vain_text, with_wider_domains
 from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
@@ -69,7 +70,6 @@ class LostMemberSearch:
         """Search for a tree, and append what follows; in its turn.
 
         Args:
-            search: The tree.
             current: The tree and its request when the turn began, which would be refused as before.
 
         Raises:

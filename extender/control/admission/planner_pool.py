@@ -28,13 +28,11 @@ AT_ONCE_CELLS_MAX = 16_000_000  # pairs of member and node
 AT_ONCE_GROUPS_MAX = 50
 AT_ONCE_EFFORT = 500  # search nodes, ...
 AT_ONCE_EFFORT_MIN = 100
-AT_ONCE_STEPS = (
-    10_000  # ... and at most so many members in all of them: a node of a large tree costs more
-)
+# ... and at most so many members in all of them: a node of a large tree costs more
+AT_ONCE_STEPS = 10_000
 AT_ONCE_RULES_MAX = 100  # pairs of shape and rule between pods
-EXPLAINED_AT_ONCE_MAX = (
-    20_000  # pairs of group and node; an explanation takes some milliseconds up to there
-)
+# pairs of group and node; an explanation takes some milliseconds up to there
+EXPLAINED_AT_ONCE_MAX = 20_000
 SOLVER = "ortools.sat.python.cp_model"  # takes a second to load, so only the worker loads it
 T = TypeVar("T")
 

@@ -43,9 +43,8 @@ from extender.ports.log_ports import Clock
 AGAIN_MS: Final = 5_000  # a tree that no eviction helps searches victims again after this time, ...
 AGAIN_PER_MS: Final = 20  # ... or after this many times as long as the search took, ...
 PAUSE_MS_MAX: Final = 60_000  # ... but not later than this
-CHANGED_PER_MS: Final = (
-    5  # a change ends the pause after this many times as long as the search took
-)
+# a change ends the pause after this many times as long as the search took
+CHANGED_PER_MS: Final = 5
 EARLIER: Final = "when victims were last searched for it: "  # before a reason that is not of now
 AGAIN_MS_MAX: Final = 300_000  # the longest wait after failed preemptions
 LOWEST_MS: Final = 500  # how often the lowest priority of running pods is computed
@@ -96,7 +95,7 @@ def events_before_verdict(
     else:
         reason, text = _refused_reason(verdict)
         data = cancellation(view, preemption, context, reason=reason, text=text)
-    return [context.draft(preemption, data)] if data is not None else []
+    return [context.follow(preemption, data)] if data is not None else []
 
 
 def _refused_reason(verdict: Verdict) -> tuple[CancelReason, str]:
@@ -223,12 +222,6 @@ class PreemptionPolicy:
     """
 
     def __init__(self, clock: Clock, *, enabled: bool) -> None:
-        """Prepare.
-
-        Args:
-            clock: For back-off.
-            enabled: Whether preemption is switched on.
-        """
         self._clock = clock
         self.enabled = enabled
         self._last: defaultdict[GangUid, _LastSearch] = defaultdict(_LastSearch)
@@ -246,9 +239,6 @@ class PreemptionPolicy:
         if nothing has a lower priority.
 
         Args:
-            view: The cluster.
-            state: The pending state.
-            tree: The preemptor.
             complete: The tree waits for capacity, not for members: this ends a pause from before.
         """
         uid = tree.root.uid
@@ -342,9 +332,7 @@ class PreemptionPolicy:
         """Record the answer of a search.
 
         Args:
-            uid: The root.
             answer: The answer; None: there are victims, or there was no search after all.
-            took_ms: How long it took.
             searched: What it has seen; None: no change ends the pause.
         """
         now_ms = self._clock.monotonic_ms()

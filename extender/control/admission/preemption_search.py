@@ -8,10 +8,11 @@ from concurrent.futures.process import BrokenProcessPool
 import msgspec
 
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.admission.current_requests import CurrentRequests
 from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.preemption_policy import SearchedCapacity, may_lead_to_preemption
+from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches
 from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
 from extender.core.planner.planning import DeferredWork
@@ -71,9 +72,7 @@ class PreemptionSearch:
         """Search victims, and append the preemption if it still holds then.
 
         Args:
-            tree_request: The preemptor.
             verdict: The answer of the planner to its request without an explanation, if known.
-            explain: Explain a refusal.
 
         Returns:
             The judgement, if there are no victims. None: there are, even if the next pass must search again; or the

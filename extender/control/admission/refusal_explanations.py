@@ -11,8 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 
 import msgspec
 
-from extender.control.admission.current_requests import TreeRequest
 from extender.control.admission.loop_parts import LoopParts
+from extender.control.admission.request_builder import TreeRequest
 from extender.core.fairness.search_turns import SearchTurns, WaitingSearch
 from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import PlanRequest, Verdict
@@ -96,30 +96,25 @@ class RefusalExplanations:
             chosen = self._turns.choose(waiting)
             assert chosen is not None
             uid = chosen.uid
-            self._running = asyncio.create_task(self._explain_alone(self._waiting.pop(uid)))
+            self._running = asyncio.create_task(self._explain(self._waiting.pop(uid)))
             self._running.add_done_callback(self._ended)
 
-    async def _explain_alone(self, waiting: _Waiting) -> None:
-        """Explain a refusal; after a defect it stays as it was recorded."""
-        with self._faults.alone(waiting.tree_request.tree.root.key.path):
-            await self._explain(waiting)
-
     async def _explain(self, waiting: _Waiting) -> None:
-        tree_request = waiting.tree_request
-        encoded = self._planner.encode(waiting.asked)
-        namespace, began_ms = tree_request.tree.root.key.namespace, self._clock.monotonic_ms()
-        try:
-            judged = await self._planner.explain(encoded)
-        except BrokenProcessPool:  # the refusal stays as it was recorded
-            root = tree_request.tree.root.key.path
-            log.warning("the process that explains refusals died", extra={"root": root})
-            return
-        finally:
-            took_ms = self._clock.monotonic_ms() - began_ms
-            self._turns.charge(namespace, took_ms)
-            METRICS.searched(namespace, took_ms)
-        self._finished.append(ExplainedRefusal(tree_request, judged, encoded))
-        self._wakeup.wake()
+        """Explain a refusal; after a defect, or where the process dies, it stays as it was recorded."""
+        tree_request, root = waiting.tree_request, waiting.tree_request.tree.root.key
+        with self._faults.alone(root.path):
+            encoded, began_ms = self._planner.encode(waiting.asked), self._clock.monotonic_ms()
+            try:
+                judged = await self._planner.explain(encoded)
+            except BrokenProcessPool:
+                log.warning("the process that explains refusals died", extra={"root": root.path})
+                return
+            finally:
+                took_ms = self._clock.monotonic_ms() - began_ms
+                self._turns.charge(root.namespace, took_ms)
+                METRICS.searched(root.namespace, took_ms)
+            self._finished.append(ExplainedRefusal(tree_request, judged, encoded))
+            self._wakeup.wake()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running = None

@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from extender.core.admit.interpod_rules import InterpodRules
+from extender.control.admission.cluster_observer import Moment
+from extender.core.admit.interpod_rules import InterpodRulePart, InterpodRules
 from extender.core.admit.lost_members import vacated
 from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
@@ -22,7 +23,6 @@ from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.fairness.search_backoff import SearchBackoff
 from extender.core.holds.hold_planning import HoldRequests
 from extender.core.log.reservation_state import GangState, ReservationState
-from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import changed_keys
 from extender.core.model.pod_groups import Forest, Group, Tree
@@ -35,6 +35,14 @@ Hints = Mapping[PodUid, NodeName]
 PARTS_MIN: Final = 1000  # kept parts of trees that are gone are not looked for below this number
 
 
+class TreeRequest(msgspec.Struct, frozen=True):
+    """A tree and its plan request, both of the same moment unless the request is one that was answered."""
+
+    tree: Tree
+    request: PlanRequest
+    now: Moment  # of `tree`
+
+
 class RequestBuilder:
     """Builds plan requests, one after the other."""
 
@@ -45,8 +53,6 @@ class RequestBuilder:
 
         Args:
             budget: Search nodes that a request may cost; more after searches that used them up.
-            hold_max_percent: As for `HoldRequests`.
-            topology_keys: As for `NodeRowCache`.
         """
         self._hold_max_percent = hold_max_percent
         self._topology_keys = topology_keys
@@ -111,10 +117,9 @@ class RequestBuilder:
         self._rules.keep(wanting)
         self.backoff.retain(wanting)
 
-    def about(
-        self, view: ClusterView, state: ReservationState, tree: Tree, hints: Hints, now_ms: int
-    ) -> PlanRequest | None:
+    def about(self, now: Moment, tree: Tree, hints: Hints, now_ms: int) -> PlanRequest | None:
         """Return the plan request for the waiting members of a tree, or None if none waits."""
+        view, state = now.view, now.state
         if not self._parts.wanting(tree, state.gangs.get(tree.root.uid)):
             return None
         part = self.part(state, tree, hints)
@@ -132,9 +137,10 @@ class RequestBuilder:
             msgspec.structs.replace(request, budget=budget) if budget != self._budget else request
         )
 
-    def anew(self, view: ClusterView, state: ReservationState, tree: Tree) -> PlanRequest:
+    def anew(self, tree_request: TreeRequest) -> PlanRequest:
         """Return the plan request of a tree as if none of its pods had a node, or had been refused one."""
-        view, state = vacated(view, state, [tree])
+        tree, now = tree_request.tree, tree_request.now
+        view, state = vacated(now.view, now.state, [tree])
         members = {
             key: tuple(view.pods[pod.uid] for pod in pods if not pod.deleting)
             for key, pods in tree.members.items()
@@ -143,44 +149,27 @@ class RequestBuilder:
         rows = NodeRowCache(self._topology_keys)  # those of `rows` stay as they are
         return plan_request(view, state, part, rows=rows, budget=self._budget)
 
-    def with_evictable(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        forest: Forest,
-        tree: Tree,
-        request: PlanRequest,
-        *,
-        hints: Hints,
-        moment: EvictableContext,
-    ) -> PlanRequest:
-        """Return `request` with the units that could be evicted for a tree."""
-        part = self.part(state, tree, hints)
-        return preemption_request(
-            view,
-            state,
-            forest,
-            tree,
-            request,
-            ruled=ruled_part(view, state, part, rows=self.rows, book=self._rules),
-            moment=moment,
-        )
+    def _ruled(self, tree_request: TreeRequest, hints: Hints) -> InterpodRulePart:
+        now = tree_request.now
+        part = self.part(now.state, tree_request.tree, hints)
+        return ruled_part(now.view, now.state, part, rows=self.rows, book=self._rules)
 
-    def for_hold(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        tree: Tree,
-        request: PlanRequest,
-        hints: Hints,
-        now_us: int,
-    ) -> HoldRequests:
+    def with_evictable(
+        self, tree_request: TreeRequest, hints: Hints, moment: EvictableContext
+    ) -> PlanRequest:
+        """Return the request with the units that could be evicted for its tree."""
+        now, ruled = tree_request.now, self._ruled(tree_request, hints)
+        return preemption_request(
+            now.view, now.state, now.forest, tree_request.tree, tree_request.request,
+            ruled=ruled, moment=moment,
+        )  # fmt: skip
+
+    def for_hold(self, tree_request: TreeRequest, hints: Hints, now_us: int) -> HoldRequests:
         """Return the requests that show where capacity could be held for a tree; see `HoldRequests`."""
-        part = self.part(state, tree, hints)
-        ruled = ruled_part(view, state, part, rows=self.rows, book=self._rules)
-        stuck = frozenset(pod.uid for pod in view.pods.values() if is_stuck(pod, now_us))
+        now, ruled = tree_request.now, self._ruled(tree_request, hints)
+        stuck = frozenset(pod.uid for pod in now.view.pods.values() if is_stuck(pod, now_us))
         return HoldRequests(
-            view, state, tree, request, ruled,
+            now.view, now.state, tree_request.tree, tree_request.request, ruled,
             staying=stuck, max_percent=self._hold_max_percent,
         )  # fmt: skip
 

@@ -36,7 +36,6 @@ class TerminationReasons:
         """Prepare.
 
         Args:
-            cluster: Has the API server.
             wake: Called when all lookups that were started together have ended.
         """
         self._cluster = cluster

@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 import msgspec
 
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests, TreeRequest
+from extender.control.admission.current_requests import CurrentRequests
 from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.lost_member_search import LostMemberSearch
@@ -30,6 +30,7 @@ from extender.control.admission.preemption_search import (
     PreemptionSearch,
 )
 from extender.control.admission.refusal_explanations import RefusalExplanations
+from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
 from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.refusal_validity import ComparedNodes, only_less, would_be_refused
@@ -265,7 +266,6 @@ class TreeAdmission:
         """Append a refusal after a search for victims, if its tree is still pending, with what that has found.
 
         Args:
-            tree_request: The tree and the request that the next one is compared with.
             judged_tree: The judgement of the same request with what could be evicted.
             took_ms: How long the plan without evictions took.
             explained: Whether the refusal has its explanation; else it is explained later.
@@ -301,7 +301,6 @@ class TreeAdmission:
         """Search or explain a tree as it is now, if it is still pending; in its turn.
 
         Args:
-            search: The tree.
             now: When the turn began.
 
         Raises:
@@ -501,7 +500,8 @@ class TreeAdmission:
             return AdmissionOutcome.TO_EXPLAIN
         if isinstance(answer, Plan) and answer.assignments and held_up:
             return AdmissionOutcome.HELD_UP
-        if progress.minima_wait and isinstance(answer, Plan) and _has_extras(answer):
+        extras = isinstance(answer, Plan) and any(a.extra for a in answer.assignments)
+        if progress.minima_wait and isinstance(answer, Plan) and extras:
             progress.extras_later.append(tree_request.tree)
             request = msgspec.structs.replace(request, extras_later=True)
             answer = without_extras(request, answer)
@@ -644,7 +644,6 @@ class TreeAdmission:
         The second is the first without names of other namespaces; empty: there are none in it.
 
         Args:
-            uid: The root.
             note: What is held.
             judged: The search for victims that the verdict follows from; None: it follows from none, and the reasons of
                 the last one are marked as older.
@@ -684,9 +683,6 @@ class TreeAdmission:
         """Append the events of a verdict whose request is still current.
 
         Args:
-            tree_request: The tree and the request that the next one is compared with.
-            verdict: The answer of the planner.
-            encoded: The input that the answer follows from.
             explained: Whether a refusal has its explanation; else it is not recorded again for the lack of it.
             judged: The search for victims that the verdict follows from; None: it follows from none.
         """
@@ -748,10 +744,6 @@ def _decided_at(state: ReservationState, uid: GangUid) -> Position | None:
     return (
         root.last_decision.position if root is not None and root.last_decision is not None else None
     )
-
-
-def _has_extras(planned: Plan) -> bool:
-    return any(assignment.extra for assignment in planned.assignments)
 
 
 def _is_held_up(tree: Tree, progress: AdmissionProgress) -> bool:

@@ -67,9 +67,8 @@ class TreeSearches:
         self._running: WantedSearch | None = None
         self._task: asyncio.Task[None] | None = None
         self._awaited = False  # whether `go_on` looks at the end of the search that runs
-        self._held_up_ms: dict[
-            str, int
-        ] = {}  # by namespace, in the minute that began at `_minute_ms`
+        # by namespace, in the minute that began at `_minute_ms`
+        self._held_up_ms: dict[str, int] = {}
         self._minute_ms = 0
         self._observer = parts.observer
         self._leader = parts.leader

@@ -67,7 +67,6 @@ class PreBindTracker:
         """Prepare.
 
         Args:
-            clock: For the age of marks.
             counts_s: How long a marked member counts as arrived.
         """
         self._clock = clock

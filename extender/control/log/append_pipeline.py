@@ -83,8 +83,6 @@ class AppendPipeline:
         """Prepare, with empty states and nothing in flight.
 
         Args:
-            event_log: Where the events are appended.
-            clock: Stamps the events.
             answer_within_s: Seconds that a caller waits for its append.
             on_commit: Called with the events of an append, the hash of the last one and the committed state before them, after
                 they have become part of the committed state. The hash is empty when the answer to the append was lost.
@@ -121,8 +119,6 @@ class AppendPipeline:
         """Fold drafts into the pending state now, and start to append them after the appends before them.
 
         Args:
-            drafts: At least one.
-            grant: The lease under which the events are written.
             after: Runs before the events are sent; if it fails, the append fails.
 
         Returns:

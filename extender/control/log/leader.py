@@ -58,10 +58,6 @@ class Leader(LeaderRole):
         """Prepare; `run` starts.
 
         Args:
-            event_log: Where events are appended.
-            snapshots: Saved folds of the log.
-            clock: Time and ids.
-            identity: This replica in the lease row.
             sync_clock: Brings `clock` to the database's clock; called before each acquisition of the lease.
             on_append: Called with the events of each append of this process, once they are durable and folded.
         """
@@ -134,7 +130,6 @@ class Leader(LeaderRole):
         So the next decision can be made on them while the append is in flight.
 
         Args:
-            drafts: At least one.
             after: Runs before the events are sent, to store what they refer to; if it fails, the append fails.
 
         Returns:

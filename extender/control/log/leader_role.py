@@ -39,7 +39,6 @@ class LeaderRole(ABC):
         """Change role and reason.
 
         Args:
-            role: The new role, or the same one for a new reason.
             reason: Why this process does not lead; empty when it leads.
         """
         changed = role != self.role

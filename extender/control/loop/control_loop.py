@@ -140,7 +140,10 @@ class ControlLoop:
                     is_done = True
                 self._report_failures(may_record=may_record)
                 if not is_done:
-                    self._act_without_a_pass()
+                    # what is committed is carried out, with the view and the trees that were observed last
+                    if self._published.result.reconciled(self._leader.terms):
+                        self._actuate(self._published.observation)
+                        self._published.release(self._nominator.released)
                     await asyncio.sleep(self._faults.pause_s("pass"))
                 elif may_record and not self._faults.waits("searches"):
                     with self._faults.alone("searches"):
@@ -245,12 +248,6 @@ class ControlLoop:
         if self._leader.recovery_reason:
             self._barriers.sync(self._leader.committed)
             self._leader.end_recovery(terms)
-
-    def _act_without_a_pass(self) -> None:
-        """After a pass that failed: what is committed is carried out, with the view and the trees that were observed last."""
-        if self._published.result.reconciled(self._leader.terms):
-            self._actuate(self._published.observation)
-            self._published.release(self._nominator.released)
 
     def _report_failures(self, *, may_record: bool) -> None:
         """Publish which step fails again and again, for the readiness checks and the metric; none while no pass is due."""

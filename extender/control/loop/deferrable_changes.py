@@ -59,14 +59,7 @@ class ChildGroups:
 def are_expected(
     before: ClusterView, view: ClusterView, state: ReservationState, children: ChildGroups
 ) -> bool:
-    """Return whether nothing can be admitted because of what changed between two views.
-
-    Args:
-        before: An earlier view.
-        view: As it is now.
-        state: The committed state.
-        children: Follows the view.
-    """
+    """Return whether nothing can be admitted because of what changed between two views."""
     if any(getattr(before, field) is not getattr(view, field) for field in _UNCHANGED):
         return False
     return all(

@@ -60,8 +60,6 @@ def report_loops(
     """Report loops: an ERROR log line and a Kubernetes Event on the root each time, and one count per loop.
 
     Args:
-        forest: Has the root groups.
-        reporter: Writes the Events.
         show_names: Whether an Event may have names of other namespaces.
     """
     reported = tuple(loops)

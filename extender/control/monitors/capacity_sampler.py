@@ -39,9 +39,8 @@ class CapacitySampler:
         self._inputs: tuple[object, ...] = (None,) * 5  # of the last measurement
         self._epoch: Epoch | None = None  # of the last append
         self._largest_free: tuple[FreeDomainRecord, ...] = ()
-        self.counts_uses = (
-            False  # set by what reads `capacity`: it costs three times the measurement
-        )
+        # set by what reads `capacity`: it costs three times the measurement
+        self.counts_uses = False
         # of the last measurement, see `capacity_by_use`
         self.capacity: Mapping[tuple[str, CapacityUse], int] = {}
 

@@ -50,10 +50,7 @@ class EventLoopMonitor:
         """Prepare; `run` starts.
 
         Args:
-            leader: Has the lease; its role is only read.
             connect: Returns a connection to the database for the thread; it is opened in the thread.
-            clock: Monotonic time.
-            ttl_ms: Term of the lease.
             stall_max_ms: How long the lease is renewed while the loop does not run.
         """
         self._leader = leader

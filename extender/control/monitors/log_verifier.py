@@ -56,10 +56,7 @@ class LogVerifier:
         """Prepare.
 
         Args:
-            leader: Records findings; knows the anchors that it published.
-            anchor: Where anchors are published.
             verify_slice: Begins a pass with anchors, or goes on with None, for a number of events.
-            clock: For the pauses.
             actor: Name of this replica in events.
         """
         self._leader = leader

@@ -98,9 +98,8 @@ class Notifier:
         self._readers = Visibility.of(namespaces) if namespaces else EVERYTHING
         self._terms = -1  # of the leader, in which the cursor was read
         self._position = START  # notified up to here
-        self._newest = (
-            START  # the last event that may have a notification, as far as it is known here
-        )
+        # the last event that may have a notification, as far as it is known here
+        self._newest = START
         self._waited_us = 0
         self._saved = NotifiedUpTo(position=START, waited_us=0)
         self._waiting = WaitingGangs()
@@ -284,10 +283,6 @@ class HttpReceiver:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         """Read the keys once.
 
-        Args:
-            settings: URL, files and source.
-            clock: For the time of each signature.
-
         Raises:
             BadInput: The keys or the CA cannot be used; the message names setting and file.
         """
@@ -407,7 +402,6 @@ def signed_headers(keys: Sequence[bytes], name: str, at_s: int, body: bytes) -> 
         keys: Each makes a signature.
         name: Id of the message, the same in each try.
         at_s: Time of this try, in seconds since 1970.
-        body: The bytes that are sent.
     """
     signed = f"{name}.{at_s}.".encode() + body
     signatures = [

@@ -29,9 +29,8 @@ from extender.snapshots.state_loader import (
 log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
-REPLACE_ATTEMPTS = (
-    20  # of a look; an append that begins during the fold makes another one necessary
-)
+# of a look; an append that begins during the fold makes another one necessary
+REPLACE_ATTEMPTS = 20
 # every so many comparisons the log is folded from its first event, not from a snapshot
 FROM_START_EVERY = 60
 

@@ -83,9 +83,6 @@ class AdmissionCheckController:
         """Prepare.
 
         Args:
-            cluster: What must be known before anything is answered.
-            checks: The checks and their Workloads.
-            leader: Whether this process answers, and what is placed already.
             ask_planner: Answers the body of a `POST /v1/plan` about the cluster, as its JSON.
             settings: How long until Kueue asks again, and the effort of a search.
             node_groups: Those of a cluster autoscaler, as a plan query has them: what fits with one more node waits.

@@ -60,12 +60,6 @@ SLICE = 128  # workloads compiled before other tasks run
 _NO_OBJECTS: Map[str, WorkloadObject] = Map()
 
 
-class _Compiled(msgspec.Struct, frozen=True):
-    """What a workload was compiled from last."""
-
-    inputs: tuple[object, ...]
-
-
 class _Reading(msgspec.Struct, frozen=True):
     """What follows from a workload alone, so that it changes only with the workload."""
 
@@ -109,7 +103,7 @@ class TreeController:
         self._settings = settings
         self._uses = LeafUses()
         self._native = NativeOwners()
-        self._compiled: dict[str, _Compiled] = {}  # by the UID of the workload
+        self._compiled: dict[str, tuple[object, ...]] = {}  # from what, by the UID of the workload
         self._readings: dict[str, _Reading] = {}  # by the UID of the workload
         self._faults: ObjectFaults[str] = ObjectFaults("trees")
         self._terms = -1  # of the leader, when `_compiled` was filled
@@ -238,7 +232,7 @@ class TreeController:
         native_groups = native.get(workload.uid, ()), *(native.get(uid, ()) for uid in owned)
         inputs = (workload, owner, view.profiles, used, owned, before, templates, *native_groups)
         last = self._compiled.get(workload.uid)
-        if last is not None and same_objects(inputs, last.inputs):
+        if last is not None and same_objects(inputs, last):
             return None
         jobs = [job for job in owned.values() if job.kind == JOB.kind]
         request = compile_request(
@@ -252,7 +246,7 @@ class TreeController:
         )
         made_by_others = native_groups_of(native, (workload.uid, *owned))
         event, encoded = decide_tree(with_native_groups(request, made_by_others), before)
-        self._compiled[workload.uid] = _Compiled(inputs)
+        self._compiled[workload.uid] = inputs
         return (event, encoded) if event is not None else None
 
     def _owner(

@@ -27,7 +27,6 @@ class AdoptionHold:
 
         Args:
             workloads: None: there are no trees of workloads, and nothing is held.
-            leader: Has the committed trees.
         """
         self._workloads = workloads
         self._leader = leader

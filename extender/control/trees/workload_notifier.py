@@ -68,9 +68,7 @@ class WorkloadNotifier:
         """Queue what is new.
 
         Args:
-            view: The workloads.
             trees: The committed trees, by the UID of the workload.
-            uses: The leaves that pods of workloads name.
             native: The groups that other controllers made, by the UID of the owner.
             problems: What is wrong with groups, by the UID of the workload.
         """

@@ -19,7 +19,7 @@ from extender.control.binding.bind_barrier import BindBarriers, BindCall
 from extender.control.log.leader import Leader
 from extender.control.published.shared_state import LoopExchange
 from extender.core.log.control_plane_features import features_summary, native_on
-from extender.core.log.events import ControlPlaneFeaturesDetected, NewEvent
+from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import reservation_of
 from extender.core.model.errors import (
     NotLeading,
@@ -186,7 +186,6 @@ class ExtenderService:
         Args:
             pod: As the call has it. Of a pod that the informers know, only the UID is used. The answer about another
                 pod is made from the call, and changes no state.
-            offered: The nodes that kube-scheduler offers.
 
         Raises:
             NotReady: Not leading, not synced, or not reconciled.
@@ -267,16 +266,10 @@ class ExtenderService:
             encoded = encode(question)
             actor, cause = self._settings.identity, f"preempt of pod {observed.path}"
             plan = planned_event(view, choice.plan, encoded.digest)
-            draft = NewEvent(
-                gang_uid=GangUid(observed.uid),
-                gang=observed.path,
-                data=plan,
-                actor=actor,
-                cause=cause,
-            )
             eviction = self._exchange.evictions.eviction_context(actor, cause, view, state)
+            draft = eviction.draft(GangUid(observed.uid), observed.path, plan)
             drafts = [
-                *release_reservations(state, held, but=(), actor=actor, cause=cause),
+                *release_reservations(state, held, eviction, but=()),
                 *takeovers_by_plan(view, state, draft, eviction),
                 draft,
             ]
@@ -299,7 +292,6 @@ class ExtenderService:
         """Answer /bind for members, at their barrier. Return the error text, or an empty string.
 
         Args:
-            node: The node that kube-scheduler chose.
             alive: Returns whether the caller is still connected.
             age_ms: How long the call has waited at another replica.
         """

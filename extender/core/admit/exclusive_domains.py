@@ -41,9 +41,8 @@ class PlacedLeaf(msgspec.Struct, frozen=True, gc=False):
     root: Group
     exclusive: tuple[Group, ...]  # the exclusive groups at and above it
     nodes: frozenset[NodeName]
-    claimed: frozenset[
-        NodeName
-    ]  # where its tree will be when the victims of its preemption are gone
+    # where its tree will be when the victims of its preemption are gone
+    claimed: frozenset[NodeName]
 
 
 class DomainHolder(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -327,9 +326,7 @@ def kept_from(tree: Tree, pod: Pod, root: Group | None) -> GroupKey | None:
     """Return a group of a tree that gets no domain in which a pod is, because it has its domain alone.
 
     Args:
-        tree: The tree.
         pod: A pod of another tree, or of none.
-        root: The root of its tree.
     """
     for group in tree.groups:
         exclusive = group.constraints.exclusive

@@ -141,13 +141,7 @@ def pending_sentences(
     preemption: PendingPreemption | None,
     readers: Visibility = EVERYTHING,
 ) -> Sentences | None:
-    """Return the sentences about what waits of a valid tree, as the log has it; None: no decision holds.
-
-    Args:
-        root: Its state.
-        preemption: Its pending preemption; None: there is none.
-        readers: Who reads the sentences.
-    """
+    """Return the sentences about what waits of a valid tree, as the log has it; None: no decision holds."""
     who, decision = spaced(tree.root.key), root.last_decision
     if decision is None or decision.outcome == "invalid":  # it is valid again, and not planned yet
         if capacity_was_taken(root):

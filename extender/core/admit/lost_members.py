@@ -55,7 +55,9 @@ def choices_of(state: ReservationState, tree: Tree, request: PlanRequest) -> fro
     return frozenset(
         asking[object_key(group.key)]
         for group in walk(request.root)
-        if object_key(group.key) in asking and _has_waiting(group) and nodes.one_domain(group)
+        if object_key(group.key) in asking
+        and any(below.members for below in walk(group))
+        and nodes.one_domain(group)
     )
 
 
@@ -126,10 +128,6 @@ class _Nodes:
         """Return whether bound members fix the domain of a required key; where the node of one is not known, there is no proof about it."""
         values = self._values(group) if group.topology else set()
         return len(values) == 1 and None not in values
-
-
-def _has_waiting(group: PlanGroup) -> bool:
-    return any(below.members for below in walk(group))
 
 
 def vacated(

@@ -55,9 +55,8 @@ from extender.core.planner.plan_types import PlanNode
 _OWN_NODES: Final = re.compile(r"0/\d+ nodes are available")
 SETTLED_MS = 1_500
 RESTLESS_MS = 12_000  # longer than kube-scheduler's longest back-off (10 s)
-RESTLESS_CALLS = (
-    5  # filter calls; each change of a pod on the node makes kube-scheduler retry the member
-)
+# filter calls; each change of a pod on the node makes kube-scheduler retry the member
+RESTLESS_CALLS = 5
 TTL_MS = 300_000
 REPEATED_MS = 30_000  # minimum duration of the second rejection; doubled for each further one
 
@@ -145,8 +144,6 @@ class RejectionEvidence:
         """Record that a filter call for a member did not include its node.
 
         Args:
-            reservation: The reservation of the member.
-            offered: The nodes of the call.
             native: Whether kube-scheduler's own group scheduling is on.
         """
         plan, at_ms = self._accepted.get(reservation.uid, (None, 0))
@@ -306,14 +303,7 @@ def fits(
     add_amounts(taken, claimed)
     if any(taken.get(name, 0) > node.allocatable.get(name, 0) for name in reservation.requests):
         return False
-    row = PlanNode(
-        name=node.name,
-        labels=node.labels,
-        taints=node.taints,
-        unschedulable=node.unschedulable or node.deleting,
-        allocatable=node.allocatable,
-    )
-    return bool(may_run(NodeTable((row,)), shape)[0])
+    return bool(may_run(NodeTable((PlanNode.of(node),)), shape)[0])
 
 
 def decide_rejections(

@@ -141,7 +141,6 @@ class TreeParts:
         """Return the part of a tree.
 
         Args:
-            root: Its state, or None.
             hints: Nodes to try first, by member.
         """
         held = root.reservations if root is not None else NO_HOLDS
@@ -239,11 +238,7 @@ def plan_request(
     """Return the plan request of a tree.
 
     Args:
-        part: The part of the tree.
-        rows: The cache of node rows.
         budget: In search nodes.
-        rejections: The node rejections that hold now.
-        book: The cache of rules between pods, and of the domains that trees have.
     """
     root = part.tree.root
     taken = rows.taken(view, state, priority=root.priority, gang_uid=root.uid)

@@ -93,13 +93,7 @@ class Readmissions:
         where: Mapping[PodUid, NodeName],
         now_ms: int,
     ) -> None:
-        """Record the data that an admission or an extension depends on.
-
-        Args:
-            state: The pending state.
-            tree: The admitted tree.
-            where: The nodes of the new reservations.
-        """
+        """Record the data that an admission or an extension depends on."""
         capacities = {name: _node_capacity(view, state, name) for name in set(where.values())}
         self._admitted[tree.root.uid] = _Admission(now_ms, tree, where, capacities)
 
@@ -112,11 +106,6 @@ class Readmissions:
         now_ms: int,
     ) -> list[ReadmissionLoop]:
         """Count the releases without a cause among some recorded events.
-
-        Args:
-            view: The cluster at the decision.
-            state: The pending state.
-            drafts: The events of one decision.
 
         Returns:
             The trees that are deferred now.
@@ -142,7 +131,13 @@ class Readmissions:
             if not same_tree(admission.tree, trees.get(uid)):
                 self._rounds.pop(uid, None)
                 continue
-            timed = [f for f in ours if self._by_time(f, age_ms, rejected=uid in rejected)]
+            # what cannot repeat at once: an expiry, or a node rejection, which changes the next plan
+            timed = [
+                f
+                for f in ours
+                if (f.reason == "expired" and age_ms >= self._expires_ms)
+                or (f.reason == "node-rejected" and uid in rejected)
+            ]
             without = [
                 f for f in ours if f not in timed and not _changed(view, state, admission, f)
             ]
@@ -151,12 +146,6 @@ class Readmissions:
             elif not timed:
                 self._rounds.pop(uid, None)
         return loops
-
-    def _by_time(self, data: ReservationReleased, age_ms: int, *, rejected: bool) -> bool:
-        """Return whether a release cannot repeat at once: an expiry, or a node rejection, which changes the next plan."""
-        return (data.reason == "expired" and age_ms >= self._expires_ms) or (
-            data.reason == "node-rejected" and rejected
-        )
 
     def _count(
         self,

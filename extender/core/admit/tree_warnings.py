@@ -60,11 +60,6 @@ class NodeLabels:
     """Topology keys of the nodes of a view; each key and each pair of keys is evaluated once."""
 
     def __init__(self, nodes: Map[NodeName, Node]) -> None:
-        """Create an empty cache.
-
-        Args:
-            nodes: All nodes of a view.
-        """
         self.nodes = nodes
         self._present: dict[str, bool] = {}
         self._absent: dict[str, str] = {}
@@ -152,7 +147,10 @@ def collect_warnings(
     basic = _basic_leaves(tree)
     for group in tree.groups:  # parents come before their children
         wider = above.get(group.key, ())
-        warnings = [*group.warnings, *_only_child(tree, group), *_keys(group, wider, labels)]
+        warnings = [*group.warnings]
+        if len(tree.children.get(group.key, ())) == 1 and group.managed_by != MANAGED_BY:
+            warnings.append(f"{group.key} has one child group; it could be left out (W1)")
+        warnings += _keys(group, wider, labels)
         warnings += _nearness(tree, group, labels)
         warnings += _slices(group, wider, labels)
         warnings += _lost_members(group)
@@ -169,11 +167,6 @@ def collect_warnings(
         if warnings:
             by_group[group.key] = tuple(warnings)
     return by_group
-
-
-def _only_child(tree: Tree, group: Group) -> Iterable[str]:
-    if len(tree.children.get(group.key, ())) == 1 and group.managed_by != MANAGED_BY:
-        yield f"{group.key} has one child group; it could be left out (W1)"
 
 
 def _basic_leaves(tree: Tree) -> Mapping[GroupKey, str]:

@@ -13,6 +13,7 @@ from extender.core.log.events import (
     AssignmentRecord,
     CapacityHoldReleased,
     ConflictRecord,
+    EventSource,
     GangAdmitted,
     GangExtended,
     GangInvalid,
@@ -24,8 +25,10 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Tree
+from extender.core.model.quantities import add_amounts
 from extender.core.planner.plan_types import (
     PLANNER_VERSION,
+    Assignment,
     Plan,
     PlanNode,
     PlanRequest,
@@ -37,13 +40,11 @@ from extender.core.planner.plan_types import (
 _NUMBER = re.compile(r"(?<![\w./-])\d+(?![\w./-])")
 
 
-class EventContext(msgspec.Struct, frozen=True, kw_only=True):
+class EventContext(EventSource, frozen=True, kw_only=True):
     """Fields of the events that are not part of the answer."""
 
     plan: PlanId  # id for a new admission
     digest: str  # of the planner's input, hex
-    actor: str
-    cause: str
     topology_keys: tuple[str, ...] = ()  # recorded for every used node, beside the keys of the tree
     # why preemption does not help, without names of other namespaces; empty: there are none in it
     notes_reduced: tuple[str, ...] = ()
@@ -51,26 +52,22 @@ class EventContext(msgspec.Struct, frozen=True, kw_only=True):
 
 def draft_for(tree: Tree, data: AnyEventData, context: EventContext) -> NewEvent:
     """Return an event for the stream of the root."""
-    return NewEvent(
-        gang_uid=tree.root.uid,
-        gang=tree.root.key.path,
-        data=data,
-        actor=context.actor,
-        cause=context.cause,
-    )
+    return context.draft(tree.root.uid, tree.root.key.path, data)
 
 
 def decide_observed(state: ReservationState, tree: Tree, context: EventContext) -> list[NewEvent]:
     """Return the event for a root that the log does not have yet, if it is one."""
-    if tree.root.uid in state.gangs:
-        return []
-    data = GangObserved(
+    return [] if tree.root.uid in state.gangs else [draft_for(tree, observed(tree), context)]
+
+
+def observed(tree: Tree) -> GangObserved:
+    """Return the first event of a root."""
+    return GangObserved(
         kind=tree.root.key.kind,
         priority=tree.root.priority,
         groups=len(tree.groups),
         members=len(tree.pods),
     )
-    return [draft_for(tree, data, context)]
 
 
 def decide_invalid(state: ReservationState, tree: Tree, context: EventContext) -> list[NewEvent]:
@@ -110,9 +107,6 @@ def decide_verdict(
     """Return the events for an admission, an extension, or a refusal that differs from the last one.
 
     Args:
-        tree: The planned tree.
-        verdict: The planner's answer.
-        context: Further fields of the events.
         considered: Why preemption does not help, if the planner tried it.
         again: Record a refusal although the reasons are those of the last one: it has a conflict now.
     """
@@ -138,13 +132,7 @@ def decide_verdict(
 def only_numbers_differ(
     root: GangState | None, verdict: Verdict, considered: tuple[str, ...] = ()
 ) -> bool:
-    """Return whether a tree is refused as recorded, but for numbers in the texts, such as members that have arrived.
-
-    Args:
-        root: The state of the root; None: the log does not have it.
-        verdict: The planner's answer.
-        considered: As for `decide_verdict`.
-    """
+    """Return whether a tree is refused as recorded, but for numbers in the texts, such as members that have arrived."""
     if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
         return False
     if root.last_decision.outcome != verdict.outcome:
@@ -159,9 +147,7 @@ def is_recorded(root: GangState | None, verdict: Verdict, considered: tuple[str,
     """Return whether a refusal is recorded but for numbers, with its explanation or without it.
 
     Args:
-        root: The state of the root; None: the log does not have it.
         verdict: The planner's answer without an explanation.
-        considered: As for `decide_verdict`.
     """
     if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
         return False
@@ -222,12 +208,7 @@ def _admission(
         priority=tree.root.priority,
         groups=group_records(tree, plan),
         shapes=tuple(dict(shape.requests) for shape in request.shapes),
-        assignments=tuple(
-            AssignmentRecord(
-                pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
-            )
-            for a in plan.assignments
-        ),
+        assignments=assignment_records(plan.assignments),
         unplaced=plan.unplaced,
         topology=_topology(tree, request.nodes, {a.node for a in plan.assignments}, context),
         planner=PLANNER_VERSION,
@@ -239,6 +220,16 @@ def _admission(
         return extended
     # an admission has all fields of an extension, and the kind of the root
     return GangAdmitted(kind=tree.root.key.kind, **msgspec.structs.asdict(extended))
+
+
+def assignment_records(assignments: Iterable[Assignment]) -> tuple[AssignmentRecord, ...]:
+    """Return the records of places."""
+    return tuple(
+        AssignmentRecord(
+            pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
+        )
+        for a in assignments
+    )
 
 
 def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
@@ -297,8 +288,7 @@ def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
     needed: dict[NodeName, dict[str, int]] = {}
     for assignment in plan.assignments:
         capacity = needed.setdefault(assignment.node, {})
-        for name, amount in request.shapes[assignment.shape].requests:
-            capacity[name] = capacity.get(name, 0) + amount
+        add_amounts(capacity, dict(request.shapes[assignment.shape].requests))
     for name, capacity in needed.items():
         new, old = after.get(name), before[name]
         if new is None or msgspec.structs.replace(new, free=old.free, reserved=old.reserved) != old:

@@ -61,7 +61,6 @@ def claims_against(
         gang_uid: Of the tree or pod; its own claims are left out.
         lower: Also claims of lower priority of preemptors that have not ended: they may be taken over, but only by a
             tree or pod that fits nowhere else.
-        kinds: Those that are returned.
     """
     return [
         claim
@@ -234,7 +233,6 @@ def claims_do_not_fit(
 
     Args:
         preemption: Not ended.
-        node: A node with claims of it.
         stay: Terminating pods that count as staying.
     """
     offers = view.nodes.get(node)

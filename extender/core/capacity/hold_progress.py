@@ -61,8 +61,6 @@ def fitting_pods(
     """Return how many of some pods of a tree fit now on the nodes that are planned for them.
 
     Args:
-        gang_uid: Of the tree.
-        priority: Of the tree.
         leaving: By node: what counts as free, beside what is free now.
     """
     free: dict[NodeName, dict[str, int]] = {}
@@ -122,9 +120,6 @@ def held_against(
 
     Args:
         nodes: The nodes of its plan request, sorted by name.
-        shapes: The shapes of its pods that wait.
-        priority: Of the tree.
-        gang_uid: Of the tree.
     """
     for name in {name for hold in state.capacity_holds.values() for name in nodes_of(hold)}:
         held = held_back(view, state, name, priority=priority, gang_uid=gang_uid)

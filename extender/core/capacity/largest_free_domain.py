@@ -50,8 +50,6 @@ def measure_capacity(
 
     Args:
         rows: The same object for each measurement, so that only changed nodes are counted again.
-        view: The cluster.
-        state: The reservation state.
         keys: Topology keys of the levels, beside the single node.
     """
     taken = rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT)

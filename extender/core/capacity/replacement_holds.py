@@ -41,14 +41,7 @@ _NOT_HELD: tuple[MemberTerminationCause, ...] = (
 def may_wait_for_capacity(
     state: ReservationState, node: NodeName, uid: PodUid, *, priority: int, gang_uid: GangUid
 ) -> bool:
-    """Return whether a tree may wait for the capacity of a terminating pod: no replacement hold blocks it.
-
-    Args:
-        node: Where the pod terminates.
-        uid: The pod.
-        priority: Of the tree.
-        gang_uid: Of the tree.
-    """
+    """Return whether a tree may wait for the capacity of a terminating pod: no replacement hold blocks it."""
     blocking = claims_against(
         state, node, priority=priority, gang_uid=gang_uid, kinds=("replacement",)
     )
@@ -164,9 +157,7 @@ def replacement_hold_end(
     The time starts at the end of its grace period: until then the pod itself uses the capacity.
 
     Args:
-        tree: Its tree, or None.
         member: The lost member; other members of its gang still run, or its leaf is one of `RecreatedLeaves`.
-        lost: Its loss.
         victims: Victims of preemptions: their capacity is for the preemptor.
         held_us: Length of a hold, 0 for none.
     """
@@ -203,10 +194,8 @@ def ended_holds(
     """Yield the events for the replacement holds of a root that end now, one for each reason.
 
     Args:
-        tree: Its tree now, or None.
         taken: The result of `oversubscribed_holds`.
         over: The result of `expired_holds`.
-        runs: Whether any member of the root runs.
         recreated: The leaves whose members are created again also when none runs.
     """
     ended: dict[ReleaseReason, tuple[str, list[CapacityClaim]]] = {}  # with the text of the first

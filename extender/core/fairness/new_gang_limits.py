@@ -61,13 +61,7 @@ class NewGangLimits:
         self._waiting = {}
 
     def may_begin(self, namespace: str, uid: GangUid, now_ms: int) -> bool:
-        """Return whether a gang that the log does not have may be tried now; each counts once.
-
-        Args:
-            namespace: Of the gang.
-            uid: Of its root.
-            now_ms: Monotonic time.
-        """
+        """Return whether a gang that the log does not have may be tried now; each counts once."""
         if not self._per_minute or uid in self._paid:
             return True
         most = float(self._per_minute)

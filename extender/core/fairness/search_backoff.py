@@ -14,9 +14,8 @@ from extender.core.model.ids import GangUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
 
-GROWTH_MAX: Final = (
-    8  # the largest budget, as a multiple of the first; the budget doubles each time
-)
+# the largest budget, as a multiple of the first; the budget doubles each time
+GROWTH_MAX: Final = 8
 PAUSE_FIRST_MS: Final = 5_000
 PAUSE_MAX_MS: Final = 600_000
 
@@ -56,12 +55,6 @@ class SearchBackoff:
 
     def answered(self, uid: GangUid, request: PlanRequest, verdict: Verdict, took_ms: int) -> int:
         """Record the answer of a search, and return how long the tree waits before the next one, in milliseconds.
-
-        Args:
-            uid: The tree.
-            request: What was asked.
-            verdict: The answer.
-            took_ms: How long the search took.
 
         Returns:
             0 unless the budget was used up; then a pause that doubles each time.

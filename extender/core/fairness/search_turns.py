@@ -19,9 +19,8 @@ import msgspec
 from extender.core.model.ids import GangUid
 
 QUANTUM_MS: Final = 500  # of search time, that each namespace gets in a round
-HIGHEST_PER_LOWER: Final = (
-    4  # search time of the highest priority that waits, for each of all below it
-)
+# search time of the highest priority that waits, for each of all below it
+HIGHEST_PER_LOWER: Final = 4
 
 
 class WaitingSearch(msgspec.Struct, frozen=True, gc=False):
@@ -75,9 +74,8 @@ class SearchTurns:
         """
         self._quantum = quantum
         self._balance: dict[str, int] = {}
-        self._served: dict[
-            str, int
-        ] = {}  # number of the choice that served it last; the oldest is next
+        # number of the choice that served it last; the oldest is next
+        self._served: dict[str, int] = {}
         self._choices = 0
         self._searched: dict[GangUid, int] = {}  # number of the choice that searched a tree last
         # Effort of searches of the highest priority, less `HIGHEST_PER_LOWER` times that of searches below it. When it reaches

@@ -41,9 +41,7 @@ def decide_hold_ends(
     """Return the events that end capacity holds now.
 
     Args:
-        now: The time, and further fields of the events.
         gangs: How each gang is decided; None: exceptions are raised.
-        enabled: Whether capacity is held at all.
     """
     gangs = gangs or EachGang()
 

@@ -20,12 +20,17 @@ import msgspec
 import numpy as np
 
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
-from extender.core.admit.verdict_events import EventContext, draft_for, group_records
+from extender.core.admit.verdict_events import (
+    EventContext,
+    assignment_records,
+    draft_for,
+    group_records,
+)
 from extender.core.capacity.capacity_claims import may_leave
 from extender.core.capacity.hold_progress import fitting_pods
 from extender.core.holds.hold_turns import HoldRefusal, displaced_holds
 from extender.core.log.capacity_claim import CapacityClaim, planned_claims
-from extender.core.log.events import AssignmentRecord, CapacityHeld, CapacityHoldReleased, NewEvent
+from extender.core.log.events import CapacityHeld, CapacityHoldReleased, NewEvent
 from extender.core.log.reservation_state import (
     CapacityHold,
     GangState,
@@ -165,7 +170,6 @@ class HoldShare:
         """Prepare.
 
         Args:
-            request: Of the tree.
             max_percent: How much of each resource may be held, of the nodes that its pods may use.
         """
         self._request, self._max_percent = request, max_percent
@@ -337,9 +341,7 @@ def decide_hold(
     """Return the events that hold capacity for a tree; none if that is not possible any more.
 
     Args:
-        tree: The tree, as it was planned.
         request: The request of `HoldRequests` that was planned.
-        plan: The answer of the planner to it.
         context: `plan` is the id of the hold.
         until_us: The latest end of the hold.
     """
@@ -356,10 +358,7 @@ def decide_hold(
         until_us=until_us,
         groups=group_records(tree, plan),
         shapes=tuple(dict(shape.requests) for shape in request.shapes),
-        assignments=tuple(
-            AssignmentRecord(pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape)
-            for a in minimum
-        ),
+        assignments=assignment_records(minimum),
         fitting=0,  # counted below, by the claims of this event
         planner=PLANNER_VERSION,
         input_digest=context.digest,
@@ -369,17 +368,12 @@ def decide_hold(
     fitting = fitting_pods(view, state, root.uid, claims, tree.root.priority)
     ending = displaced_holds(state, root)
     ending += _without_place(view, state, root, claims, ending)
+    text = "capacity is held for a tree of higher priority"
     drafts = [
-        NewEvent(
-            gang_uid=hold.gang_uid,
-            gang=hold.gang,
-            data=CapacityHoldReleased(
-                hold=hold.hold,
-                reason="superseded",
-                message="capacity is held for a tree of higher priority",
-            ),
-            actor=context.actor,
-            cause=context.cause,
+        context.draft(
+            hold.gang_uid,
+            hold.gang,
+            CapacityHoldReleased(hold=hold.hold, reason="superseded", message=text),
         )
         for hold in ending
     ]

@@ -35,7 +35,6 @@ def trees_to_hold_for(
     """Return the trees for which capacity may be held now, the next one first.
 
     Args:
-        now_us: The current time, in microseconds since the epoch.
         after_us: How long a tree waits before capacity is held for it; 0: it is never held.
         paused: Trees for which no place was found lately.
     """

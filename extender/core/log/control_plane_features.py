@@ -15,9 +15,8 @@ from extender.core.log.events import ControlPlaneFeaturesDetected, DroppedField,
 from extender.core.model.dropped_fields import BUILTIN, GATES, gate_of
 
 OLD: Final = f"{BUILTIN}/v1alpha2"  # Kubernetes 1.36 has other names for some fields (A.0)
-COMPOSITES_OF_1_37: Final = (
-    f"{BUILTIN}/v1alpha3"  # the only version that 1.37 has them in; 1.38 has v1beta1
-)
+# the only version that 1.37 has them in; 1.38 has v1beta1
+COMPOSITES_OF_1_37: Final = f"{BUILTIN}/v1alpha3"
 GENERAL: Final = f"{BUILTIN}/v1 PodGroup"  # served: native gang scheduling is on by default
 NAME: Final = "gang-extender-probe"  # name of every object that is sent, and of its namespace
 # Feature gates of kube-scheduler for native gang scheduling. 1.37 has only the first, which includes the other.
@@ -164,9 +163,6 @@ def features_of(
     """Return the detected features.
 
     Args:
-        dry_runs: Answers of kube-apiserver to the samples.
-        scheduler: Feature gates of kube-scheduler.
-        gate: Our scheduling gate, which the admission policy adds to members.
         before: The last record: its `native` is kept while kube-scheduler does not answer.
     """
     lost: list[DroppedField] = []
@@ -214,7 +210,6 @@ def native_of(scheduler: SchedulerGates, served: Sequence[str] = ()) -> tuple[Kn
     """Return whether native gang scheduling of kube-scheduler is on, and the evidence.
 
     Args:
-        scheduler: Its feature gates; they decide where they have `NATIVE_GATE`.
         served: Versions and kinds of kube-apiserver. With PodGroup in v1 the feature is generally available: on by
             default, and some versions later without a gate.
     """

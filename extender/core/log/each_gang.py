@@ -43,9 +43,7 @@ class EachGang:
         """Return the events of one decision about a gang; none of them where it was left out.
 
         Args:
-            uid: Of the root.
             name: Of the decision and the gang, for the log; each decision about a gang has its own.
-            decide: Returns the events.
         """
         return self.result(uid, name, lambda: list(decide())) or []
 

@@ -312,9 +312,8 @@ class VictimUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     priority: int
     pods: tuple[VictimPod, ...]
     cost: dict[str, int] = {}  # its part of the cost, by name (E-9)
-    not_reprieved_reason: str = (
-        ""  # why it was not reprieved, although the counted capacity would allow it (L34)
-    )
+    # why it was not reprieved, although the counted capacity would allow it (L34)
+    not_reprieved_reason: str = ""
 
     @property
     def name(self) -> str:
@@ -353,9 +352,8 @@ class PreemptionPlanned(EventData, frozen=True, kw_only=True):
     kind: str  # of the preemptor: CompositePodGroup | PodGroup | Pod
     priority: int
     victims: tuple[VictimUnit, ...]
-    cost: dict[
-        str, int
-    ]  # of the whole set, by name (`planner/preempt/victim_cost` has their order)
+    # of the whole set, by name (`planner/preempt/victim_cost` has their order)
+    cost: dict[str, int]
     alternatives: tuple[AlternativeRecord, ...]
     shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
     assignments: tuple[AssignmentRecord, ...]
@@ -508,13 +506,11 @@ class TreeCompiled(EventData, frozen=True, kw_only=True, omit_defaults=True):
     owner: str = ""
     owner_uid: str = ""
     groups: tuple[GroupSpec, ...] = ()  # parents first
-    adopted: tuple[
-        AdoptedGroup, ...
-    ] = ()  # made by the workload's own controller; annotated after this event
+    # made by the workload's own controller; annotated after this event
+    adopted: tuple[AdoptedGroup, ...] = ()
     basic: bool = False  # no gang could be made, for the reason in `reason` and `message`: its pods are placed one by one
-    suspended: bool = (
-        False  # its controller keeps its pods away, so no capacity is held for lost members
-    )
+    # its controller keeps its pods away, so no capacity is held for lost members
+    suspended: bool = False
     reason: str = ""
     message: str = ""
     notices: tuple[NoticeRecord, ...] = ()
@@ -630,6 +626,17 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     actor: str  # identity of the extender, or a component of it
     cause: str = ""  # the kube-scheduler call or cluster change that led to it
     cause_position: Position | None = None
+
+
+class EventSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Who decides, and what led to it, as events have it."""
+
+    actor: str
+    cause: str
+
+    def draft(self, gang_uid: GangUid, gang: str, data: AnyEventData) -> NewEvent:
+        """Return an event for the stream of a root (namespace/name)."""
+        return NewEvent(gang_uid=gang_uid, gang=gang, data=data, actor=self.actor, cause=self.cause)
 
 
 class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -32,9 +32,6 @@ def effective_phase(root: GangState, minimum: MinimumStatus) -> EffectivePhase:
 
     It is the phase of the root; or *preempting* while the root holds no capacity and its victims terminate; or, of a
     root whose minimum was bound and is not any more, what became of it.
-
-    Args:
-        minimum: How much of its minimum is there, see `minimum_status`.
     """
     preempting = root.last_decision is not None and root.last_decision.outcome == PREEMPTING
     if root.phase not in HOLDS_CAPACITY:

@@ -12,25 +12,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.log.events import (
-    GangAdmitted,
-    GangExtended,
-    GangGroupsChanged,
-    GangInvalid,
-    GangObserved,
-    GangRemoved,
-    GangScheduled,
-    GangUnschedulable,
-    MemberTerminated,
-    NodeTopologyChanged,
-    PodBound,
-    PreemptionCancelled,
-    PreemptionCompleted,
-    PreemptionPlanned,
-    RecordedEvent,
-    ReservationReleased,
-    VictimGone,
-)
+from extender.core.log import events as ev
 from extender.core.log.preemption_state import preemption_summary
 
 HOLDS_CAPACITY: Final = ("admitted", "scheduled")
@@ -150,70 +132,70 @@ class IntervalRows:
             yield preemption
             yield from preemption.victims
 
-    def apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912, PLR0915 -- one arm per event, as in SQL
+    def apply(self, event: ev.RecordedEvent) -> None:  # noqa: C901, PLR0912, PLR0915 -- one arm per event, as in SQL
         """Apply the next event."""
         data, before = event.data, self._gangs.get(event.gang_uid)
         exists = before is not None and before.phase != "removed"
         row = _next_row(event, before if exists else None)
         match data:
-            case PodBound():
+            case ev.PodBound():
                 self._bind(event, data)
                 if exists:
                     return
-            case GangAdmitted() | GangExtended():
+            case ev.GangAdmitted() | ev.GangExtended():
                 self._reserve(event, data)
                 self._use_holds(event, [(_text(a.group), a.node) for a in data.assignments])
                 row.priority = data.priority
                 _decided(row, None, (), None)
-                if isinstance(data, GangAdmitted):
+                if isinstance(data, ev.GangAdmitted):
                     row.kind = _text(data.kind)
                     if row.phase != "scheduled":
                         row.phase = "admitted"
-            case GangObserved():
+            case ev.GangObserved():
                 row.kind, row.priority = _text(data.kind), data.priority
-            case GangScheduled():
+            case ev.GangScheduled():
                 row.phase = "scheduled"
-            case MemberTerminated():
+            case ev.MemberTerminated():
                 lost = self._end(event, "bound", [data.uid], data.cause) if exists else []
                 if not lost:
                     return
                 self._hold(event, data, lost, before)
-            case ReservationReleased():
+            case ev.ReservationReleased():
                 pods = [pod.uid for pod in data.pods]
                 for kind in ("reserved", "replacement"):
                     self._end(event, kind, pods, data.reason)
-            case GangRemoved():
+            case ev.GangRemoved():
                 self._end(event, None, list(self._open.get(event.gang_uid, {})), data.reason)
                 self._follow(event)
                 row.phase = "removed"
                 _decided(row, None, (), None)
-            case GangUnschedulable():
+            case ev.GangUnschedulable():
                 reasons = (*data.reasons, *data.preemption_notes)
                 _decided(row, _text(data.outcome), reasons, event.position)
                 if row.phase not in HOLDS_CAPACITY:
                     row.phase = "waiting" if data.outcome == "waiting" else "unschedulable"
-            case GangInvalid():
+            case ev.GangInvalid():
                 _decided(row, "invalid", data.problems, event.position)
                 if row.phase not in HOLDS_CAPACITY:
                     row.phase = "invalid"
-            case NodeTopologyChanged() | GangGroupsChanged():
+            case ev.NodeTopologyChanged() | ev.GangGroupsChanged():
                 pass
-            case PreemptionPlanned():
+            case ev.PreemptionPlanned():
                 self._plan(event, data)
                 if data.kind == "Pod":
                     return
                 text = f"waits for its preemption to finish: {preemption_summary(data)}"
                 _decided(row, "preempting", (text,), event.position)
-            case VictimGone() | PreemptionCompleted() | PreemptionCancelled():
+            case ev.VictimGone() | ev.PreemptionCompleted() | ev.PreemptionCancelled():
                 followed = self._follow(event)
-                cancels = isinstance(data, PreemptionCancelled) and row.outcome == "preempting"
+                cancels = isinstance(data, ev.PreemptionCancelled) and row.outcome == "preempting"
                 if not (followed and exists and cancels):
                     return
                 _decided(row, None, (), None)
             case _:
                 return
         if (
-            isinstance(data, MemberTerminated | ReservationReleased)
+            isinstance(data, ev.MemberTerminated | ev.ReservationReleased)
             and row.phase == "admitted"
             and not self._holds_capacity(event.gang_uid)
         ):
@@ -229,7 +211,7 @@ class IntervalRows:
         if row.kind == "replacement":
             self._holds.setdefault(row.gang_uid, []).append(row)
 
-    def _close(self, event: RecordedEvent, row: PlacementRow, reason: str) -> None:
+    def _close(self, event: ev.RecordedEvent, row: PlacementRow, reason: str) -> None:
         row.to_position, row.to_at_us = event.position, event.at_us
         row.end_type, row.end_reason = type(event.data).__name__, _text(reason)
         pods = self._open[row.gang_uid]
@@ -242,7 +224,7 @@ class IntervalRows:
             self._node_lost.setdefault(row.gang_uid, set()).add(row.pod_uid)
 
     def _end(
-        self, event: RecordedEvent, kind: str | None, pods: Iterable[str], reason: str
+        self, event: ev.RecordedEvent, kind: str | None, pods: Iterable[str], reason: str
     ) -> list[PlacementRow]:
         """End the open intervals of some pods, of one kind (None: any); return them."""
         ended = []
@@ -266,7 +248,7 @@ class IntervalRows:
                 row.by_gang, row.by_position = preemption.gang, preemption.position
                 return
 
-    def _bind(self, event: RecordedEvent, data: PodBound) -> None:
+    def _bind(self, event: ev.RecordedEvent, data: ev.PodBound) -> None:
         uid, gang = _text(data.uid), event.gang_uid
         rows = self._open.get(gang, {}).get(uid, [])
         returned = uid in self._node_lost.get(gang, ())
@@ -299,7 +281,7 @@ class IntervalRows:
             )
         )
 
-    def _reserve(self, event: RecordedEvent, data: GangAdmitted | GangExtended) -> None:
+    def _reserve(self, event: ev.RecordedEvent, data: ev.GangAdmitted | ev.GangExtended) -> None:
         self._end(event, "reserved", [a.uid for a in data.assignments], "replaced")
         for assignment in {_text(a.uid): a for a in data.assignments}.values():
             self._begin(
@@ -322,7 +304,7 @@ class IntervalRows:
                 )
             )
 
-    def _use_holds(self, event: RecordedEvent, members: list[tuple[str, str]]) -> None:
+    def _use_holds(self, event: ev.RecordedEvent, members: list[tuple[str, str]]) -> None:
         """End the replacement holds that new members use: on the same node first, then the oldest."""
         if not self._holds.get(event.gang_uid):
             return
@@ -332,7 +314,7 @@ class IntervalRows:
         for group, _ in elsewhere:
             self._use(event, group, None)
 
-    def _use(self, event: RecordedEvent, group: str, node: str | None) -> bool:
+    def _use(self, event: ev.RecordedEvent, group: str, node: str | None) -> bool:
         holds = [
             row
             for row in self._holds[event.gang_uid]
@@ -347,8 +329,8 @@ class IntervalRows:
 
     def _hold(
         self,
-        event: RecordedEvent,
-        data: MemberTerminated,
+        event: ev.RecordedEvent,
+        data: ev.MemberTerminated,
         lost: list[PlacementRow],
         gang: GangRow | None,
     ) -> None:
@@ -393,7 +375,7 @@ class IntervalRows:
 
     # -- preemptions --------------------------------------------------------------------------------
 
-    def _plan(self, event: RecordedEvent, data: PreemptionPlanned) -> None:
+    def _plan(self, event: ev.RecordedEvent, data: ev.PreemptionPlanned) -> None:
         before = self._pending.pop(event.gang_uid, None)
         if before is not None:
             before.pending = False
@@ -436,12 +418,12 @@ class IntervalRows:
                     gave.by_gang, gave.by_position = event.gang, event.position
                     self.completed.append(gave)
 
-    def _follow(self, event: RecordedEvent) -> bool:
+    def _follow(self, event: ev.RecordedEvent) -> bool:
         """Follow the pending preemption of a gang; return whether there is one."""
         row, data = self._pending.get(event.gang_uid), event.data
         if row is None:
             return False
-        if isinstance(data, VictimGone):
+        if isinstance(data, ev.VictimGone):
             uid = _text(data.uid)
             terminating = [v for v in row.victims if v.pod_uid == uid and v.status == "terminating"]
             if not terminating:
@@ -452,15 +434,17 @@ class IntervalRows:
             row.evicted += 1
             if data.via in BEGUN_BY:
                 row.started_units.add(_text(data.unit))
-        elif isinstance(data, PreemptionCompleted):
+        elif isinstance(data, ev.PreemptionCompleted):
             row.outcome = row.outcome or "completed"
         else:
-            if isinstance(data, PreemptionCancelled):
+            if isinstance(data, ev.PreemptionCancelled):
                 row.started_units.update(map(_text, data.units_in_progress))
             for victim in row.victims:
                 if victim.status == "terminating" and victim.unit not in row.started_units:
                     victim.status = "spared"
-            reason = data.reason if isinstance(data, PreemptionCancelled) else "preemptor-deleted"
+            reason = (
+                data.reason if isinstance(data, ev.PreemptionCancelled) else "preemptor-deleted"
+            )
             row.outcome = row.outcome or _text(reason)
         if row.outcome is not None:
             _ended(row, event, row.outcome)
@@ -475,7 +459,7 @@ class IntervalRows:
         self.completed.extend(row.victims)
 
 
-def _next_row(event: RecordedEvent, before: GangRow | None) -> GangRow:
+def _next_row(event: ev.RecordedEvent, before: GangRow | None) -> GangRow:
     """Return the next row of a gang, to be changed: as before, or that of a new gang."""
     if before is None:
         return GangRow(
@@ -508,7 +492,7 @@ def _standing(row: GangRow) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _ended(row: PreemptionRow, event: RecordedEvent, outcome: str) -> None:
+def _ended(row: PreemptionRow, event: ev.RecordedEvent, outcome: str) -> None:
     row.outcome = row.outcome or outcome
     if row.ended_position is None:
         row.ended_position, row.ended_at_us = event.position, event.at_us

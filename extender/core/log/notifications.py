@@ -74,7 +74,6 @@ def notifications_of(
     """Yield the notifications that follow from an event, about objects that the readers see.
 
     Args:
-        event: As it was recorded.
         readers: Who gets them; of objects of other namespaces they get no names.
         kind: Of the root group of the event; empty: not known.
     """
@@ -148,7 +147,6 @@ def waiting_notification(gang: WaitingGang, after_us: int, readers: Visibility) 
     """Return the notification that a gang has waited for longer than `after_us` microseconds.
 
     Args:
-        after_us: The setting.
         readers: Who gets it; they see the namespace of the gang.
     """
     root, decision = gang.root, gang.root.last_decision

@@ -186,7 +186,6 @@ def cancelled(
     """Return a cancelled preemption without the units that were not begun; None when no victim is left.
 
     Args:
-        before: The preemption.
         finishing: Units that are evicted whole.
         lost: The nodes on which its claims end; None: all nodes.
     """

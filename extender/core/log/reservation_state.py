@@ -112,9 +112,8 @@ STILL_ARRIVING = (
 class BindFailure(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Why members with reservations were not bound: the bind barrier timed out, or a Binding was refused."""
 
-    pods: tuple[
-        str, ...
-    ]  # that did not arrive at the barrier, some of many; or the one of the Binding
+    # that did not arrive at the barrier, some of many; or the one of the Binding
+    pods: tuple[str, ...]
     arrived: int = 0  # members that waited at the barrier
     missing: int = 0  # members that did not arrive; 0: a Binding was refused
     node: str = ""  # of the Binding
@@ -166,9 +165,8 @@ class GangFields(msgspec.Struct):
     # Members that succeeded and that no new member has followed, by leaf. Never changed in place.
     succeeded: dict[str, int] = {}
     refused_since_us: int = 0  # since when the tree is complete and has no place; 0: it is not so
-    no_hold_until_us: int = (
-        0  # after a hold of it that was not used; other trees of its namespace come first
-    )
+    # after a hold of it that was not used; other trees of its namespace come first
+    no_hold_until_us: int = 0
     bind_failure: BindFailure | None = None  # the last one since it was scheduled
 
 
@@ -204,9 +202,8 @@ class WorkloadTree(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     generation: int
     table_version: int
     profile: str
-    owner: (
-        str  # Kind/namespace/name of the owner of the groups, if it is not the workload; else empty
-    )
+    # Kind/namespace/name of the owner of the groups, if it is not the workload; else empty
+    owner: str
     owner_uid: str  # of the owner of the groups
     outcome: TreeOutcome
     groups: tuple[GroupSpec, ...]  # that exist, or are being created

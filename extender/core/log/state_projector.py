@@ -13,41 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import msgspec
 from immutables import Map
 
+from extender.core.log import events as ev
 from extender.core.log import preemption_state
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimKey, planned_claims
-from extender.core.log.events import (
-    BindBarrierTimedOut,
-    CapacityHeld,
-    CapacityHoldReleased,
-    CapacityMeasured,
-    ClockStepped,
-    ControlPlaneFeaturesDetected,
-    DriftDetected,
-    GangAdmitted,
-    GangExtended,
-    GangGroupsChanged,
-    GangInvalid,
-    GangObserved,
-    GangRemoved,
-    GangScheduled,
-    GangUnschedulable,
-    HistoryTruncated,
-    LeaseAcquired,
-    MemberTerminated,
-    NodeRejected,
-    NodeTopologyChanged,
-    PodBindFailed,
-    PodBound,
-    PreemptionCancelled,
-    PreemptionCompleted,
-    PreemptionPlanned,
-    RecordedEvent,
-    ReservationReleased,
-    TreeCompiled,
-    TreeRefused,
-    TreeRetired,
-    VictimGone,
-)
 from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING
 from extender.core.log.preemption_state import (
     NO_PREEMPTOR,
@@ -85,7 +53,7 @@ if TYPE_CHECKING:
 # After this time without such a use `GangState.capacity_used_times` starts at one again.
 CAPACITY_USE_MEMORY_US: Final = 600_000_000
 _PreemptionEvent: TypeAlias = (
-    PreemptionPlanned | VictimGone | PreemptionCompleted | PreemptionCancelled
+    ev.PreemptionPlanned | ev.VictimGone | ev.PreemptionCompleted | ev.PreemptionCancelled
 )
 _NAMED_MAX: Final = 5  # pods that are named of those that did not arrive at the bind barrier
 _NO_NODES: Final[Map[NodeName, tuple[CapacityClaim, ...]]] = Map()
@@ -101,7 +69,7 @@ UNUSED_HOLD_MEMORY_US: Final = 86_400_000_000  # a day after the delay they do n
 HOLD_DELAY_MAX_US: Final = 86_400_000_000
 
 
-def fold(state: ReservationState, events: Iterable[RecordedEvent]) -> ReservationState:
+def fold(state: ReservationState, events: Iterable[ev.RecordedEvent]) -> ReservationState:
     """Return the state after `events`; folding in several calls gives the same state as in one."""
     projector = StateProjector(state)
     projector.apply(events)
@@ -162,7 +130,6 @@ class StateProjector:
     The state that it was made from does not change. Do not use it after an exception or after `close`.
 
     Args:
-        state: The state to start from.
         bulk: Convert all maps at once instead of only those that events touch; faster from about ten thousand
             events on.
         knows_ended: The state has the versions of streams that ended. Otherwise the first event of a stream that it
@@ -254,7 +221,7 @@ class StateProjector:
         before = self._gang_of_before
         return before if before is not None else _closed(self._gang_of)
 
-    def apply(self, events: Iterable[RecordedEvent]) -> None:
+    def apply(self, events: Iterable[ev.RecordedEvent]) -> None:
         """Apply events in order.
 
         Raises:
@@ -276,30 +243,30 @@ class StateProjector:
             self._at_us = event.at_us
             apply(event)
 
-    def _apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912, PLR0915 -- one arm per event, the frequent ones first
+    def _apply(self, event: ev.RecordedEvent) -> None:  # noqa: C901, PLR0912, PLR0915 -- one arm per event, the frequent ones first
         match event.data:
-            case PodBound() as data:
+            case ev.PodBound() as data:
                 self._bind(event, data)
-            case GangAdmitted() | GangExtended() as data:
+            case ev.GangAdmitted() | ev.GangExtended() as data:
                 self._reserve(event, data)
-            case GangObserved() as data:
+            case ev.GangObserved() as data:
                 root = self._root(event)
                 root.kind, root.priority = data.kind, data.priority
-            case GangScheduled():
+            case ev.GangScheduled():
                 root = self._root(event)
                 root.phase = "scheduled"
                 root.capacity_used_times = 0
                 root.bind_failure = None
-            case MemberTerminated() as data:
+            case ev.MemberTerminated() as data:
                 if event.gang_uid in self._roots or event.gang_uid in self._known:
                     self._lose_member(event, self._root(event), data)
-            case GangRemoved():
+            case ev.GangRemoved():
                 self._complete(event)
-            case GangUnschedulable() as data:
+            case ev.GangUnschedulable() as data:
                 self._refuse(event, data)
-            case ReservationReleased() as data:
+            case ev.ReservationReleased() as data:
                 self._release(event, data)
-            case GangInvalid() as data:
+            case ev.GangInvalid() as data:
                 root = self._root(event)
                 root.refused_since_us = 0
                 if root.phase not in HOLDS_CAPACITY:
@@ -310,37 +277,42 @@ class StateProjector:
                     position=event.position,
                     at_us=event.at_us,
                 )
-            case NodeRejected() as data:
+            case ev.NodeRejected() as data:
                 self._reject_node(event, data)
-            case GangGroupsChanged() as data:
+            case ev.GangGroupsChanged() as data:
                 self._root(event).groups = data.groups
-            case NodeTopologyChanged() as data:
+            case ev.NodeTopologyChanged() as data:
                 root = self._root(event)
                 labels = {key: data.after.get(key, "") for key in (*data.before, *data.after)}
                 before = root.topology.get(data.node, {})
                 root.topology[data.node] = dict.fromkeys(before, "") | labels
             case (
-                PreemptionPlanned() | VictimGone() | PreemptionCompleted() | PreemptionCancelled()
+                ev.PreemptionPlanned()
+                | ev.VictimGone()
+                | ev.PreemptionCompleted()
+                | ev.PreemptionCancelled()
             ) as data:
                 self._preempt(event, data)
-            case CapacityHeld() as data:
+            case ev.CapacityHeld() as data:
                 self._hold_capacity(event, data)
-            case CapacityHoldReleased() as data:
+            case ev.CapacityHoldReleased() as data:
                 self._end_hold(event, data)
-            case HistoryTruncated():
+            case ev.HistoryTruncated():
                 self._truncated_epoch = event.epoch
-            case ControlPlaneFeaturesDetected() as data:
+            case ev.ControlPlaneFeaturesDetected() as data:
                 self._features = data
-            case TreeCompiled() | TreeRefused() as data:
+            case ev.TreeCompiled() | ev.TreeRefused() as data:
                 self._trees[data.uid] = _tree(event, data, self._trees.get(data.uid))
-            case TreeRetired() as data:
+            case ev.TreeRetired() as data:
                 self._trees.pop(data.uid, None)
-            case BindBarrierTimedOut() | PodBindFailed() as data:
+            case ev.BindBarrierTimedOut() | ev.PodBindFailed() as data:
                 self._root(event).bind_failure = _bind_failure(event, data)
-            case DriftDetected() | ClockStepped() | LeaseAcquired() | CapacityMeasured():
+            case (
+                ev.DriftDetected() | ev.ClockStepped() | ev.LeaseAcquired() | ev.CapacityMeasured()
+            ):
                 pass
 
-    def _root(self, event: RecordedEvent) -> _OpenGang:
+    def _root(self, event: ev.RecordedEvent) -> _OpenGang:
         """Return the root of an event to change it; an unknown root is created."""
         uid = event.gang_uid
         root = self._roots.get(uid)
@@ -370,7 +342,7 @@ class StateProjector:
         for claim in after:
             self._claims_on(claim.node)[claim.key] = claim
 
-    def _reserve(self, event: RecordedEvent, data: GangAdmitted | GangExtended) -> None:
+    def _reserve(self, event: ev.RecordedEvent, data: ev.GangAdmitted | ev.GangExtended) -> None:
         root = self._root(event)
         uid, at_us, plan, priority = event.gang_uid, event.at_us, data.plan, data.priority
         indexed = not self._past
@@ -394,13 +366,13 @@ class StateProjector:
         root.refused_since_us = 0
         if uid in self._preemptions:
             self._set_preemption(uid, preemption_state.admitted(self._preemptions[uid]))
-        if isinstance(data, GangAdmitted):
+        if isinstance(data, ev.GangAdmitted):
             if root.phase != "scheduled":
                 root.phase = "admitted"
             root.admitted_us = at_us
             root.kind = data.kind
 
-    def _hold_capacity(self, event: RecordedEvent, data: CapacityHeld) -> None:
+    def _hold_capacity(self, event: ev.RecordedEvent, data: ev.CapacityHeld) -> None:
         """Add the hold of a root, in place of one before."""
         hold = CapacityHold(
             hold=data.hold, gang_uid=event.gang_uid, gang=event.gang, kind=data.kind, priority=data.priority,
@@ -420,7 +392,7 @@ class StateProjector:
             self._capacity_holds = self._capacity_holds.delete(uid)
             self._replace_claims(hold.pods)
 
-    def _end_hold(self, event: RecordedEvent, data: CapacityHoldReleased) -> None:
+    def _end_hold(self, event: ev.RecordedEvent, data: ev.CapacityHoldReleased) -> None:
         """Remove the hold of a root, unless it is another one; what it did not use delays the next one."""
         hold = self._capacity_holds.get(event.gang_uid)
         if hold is None or hold.hold != data.hold:
@@ -436,12 +408,12 @@ class StateProjector:
         if delays and (event.gang_uid in self._roots or event.gang_uid in self._known):
             self._root(event).no_hold_until_us = unused.until_us
 
-    def _preempt(self, event: RecordedEvent, data: _PreemptionEvent) -> None:
+    def _preempt(self, event: ev.RecordedEvent, data: _PreemptionEvent) -> None:
         """Apply an event of a preemption; events of an unknown preemption are ignored."""
         uid = event.gang_uid
         before = self._preemptions.get(uid)
         match data:
-            case PreemptionPlanned():
+            case ev.PreemptionPlanned():
                 extras = False
                 self._evicted_pods = preemption_state.recently_gone(self._evicted_pods, event.at_us)
                 if before is not None:  # replaced: its victims end, too
@@ -451,16 +423,16 @@ class StateProjector:
                     extras = root.phase == "scheduled"
                     root.last_decision = _preempting(event, data)
                 self._set_preemption(uid, preemption_state.planned(event, data, extras=extras))
-            case VictimGone() if before is not None:
+            case ev.VictimGone() if before is not None:
                 self._remember_gone(event, before, [data.uid] * (data.uid in before.victims))
                 self._set_preemption(uid, preemption_state.evicted(event, before, data))
                 if data.via in preemption_state.EVICTED_BY_EXTENDER:
                     self._remember(event, before, data.unit)
-            case PreemptionCompleted() if before is not None:
+            case ev.PreemptionCompleted() if before is not None:
                 self._set_preemption(uid, preemption_state.completed(before))
                 if uid in self._roots or uid in self._known:
                     self._root(event).failed_preemptions = 0
-            case PreemptionCancelled() if before is not None:
+            case ev.PreemptionCancelled() if before is not None:
                 partly = data.reason == "taken-over" and before.kind != "Pod"
                 lost = data.taken_over_nodes if partly else None
                 after = preemption_state.cancelled(before, data.units_in_progress, lost=lost)
@@ -476,14 +448,14 @@ class StateProjector:
                 pass
 
     def _remember_gone(
-        self, event: RecordedEvent, preemption: PendingPreemption, pods: Iterable[PodUid]
+        self, event: ev.RecordedEvent, preemption: PendingPreemption, pods: Iterable[PodUid]
     ) -> None:
         """Record victims that leave the pending preemptions, until their end as members is recorded."""
         evicted = preemption_state.evicted_pod(event, preemption)
         for uid in pods:
             self._evicted_pods = self._evicted_pods.set(uid, evicted)
 
-    def _remember(self, event: RecordedEvent, preemption: PendingPreemption, unit: str) -> None:
+    def _remember(self, event: ev.RecordedEvent, preemption: PendingPreemption, unit: str) -> None:
         """Record a unit that a preemptor evicted: for a tree until it is deleted, for a pod while it is recent."""
         uid = event.gang_uid
         if preemption.kind == "Pod":
@@ -508,7 +480,7 @@ class StateProjector:
         if old is not new:
             self._replace_claims(chain(*old.values()), chain(*new.values()))
 
-    def _refuse(self, event: RecordedEvent, data: GangUnschedulable) -> None:
+    def _refuse(self, event: ev.RecordedEvent, data: ev.GangUnschedulable) -> None:
         root = self._root(event)
         root.last_decision = LastDecision(
             outcome=data.outcome,
@@ -529,7 +501,7 @@ class StateProjector:
         if root.phase not in HOLDS_CAPACITY:
             root.phase = "waiting" if data.outcome == "waiting" else "unschedulable"
 
-    def _bind(self, event: RecordedEvent, data: PodBound) -> None:
+    def _bind(self, event: ev.RecordedEvent, data: ev.PodBound) -> None:
         root, uid, indexed = self._root(event), data.uid, not self._past
         reservation = root.reservations.pop(uid, None)
         lost = root.lost_with_node.pop(uid, None)
@@ -556,7 +528,7 @@ class StateProjector:
             others = {leaf: n for leaf, n in root.succeeded.items() if leaf != data.group}
             root.succeeded = others | ({data.group: left} if left > 0 else {})
 
-    def _release(self, event: RecordedEvent, data: ReservationReleased) -> None:
+    def _release(self, event: ev.RecordedEvent, data: ev.ReservationReleased) -> None:
         """Remove reservations or replacement holds."""
         root = self._root(event)
         for pod in data.pods:
@@ -564,7 +536,7 @@ class StateProjector:
                 if data.reason in _WITHOUT_BIND:
                     node = root.reservations[pod.uid].node
                     root.previous_nodes = root.previous_nodes.set(pod.uid, node)
-                self._drop_held(root, pod.uid)
+                self._replace_claims([root.reservations.pop(pod.uid)])
                 if not self._past:
                     self._unassign(pod.uid, root.uid)
             elif pod.uid in root.replacement_holds:
@@ -589,10 +561,9 @@ class StateProjector:
             del self._gang_of[uid]
             self._gang_of_before = None
 
-    def _drop_held(self, root: _OpenGang, uid: PodUid) -> None:
-        self._replace_claims([root.reservations.pop(uid)])
-
-    def _lose_member(self, event: RecordedEvent, root: _OpenGang, data: MemberTerminated) -> None:
+    def _lose_member(
+        self, event: ev.RecordedEvent, root: _OpenGang, data: ev.MemberTerminated
+    ) -> None:
         if data.uid in root.bound:
             member = root.bound.pop(data.uid)
             self._note_end(event, root, member, data)
@@ -607,7 +578,11 @@ class StateProjector:
             self._undo_if_empty(root)
 
     def _note_end(
-        self, event: RecordedEvent, root: _OpenGang, member: BoundMember, data: MemberTerminated
+        self,
+        event: ev.RecordedEvent,
+        root: _OpenGang,
+        member: BoundMember,
+        data: ev.MemberTerminated,
     ) -> None:
         """Count a member that succeeded, or record its loss."""
         if (data.cause, data.message) == ("ended", SUCCEEDED):
@@ -621,7 +596,7 @@ class StateProjector:
             preemptor_priority=by.priority, preemptor_pods=by.pods,
         )  # fmt: skip
 
-    def _preemptor_of(self, event: RecordedEvent, uid: PodUid) -> EvictedPod:
+    def _preemptor_of(self, event: ev.RecordedEvent, uid: PodUid) -> EvictedPod:
         """Return the preemptor of the newest preemption that a pod is or was a victim of; without a name: there is none."""
         preemptors = [
             preemption_state.evicted_pod(event, p)
@@ -647,7 +622,6 @@ class StateProjector:
         """Remove the replacement holds that new members of the leaf use: those on the same node first, then the oldest.
 
         Args:
-            root: The root of the members.
             places: Leaf and node of each new member.
         """
         elsewhere: list[str] = []
@@ -672,7 +646,7 @@ class StateProjector:
             root.groups = ()
             root.topology = self._opened(Map())
 
-    def _reject_node(self, event: RecordedEvent, data: NodeRejected) -> None:
+    def _reject_node(self, event: ev.RecordedEvent, data: ev.NodeRejected) -> None:
         key = RejectionKey(event.gang_uid, data.uid, data.node)
         before = self._rejections.get(key)
         times = before.times + 1 if before is not None else 1
@@ -681,7 +655,7 @@ class StateProjector:
         )
         self._rejections_of.setdefault(key.gang_uid, set()).add(key)
 
-    def _complete(self, event: RecordedEvent) -> None:
+    def _complete(self, event: ev.RecordedEvent) -> None:
         root = self._root(event)
         if not self._past:
             reservations = _closed(root.reservations)
@@ -741,16 +715,16 @@ def _hold_age(hold: CapacityClaim) -> tuple[int, str, PodUid]:
 
 
 def _without(
-    previous: Map[PodUid, NodeName], data: GangAdmitted | GangExtended
+    previous: Map[PodUid, NodeName], data: ev.GangAdmitted | ev.GangExtended
 ) -> Map[PodUid, NodeName]:
     """Return the previous nodes without those of members that have a reservation again; none after an admission."""
-    if isinstance(data, GangAdmitted):
+    if isinstance(data, ev.GangAdmitted):
         return Map()
     reserved = {record.uid for record in data.assignments}
     return Map({uid: node for uid, node in previous.items() if uid not in reserved})
 
 
-def _preempting(event: RecordedEvent, data: PreemptionPlanned) -> LastDecision:
+def _preempting(event: ev.RecordedEvent, data: ev.PreemptionPlanned) -> LastDecision:
     """Return the answer of a root while its victims terminate (E-12)."""
     text = f"waits for its preemption to finish: {preemption_summary(data)}"
     return LastDecision(
@@ -758,9 +732,11 @@ def _preempting(event: RecordedEvent, data: PreemptionPlanned) -> LastDecision:
     )
 
 
-def _bind_failure(event: RecordedEvent, data: BindBarrierTimedOut | PodBindFailed) -> BindFailure:
+def _bind_failure(
+    event: ev.RecordedEvent, data: ev.BindBarrierTimedOut | ev.PodBindFailed
+) -> BindFailure:
     """Return what kept members from being bound; pods of a large gang are left out."""
-    if isinstance(data, PodBindFailed):
+    if isinstance(data, ev.PodBindFailed):
         return BindFailure(
             pods=(data.pod,),
             node=data.node,
@@ -779,31 +755,10 @@ def _bind_failure(event: RecordedEvent, data: BindBarrierTimedOut | PodBindFaile
 
 
 def _tree(
-    event: RecordedEvent, data: TreeCompiled | TreeRefused, before: WorkloadTree | None
+    event: ev.RecordedEvent, data: ev.TreeCompiled | ev.TreeRefused, before: WorkloadTree | None
 ) -> WorkloadTree:
     """Return the tree of a workload after an event; a refusal leaves the groups as they are."""
-    if isinstance(data, TreeCompiled):
-        return WorkloadTree(
-            kind=data.kind,
-            workload=data.workload,
-            uid=data.uid,
-            generation=data.generation,
-            table_version=data.table_version,
-            profile=data.profile,
-            owner=data.owner,
-            owner_uid=data.owner_uid or data.uid,
-            outcome="basic" if data.basic else "compiled",
-            groups=data.groups,
-            reason=data.reason,
-            message=data.message,
-            notices=data.notices,
-            position=event.position,
-            at_us=event.at_us,
-            suspended=data.suspended,
-            adopted=data.adopted,
-            resumed_us=_resumed_us(event, data, before),
-        )
-    return WorkloadTree(
+    refused = WorkloadTree(
         kind=data.kind,
         workload=data.workload,
         uid=data.uid,
@@ -823,9 +778,22 @@ def _tree(
         adopted=before.adopted if before else (),
         resumed_us=before.resumed_us if before else 0,
     )
+    if isinstance(data, ev.TreeRefused):
+        return refused
+    return msgspec.structs.replace(
+        refused,
+        owner=data.owner,
+        owner_uid=data.owner_uid or data.uid,
+        outcome="basic" if data.basic else "compiled",
+        groups=data.groups,
+        notices=data.notices,
+        suspended=data.suspended,
+        adopted=data.adopted,
+        resumed_us=_resumed_us(event, data, before),
+    )
 
 
-def _resumed_us(event: RecordedEvent, data: TreeCompiled, before: WorkloadTree | None) -> int:
+def _resumed_us(event: ev.RecordedEvent, data: ev.TreeCompiled, before: WorkloadTree | None) -> int:
     if before is None:
         return 0
     return event.at_us if before.suspended and not data.suspended else before.resumed_us

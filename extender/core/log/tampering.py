@@ -107,11 +107,7 @@ class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings:
-    """The findings of a verification: all are counted, some of each kind are kept.
-
-    Args:
-        most: How many of one kind are kept.
-    """
+    """The findings of a verification: all are counted, some of each kind are kept."""
 
     def __init__(self, most: int) -> None:
         self._most = most

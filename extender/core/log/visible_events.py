@@ -13,47 +13,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from extender.core.log.events import (
-    AlternativeRecord,
-    AnyEventData,
-    AssignmentRecord,
-    BindBarrierTimedOut,
-    CapacityHeld,
-    CapacityHoldReleased,
-    CapacityMeasured,
-    ClockStepped,
-    ControlPlaneFeaturesDetected,
-    DriftDetected,
-    GangAdmitted,
-    GangExtended,
-    GangGroupsChanged,
-    GangInvalid,
-    GangObserved,
-    GangRemoved,
-    GangScheduled,
-    GangUnschedulable,
-    HistoryTruncated,
-    LeaseAcquired,
-    MemberTerminated,
-    NodeRejected,
-    NodeTopologyChanged,
-    PodBindFailed,
-    PodBound,
-    PreemptionCancelled,
-    PreemptionCompleted,
-    PreemptionPlanned,
-    RecordedEvent,
-    ReleasedPod,
-    ReservationReleased,
-    ReservedCapacityUser,
-    SupersededRecord,
-    TreeCompiled,
-    TreeRefused,
-    TreeRetired,
-    VictimGone,
-    VictimPod,
-    VictimUnit,
-)
+from extender.core.log import events as ev
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.visibility import Visibility, name_for, namespace_of
 
@@ -62,28 +22,26 @@ ACTOR: Final = "gang-extender"  # in place of the name of a replica
 SHARED_TYPES: Final = tuple(
     data.__name__
     for data in (
-        PreemptionPlanned,
-        VictimGone,
-        CapacityMeasured,
-        ControlPlaneFeaturesDetected,
-        ClockStepped,
-        HistoryTruncated,
-        TreeCompiled,
-        TreeRefused,
-        TreeRetired,
+        ev.PreemptionPlanned,
+        ev.VictimGone,
+        ev.CapacityMeasured,
+        ev.ControlPlaneFeaturesDetected,
+        ev.ClockStepped,
+        ev.HistoryTruncated,
+        ev.TreeCompiled,
+        ev.TreeRefused,
+        ev.TreeRetired,
     )
 )
-ENDS: Final = (PreemptionCompleted.__name__, PreemptionCancelled.__name__)
+ENDS: Final = (ev.PreemptionCompleted.__name__, ev.PreemptionCancelled.__name__)
 
 
 def visible_event(
-    event: RecordedEvent, readers: Visibility, plans: Iterable[str] = ()
-) -> RecordedEvent | None:
+    event: ev.RecordedEvent, readers: Visibility, plans: Iterable[str] = ()
+) -> ev.RecordedEvent | None:
     """Return an event as readers see it; None: they do not see it.
 
     Args:
-        event: As it was recorded.
-        readers: Who reads it.
         plans: Preemptions with victims of the reader: their ends are shown too.
     """
     if readers.everything:
@@ -105,9 +63,9 @@ def visible_event(
     )
 
 
-def _others_name(event: RecordedEvent, readers: Visibility) -> str:
+def _others_name(event: ev.RecordedEvent, readers: Visibility) -> str:
     data = event.data
-    if isinstance(data, PreemptionPlanned):
+    if isinstance(data, ev.PreemptionPlanned):
         return name_for(
             readers,
             f"{data.kind}/{event.gang}",
@@ -118,52 +76,52 @@ def _others_name(event: RecordedEvent, readers: Visibility) -> str:
     return name_for(readers, f"gang/{event.gang}")
 
 
-def _of_own_gang(event: RecordedEvent, readers: Visibility) -> AnyEventData | None:
+def _of_own_gang(event: ev.RecordedEvent, readers: Visibility) -> ev.AnyEventData | None:
     """Return the data of an event of a gang that the readers see."""
     match event.data:
         case (
-            GangObserved()
-            | GangAdmitted()
-            | GangExtended()
-            | GangInvalid()
-            | PodBound()
-            | PodBindFailed()
-            | BindBarrierTimedOut()
-            | NodeRejected()
-            | GangScheduled()
-            | GangGroupsChanged()
-            | MemberTerminated()
-            | NodeTopologyChanged()
-            | PreemptionCompleted()
-            | GangRemoved()
-            | DriftDetected()
-            | CapacityHeld()
-            | CapacityHoldReleased()
+            ev.GangObserved()
+            | ev.GangAdmitted()
+            | ev.GangExtended()
+            | ev.GangInvalid()
+            | ev.PodBound()
+            | ev.PodBindFailed()
+            | ev.BindBarrierTimedOut()
+            | ev.NodeRejected()
+            | ev.GangScheduled()
+            | ev.GangGroupsChanged()
+            | ev.MemberTerminated()
+            | ev.NodeTopologyChanged()
+            | ev.PreemptionCompleted()
+            | ev.GangRemoved()
+            | ev.DriftDetected()
+            | ev.CapacityHeld()
+            | ev.CapacityHoldReleased()
         ) as data:
             return data  # names of its own namespace, and nodes
-        case GangUnschedulable() as data:
+        case ev.GangUnschedulable() as data:
             return msgspec.structs.replace(
                 data,
                 preemption_notes=data.preemption_notes_reduced or data.preemption_notes,
                 preemption_notes_reduced=(),
             )
-        case ReservationReleased() as data:
+        case ev.ReservationReleased() as data:
             return _released(data, readers)
-        case PreemptionPlanned() as data:
+        case ev.PreemptionPlanned() as data:
             return _own_plan(data, readers)
-        case VictimGone() as data:
+        case ev.VictimGone() as data:
             return _own_victim_gone(data, readers)
-        case PreemptionCancelled() as data:
+        case ev.PreemptionCancelled() as data:
             return _cancelled(data, readers)
         case (
-            CapacityMeasured()
-            | ClockStepped()
-            | ControlPlaneFeaturesDetected()
-            | TreeCompiled()
-            | TreeRefused()
-            | TreeRetired()
-            | HistoryTruncated()
-            | LeaseAcquired()
+            ev.CapacityMeasured()
+            | ev.ClockStepped()
+            | ev.ControlPlaneFeaturesDetected()
+            | ev.TreeCompiled()
+            | ev.TreeRefused()
+            | ev.TreeRetired()
+            | ev.HistoryTruncated()
+            | ev.LeaseAcquired()
         ) as data:
             return _of_no_gang(data, readers)
         case _ as never:
@@ -171,33 +129,33 @@ def _of_own_gang(event: RecordedEvent, readers: Visibility) -> AnyEventData | No
 
 
 def _of_others(
-    event: RecordedEvent, readers: Visibility, plans: Iterable[str]
-) -> AnyEventData | None:
+    event: ev.RecordedEvent, readers: Visibility, plans: Iterable[str]
+) -> ev.AnyEventData | None:
     """Return the data of an event of a gang of another namespace, if it is about objects that the readers see."""
     match event.data:
-        case PreemptionPlanned() as data:
+        case ev.PreemptionPlanned() as data:
             return _others_plan(data, readers)
-        case VictimGone() as data:
+        case ev.VictimGone() as data:
             return data if _sees(readers, data.pod) else None
-        case PreemptionCompleted() as data:
+        case ev.PreemptionCompleted() as data:
             return data if data.preemption in plans else None
-        case PreemptionCancelled() as data:
+        case ev.PreemptionCancelled() as data:
             return _others_end(data, readers) if data.preemption in plans else None
         case _:
             return None
 
 
-def _of_no_gang(data: AnyEventData, readers: Visibility) -> AnyEventData | None:
+def _of_no_gang(data: ev.AnyEventData, readers: Visibility) -> ev.AnyEventData | None:
     """Return the data of an event about no gang: about the cluster, or about a workload that the readers see."""
     match data:
         case (
-            CapacityMeasured()
-            | ClockStepped()
-            | ControlPlaneFeaturesDetected()
-            | HistoryTruncated()
+            ev.CapacityMeasured()
+            | ev.ClockStepped()
+            | ev.ControlPlaneFeaturesDetected()
+            | ev.HistoryTruncated()
         ):
             return data
-        case TreeCompiled() | TreeRefused() | TreeRetired():
+        case ev.TreeCompiled() | ev.TreeRefused() | ev.TreeRetired():
             return data if _sees(readers, data.workload) else None
         case _:
             return None
@@ -207,7 +165,7 @@ def _sees(readers: Visibility, name: str) -> bool:
     return readers.sees(namespace_of(name))
 
 
-def _released(data: ReservationReleased, readers: Visibility) -> ReservationReleased:
+def _released(data: ev.ReservationReleased, readers: Visibility) -> ev.ReservationReleased:
     hidden = any(not _sees(readers, user.pod) for user in data.taken_by)
     message = data.message_reduced or ("" if hidden else data.message)
     return msgspec.structs.replace(
@@ -218,14 +176,14 @@ def _released(data: ReservationReleased, readers: Visibility) -> ReservationRele
     )
 
 
-def _user(user: ReservedCapacityUser, readers: Visibility) -> ReservedCapacityUser:
+def _user(user: ev.ReservedCapacityUser, readers: Visibility) -> ev.ReservedCapacityUser:
     if _sees(readers, user.pod):
         return user
     name = name_for(readers, f"Pod/{user.pod}", priority=user.priority)
     return msgspec.structs.replace(user, pod=name, uid=PodUid(""), scheduler="")
 
 
-def _own_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlanned:
+def _own_plan(data: ev.PreemptionPlanned, readers: Visibility) -> ev.PreemptionPlanned:
     """Return the plan of a preemptor that the readers see: of victims elsewhere kind, priority and number of pods."""
     return msgspec.structs.replace(
         data,
@@ -236,7 +194,7 @@ def _own_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlanned
     )
 
 
-def _others_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlanned | None:
+def _others_plan(data: ev.PreemptionPlanned, readers: Visibility) -> ev.PreemptionPlanned | None:
     """Return the plan of a preemptor elsewhere, with the victims that the readers see; None: there are none."""
     victims = tuple(unit for unit in data.victims if _sees(readers, unit.path))
     superseded = tuple(record for record in data.superseded if _sees(readers, record.gang))
@@ -254,14 +212,14 @@ def _others_plan(data: PreemptionPlanned, readers: Visibility) -> PreemptionPlan
     )
 
 
-def _place(record: AssignmentRecord) -> AssignmentRecord:
+def _place(record: ev.AssignmentRecord) -> ev.AssignmentRecord:
     """Return a place of a preemptor elsewhere: its requests count, its pod and its node are not shown."""
-    return AssignmentRecord(
+    return ev.AssignmentRecord(
         pod="", uid=PodUid(""), group="", node=NodeName(""), shape=record.shape, extra=record.extra
     )
 
 
-def _unit(unit: VictimUnit, readers: Visibility) -> VictimUnit:
+def _unit(unit: ev.VictimUnit, readers: Visibility) -> ev.VictimUnit:
     if _sees(readers, unit.path):
         return unit
     name = name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
@@ -269,31 +227,31 @@ def _unit(unit: VictimUnit, readers: Visibility) -> VictimUnit:
     return msgspec.structs.replace(unit, path=name, uid="", pods=pods)
 
 
-def _victim_pod(pod: VictimPod, readers: Visibility) -> VictimPod:
+def _victim_pod(pod: ev.VictimPod, readers: Visibility) -> ev.VictimPod:
     if _sees(readers, pod.pod):
         return pod
-    return VictimPod(pod="", uid=PodUid(""), node=NodeName(""))
+    return ev.VictimPod(pod="", uid=PodUid(""), node=NodeName(""))
 
 
-def _superseded(record: SupersededRecord, readers: Visibility) -> SupersededRecord:
+def _superseded(record: ev.SupersededRecord, readers: Visibility) -> ev.SupersededRecord:
     if _sees(readers, record.gang):
         return record
-    return SupersededRecord(
+    return ev.SupersededRecord(
         gang=name_for(
             readers, f"tree/{record.gang}", priority=record.priority, pods=len(record.pods)
         ),
         gang_uid=NIL_GANG,
         plan=PlanId(""),
         priority=record.priority,
-        pods=tuple(ReleasedPod(pod="", uid=PodUid(""), node=NodeName("")) for _ in record.pods),
+        pods=tuple(ev.ReleasedPod(pod="", uid=PodUid(""), node=NodeName("")) for _ in record.pods),
     )
 
 
-def _alternative(record: AlternativeRecord, readers: Visibility) -> AlternativeRecord:
+def _alternative(record: ev.AlternativeRecord, readers: Visibility) -> ev.AlternativeRecord:
     return msgspec.structs.replace(record, units=tuple(name_for(readers, u) for u in record.units))
 
 
-def _own_victim_gone(data: VictimGone, readers: Visibility) -> VictimGone:
+def _own_victim_gone(data: ev.VictimGone, readers: Visibility) -> ev.VictimGone:
     if _sees(readers, data.pod):
         return data
     return msgspec.structs.replace(
@@ -304,7 +262,7 @@ def _own_victim_gone(data: VictimGone, readers: Visibility) -> VictimGone:
     )
 
 
-def _cancelled(data: PreemptionCancelled, readers: Visibility) -> PreemptionCancelled:
+def _cancelled(data: ev.PreemptionCancelled, readers: Visibility) -> ev.PreemptionCancelled:
     successor = name_for(readers, data.taken_over_by) if data.taken_over_by else ""
     hidden = successor != data.taken_over_by
     return msgspec.structs.replace(
@@ -318,7 +276,7 @@ def _cancelled(data: PreemptionCancelled, readers: Visibility) -> PreemptionCanc
     )
 
 
-def _others_end(data: PreemptionCancelled, readers: Visibility) -> PreemptionCancelled:
+def _others_end(data: ev.PreemptionCancelled, readers: Visibility) -> ev.PreemptionCancelled:
     """Return the end of a preemption elsewhere: its reason, and which units of the readers it spares."""
     return msgspec.structs.replace(
         _cancelled(data, readers),

@@ -79,7 +79,6 @@ def waiting_since_us(root: GangState, resumed_us: int) -> int:
     was resumed.
 
     Args:
-        root: The gang.
         resumed_us: When its workload was resumed last; 0: never.
     """
     lost = root.last_loss if root.phase == "scheduled" else None
@@ -91,7 +90,6 @@ def resumed_us(trees: Mapping[str, WorkloadTree], root: Group) -> int:
 
     Args:
         trees: By the UID of the workload.
-        root: As the API server has it.
     """
     tree = trees.get(root.owner_uid)
     if tree is None and root.owner_uid:  # the owner is what the workload belongs to
@@ -116,10 +114,6 @@ def stages_reached(
     """Yield the stages that gangs reached for the first time with the events of one append.
 
     A gang that ran before it was admitted, as when the service is installed beside it, reaches none.
-
-    Args:
-        before: The state without the events.
-        events: In their order.
     """
     for event in events:
         if not isinstance(event.data, GangAdmitted | GangScheduled):

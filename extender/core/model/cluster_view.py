@@ -415,7 +415,7 @@ def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Fore
         pods = pods_by_leaf(before, view)
         if forest.trees is not trees:  # a tree that was built again has the pods of now
             pods = {leaf: p for leaf, p in pods.items() if _is_in(forest, trees, leaf)}
-    members = {leaf: _pods_seen(view, leaf) for leaf in pods}
+    members = {leaf: view.members.get(leaf, Map()).values() for leaf in pods}
     updated = forest_with_updates(
         forest, view.groups, stayed, members, pods=pods, max_children=view.max_children
     )
@@ -448,10 +448,6 @@ def forest_steps(
     before: ClusterView, forest: Forest, view: ClusterView
 ) -> Iterator[tuple[ClusterView, Forest]]:
     """Yield views on the way from one to another, and their forests, where the places of many groups changed.
-
-    Args:
-        before: An earlier view.
-        view: A later one.
 
     Returns:
         Each view has the pods of `before` and up to GROUPS_AT_ONCE more of the changes of groups. Nothing where
@@ -586,10 +582,6 @@ def _changed(logged: Sequence[_K] | None, olds: Map[_K, _T], news: Map[_K, _T]) 
     if logged:
         return set(logged)
     return changed_keys(olds, news)
-
-
-def _pods_seen(view: ClusterView, leaf: GroupKey) -> Iterable[Pod]:
-    return view.members.get(leaf, Map()).values()
 
 
 def _pods_of(view: ClusterView, leaf: GroupKey) -> tuple[Pod, ...]:

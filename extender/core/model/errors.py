@@ -28,9 +28,8 @@ class BadInputs(BadInput):
     """
 
     SHOWN_MAX = 50
-    COMPARED_MAX = (
-        10_000  # texts of which those about the same mistake are one; there may be millions
-    )
+    # texts of which those about the same mistake are one; there may be millions
+    COMPARED_MAX = 10_000
 
     def __init__(self, texts: tuple[str, ...], *, complete: bool = True) -> None:
         self.texts = texts
@@ -78,7 +77,6 @@ def several(texts: tuple[str, ...], *, complete: bool = True) -> BadInput:
     """Return one error for one or more texts.
 
     Args:
-        texts: What is wrong.
         complete: Whether there is nothing else; otherwise the rest of the input was not read.
     """
     if len(texts) == 1 and complete:
@@ -153,11 +151,7 @@ class CorruptLog(ExtenderError):
 
 
 class MissingEvent(CorruptLog):
-    """The log has no event at a position, and has later ones.
-
-    Args:
-        position: That position.
-    """
+    """The log has no event at a position, and has later ones."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"position {position} is missing")
@@ -165,11 +159,7 @@ class MissingEvent(CorruptLog):
 
 
 class AlteredEvent(CorruptLog):
-    """The hash of an event is not the one of its content and of the event before it.
-
-    Args:
-        position: Its position.
-    """
+    """The hash of an event is not the one of its content and of the event before it."""
 
     def __init__(self, position: int) -> None:
         super().__init__(

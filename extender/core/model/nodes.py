@@ -61,9 +61,8 @@ class TopologyLevels:
 
     def __init__(self) -> None:
         self._nodes: Mapping[NodeName, Node] = {}
-        self._counted: Mapping[
-            NodeName, Node
-        ] = {}  # with the same labels, and in one order for all of `_values`
+        # with the same labels, and in one order for all of `_values`
+        self._counted: Mapping[NodeName, Node] = {}
         self._named: frozenset[str] | None = None
         self._values: dict[str, list[str | None]] = {}
         self._levels: dict[frozenset[str], tuple[str, ...]] = {}

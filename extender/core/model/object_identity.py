@@ -44,7 +44,6 @@ class IdentityMemo(Generic[T]):
         """Return the value made from the same as now, else a new one.
 
         Args:
-            make: Makes the value; if it raises, the memo is unchanged.
             same: Compared with those of the last call by identity.
             equal: Compared with that of the last call by `==`.
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -22,16 +23,14 @@ from extender.core.model.pods import Pod
 from extender.core.model.scheduling_constraints import NearGroup, SchedulingConstraints
 
 DEPTH_MAX = 4  # levels counting the leaf (B7)
-CHILDREN_MAX = (
-    512  # groups under one parent (B16), by default; always of trees that are made from workloads
-)
+# groups under one parent (B16), by default; always of trees that are made from workloads
+CHILDREN_MAX = 512
 PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
 # Rules whose breach is that of a chain of parents, which belongs to no tree.
 INVALID_CHAINS = frozenset({"B6", "B7", "B16", "E15"})
-PODS_DIFFER = (
-    "B9 pods"  # the groups are valid, but their pods differ in a field that they must share
-)
+# the groups are valid, but their pods differ in a field that they must share
+PODS_DIFFER = "B9 pods"
 
 Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a lone pod of `plan`
 Mode = Literal["single", "all"]
@@ -146,6 +145,11 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     # name of a parent -> the orphans that name it; it may exist or not
     waiting: Map[GroupKey, frozenset[GroupKey]] = Map()
 
+    def tree_of(self, group: GroupKey | None) -> Tree | None:
+        """Return the tree that a group belongs to; None: it belongs to none."""
+        root = self.root_of.get(group) if group is not None else None
+        return self.trees.get(root) if root is not None else None
+
 
 def _stored_order(group: Group) -> _Order:
     return (group.created_us, group.key.name, group.key.kind)
@@ -235,10 +239,6 @@ def _chains(some: Iterable[Group], groups: Mapping[GroupKey, Group]) -> Mapping[
     what is below belongs to no tree, and a change of a group concerns only groups that are a few levels below it,
     however long chains and cycles are.
 
-    Args:
-        some: The groups whose parents are followed.
-        groups: All groups of the cluster.
-
     Returns:
         The ends of the chains of `some`; groups of one chain share the same object.
     """
@@ -278,7 +278,6 @@ def build_forest(
     Args:
         groups: All groups of the cluster. A group with a deletionTimestamp still belongs to its tree.
         members: Pods by the leaf they name, including leaves that do not exist.
-        max_children: Groups that one parent may have.
 
     Returns:
         Trees by root, the root of every group, and groups without a valid chain to a root.
@@ -303,10 +302,6 @@ def _joined(
     """Return the forest of some groups: whole trees, and orphans; its `waiting` is empty.
 
     Args:
-        some: The groups.
-        chains: Of each of them.
-        pods_of: Returns the pods of a leaf.
-        max_children: As for `build_forest`.
         outside: The orphans that are not in `some`.
         rest: By parent, surplus children outside of `some`, which come after those in `some`.
     """
@@ -440,23 +435,12 @@ def same_position(before: Group, group: Group) -> bool:
 
 def _judged_alike(before: Group, group: Group) -> bool:
     """Return whether two versions of a group are equal in all fields that the rules of a tree read."""
-    rules = (
-        before.workload,
-        before.priority,
-        before.priority_class,
-        before.preemption_policy,
-        before.disruption_mode,
-        before.basic,
-    )
-    same = rules == (
-        group.workload,
-        group.priority,
-        group.priority_class,
-        group.preemption_policy,
-        group.disruption_mode,
-        group.basic,
-    )
-    return same and before.lost == group.lost
+    return _FIELDS_OF_RULES(before) == _FIELDS_OF_RULES(group)
+
+
+_FIELDS_OF_RULES = operator.attrgetter(
+    "workload", "priority", "priority_class", "preemption_policy", "disruption_mode", "basic", "lost"
+)  # fmt: skip
 
 
 def forest_with_updates(
@@ -476,7 +460,6 @@ def forest_with_updates(
         changed: Those of them that changed.
         members: By leaf, the pods of the leaves whose pods changed.
         pods: By leaf, those of the pods that changed; a tree that keeps the rules is then not judged as a whole.
-        max_children: As for `build_forest`.
 
     Returns:
         What `build_forest` returns, or None where a group was added, removed, or moved: use `forest_with_moves` then.
@@ -527,7 +510,8 @@ def _with_pods(tree: Tree, changes: Mapping[GroupKey, Sequence[PodChange]]) -> T
         return None
     if come:
         # all pods of the tree were alike before: one of them stands for all
-        sample = next((pod for pod in _pods_in(tree) if not pod.deleting), come[0])
+        before = itertools.chain.from_iterable(tree.members.values())
+        sample = next((pod for pod in before if not pod.deleting), come[0])
         if any(_differs(sample, pod) for pod in come):
             return None
     members = dict(tree.members)
@@ -546,10 +530,6 @@ def _with_pods(tree: Tree, changes: Mapping[GroupKey, Sequence[PodChange]]) -> T
                 bisect.insort(pods, new, key=_member_order)
         members[leaf] = tuple(pods)
     return msgspec.structs.replace(tree, members=members)
-
-
-def _pods_in(tree: Tree) -> Iterator[Pod]:
-    return itertools.chain.from_iterable(tree.members.values())
 
 
 def _differs_from_root(root: Group, pod: Pod) -> bool:
@@ -612,8 +592,6 @@ def forest_with_moves(
         forest: Made of the groups as they were before.
         groups: All groups as they are now.
         moved: The keys of groups that were added or removed, or have another parent.
-        pods_of: Returns the pods of a leaf.
-        max_children: As for `build_forest`.
 
     Returns:
         What `build_forest` returns, except that changes of groups outside `moved` are not applied.

@@ -270,36 +270,30 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     group: GroupKey | None = None  # leaf group it names; the group may not exist
     by_field: bool = False  # names it in spec.schedulingGroup, which kube-scheduler reads too
     labels: dict[str, str] = {}
-    tree_annotations: tuple[
-        str, ...
-    ] = ()  # those of workloads that it has, which are not read on pods
+    # those of workloads that it has, which are not read on pods
+    tree_annotations: tuple[str, ...] = ()
     priority: int = 0
     priority_class: str = ""  # its name; empty: none
     scheduler_name: str = "default-scheduler"
     preemption_policy: str = "PreemptLowerPriority"
     created_us: int = 0
     node: NodeName | None = None  # spec.nodeName: bound
-    assigned_us: int = (
-        0  # when it got its node, by the API server's clock (whole seconds); 0 without one
-    )
+    # when it got its node, by the API server's clock (whole seconds); 0 without one
+    assigned_us: int = 0
     nominated: NodeName | None = None  # status.nominatedNodeName
     gates: tuple[str, ...] = ()  # names of scheduling gates
-    deleting: bool = (
-        False  # has a deletionTimestamp: not a member any more, but still uses capacity
-    )
+    # has a deletionTimestamp: not a member any more, but still uses capacity
+    deleting: bool = False
     deletes_us: int = 0  # its deletionTimestamp: when its grace period ends
-    disruption_target: str = (
-        ""  # reason of DisruptionTarget=True: PreemptionByScheduler, EvictionByEvictionAPI, ...
-    )
+    # reason of DisruptionTarget=True: PreemptionByScheduler, EvictionByEvictionAPI, ...
+    disruption_target: str = ""
     phase: str = "Pending"
-    unschedulable: str = (
-        ""  # message of PodScheduled=False, reason Unschedulable, from kube-scheduler
-    )
+    # message of PodScheduled=False, reason Unschedulable, from kube-scheduler
+    unschedulable: str = ""
     resource_version: str = ""
     plan: str = ""  # annotation gang-extender.dev/plan: the admission under which it was bound
-    static: bool = (
-        False  # run by its kubelet from a file: deleting its mirror pod in the API frees nothing
-    )
+    # run by its kubelet from a file: deleting its mirror pod in the API frees nothing
+    static: bool = False
     pinned: NodeName | None = None  # required affinity on metadata.name (DaemonSets)
     controller: str = ""  # kind of its controlling owner, which makes it again; empty: none
     # Of a served cluster: why kube-scheduler refuses it on every node until another object changes, with what helps.

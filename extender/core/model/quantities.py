@@ -21,9 +21,8 @@ NANO: Final = 10**9  # nano-units in a unit
 MILLI: Final = 10**6  # nano-units in a thousandth
 INT64_MAX: Final = 2**63 - 1
 TEXT_MAX: Final = 256  # characters; real quantities have fewer than 30
-_EXPONENT_MAX: Final = (
-    400  # beyond it every text of at most TEXT_MAX characters is 0, one nano-unit or int64
-)
+# beyond it every text of at most TEXT_MAX characters is 0, one nano-unit or int64
+_EXPONENT_MAX: Final = 400
 _CACHED: Final = 65_536  # different texts kept; a cluster of 5,000 nodes has a few thousand
 
 _FORM: Final = re.compile(

@@ -24,9 +24,8 @@ class ExclusiveDomain(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
 
     key: str
     scope: ExclusiveScope = "Profile"
-    resource: str = (
-        ""  # pods that request it are not shared with either, whether they belong to a tree or not
-    )
+    # pods that request it are not shared with either, whether they belong to a tree or not
+    resource: str = ""
 
 
 class NearGroup(msgspec.Struct, frozen=True, gc=False):
@@ -47,9 +46,8 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, kw_only=True, gc=False,
     """What a group asks of the nodes of its pods, named as in the API; `preferred`, `balanced` and `near` are wishes, which refuse no placement."""
 
     topology: tuple[str, ...] = ()  # node labels of which it is in one domain; our kinds have one
-    preferred: tuple[
-        str, ...
-    ] = ()  # node labels of which it should be in one domain, narrowest first
+    # node labels of which it should be in one domain, narrowest first
+    preferred: tuple[str, ...] = ()
     balanced: bool = False  # shares of its preferred domains are as equal as can be
     slices: tuple[SliceLevel, ...] = ()  # of a leaf, the largest first
     exclusive: ExclusiveDomain | None = None

@@ -91,9 +91,8 @@ def name_for(
     if is_hidden(name) or readers.sees(namespace_of(name)):
         return name
     kind, *path = name.split("/")
-    text = (
-        f"a {kind}" if len(path) > 1 else "an object"
-    )  # without a kind, the first part is the namespace
+    # without a kind, the first part is the namespace
+    text = f"a {kind}" if len(path) > 1 else "an object"
     if priority is not None:
         text += f" of priority {priority}"
     if pods:

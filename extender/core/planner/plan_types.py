@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.nodes import Taint
+from extender.core.model.nodes import Node, Taint
 from extender.core.model.pods import HostPort, PodShape, RuleKind
 from extender.core.planner.preemption_types import Evictable
 
@@ -73,6 +73,17 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     host_ports: tuple[HostPort, ...] = ()  # of the pods that are subtracted in `free`
     reserved: bool = False  # reservations of other trees are subtracted in `free`
 
+    @classmethod
+    def of(cls, node: Node) -> PlanNode:
+        """Return a node with nothing free on it."""
+        return cls(
+            name=node.name,
+            labels=node.labels,
+            taints=node.taints,
+            unschedulable=node.unschedulable or node.deleting,
+            allocatable=node.allocatable,
+        )
+
 
 class PlanMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member that has no node yet."""
@@ -81,9 +92,8 @@ class PlanMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: PodUid
     shape: int  # index into `PlanRequest.shapes`
     prefer: NodeName | None = None  # node of an earlier plan: a preference, not a constraint
-    rank: int | UnsetType = (
-        UNSET  # position in the order of its leaf: neighbours by rank want one domain
-    )
+    # position in the order of its leaf: neighbours by rank want one domain
+    rank: int | UnsetType = UNSET
 
 
 class PlanBound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -174,9 +184,8 @@ class PlanPreference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str
     weight: int
     shapes: tuple[int, ...]  # have it, ascending
-    there: tuple[
-        tuple[str, int], ...
-    ]  # pods per value of the key, sorted; for `spread` pods per node
+    # pods per value of the key, sorted; for `spread` pods per node
+    there: tuple[tuple[str, int], ...]
     among: bool = False  # it selects waiting members of the tree as well: these are not counted
     skew: int = 1
     honors_affinity: bool = True
@@ -201,12 +210,10 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     levels: tuple[str, ...] | UnsetType = UNSET
     # Other trees wait for their minimum: members beyond that of this one are planned after them (C.4).
     extras_later: bool | UnsetType = UNSET
-    explain: bool = (
-        True  # find the conflict and relaxations when no plan exists (costs more solves)
-    )
-    evictable: Evictable | None = (
-        None  # None: only free capacity may be used; `plan` does not read it
-    )
+    # find the conflict and relaxations when no plan exists (costs more solves)
+    explain: bool = True
+    # None: only free capacity may be used; `plan` does not read it
+    evictable: Evictable | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -250,9 +257,8 @@ class WishOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     group: GroupKey
     values: tuple[WishValue, ...]  # narrowest key first
     pods: int = 0  # of the group, bound ones counted
-    largest: int = (
-        0  # of them that the best single domain of the first key can hold, if more than one is used
-    )
+    # of them that the best single domain of the first key can hold, if more than one is used
+    largest: int = 0
     partner: GroupKey | None = None  # of `near`
 
 

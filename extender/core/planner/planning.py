@@ -56,7 +56,6 @@ def plan(request: PlanRequest, *, node_table: NodeTable | None = None) -> Verdic
     """Place a tree: its minimum first, then as many extra members as possible.
 
     Args:
-        request: Everything that the decision depends on.
         node_table: The node table of the same `request.nodes` object; None makes one.
             It changes the time taken, never the result.
 
@@ -101,8 +100,6 @@ def plan_at_once(
     """Return the result of `plan` when the greedy search finds it, else which work is left.
 
     Args:
-        request: As for `plan`.
-        node_table: The node table of the same `request.nodes` object.
         effort: Search nodes that may be spent, instead of the budget of the request.
 
     Returns:

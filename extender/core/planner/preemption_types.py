@@ -45,9 +45,8 @@ class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     kind: UnitKind
     priority: int
     pods: tuple[PlanVictim, ...]  # sorted by pod
-    may_preempt: bool = (
-        True  # its preemption policy allows it to evict others when it is created again
-    )
+    # its preemption policy allows it to evict others when it is created again
+    may_preempt: bool = True
     disruption_target: bool = False  # it is a victim of another preemption already
 
     @property
@@ -69,9 +68,8 @@ class PlanGang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     required: bool = False  # the group above it cannot do without it
     parent: int = -1  # index of the group above it, which comes first; -1: a root
     running: int = 0  # members of a leaf that run now
-    counts: bool = (
-        True  # a gang that is not itself part of a unit: evictions can bring it below its minimum
-    )
+    # a gang that is not itself part of a unit: evictions can bring it below its minimum
+    counts: bool = True
 
 
 class PlanBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -59,11 +59,8 @@ def evictable_for(
     extra members before the minimum is bound (C.6): a plan request counts reservations of the tree as bound.
 
     Args:
-        view: The cluster, with its budgets.
-        tree: The preemptor.
         ruled: The result of `ruled_part` for the same request.
         spared: Units and roots that must not be evicted at any priority, as Kind/namespace/name.
-        moment: Roots whose reservations stay, and the time.
     """
     collection = _Collection(view, state, forest, tree, ruled)
     return collection.collect(moment or EvictableContext(), set(spared))
@@ -221,8 +218,7 @@ class _Collection:
     def _look_above(self, leaf: GroupKey | None) -> _Above:
         above = groups_above(self.view, leaf)
         whole = [group for group in above if group.disruption_mode == "all"]
-        root = self.forest.root_of.get(leaf) if leaf is not None else None
-        tree = self.forest.trees[root] if root is not None else None
+        tree = self.forest.tree_of(leaf)
         return _Above(
             top=above[-1] if above else None,
             priority=max((group.priority for group in above), default=None),

@@ -50,23 +50,14 @@ def movable_pods(
     """Return which pods may be moved, and why the others stay. Terminating pods are in neither list.
 
     Args:
-        view: The cluster, with its budgets.
-        state: The reservation state.
-        forest: The trees of `view`.
         tree: That which needs the capacity; its own pods stay.
         ruled: The result of `ruled_part` for it: what its rules count stays.
-        limits: What stays beyond that.
     """
     return _Parting(view, state, forest, tree, ruled, limits or MoveLimits()).parted()
 
 
 def members_running(tree: Tree, without: Collection[PodUid] = ()) -> dict[GroupKey, int]:
-    """Return per group of a tree the members that run, of a composite the groups that have their minimum.
-
-    Args:
-        tree: The tree.
-        without: Pods that are not counted.
-    """
+    """Return per group of a tree the members that run, of a composite the groups that have their minimum."""
     counts: dict[GroupKey, int] = {}
     for group in reversed(tree.groups):
         below = tree.children.get(group.key, ())

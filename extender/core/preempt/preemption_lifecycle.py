@@ -32,6 +32,7 @@ from extender.core.log.each_gang import EachGang
 from extender.core.log.events import (
     AnyEventData,
     CancelReason,
+    EventSource,
     GoneVia,
     NewEvent,
     PreemptionCancelled,
@@ -58,9 +59,8 @@ EVICTION_BY_REASON: Final[Mapping[str, GoneVia]] = {
     "PreemptionByScheduler": "deleted",
     "EvictionByEvictionAPI": "evicted",
 }
-STUCK_AFTER_US: Final = (
-    10_000_000  # a pod counts as stuck this long after the end of its grace period
-)
+# a pod counts as stuck this long after the end of its grace period
+STUCK_AFTER_US: Final = 10_000_000
 
 
 class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +70,11 @@ class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
     at_us: int  # 0 if it was requested before this process started
 
 
-class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
+class EvictionContext(EventSource, frozen=True, kw_only=True):
     """What the evictor knows of victims beside view and state; a restart loses it."""
 
-    actor: str
-    cause: str
-    epoch: (
-        Epoch  # the current one: victims of earlier epochs may have ended while there was no leader
-    )
+    # the current one: victims of earlier epochs may have ended while there was no leader
+    epoch: Epoch
     now_us: int
     requested: Mapping[PodUid, EvictionRequest] = {}
     # observed on their nodes while no deletion was requested by the extender
@@ -87,16 +84,10 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
     idle_us: Mapping[PlanId, int] = {}  # how long each pending preemption has made no progress
     stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
 
-    def draft(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
-        """Return an event for the stream of the preemptor."""
-        return NewEvent(
-            gang_uid=preemption.gang_uid,
-            gang=preemption.gang,
-            data=data,
-            actor=self.actor,
-            cause=self.cause,
-            cause_position=preemption.position,
-        )
+    def follow(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
+        """Return an event for the stream of the preemptor, which follows from its plan."""
+        draft = self.draft(preemption.gang_uid, preemption.gang, data)
+        return msgspec.structs.replace(draft, cause_position=preemption.position)
 
 
 def decide_evictions(
@@ -109,7 +100,6 @@ def decide_evictions(
     """Return the events that bring pending preemptions up to date with the view.
 
     Args:
-        context: Data about victims.
         gangs: How each preemptor is decided; None: exceptions are raised.
     """
     gangs = gangs or EachGang()
@@ -118,12 +108,12 @@ def decide_evictions(
         victims = sorted(preemption.victims.values(), key=lambda v: v.pod)
         ended = [v for v in victims if _is_gone(view, v)]
         for victim in ended:
-            yield context.draft(preemption, _victim_gone(view, preemption, victim, context))
+            yield context.follow(preemption, _victim_gone(view, preemption, victim, context))
         end = None
         if not preemption.ended:
             end = _end(view, state, forest, preemption, ended, context)
         if end is not None:
-            yield context.draft(preemption, end)
+            yield context.follow(preemption, end)
 
     drafts: list[NewEvent] = []
     for preemption in sorted(state.preemptions.values(), key=lambda p: p.gang_uid):
@@ -347,7 +337,6 @@ def better_offer(
     Args:
         preemption: Not ended.
         nodes: The nodes on which the preemptor is admitted now.
-        context: Data about victims.
     """
     data = cancellation(
         view,
@@ -394,9 +383,7 @@ def stuck_victims(
     """Return the victims that are not deleted, each with the reason as a text that does not change with time.
 
     Args:
-        preemption: Pending.
         refused: The error of the API server for the last request, by victim.
-        now_us: For the end of grace periods.
     """
     stuck = []
     for uid, victim in preemption.victims.items():

@@ -10,6 +10,7 @@ from extender.core.admit.exclusive_domains import ExclusiveDomains, HeldDomain
 from extender.core.admit.interpod_rules import InterpodRulePart
 from extender.core.admit.verdict_events import (
     EventContext,
+    assignment_records,
     decide_observed,
     draft_for,
     still_holds,
@@ -18,7 +19,6 @@ from extender.core.capacity.capacity_claims import claimed_under_victims
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.events import (
     AlternativeRecord,
-    AssignmentRecord,
     NewEvent,
     PreemptionPlanned,
     ReleasedPod,
@@ -62,13 +62,7 @@ def preemption_request(
     same victims again would free no more capacity. Claims of lower priority can be taken over.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        forest: The trees of `view`.
-        tree: The preemptor.
-        request: Its plan request.
         ruled: The result of `ruled_part` for that request.
-        moment: Roots whose reservations stay, and the time.
     """
     evictable = evictable_for(
         view,
@@ -154,12 +148,6 @@ def preemption_still_holds(
 
     Every unit must be as it was, but for pods that terminate or are gone by now: they are victims of another preemption
     too, or someone else has deleted them. The plan must fit without the units: see `still_holds`.
-
-    Args:
-        request: What was searched for.
-        planned: The answer.
-        now: The same request as it is now.
-        view: The cluster as it is now.
     """
     source = now.evictable or Evictable(priority=0)
     current = {_identity(unit): unit for unit in source.units}
@@ -214,12 +202,6 @@ def decide_preemption(
     """Return the events of a preemption for one append: reservations that are released, and the plan.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        forest: The trees of `view`.
-        tree: The preemptor.
-        request: The planner's request.
-        answer: The planner's answer.
         context: `plan` is the id of the preemption.
 
     Returns:
@@ -245,21 +227,12 @@ def decide_preemption(
             message=text,
             message_reduced=f"{by} takes the capacity" if is_hidden(by) else "",
         )
-        drafts.append(
-            NewEvent(
-                gang_uid=record.gang_uid,
-                gang=record.gang,
-                data=released,
-                actor=context.actor,
-                cause=context.cause,
-            )
-        )
+        drafts.append(context.draft(record.gang_uid, record.gang, released))
     drafts += release_reservations(
         state,
         unbound_reservations(view, state, forest, (unit.name for unit in answer.victims)),
+        context,
         but={pod.uid for record in records for pod in record.pods},
-        actor=context.actor,
-        cause=context.cause,
     )
     awaited = set(answer.already_terminating)
     planned = PreemptionPlanned(
@@ -279,12 +252,7 @@ def decide_preemption(
             for other in answer.alternatives
         ),
         shapes=tuple(dict(shape.requests) for shape in request.shapes),
-        assignments=tuple(
-            AssignmentRecord(
-                pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
-            )
-            for a in answer.plan.assignments
-        ),
+        assignments=assignment_records(answer.plan.assignments),
         superseded=tuple(records),
         already_terminating=tuple(
             VictimPod(pod=p.pod, uid=p.uid, node=p.node) for p in source.going if p.pod in awaited
@@ -308,10 +276,6 @@ def decide_give_up(
     """Return the events by which a gang evicts itself: its reservations are released, and its running pods are victims.
 
     Args:
-        view: The cluster.
-        state: The reservation state.
-        forest: The trees of `view`.
-        tree: The tree.
         answer: The plan of the whole tree without its pods, which shows that it can be placed anew.
         context: `plan` is the id of the preemption, the digest that of the request of `answer`.
     """
@@ -322,13 +286,8 @@ def decide_give_up(
         for p in sorted(tree.pods, key=lambda pod: pod.path)
         if p.node is not None and not p.deleting
     )
-    released = release_reservations(
-        state,
-        unbound_reservations(view, state, forest, [unit]),
-        but=(),
-        actor=context.actor,
-        cause=context.cause,
-    )
+    held = unbound_reservations(view, state, forest, [unit])
+    released = release_reservations(state, held, context, but=())
     cost = {"weight": root.priority + 2**31, "pods": len(pods)}
     victims = VictimUnit(
         kind=root.key.kind,

@@ -61,7 +61,6 @@ def takeovers_by_plan(
     Args:
         state: The pending state.
         planned: A `PreemptionPlanned` that is recorded after these events, in the same append.
-        context: Data about victims.
     """
     plan = planned.data
     assert isinstance(plan, PreemptionPlanned)
@@ -94,7 +93,6 @@ def takeovers_by_pods(
     Args:
         state: The pending state.
         decided: Events that are recorded before these: ends of preemptions, and released reservations.
-        context: Data about victims.
         gangs: How each preemptor is decided; None: exceptions are raised.
     """
     gangs = gangs or EachGang()
@@ -160,7 +158,6 @@ def _newcomer(
     """Return the newest pod of higher priority that runs on a node and was not there at the time of the plan.
 
     Args:
-        preemption: What was planned.
         earlier: The pods that were on the node at the time of the plan.
         among: The pods that are known to use the capacity; empty: not known.
     """
@@ -188,7 +185,7 @@ def _superseding_event(
     name = name_for(Visibility.of((namespace_of(preemption.gang),)), by.name, priority=by.priority)
     reduced = f"{name} {action}" if is_hidden(name) else ""
     data = cancellation(view, preemption, context, reason="taken-over", text=text, reduced=reduced)
-    return context.draft(
+    return context.follow(
         preemption,
         msgspec.structs.replace(
             data, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from extender.core.log.events import NewEvent, ReleasedPod, ReservationReleased
+from extender.core.log.events import EventSource, NewEvent, ReleasedPod, ReservationReleased
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GroupKey, PlanId, PodUid
@@ -29,10 +29,9 @@ def unbound_reservations(
     keys = {_key(unit) for unit in units if not unit.startswith(POD_UNIT_PREFIX)}
     reservations: dict[PodUid, Reservation] = {}
     for key in keys:
-        root = forest.root_of.get(key)
-        if root is None:
+        tree = forest.tree_of(key)
+        if tree is None:
             continue
-        tree = forest.trees[root]
         held = state.gangs[tree.root.uid].reservations if tree.root.uid in state.gangs else {}
         for pod in tree.pods if held else ():
             if (
@@ -52,35 +51,29 @@ def _key(unit: str) -> GroupKey:
 def release_reservations(
     state: ReservationState,
     reservations: Iterable[Reservation],
+    source: EventSource,
     *,
     but: Collection[PodUid],
-    actor: str,
-    cause: str,
 ) -> list[NewEvent]:
     """Return the events that release reservations, one per tree and plan.
 
     Args:
-        reservations: The result of `unbound_reservations`.
         but: Members whose reservation is already released.
-        actor: For the events.
-        cause: For the events.
     """
     plans: dict[tuple[str, PlanId], list[Reservation]] = {}
     for reservation in reservations:
         if reservation.uid not in but:
             plans.setdefault((reservation.gang_uid, reservation.plan), []).append(reservation)
     return [
-        NewEvent(
-            gang_uid=held[0].gang_uid,
-            gang=state.gangs[held[0].gang_uid].gang,
-            data=ReservationReleased(
+        source.draft(
+            held[0].gang_uid,
+            state.gangs[held[0].gang_uid].gang,
+            ReservationReleased(
                 plan=plan,
                 reason="superseded",
                 pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
                 message="its gang is evicted as a whole",
             ),
-            actor=actor,
-            cause=cause,
         )
         for (_, plan), held in plans.items()
     ]

@@ -8,6 +8,7 @@ reservations on a node that kube-scheduler would reject: cordoned, tainted, rela
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
@@ -20,23 +21,7 @@ from extender.core.capacity.replacement_holds import (
     leaf_of,
     replacement_hold_end,
 )
-from extender.core.log.events import (
-    AnyEventData,
-    DriftDetected,
-    GangGroupsChanged,
-    GangRemoved,
-    GangScheduled,
-    GroupRecord,
-    MemberTerminated,
-    MemberTerminationCause,
-    NewEvent,
-    NodeTopologyChanged,
-    PodBound,
-    ReleasedPod,
-    ReleaseReason,
-    ReservationReleased,
-    ReservedCapacityUser,
-)
+from extender.core.log import events as ev
 from extender.core.log.gang_phase import satisfied
 from extender.core.log.reservation_state import (
     BoundMember,
@@ -46,7 +31,6 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
-from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Tree, kind_of
 from extender.core.model.pods import ENDED_BY, SUCCEEDED, TAINTED, PodEnd
 from extender.core.model.visibility import Visibility, namespace_of
@@ -77,9 +61,8 @@ UNWATCHED = "gone when this leader first looked, and whether it was bound is not
 class Shared(msgspec.Struct, frozen=True):
     """Results that are computed once for all roots."""
 
-    overtaken: Callable[
-        [NodeName], Collection[PodUid]
-    ]  # reservations on a node that do not fit any more
+    # reservations on a node that do not fit any more
+    overtaken: Callable[[NodeName], Collection[PodUid]]
     taken: Collection[PodUid]  # replacement holds that do not fit any more
     victims: Collection[PodUid]  # victims of preemptions
     recreated: RecreatedLeaves
@@ -96,7 +79,7 @@ def losses_with_hold(
     root: GangState,
     tree: Tree | None,
     now: ReconcileContext,
-) -> list[MemberTerminated]:
+) -> list[ev.MemberTerminated]:
     """Return the losses of a root that are not recorded yet and that lead to a replacement hold."""
     shared = Shared(
         overtaken=lambda _: (),
@@ -108,7 +91,7 @@ def losses_with_hold(
     return [
         data
         for data in events
-        if isinstance(data, MemberTerminated) and data.held_until_us and data.uid in root.bound
+        if isinstance(data, ev.MemberTerminated) and data.held_until_us and data.uid in root.bound
     ]
 
 
@@ -119,7 +102,7 @@ def root_differences(
     tree: Tree | None,
     shared: Shared,
     now: ReconcileContext,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events for what differs between a root in the log and the cluster; members without a reservation apart."""
     placed = root.reservations or root.bound or root.replacement_holds
     if tree is not None and tree.root.uid == root.uid and not placed:
@@ -128,7 +111,7 @@ def root_differences(
     if group is None or group.uid != root.uid:
         return [now.draft(root.uid, root.gang, data) for data in _removal(view, root, now)]
     strayed = strayed_events(view, root)
-    elsewhere = {f.uid for f in strayed if isinstance(f, MemberTerminated)}
+    elsewhere = {f.uid for f in strayed if isinstance(f, ev.MemberTerminated)}
     short_lived = _short_lived(view, root, now)
     events = [
         *short_lived,
@@ -137,20 +120,23 @@ def root_differences(
         *_settled(view, root),
         *strayed,
     ]
-    bound_here = {f.uid: f.node for f in events if isinstance(f, PodBound)}
+    bound_here = {f.uid: f.node for f in events if isinstance(f, ev.PodBound)}
     lost = [
         m
         for m in sorted(root.bound.values(), key=lambda m: m.pod)
         if m.uid not in elsewhere and m.uid not in now.awaited and _is_lost(view, m.uid, m.node)
     ]
     runs = bool(bound_here) or len(root.bound) > len(lost)
-    ended: list[AnyEventData] = [_lost(view, member, now) for member in short_lived]
+    ended: list[ev.AnyEventData] = [_lost(view, member, now) for member in short_lived]
     for member in lost:
+        # members are replaced while others run, or where their workload makes all of them again
         alive = runs or leaf_of(root, member.group) in shared.recreated
-        replaced_in = tree if alive else None
-        events.append(
-            _held_on(view, _lost(view, member, now), member, replaced_in, shared.victims, now)
+        data = _lost(view, member, now)
+        times = {"now_us": now.now_us, "held_us": now.replacement_hold_us}
+        until_us = replacement_hold_end(
+            view, tree if alive else None, member, data, shared.victims, **times
         )
+        events.append(msgspec.structs.replace(data, held_until_us=until_us))
     events += ended_holds(
         view, root, tree, shared.taken, now.over, runs=runs, recreated=shared.recreated
     )
@@ -161,26 +147,26 @@ def root_differences(
         # before the ends: an admission without bound members and reservations is undone
         ended = [*filter(_succeeded, events), *ended]
         events = [data for data in events if not _succeeded(data)]
-        events.append(GangScheduled(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
+        events.append(ev.GangScheduled(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
     elif root.phase == "scheduled" and tree is not None and not broken:
         events += _regrouped(root, tree)
     return [now.draft(root.uid, root.gang, data) for data in (*events, *ended)]
 
 
-def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[AnyEventData]:
+def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[ev.AnyEventData]:
     """Return the events of a root whose group is gone: members that were bound and have ended, and what was not used.
 
     The end of the root comes last, when it is known how all its members ended.
     """
     short_lived = _short_lived(view, root, now)
-    events: list[AnyEventData] = [
+    events: list[ev.AnyEventData] = [
         *short_lived,
         *_elsewhere(root, short_lived),
         *_settled(view, root),
     ]
-    bound_here = [data for data in events if isinstance(data, PodBound)]
+    bound_here = [data for data in events if isinstance(data, ev.PodBound)]
     unresolved = {uid for uid in now.binding if unassigned(view, uid)} | now.awaited
-    members: list[BoundMember | PodBound] = [
+    members: list[BoundMember | ev.PodBound] = [
         *sorted(root.bound.values(), key=lambda m: m.pod),
         *bound_here,
     ]
@@ -199,11 +185,11 @@ def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[
         if reservations:
             events.append(_release(reservations, "deleted", words))
     if unresolved.isdisjoint((*root.reservations, *root.bound)):
-        events.append(GangRemoved(reason="the root group was deleted"))
+        events.append(ev.GangRemoved(reason="the root group was deleted"))
     return events
 
 
-def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
+def _minima(root: GangState, tree: Tree | None) -> tuple[ev.GroupRecord, ...]:
     """Return the groups as admitted; the current groups of a tree that runs without an admission.
 
     The latter happens when a group was created again while its pods ran, and when part of the log was lost.
@@ -219,7 +205,7 @@ def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
     return group_records(tree, None)
 
 
-def _regrouped(root: GangState, tree: Tree) -> Iterable[GangGroupsChanged]:
+def _regrouped(root: GangState, tree: Tree) -> Iterable[ev.GangGroupsChanged]:
     """Yield the event for a scheduled root whose groups have other minima than recorded, or were not recorded.
 
     Groups that come or go are not in it: the next admission records them, and members of a leaf that is gone still count.
@@ -239,16 +225,16 @@ def _regrouped(root: GangState, tree: Tree) -> Iterable[GangGroupsChanged]:
     )
     groups = groups or tuple(now.values())
     if groups != root.groups:
-        yield GangGroupsChanged(groups=groups)
+        yield ev.GangGroupsChanged(groups=groups)
 
 
-def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[PodBound]:
+def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[ev.PodBound]:
     """Return the events of members that were bound and ended before the view showed them on a node.
 
     The API server accepted their Binding, or the cluster has the node on which they ended: this is also how members
     are recorded that a leader bound and that ended before it, or the next one, had recorded them.
     """
-    events: list[PodBound] = []
+    events: list[ev.PodBound] = []
     # sorted: the same order in each process
     for r in sorted(root.reservations.values(), key=lambda r: r.pod):
         if r.uid in view.pods or r.uid in now.awaited:
@@ -256,11 +242,11 @@ def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> l
         end = _end_of(view, r.uid, now)
         node = NodeName(end.node) if end is not None and end.node else r.node
         if r.uid in now.posted or (end is not None and end.node):
-            events.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group))
+            events.append(ev.PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group))
     return events
 
 
-def _elsewhere(root: GangState, short_lived: Iterable[PodBound]) -> list[DriftDetected]:
+def _elsewhere(root: GangState, short_lived: Iterable[ev.PodBound]) -> list[ev.DriftDetected]:
     """Return the drift of those that ended on another node than the reserved one."""
     return [
         drift
@@ -269,9 +255,9 @@ def _elsewhere(root: GangState, short_lived: Iterable[PodBound]) -> list[DriftDe
     ]
 
 
-def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:
+def _relabelled(view: ClusterView, root: GangState) -> list[ev.AnyEventData]:
     """Return the events for nodes of this tree whose topology labels differ from those of the admission (D11, D14)."""
-    events: list[AnyEventData] = []
+    events: list[ev.AnyEventData] = []
     used = {r.node for r in root.reservations.values()} | {m.node for m in root.bound.values()}
     for name in sorted(used & set(root.topology)) if root.topology else ():
         node, before = view.nodes.get(name), root.topology[name]
@@ -280,7 +266,7 @@ def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:
         after = {key: node.labels.get(key, "") for key in before}
         if after != before:
             events.append(
-                NodeTopologyChanged(
+                ev.NodeTopologyChanged(
                     node=name,
                     before={key: value for key, value in before.items() if value},
                     after={key: value for key, value in after.items() if value},
@@ -325,13 +311,12 @@ def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, st
     return texts
 
 
-def _settled(view: ClusterView, root: GangState) -> list[AnyEventData]:
-    events: list[AnyEventData] = []
+def _settled(view: ClusterView, root: GangState) -> list[ev.AnyEventData]:
+    events: list[ev.AnyEventData] = []
     for reservation in sorted(root.reservations.values(), key=lambda r: r.pod):
         pod = view.pods.get(reservation.uid)
-        if pod is None or pod.node is None:
-            continue
-        events += bound_events(reservation, pod)
+        if pod is not None and pod.node is not None:
+            events += bound_events(reservation, pod)
     return events
 
 
@@ -340,20 +325,22 @@ def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
     return pod is None or pod.deleting or node not in view.nodes
 
 
-def losses_without_cause(view: ClusterView, drafts: Iterable[NewEvent]) -> list[MemberTerminated]:
+def losses_without_cause(
+    view: ClusterView, drafts: Iterable[ev.NewEvent]
+) -> list[ev.MemberTerminated]:
     """Return the losses without a known cause, because the pod is not in the view any more."""
     return [
         draft.data
         for draft in drafts
-        if isinstance(draft.data, MemberTerminated)
+        if isinstance(draft.data, ev.MemberTerminated)
         and draft.data.cause == "unknown"
         and draft.data.uid not in view.pods
     ]
 
 
 def _lost(
-    view: ClusterView, member: BoundMember | PodBound, now: ReconcileContext
-) -> MemberTerminated:
+    view: ClusterView, member: BoundMember | ev.PodBound, now: ReconcileContext
+) -> ev.MemberTerminated:
     """Return the event of a loss, with the cause as far as the cluster reports it.
 
     A pod on a node that does not answer is deleted because of the taints of that node.
@@ -365,11 +352,13 @@ def _lost(
         )
     else:
         end = _end_of(view, member.uid, now)
-    cause: MemberTerminationCause = "unknown" if end is None else end.cause
+    cause: ev.MemberTerminationCause = "unknown" if end is None else end.cause
     text = "" if end is None else end.message
-    if node is None or (text == TAINTED and _is_silent(node)):
+    if node is None or (
+        text == TAINTED and any(t.key in SILENT and t.effect == "NoExecute" for t in node.taints)
+    ):
         cause = "node-lost"
-    return MemberTerminated(
+    return ev.MemberTerminated(
         pod=member.pod, uid=member.uid, node=member.node, cause=cause, message=text
     )
 
@@ -379,31 +368,15 @@ def _end_of(view: ClusterView, uid: PodUid, now: ReconcileContext) -> PodEnd | N
     return view.ends.get(uid) or now.ends.get(uid)
 
 
-def _succeeded(data: AnyEventData) -> bool:
-    return isinstance(data, MemberTerminated) and (data.cause, data.message) == ("ended", SUCCEEDED)
-
-
-def _held_on(
-    view: ClusterView,
-    lost: MemberTerminated,
-    member: BoundMember,
-    tree: Tree | None,
-    victims: Collection[PodUid],
-    now: ReconcileContext,
-) -> MemberTerminated:
-    """Return the loss with the end of its replacement hold; `tree` is None if its members are not replaced."""
-    until_us = replacement_hold_end(
-        view, tree, member, lost, victims, now_us=now.now_us, held_us=now.replacement_hold_us
+def _succeeded(data: ev.AnyEventData) -> bool:
+    return isinstance(data, ev.MemberTerminated) and (data.cause, data.message) == (
+        "ended",
+        SUCCEEDED,
     )
-    return msgspec.structs.replace(lost, held_until_us=until_us)
-
-
-def _is_silent(node: Node) -> bool:
-    return any(t.key in SILENT and t.effect == "NoExecute" for t in node.taints)
 
 
 def _counts(
-    view: ClusterView, root: GangState, events: Iterable[AnyEventData], now: ReconcileContext
+    view: ClusterView, root: GangState, events: Iterable[ev.AnyEventData], now: ReconcileContext
 ) -> Mapping[str, int]:
     """Return the number of members per leaf that are bound after `events`, or end with success by them."""
     counts: dict[str, int] = {}
@@ -412,11 +385,11 @@ def _counts(
         if member.uid not in now.awaited:
             counts[member.group] = counts.get(member.group, 0) + 1
     for data in events:
-        if isinstance(data, PodBound):
+        if isinstance(data, ev.PodBound):
             leaves[data.uid] = data.group
             if not _is_lost(view, data.uid, data.node):
                 counts[data.group] = counts.get(data.group, 0) + 1
-        elif isinstance(data, MemberTerminated):
+        elif isinstance(data, ev.MemberTerminated):
             group = leaves[data.uid]
             counts[group] = counts.get(group, 0) + _succeeded(data) - (data.uid in root.bound)
     return counts
@@ -424,20 +397,18 @@ def _counts(
 
 def _release(
     reservations: Iterable[Reservation],
-    reason: ReleaseReason,
+    reason: ev.ReleaseReason,
     text: str,
-    taken_by: tuple[ReservedCapacityUser, ...] = (),
-) -> ReservationReleased:
+    taken_by: tuple[ev.ReservedCapacityUser, ...] = (),
+) -> ev.ReservationReleased:
     held = sorted(reservations, key=lambda r: r.pod)
     readers = Visibility.of((namespace_of(held[0].pod),))
-    by, reduced = (
-        reserved_capacity_users_text(taken_by),
-        reserved_capacity_users_text(taken_by, readers),
-    )
-    return ReservationReleased(
+    by = reserved_capacity_users_text(taken_by)
+    reduced = reserved_capacity_users_text(taken_by, readers)
+    return ev.ReservationReleased(
         plan=held[0].plan,
         reason=reason,
-        pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
+        pods=tuple(ev.ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
         message=f"{text}; {by}" if by else text,
         message_reduced=f"{text}; {reduced}" if reduced != by else "",
         taken_by=taken_by,
@@ -453,7 +424,7 @@ def _released(
     now: ReconcileContext,
     *,
     broken: bool,
-) -> list[AnyEventData]:
+) -> list[ev.AnyEventData]:
     """Return the events for reservations that cannot be used any more; a whole tree is released by one event."""
     in_flight = {uid for uid in now.binding if unassigned(view, uid)}
     settled = in_flight | bound_here.keys() | now.awaited
@@ -475,9 +446,7 @@ def _released(
         return []
     names = {r.uid for causes in unusable.values() for r, _ in causes}
     rest = [r for uid, r in open_ones.items() if uid not in names]
-    counts: dict[str, int] = {}
-    for reservation in rest:
-        counts[reservation.group] = counts.get(reservation.group, 0) + 1
+    counts = Counter(reservation.group for reservation in rest)
     taken_by = reserved_capacity_users(view, state, [r for r, _ in unusable.get("superseded", ())])
     if started or not rest or satisfied(root.groups, counts):
         return [
@@ -497,16 +466,12 @@ def _released(
 
 def _expired(
     view: ClusterView, unused: Iterable[Reservation], now: ReconcileContext
-) -> list[AnyEventData]:
+) -> list[ev.AnyEventData]:
     """Return the events for reservations whose lifetime is over: expired, or deleted where the pod does not exist any more."""
-    waiting: list[Reservation] = []
-    deleted: list[tuple[Reservation, str]] = []
-    for reservation in unused:
-        if reservation.uid in view.pods:
-            waiting.append(reservation)
-        else:
-            deleted.append((reservation, _deletion_text(view, reservation, now)))
-    events: list[AnyEventData] = []
+    every = tuple(unused)
+    waiting = [r for r in every if r.uid in view.pods]
+    deleted = [(r, _deletion_text(view, r, now)) for r in every if r.uid not in view.pods]
+    events: list[ev.AnyEventData] = []
     if waiting:
         events.append(_release(waiting, "expired", "the reservation was not used in time"))
     if deleted:
@@ -521,10 +486,10 @@ def _unusable(
     overtaken: Callable[[NodeName], Collection[PodUid]],
     changed: Mapping[str, str],
     now: ReconcileContext,
-) -> Mapping[ReleaseReason, list[tuple[Reservation, str]]]:
+) -> Mapping[ev.ReleaseReason, list[tuple[Reservation, str]]]:
     """Return the reservations that cannot be used any more, with the text of the cause."""
     unfit = unfit_pods(view, root, open_ones)
-    unusable: dict[ReleaseReason, list[tuple[Reservation, str]]] = {}
+    unusable: dict[ev.ReleaseReason, list[tuple[Reservation, str]]] = {}
     for uid, reservation in open_ones.items():
         reason = _missing_reason(view, reservation, overtaken, now)
         if reason is None and reservation.group in changed:
@@ -541,7 +506,7 @@ def _missing_reason(
     reservation: Reservation,
     overtaken: Callable[[NodeName], Collection[PodUid]],
     now: ReconcileContext,
-) -> tuple[ReleaseReason, str] | None:
+) -> tuple[ev.ReleaseReason, str] | None:
     pod = view.pods.get(reservation.uid)
     if pod is None:
         return "deleted", _deletion_text(view, reservation, now)

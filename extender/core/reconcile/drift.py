@@ -25,11 +25,12 @@ import msgspec
 
 from extender.core.admit.changed_members import ChangedMembers
 from extender.core.admit.plan_request import is_running
+from extender.core.admit.verdict_events import observed
 from extender.core.log.each_gang import EachGang
 from extender.core.log.events import (
     AnyEventData,
     DriftDetected,
-    GangObserved,
+    EventSource,
     MemberTerminated,
     NewEvent,
     PodBound,
@@ -47,11 +48,9 @@ from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodEnd
 
 
-class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
+class ReconcileContext(EventSource, frozen=True, kw_only=True):
     """Input of reconciliation beside view and state."""
 
-    actor: str
-    cause: str
     # barriers of these roots are releasing or have released
     started: frozenset[GangUid] = frozenset()
     # their Binding was sent, but is perhaps not in the view yet
@@ -67,10 +66,6 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
     over: frozenset[PodUid] = frozenset()  # lost members whose replacement hold has reached its end
     now_us: int = 0
     replacement_hold_us: int = 0  # length of a replacement hold; 0: none
-
-    def draft(self, uid: GangUid, root: str, data: AnyEventData) -> NewEvent:
-        """Return an event for the stream of a root (namespace/name)."""
-        return NewEvent(gang_uid=uid, gang=root, data=data, actor=self.actor, cause=self.cause)
 
 
 def _drift(kind: str, path: str, text: str) -> DriftDetected:
@@ -140,7 +135,6 @@ def bound_outside(
     Those that the root group had before it was made again are left out while the log has that one.
 
     Args:
-        now: Further fields of the events.
         removed: Roots that the state still has, and that end by events before these.
     """
     root = state.gangs.get(tree.root.uid)
@@ -153,13 +147,7 @@ def bound_outside(
                 continue
             events += _outside_events(leaf.name, pod, root)
     if events and root is None:
-        observed = GangObserved(
-            kind=tree.root.key.kind,
-            priority=tree.root.priority,
-            groups=len(tree.groups),
-            members=len(tree.pods),
-        )
-        events.insert(0, observed)
+        events.insert(0, observed(tree))
     return [now.draft(tree.root.uid, tree.root.key.path, data) for data in events]
 
 
@@ -203,7 +191,6 @@ class NominationDrift:
         """Return the events for nominations that changed since the last call.
 
         Args:
-            now: Further fields of the events.
             gangs: How the members of each gang are compared; None: exceptions are raised.
         """
         gangs = gangs or EachGang()

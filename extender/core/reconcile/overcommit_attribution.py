@@ -42,7 +42,6 @@ def reserved_capacity_users(
     """Return the pods that use the capacity of lost reservations: on each node the last ones, as many as explain the excess.
 
     Args:
-        view: The cluster, with the time of each assignment.
         lost: Reservations that do not fit any more.
 
     Returns:

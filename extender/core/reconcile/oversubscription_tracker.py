@@ -44,8 +44,6 @@ class OversubscriptionTracker:
 
         Args:
             view: The cluster, not older than that of the call before.
-            state: The committed state.
-            name: The node.
         """
         self._follow(view, state)
         node, claims = view.nodes.get(name), state.claims_on.get(name, NO_CLAIMS)

@@ -46,8 +46,6 @@ class PredictedLosses:
         """Return the state with a replacement hold for each loss that it does not contain yet.
 
         Args:
-            view: The current view.
-            state: The committed state.
             forest: The trees, perhaps of a slightly older view.
             before: The view of the last pass.
             now: The context of the next pass; pods with an awaited answer count as answered.

@@ -67,11 +67,7 @@ class _RootsByGroup:
     def naming(
         self, groups: Iterable[GroupKey], gangs: Map[GangUid, GangState]
     ) -> frozenset[GangUid]:
-        """Return the roots that name one of some groups.
-
-        Args:
-            gangs: The roots in the log as it is now.
-        """
+        """Return the roots that name one of some groups."""
         before, self._gangs = self._gangs, gangs
         for uid in changed_keys(before, gangs):
             self._move(uid, _named_by(before.get(uid)), _named_by(gangs.get(uid)))
@@ -237,7 +233,6 @@ class Reconciliation:
         """Return the events that bring the log up to date with the view; none when they agree.
 
         Args:
-            now: Further input.
             gangs: How each gang is decided; one that was left out is compared as a whole the next time. None: exceptions
                 are raised.
         """

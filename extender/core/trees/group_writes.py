@@ -148,7 +148,6 @@ def is_blocked(desired: Wanted, parent: Group | None, *, own: bool) -> bool:
     A composite that is being deleted stays while groups name it, so a new group would keep it for ever.
 
     Args:
-        desired: The group.
         parent: The group that has the name of its parent; None: there is none.
         own: The parent is a group of the same tree, and not a composite of the user's.
     """

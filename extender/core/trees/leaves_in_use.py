@@ -37,11 +37,7 @@ class LeafUses:
         self._by_workload: dict[WorkloadName, tuple[LeafUse, ...]] = {}
 
     def of(self, members: Map[GroupKey, Members]) -> Mapping[WorkloadName, tuple[LeafUse, ...]]:
-        """Return the uses of all workloads, sorted by leaf; a use that did not change is the same object.
-
-        Args:
-            members: The pods by the leaf that they name.
-        """
+        """Return the uses of all workloads, sorted by leaf; a use that did not change is the same object."""
         if members is self._members:
             return self._by_workload
         entries: dict[GroupKey, tuple[Members, tuple[_Use, ...]]] = {}
@@ -100,10 +96,6 @@ def with_finished_pods(
     """Return the uses with the pods that Jobs of the workload do not run any more.
 
     A Job that failed is not counted: what owns it makes it again, or ends as a whole.
-
-    Args:
-        uses: The leaves that pods name.
-        jobs: The Jobs that the workload owns.
     """
     finished: dict[str, int] = {}
     for job in jobs:

@@ -48,7 +48,6 @@ def native_groups_of(
     """Return the groups of a workload, sorted by name.
 
     Args:
-        by_owner: The groups by the UID of their owner.
         owners: UIDs of the workload and of the objects that it owns.
     """
     owned = [group for uid in owners for group in by_owner.get(uid, ())]

@@ -73,12 +73,8 @@ def compile_request(
     """Return the input of a compilation.
 
     Args:
-        workload: What is compiled.
         owner: The object whose annotations count, and that owns the groups; None: the workload.
         name: Of the profile.
-        profiles: All that exist.
-        uses: The leaves that its pods name, in order.
-        before: The last recorded result.
         templates: The Workload that its annotation names, if it exists.
     """
     existing = tuple(
@@ -105,12 +101,7 @@ def compile_request(
 
 
 def with_native_groups(request: CompileRequest, groups: tuple[NativeGroup, ...]) -> CompileRequest:
-    """Return an input with the groups that the workload's own controller made, if they are adopted.
-
-    Args:
-        request: The input.
-        groups: All of them, by name.
-    """
+    """Return an input with the groups that the workload's own controller made, if they are adopted."""
     if not adopts_groups(BY_KIND[request.workload.kind], request):
         return request
     return msgspec.structs.replace(request, native=groups)

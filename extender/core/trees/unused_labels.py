@@ -20,7 +20,6 @@ def unused_label(workload: WorkloadObject, owned: Iterable[WorkloadObject]) -> N
     """Return a notice for a workload whose own tree label does not reach its pods; None: it does, or it has none.
 
     Args:
-        workload: A workload without a tree.
         owned: The workloads that it owns, those with a tree label.
     """
     kind = BY_KIND[workload.kind]

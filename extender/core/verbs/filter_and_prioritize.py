@@ -69,9 +69,6 @@ def decide_filter(
     preemptor of lower priority evicts pods.
 
     Args:
-        state: The committed state.
-        pod: The pod of the call.
-        offered: The nodes of the call.
         held_back: Its volumes and claims must not be committed yet.
     """
     reservation = reservation_of(state, pod.uid)
@@ -119,8 +116,7 @@ def pending_reason(
     orphan = forest.orphans.get(leaf)
     if orphan is not None:
         return f"gang {leaf.path}: {orphan.problem.message}"
-    root_key = forest.root_of.get(leaf)
-    tree = forest.trees.get(root_key) if root_key is not None else None
+    tree = forest.tree_of(leaf)
     if tree is None:
         return f"gang {leaf.path}: not planned yet"
     if view.groups[leaf].deleting and not (tree.problems or tree.root.deleting):
@@ -247,9 +243,6 @@ def free_beside_held(
     """Return what a node has left for a pod beside what is held there against it, for each resource that it requests.
 
     Args:
-        state: The committed state.
-        name: The node.
-        pod: An unmanaged pod.
         without: Pods to be counted as gone, so that filter and preempt give the same answer.
         lower: Also count what preemptors of lower priority hold.
 
@@ -293,9 +286,6 @@ def decide_prioritize(
     left out. It is empty where more nodes than that share the best score.
 
     Args:
-        state: The committed state.
-        pod: The pod of the call.
-        offered: The nodes of the call.
         scores: Returns `domain_scores`, perhaps from an earlier call; called only where it is needed.
     """
     reservation = reservation_of(state, pod.uid)

@@ -85,12 +85,7 @@ class _Option(msgspec.Struct, frozen=True, kw_only=True):
 def answer_without_choice(
     view: ClusterView, state: ReservationState, pod: Pod
 ) -> VictimChoice | None:
-    """Return the answer for a member or for a pod with a pending preemption, which needs no choice; else None.
-
-    Args:
-        state: The committed state.
-        pod: The preemptor.
-    """
+    """Return the answer for a member or for a pod with a pending preemption, which needs no choice; else None."""
     if pod.group is not None:  # a member: the extender plans one preemption for its whole tree
         return VictimChoice(candidates=())
     pending = state.preemptions.get(pod.uid)  # type: ignore[call-overload]  # a lone pod is its own root
@@ -135,9 +130,7 @@ def build_preempt_input(
     would continue to run, or if one of its units is in `spared`.
 
     Args:
-        state: The committed state.
         pod: The preemptor, an unmanaged pod.
-        offered: kube-scheduler's candidates.
         spared: Units that this pod evicted before, see `recently_evicted_units`.
     """
     units: dict[str, OfferedUnit] = {}
@@ -181,8 +174,7 @@ def _units(
         above = groups_above(view, pod.group)
         whole = [group for group in above if group.disruption_mode == "all"]
         priority = eviction_priority(pod, above)
-        root = forest.root_of.get(pod.group) if pod.group is not None else None
-        tree = forest.trees[root] if root is not None and not pod.deleting else None
+        tree = forest.tree_of(pod.group) if not pod.deleting else None
         name = str(tree.root.key) if tree is not None else ""
         if tree is not None and name not in trees:
             trees[name] = _tree(tree)
@@ -207,8 +199,7 @@ def _offered(pod: Pod) -> OfferedPod:
 
 
 def _running_below(view: ClusterView, forest: Forest, group: Group) -> list[Pod]:
-    root = forest.root_of.get(group.key)
-    tree = forest.trees.get(root) if root is not None else None
+    tree = forest.tree_of(group.key)
     members = tree.pods if tree is not None else ()
     return [
         p
@@ -231,7 +222,6 @@ def choose_victims(verb_input: PreemptVerbInput, *, preemption: PlanId | None) -
     """Return all nodes that kube-scheduler may use, or the one node for which whole units are evicted.
 
     Args:
-        verb_input: The input of the choice.
         preemption: Id of the preemption to record; None if the extender must not evict pods.
     """
     units = {unit.name: unit for unit in verb_input.units}

@@ -181,7 +181,6 @@ def objects_of(
     """Return what is planned for a Workload of Kueue, as objects of Kubernetes.
 
     Args:
-        queued: The Workload.
         trees: What trees are made from: its owner, or what that owns. Without any, all pods of the Workload are planned
             as one gang.
         flavors: By name; their node labels and tolerations are added, as Kueue does when it admits.
@@ -248,7 +247,6 @@ def waits_for_owner(
     """Return whether a Workload without its owner cannot be answered yet.
 
     Args:
-        queued: The Workload.
         synced: Kinds whose objects are all known: the pods ask for a tree, so the owner is only not read yet.
         pending: Kinds whose objects are not: the owner may ask for a tree, also where its pods do not.
     """

@@ -94,9 +94,7 @@ def labels_of_leaf(
     """Return labels with which a pod has this leaf, for callers that make pods as a controller does; inverse of `leaf_name`.
 
     Args:
-        rules: Of the kind of the workload.
         labels: Those that are known of the pod; they stay as they are.
-        name: Of the leaf.
 
     Returns:
         The labels with those that were missing; only the known ones if no rule gives the name.

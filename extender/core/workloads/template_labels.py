@@ -21,7 +21,6 @@ def with_template_labels(
     A label that a template has already stays as it is, and a template that does not exist is not made.
 
     Args:
-        kind: The table entry of its kind.
         workload: The workload; it is not changed.
         profile: The value of the tree label.
     """

@@ -273,9 +273,8 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     existing: tuple[ExistingGroup, ...] = ()  # in order of kind and name
     # The Workload that the annotation gang-extender.dev/workload names; None: it does not exist, or there is no annotation.
     templates: WorkloadObject | None = None
-    native: tuple[
-        NativeGroup, ...
-    ] = ()  # made by the controller of the workload, in order of the names
+    # made by the controller of the workload, in order of the names
+    native: tuple[NativeGroup, ...] = ()
     adopted: bool = False  # groups of its controller were adopted before, and stay so
 
 
@@ -295,12 +294,7 @@ class CompiledTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
-    """Return the groups of a workload, or why there are none.
-
-    Args:
-        kind: The table entry of the kind.
-        request: The workload and what was seen of it.
-    """
+    """Return the groups of a workload, or why there are none."""
     workload = request.workload
     if adopts_groups(kind, request):
         return _adopting(kind, request)
@@ -317,7 +311,7 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         return _basic(kind, request, policy, refusal_of(workload, "KindDisabled", field, text))
     notes = _field_notes(request)
     for refusal in (
-        *kind.refusals(workload, policy),
+        *kind.refusals(workload),
         *_bound_beforehand(kind, workload),
         *_lost_constraints(notes),
     ):
@@ -412,7 +406,7 @@ def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     workload, settings = request.workload, _kind_policy(request)
     try:
         policy = _policy(request)
-        for refusal in kind.refusals(workload, policy):
+        for refusal in kind.refusals(workload):
             return CompiledTree(outcome="refused", refusal=refusal)
         roots = native_roots(kind, workload, request.owner or workload, policy)
         groups = _groups(workload, roots, policy)

@@ -31,9 +31,8 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     most: int  # how many pods the controller keeps for it at most
     minimum: int  # how many of them must run together; BASIC: each for itself
     template: Mapping[str, Any]  # the pod template: metadata and spec
-    leading: tuple[
-        Mapping[str, Any], ...
-    ] = ()  # the templates of its first pods, where they differ: the leader's
+    # the templates of its first pods, where they differ: the leader's
+    leading: tuple[Mapping[str, Any], ...] = ()
     # that the workload itself asks for, with groups of the same tree; what is not set the policy decides
     constraints: SchedulingConstraints = SchedulingConstraints()
     one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is

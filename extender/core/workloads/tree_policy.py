@@ -173,7 +173,6 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
 
     Args:
         workload: Whose annotations count.
-        kind: What the profile sets for this kind.
 
     Raises:
         InvalidPolicy: An annotation cannot be read.

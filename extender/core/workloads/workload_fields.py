@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-PODS_MAX: Final = (
-    100_000  # that a plan makes of one workload; Kubernetes is made for 150,000 in a cluster
-)
+# that a plan makes of one workload; Kubernetes is made for 150,000 in a cluster
+PODS_MAX: Final = 100_000
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 PodCount = Annotated[int, msgspec.Meta(ge=0, le=PODS_MAX)]  # each one is a pod or a group at least
 PodSize = Annotated[int, msgspec.Meta(ge=1, le=PODS_MAX)]

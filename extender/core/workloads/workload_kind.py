@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -118,13 +118,13 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     native_parts: Callable[[WorkloadObject, TreePolicy], tuple[Part, ...]] | None = None
     # The leaves that a workload without pods will have, for `plan`, where `parts` goes by the pods; None: it does not.
     planned_uses: Callable[[WorkloadObject], tuple[LeafUse, ...]] | None = None
-    finished: Callable[[WorkloadObject], bool]  # all its work is done: its groups are deleted
-    suspended: Callable[
-        [WorkloadObject], bool
-    ]  # its controller keeps its pods away: its groups stay
+    # all its work is done: its groups are deleted
+    finished: Callable[[WorkloadObject], bool] = lambda _: False
+    # its controller keeps its pods away: its groups stay
+    suspended: Callable[[WorkloadObject], bool] = lambda _: False
     # Why no tree can be made from the object, whatever its pods are.
-    refusals: Callable[[WorkloadObject, TreePolicy], tuple[TreeRefusal, ...]]
-    kept_out: Callable[[WorkloadObject], str]  # why it is not ours; empty: it is ours
+    refusals: Callable[[WorkloadObject], Iterable[TreeRefusal]] = lambda _: ()
+    kept_out: Callable[[WorkloadObject], str] = lambda _: ""  # why it is not ours; empty: it is
     # the fields of `spec` that the entry reads, with their types; objects of files are checked against it
     spec_type: type[msgspec.Struct] | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from extender.core.model.errors import BadInput
@@ -28,10 +28,9 @@ def has_condition(workload: WorkloadObject, *types: str) -> bool:
     )
 
 
-def never(workload: WorkloadObject) -> bool:
-    """Return False: for a kind whose objects never finish, or cannot be suspended."""
-    del workload
-    return False
+def is_suspended(workload: WorkloadObject) -> bool:
+    """Return `spec.suspend`."""
+    return bool(workload.spec.get("suspend"))
 
 
 def number(fields: Mapping[str, Any], name: str, default: int) -> int:
@@ -95,17 +94,14 @@ def required(obj: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return result
 
 
-def only_whole(workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
-    """Return the refusals of a kind that has no choice of gangs and no templates of a Workload."""
-    problems = []
+def only_whole(workload: WorkloadObject) -> Iterator[TreeRefusal]:
+    """Yield the refusals of a kind that has no choice of gangs and no templates of a Workload."""
     mode = workload.annotations.get(GANG_ANNOTATION, "all")
     if mode != "all":
         text = f"{mode!r} is for a JobSet; a {workload.kind} has only all"
-        problems.append((GANG_ANNOTATION, text))
+        field = f"metadata.annotations[{GANG_ANNOTATION}]"
+        yield refusal_of(workload, "InvalidAnnotation", field, text)
     if WORKLOAD_ANNOTATION in workload.annotations:
         text = f"is for a JobSet; a {workload.kind} has no templates to map"
-        problems.append((WORKLOAD_ANNOTATION, text))
-    return tuple(
-        refusal_of(workload, "InvalidAnnotation", f"metadata.annotations[{key}]", text)
-        for key, text in problems
-    )
+        field = f"metadata.annotations[{WORKLOAD_ANNOTATION}]"
+        yield refusal_of(workload, "InvalidAnnotation", field, text)

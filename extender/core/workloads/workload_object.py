@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 TREE_LABEL = "gang-extender.dev/tree"  # on workloads, namespaces and pod templates: the profile
-LEAF_LABEL = (
-    "gang-extender.dev/leaf"  # on pod templates: what one leaf holds, where a kind has a choice
-)
+# on pod templates: what one leaf holds, where a kind has a choice
+LEAF_LABEL = "gang-extender.dev/leaf"
 GROUP_LABEL = "gang-extender.dev/pod-group"  # on pods: the leaf
 GROUP_LABELS = (
     GROUP_LABEL,
@@ -29,9 +28,8 @@ TREE_ANNOTATIONS = (
     *(LOST_MEMBERS_ANNOTATION, MIN_ANNOTATION),
 )  # those that a TreeProfile, or a template of a Workload, can have instead
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
-PATCH_MANAGER = (
-    "gang-extender.dev/trees"  # the writer of an entry in a list of patches, see `RuntimePatch`
-)
+# the writer of an entry in a list of patches, see `RuntimePatch`
+PATCH_MANAGER = "gang-extender.dev/trees"
 # of groups that are made from workloads: label app.kubernetes.io/managed-by, and the field manager
 MANAGED_BY = "gang-extender-trees"
 TEMPLATES_KIND = "Workload"  # what that annotation names
@@ -93,7 +91,6 @@ def pod_templates(paths: Iterable[str], spec: Mapping[str, Any]) -> Iterator[Map
 
     Args:
         paths: Where they are: field names with dots between them, `[]` behind a list.
-        spec: The spec of the workload.
     """
     for path in paths:
         yield from _at({"spec": spec}, path.split("."))

@@ -73,7 +73,6 @@ def templated_roots(
     """Return the roots that the templates describe.
 
     Args:
-        user: The workload and the Workload that it names.
         parts: By name of the leaf template; None: all its work is done.
         step_of: Parts that start one after the other: which step each is in; empty: all start together.
         name_of: The name of the composite of a template.

@@ -192,7 +192,6 @@ def from_parts(head: Evictable, parts: Iterable[bytes]) -> Evictable:
 
     Args:
         head: The fields that are in no part.
-        parts: The result of `to_parts`.
 
     Raises:
         ValueError: A pod names a gang, a budget or a shape that is not there.

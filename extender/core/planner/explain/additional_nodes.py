@@ -43,9 +43,6 @@ def more_nodes(
     Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
 
     Args:
-        solved: The proof that the tree does not fit.
-        request: What does not fit.
-        conflict: Requirements that cannot hold together.
         fits_with: Returns whether the tree fits with some more nodes; None: not found within the budget.
     """
     search = _NodeSearch(solved, request, fits_with)
@@ -191,7 +188,6 @@ class _NodeSearch:
         """Return a lower bound on the nodes like one that a domain lacks: by each resource alone, as if pods were divisible.
 
         Args:
-            group: What must fit there.
             domain: A domain of its level; -1: a new one, with nothing in it.
             node: What the new nodes are like.
         """

@@ -46,7 +46,6 @@ def _at_once(held: int, most: int, search: Search) -> tuple[int, bool]:
     Args:
         held: Elements that bound members satisfy.
         most: An upper bound.
-        search: As in `best_partial`.
 
     Returns:
         The number, and whether it is proved to be the largest.

@@ -211,7 +211,6 @@ def seats_by_rank(
     """Return the node of each member of a leaf that has none yet.
 
     Args:
-        problem: The same, compiled.
         leaf: All of its members have ranks.
         given: Members that keep the node of an earlier plan: position in the leaf -> node.
         left: The other ones that are placed, by kind.
@@ -233,7 +232,8 @@ def seats_by_rank(
     if len(left) == 1 and not given and not bound:  # the same result at once
         kind, positions = next(iter(left.items()))
         listed = np.repeat(nodes, seats_of[kind]).tolist()
-        return dict(zip(_by_rank(source, positions), listed, strict=True))
+        ordered = sorted(positions, key=lambda at: (_rank(source.members[at]), at))
+        return dict(zip(ordered, listed, strict=True))
     # of equal ranks those first that have their seats
     entries = [(rank, 0, -1, -1, column[node]) for rank, node in bound]
     entries += [(_rank(source.members[p]), 1, p, -1, column[n]) for p, n in given.items()]
@@ -252,10 +252,6 @@ def seats_by_rank(
 
 def _rank(member: PlanMember | PlanBound) -> int:
     return member.rank if member.rank is not UNSET else 0
-
-
-def _by_rank(leaf: PlanGroup, positions: Iterable[int]) -> list[int]:
-    return sorted(positions, key=lambda position: (_rank(leaf.members[position]), position))
 
 
 def _bound_ranks(leaf: PlanGroup, table: NodeTable) -> list[tuple[int, int]]:
@@ -380,7 +376,6 @@ def rank_outcomes(
     """Yield the outcomes of leaves in their order; slices of a leaf have one order.
 
     Args:
-        problem: The same, compiled.
         seats: Leaf -> position in it -> node, of all leaves with waiting members.
     """
     parts: dict[GroupKey, list[CompiledGroup]] = {}
@@ -408,8 +403,6 @@ def _rank_outcome(
     constraints on its domain leave none to be in another one.
 
     Args:
-        problem: The same, compiled.
-        key: Of the leaf.
         leaves: Its slices, or itself; the members have ranks.
         seats: Leaf -> position in it -> node.
     """

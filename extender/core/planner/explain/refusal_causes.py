@@ -7,6 +7,7 @@ Each search has a small budget, and so have all searches for one refusal; a grou
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -112,14 +113,6 @@ class GroupCauses:
         group: CompiledGroup,
         budget: CausesBudget,
     ) -> None:
-        """Prepare the request for the group alone.
-
-        Args:
-            request: The refused request.
-            problem: The same, compiled.
-            group: A group that fits in no domain.
-            budget: That of the refusal.
-        """
         self._group = group
         self._budget = budget
         self._problem = problem
@@ -287,10 +280,12 @@ class GroupCauses:
             ports = sorted({f"{p.port}/{p.protocol}" for s in shapes for p in s.host_ports})
             names = join_names(ports)
             word = "port" if len(ports) == 1 else "ports"
-            yield Cause(f"host {word} {names}", _with_shapes(_without_ports), rank=1)
+            without = functools.partial(msgspec.structs.replace, host_ports=())
+            yield Cause(f"host {word} {names}", _with_shapes(without), rank=1)
         if claims := sorted({c for shape in shapes for c in shape.exclusive_claims}):
             text = f"claim {join_names(claims)} for one pod"
-            yield Cause(text, _with_shapes(_without_claims), rank=1)
+            without = functools.partial(msgspec.structs.replace, exclusive_claims=())
+            yield Cause(text, _with_shapes(without), rank=1)
         if any(node.reserved for node in self._request.nodes):
             text = "capacity reserved for other trees"
             yield Cause(text, _same, Options(no_reservations=True), rank=2)
@@ -378,14 +373,6 @@ def _tolerating(keys: list[str]) -> Callable[[PodShape], PodShape]:
     """Return the change that tolerates taints, for the node filters and for spreads that honor taints alike."""
     more = tuple(Toleration(key=key, operator="Exists") for key in keys)
     return lambda shape: msgspec.structs.replace(shape, tolerations=(*shape.tolerations, *more))
-
-
-def _without_ports(shape: PodShape) -> PodShape:
-    return msgspec.structs.replace(shape, host_ports=())
-
-
-def _without_claims(shape: PodShape) -> PodShape:
-    return msgspec.structs.replace(shape, exclusive_claims=())
 
 
 def _without_resource(name: str) -> Callable[[PodShape], PodShape]:

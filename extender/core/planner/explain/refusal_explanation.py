@@ -71,9 +71,6 @@ def explain(
     """Return the reasons why a tree that is proved impossible does not fit, and what would make it fit.
 
     Args:
-        request: What does not fit, without node rejections.
-        node_table: Made from its nodes.
-        solved: The proof.
         rejected_nodes: Node rejections in spite of which a change must make the tree fit.
     """
     solver = RequirementSolver(request, node_table)

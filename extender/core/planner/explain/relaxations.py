@@ -55,7 +55,6 @@ def relaxations(
 
     Args:
         solver: Solves the request without node rejections.
-        solved: The proof that the tree does not fit.
         conflict: Requirements that cannot hold together; what changes none of them does not help.
         rejected_nodes: Node rejections in spite of which a change must help.
     """
@@ -299,7 +298,6 @@ def _without_taints(solver: RequirementSolver, parts: set[str]) -> Iterator[Rela
     """Yield the taints to tolerate, and the nodes to uncordon: each alone where one is enough, else both together.
 
     Args:
-        solver: Solves the changed requests.
         parts: `""` and `cordons`, those that are in the conflict.
     """
     taints, nodes = hard_taints(solver.node_table), cordoned_nodes(solver.node_table)

@@ -46,12 +46,7 @@ class Shortfall:
 
 
 def diagnose(request: PlanRequest, solved: Solved) -> tuple[str, ...]:
-    """Return the reasons why a tree that is proved impossible does not fit; those of leaves first, they are the most specific.
-
-    Args:
-        request: The tree, on the nodes of the search.
-        solved: The proof.
-    """
+    """Return the reasons why a tree that is proved impossible does not fit; those of leaves first, they are the most specific."""
     reasons = _Reasons(request, solved)
     root = solved.problem.groups[0]
     if root.leaf:
@@ -301,7 +296,6 @@ def _kept_out(nodes: int, cordoned: int) -> str:
     """Return what keeps a pod off nodes that match its selector.
 
     Args:
-        nodes: All of them.
         cordoned: Those with a cordon but no taint that it does not tolerate.
     """
     verb = "is" if cordoned == 1 else "are"

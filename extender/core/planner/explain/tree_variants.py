@@ -34,9 +34,8 @@ class RequirementChange(msgspec.Struct, frozen=True):
     def of(self, group: PlanGroup) -> PlanGroup:
         """Return the changed group."""
         if self.minimum is not None:
-            parts = -(
-                -self.minimum // max(slice_pods(group), 1)
-            )  # pods, in slices if there are any
+            # pods, in slices if there are any
+            parts = -(-self.minimum // max(slice_pods(group), 1))
             group = msgspec.structs.replace(group, basic=False, minimum=parts)
             if not self.minimum:  # nothing is required then
                 group = msgspec.structs.replace(group, required=UNSET)
@@ -82,7 +81,6 @@ class TreeForms:
         """Number the tree.
 
         Args:
-            root: The tree.
             apart: Members that count by themselves, because nodes are rejected for them.
             numbers: Of the trees that it is compared with; None: of no others.
         """

@@ -88,8 +88,6 @@ def compile_rules(
     """Compile the rules of a request.
 
     Args:
-        request: Its rules are read.
-        node_table: Made from its nodes.
         strict: False leaves out rules that evicting other pods could satisfy (C.2): of `near` remain those that
             need a pod which no eviction makes.
     """

@@ -66,10 +66,7 @@ def domain_scores(scores: Ints, counts: Ints, level: Level, pods: Mapping[int, i
     Each kind is counted as if it were alone, so that the sum may be out of reach: it only decides which domain is tried first.
 
     Args:
-        scores: See `node_scores`.
         counts: Pods of each kind that fit on each node.
-        level: The level of the domains.
-        pods: The number of pods, by kind.
     """
     sums = np.zeros(level.count, dtype=np.int64)
     for kind, amount in pods.items():
@@ -83,11 +80,7 @@ def largest_sums(domain: Ints, fit: Ints, scores: Ints, amount: int, count: int)
     """Return for each domain the largest sum of the scores of so many pods there, shape (count,).
 
     Args:
-        domain: Of each node.
         fit: How many of the pods fit on each node.
-        scores: Of each node.
-        amount: The number of pods.
-        count: The number of domains.
     """
     order = np.lexsort((-scores, domain))
     domain, fit = domain[order], np.minimum(fit[order], amount)

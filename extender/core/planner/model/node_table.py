@@ -258,7 +258,6 @@ class PodBounds:
         """Return that bound per domain.
 
         Args:
-            kinds: The mix.
             key: A name for `domain`.
             domain: Per node; -1: none.
             count: Domains, at least; those after the last with a node may be left out.

@@ -87,12 +87,10 @@ class ExclusiveGroups:
 
     def __init__(self, groups: Sequence[CompiledGroup] = ()) -> None:
         """Read the groups, whose domains are pinned already."""
-        self._beside: dict[
-            int, list[CompiledGroup]
-        ] = {}  # group -> those it is compared with, and itself
-        self.closed: dict[
-            int, Bools
-        ] = {}  # group that no bound member pins -> the domains that others have
+        # group -> those it is compared with, and itself
+        self._beside: dict[int, list[CompiledGroup]] = {}
+        # group that no bound member pins -> the domains that others have
+        self.closed: dict[int, Bools] = {}
         self.sets: list[list[CompiledGroup]] = []  # those compared with each other
         by_outer: dict[tuple[str, int], list[CompiledGroup]] = {}
         for group in groups:
@@ -204,9 +202,6 @@ def compile_request(
     """Compile a request; cheap if the columns of `node_table` are computed already.
 
     Args:
-        request: What to compile.
-        node_table: Made from `request.nodes`.
-        options: Requirements to leave out.
         compiled: A request of the same tree, compiled without node rejections and rules: its groups and kinds are used
             again where they are the same, which saves most of the time for a large tree.
     """
@@ -261,12 +256,7 @@ def compile_request(
 
 
 def with_keys(problem: PlacementProblem, keys: Mapping[int, str]) -> PlacementProblem:
-    """Return the same problem, in which some groups must be in one domain of a further key.
-
-    Args:
-        problem: What was compiled.
-        keys: The key by the index of the group.
-    """
+    """Return the same problem, in which some groups must be in one domain of a further key."""
     groups: list[CompiledGroup] = []
     for group in problem.groups:
         above = groups[group.parent].level.keys if group.parent >= 0 else ()

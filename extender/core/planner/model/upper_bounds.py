@@ -33,12 +33,7 @@ class UpperBounds:
 
 
 def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBounds:
-    """Compute the bounds from the leaves up.
-
-    Args:
-        problem: The compiled request.
-        counts: Pods per kind and node, shape (kinds, nodes); those of the problem by default.
-    """
+    """Compute the bounds from the leaves up."""
     pods = problem.pods(counts)
     groups = problem.groups
     best: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(groups)

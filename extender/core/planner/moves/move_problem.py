@@ -256,8 +256,6 @@ def moves_in_order(
     """Return some moves in an order in which each has its place before the pod leaves.
 
     Args:
-        problem: The problem.
-        targets: The moves.
         limit: Steps that may be tried.
 
     Returns:

@@ -58,10 +58,7 @@ def relocate(
     """Give pods the tightest nodes that can take them now, the largest pods first.
 
     Args:
-        problem: The problem.
-        movers: The pods.
         closed: Per node whether none comes there.
-        free: The free capacity.
 
     Returns:
         The new nodes, and the pods that have none.

@@ -143,14 +143,11 @@ class _Movers:
         """Minimise the objective, over moves that have an order.
 
         Args:
-            cp: The module of the solver.
-            limit: Search nodes that may be spent.
             budget: Moves at most; 0: any number.
             asked: Movers of which as many as possible move; of these there is no bound.
         """
-        if (
-            0 < budget < len(self.moved)
-        ):  # a larger one allows all, and may be no number of the solver
+        # a larger one allows all, and may be no number of the solver
+        if 0 < budget < len(self.moved):
             self.model.add(sum(self.moved.values()) <= budget)
         self.model.minimize(self.objective(asked))
         steps, least = len(self.model.proto.variables) // ROWS_PER_STEP, 0
@@ -190,11 +187,8 @@ def empty_exactly(
     """Find the fewest moves that empty some sets of nodes.
 
     Args:
-        problem: The problem.
-        movers: The pods that may move.
         sets: The nodes of each set; all pods on them are movers.
         count: How many of the sets; 0: all, as far as their pods have a place elsewhere.
-        limit: Search nodes that may be spent.
 
     Returns:
         None: the program would be too large, or the limit is used up.
@@ -254,10 +248,6 @@ class _TreeAndMoves(EvictionModel):
 
 def make_room_exactly(problem: MoveProblem, limit: int) -> ExactMoves | None:
     """Find the fewest moves after which the tree fits.
-
-    Args:
-        problem: The problem.
-        limit: Search nodes that may be spent.
 
     Returns:
         None: the program would be too large.

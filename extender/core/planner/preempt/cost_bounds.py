@@ -57,12 +57,7 @@ class CostBounds:
         self._breaks = [self._broken_by(unit) for unit in range(len(eviction_view.units))]
 
     def promising(self, best: VictimCost, evicted: Bools) -> Promising:
-        """Return which units a set may have that costs less than a given set.
-
-        Args:
-            best: Its cost.
-            evicted: Its units, shape (units,).
-        """
+        """Return which units a set may have that costs less than a given set."""
         figures = _figures(best)
         # a cost only grows with the set, so a set costs no less than each of its units alone
         able = np.array(
@@ -192,7 +187,6 @@ def least_asks(problem: PlacementProblem, min_pods: int) -> Ints:
     """Return what any valid placement requests of each resource, at least, shape (axes,).
 
     Args:
-        problem: The compiled request.
         min_pods: Smallest number of pods to place; 0: the minimum of the tree.
     """
     if min_pods:

@@ -52,9 +52,6 @@ class EmptiedNodes:
         """Prepare the order.
 
         Args:
-            eviction_view: The problem without any set of units.
-            cost_model: The costs of sets.
-            prices: The cost of each unit alone.
             within: Per node: where members may be placed; None: everywhere.
         """
         self._eviction_view = eviction_view

@@ -242,8 +242,6 @@ def _least(
     """Return the least change of its kind that helps where units that rules count may go, too: it was found with all of these in place.
 
     Args:
-        request: What is refused.
-        node_table: Made from its nodes.
         change: A lower minimum, or more nodes; others are returned as they are.
         planned: The same change with what is evicted then.
     """

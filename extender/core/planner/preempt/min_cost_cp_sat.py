@@ -85,10 +85,6 @@ def find_cheapest(
     """Find the cheapest set of units without which the tree can be placed.
 
     Args:
-        eviction_view: The problem without any set of units.
-        cost_model: The costs of sets.
-        promising: The units that may be in it.
-        limit: Search nodes that may be spent on building the model and solving it.
         min_pods: Smallest number of pods to place; 0: the minimum of the tree.
         hint: A set and a placement to start from.
     """
@@ -117,9 +113,6 @@ def find_any(
     """Find any set of units without which the tree can be placed, whatever it costs.
 
     Args:
-        eviction_view: The problem without any set of units.
-        cost_model: The costs of sets.
-        limit: Search nodes that may be spent.
         maximise: Place as many pods as any set allows.
 
     Returns:

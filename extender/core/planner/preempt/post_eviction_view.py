@@ -399,9 +399,8 @@ class PostEvictionView:
         self.withheld = tuple(u for u in lower if self._rules_of(u) & self.unjudged.keys())
         self.units: tuple[PlanUnit, ...] = tuple(u for u in lower if u not in self.withheld)
         counting = [i for i, u in enumerate(self.units) if self._rules_of(u)]
-        self.counting = np.array(
-            counting, dtype=np.int64
-        )  # units that a near or spread rule counts
+        # units that a near or spread rule counts
+        self.counting = np.array(counting, dtype=np.int64)
         self._everything = without(self.request, (p for u in self.units for p in u.pods))
         self.node_table = node_table.renewed(self._everything.nodes)
         self.bound_request = self._bound_request()
@@ -577,7 +576,6 @@ class PostEvictionView:
         """Return the compiled problem without some units.
 
         Args:
-            evicted: Per unit, shape (units,).
             within: Per node: where members may be placed; None: everywhere.
             pessimistic: Apply barriers that are only assumed, too.
             base: Has the rules; None: as they are without these units.

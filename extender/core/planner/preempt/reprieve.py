@@ -70,9 +70,6 @@ class Reprieve:
         """Prepare the search.
 
         Args:
-            eviction_view: The problem without any set of units.
-            cost_model: The costs of sets.
-            effort: Search nodes that may be spent.
             min_pods: Smallest number of pods to place; 0: the minimum of the tree.
         """
         self.eviction_view = eviction_view
@@ -239,8 +236,6 @@ class Reprieve:
         """Reprieve every unit that can keep its place beside a placement, the most expensive first.
 
         Args:
-            evicted: Per unit, shape (units,).
-            solution: The placement.
             pessimistic: Apply barriers that are only assumed, too (L34).
 
         Returns:

@@ -56,7 +56,6 @@ class CostModel:
 
         Args:
             request: Without its terminating pods.
-            units: Those that may be evicted.
             node_table: The node table, of nodes with the same labels and taints as those of the request.
         """
         self.source = request.evictable or Evictable(priority=0)

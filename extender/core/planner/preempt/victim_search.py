@@ -196,7 +196,6 @@ def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
 
     Args:
         request: What was planned; `evictable` is not read.
-        verdict: The result of `plan` for it.
     """
     if isinstance(verdict, Plan):
         return bool(verdict.unplaced) and satisfied_by_bound(request.root)
@@ -579,7 +578,9 @@ class _Decision:
         while True:
             solved = self._replanned(best, min_pods)
             if wishes:
-                solved = self._granted(solved)
+                before = solved.nodes
+                solved = grant_preferred(self.eviction_view.request, solved)
+                self._charge(solved.nodes - before)
             pods = (p for u in self._units(best.evicted) for p in u.pods)
             tree_plan = make_plan(without(self.eviction_view.request, pods), solved)
             minimum = (solved.solution or {}) if min_pods else _minimum(tree_plan, solved)
@@ -590,12 +591,6 @@ class _Decision:
                 return best, tree_plan
             else:
                 wishes = True
-
-    def _granted(self, solved: Solved) -> Solved:
-        """Return a placement of as many pods that follows the wishes of groups, with what they reached."""
-        granted = grant_preferred(self.eviction_view.request, solved)
-        self._charge(granted.nodes - solved.nodes)
-        return granted
 
     def _replanned(self, best: VictimSet, min_pods: int) -> Solved:
         """Place as many pods as possible, at least as many as the set was chosen for."""

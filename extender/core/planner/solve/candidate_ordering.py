@@ -26,11 +26,9 @@ def order_domains(
     """Order candidate domains, best first.
 
     Args:
-        strategy: See `STRATEGIES`.
         most: Pods of the group that each domain can hold.
         capacity: Free capacity of each domain, in pods.
         preferred: Members whose node of an earlier plan is there.
-        scores: By the soft rules of pods.
     """
     position = np.arange(len(most))
     if strategy == "roomy":

@@ -75,11 +75,8 @@ class Compactness:
         """Order nodes for pods of one kind of a leaf; those that are not needed are left out.
 
         Args:
-            leaf: Whose pods are placed.
-            kind: Their kind.
             fit: How many of them fit on each.
             given: How many each gets in any case, beside these.
-            want: How many are placed.
             scores: Of the nodes, by the soft rules of pods; None: all are equal.
         """
         scope = self._scopes[leaf.index][0]
@@ -96,12 +93,6 @@ class Compactness:
         """Return the nodes of the domains that `order_nodes` uses for a leaf that can be anywhere; it saves looking at all nodes.
 
         Not where nodes have scores.
-
-        Args:
-            leaf: Whose pods are placed.
-            kind: Their kind.
-            want: How many are placed.
-            counts: How many pods of a kind fit in each domain.
         """
         scope = self._scopes[leaf.index][0]
         left = max(want, self._left[scope][kind])
@@ -141,8 +132,6 @@ class Compactness:
         that it can hold.
 
         Args:
-            group: The group that gets one of them.
-            inside: The domains.
             capacity: How many pods each domain of a level can hold, of a leaf those of its kinds.
             scores: Of the domains of the group, by the soft rules of pods.
         """
@@ -247,12 +236,9 @@ def _arrange(
     """Append the order of some positions to `parts`, level by level.
 
     Args:
-        positions: Of the nodes to order.
-        rows: Of all nodes.
         levels: The domains of the nodes, the widest level first.
         left: The pods for which the domains are chosen.
         want: The pods for which nodes are needed.
-        parts: The order so far.
 
     Returns:
         How many pods the appended nodes can get.

@@ -65,10 +65,6 @@ def solve_exactly(
     """Find a placement of the tree with the most pods, or prove that there is none.
 
     Args:
-        problem: The compiled request.
-        bounds: Its upper bounds; domains that they exclude get no variable.
-        limit: Search nodes that may be spent on building the model and solving it.
-        hint: A placement to start from.
         maximise: False stops at the first placement of the minimum.
     """
     if limit <= 0:
@@ -430,9 +426,8 @@ class PlacementModel:
         solver = self.cp.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
-        solver.parameters.linearization_level = (
-            2  # proofs need the relaxation: 0.02 s instead of 10 s
-        )
+        # proofs need the relaxation: 0.02 s instead of 10 s
+        solver.parameters.linearization_level = 2
         solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
         return solver
 

@@ -104,9 +104,8 @@ class GroupPods:
         per_node = problem.pods().per_node(self.kinds)
         opened = np.unique(level.domain[self.bound_nodes])
         start = len(opened) + self.missing
-        region = (
-            group.level.domain
-        )  # all regions at once: a tree has up to 500 leaves, a level thousands of domains
+        # all regions at once: a tree has up to 500 leaves, a level thousands of domains
+        region = group.level.domain
         fits = bounds.best[group.index] >= 0
         nodes = np.flatnonzero((region >= 0) & fits[region])
         most = int(level.domain.max(initial=0)) + 1
@@ -244,12 +243,8 @@ def solve_counts(
     """Find a placement of at least so many pods within the limits of all counts, or prove that there is none.
 
     Args:
-        problem: The compiled request.
-        bounds: Its upper bounds.
         counts: The limits to keep.
-        limit: Search nodes that may be spent.
         at_least: New pods to place.
-        hint: A placement to start from.
         minimise: Find the least value of the last count instead of any placement.
     """
     if limit <= 0:

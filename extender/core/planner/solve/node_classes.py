@@ -23,9 +23,8 @@ class NodeClass:
 
     kinds: list[int]  # that may run here
     nodes: list[int]
-    slots: (
-        list[int] | None
-    )  # per node, pods of any of the kinds; None: see `patterns` and `capacity`
+    # per node, pods of any of the kinds; None: see `patterns` and `capacity`
+    slots: list[int] | None
     capacity: list[int]  # free capacity of a single node, per axis
     # pods per kind; each node has one of these
     patterns: list[tuple[int, ...]] = field(default_factory=list)

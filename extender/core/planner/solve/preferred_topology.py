@@ -82,8 +82,6 @@ def grant_preferred(request: PlanRequest, solved: Solved, *, limit: int | None =
     """Return a placement of as many pods that follows the wishes of groups, with what they reached in `wishes`.
 
     Args:
-        request: What is placed.
-        solved: The placement of most pods.
         limit: Search nodes of a search that must end at once; None: a part of the budget of the request.
 
     Raises:
@@ -285,9 +283,8 @@ class _PreferredSearch:
     def _fewest(self, unit: list[_Wish], position: int) -> None:
         """Find the fewest domains of a level that the groups of a unit are in together."""
         level = unit[0].levels[position]
-        wishes = [
-            w for w in unit if w.whole < 0 or not self._inside(w.levels[w.whole], level)
-        ]  # others are in one domain of it
+        # others are in one domain of it
+        wishes = [w for w in unit if w.whole < 0 or not self._inside(w.levels[w.whole], level)]
         if not wishes:
             return
         pods = tuple(wish.pods for wish in wishes)
@@ -455,9 +452,8 @@ class _PreferredSearch:
             if held is None or self._inside(level, self._level(held)):
                 self._attempt(self.tight | {above: level.key}, complete=False)
         value = wish.count.value(self.solution)
-        if (
-            value > wish.best and self.at_least == self._all_pods
-        ):  # so all placements have these pods
+        # so all placements have these pods
+        if value > wish.best and self.at_least == self._all_pods:
             wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution))
         if value > wish.best and self.at_once:
             raise NotAtOnce

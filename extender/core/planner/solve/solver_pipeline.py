@@ -46,9 +46,6 @@ def solve(
     """Solve a request whose root is admissible and whose problem has no violations.
 
     Args:
-        request: What to place.
-        node_table: Made from `request.nodes`.
-        options: Requirements to leave out.
         maximise: False: place the minimum only; `proved` then does not cover extra members.
         problem: The request, compiled with these options; None compiles it.
     """

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import Any, Final, Literal
 
 import msgspec
 
 from extender.core.model.message_formatting import did_you_mean
-from extender.core.workloads.fields.api_fields import TABLE, VERSIONS
 
 Fields = Mapping[str, str]  # names of fields, each with the name of its type or nothing
 
@@ -85,9 +85,8 @@ class FieldNote(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str  # such as spec.template.spec.nodeSelecter
     text: str
-    kind: Literal[
-        "unknown", "constraint", "unused"
-    ]  # constraint: an unknown one that limits where pods may run
+    # constraint: an unknown one that limits where pods may run
+    kind: Literal["unknown", "constraint", "unused"]
 
     def __str__(self) -> str:
         return f"{self.path}: {self.text}"
@@ -97,7 +96,6 @@ def field_notes(kind: str, obj: Mapping[str, Any]) -> Iterator[FieldNote]:
     """Yield the fields of an object that are not used; nothing for a kind whose fields are not known.
 
     Args:
-        kind: The kind of the object.
         obj: The object, or some of its fields: `spec` is enough.
     """
     if kind in types():
@@ -111,8 +109,16 @@ def version_of(kind: str) -> str:
     ('JobSet v0.12.0', 'Kubernetes v1.37.2')
     """
     piece = _KINDS.get(kind, "kubernetes")
-    module = next(version for version in VERSIONS if piece in version)
+    module = next(version for version in _table()[0] if piece in version)
     return f"{_PRODUCTS[piece]} {module.rpartition('@')[2]}"
+
+
+@functools.cache
+def _table() -> tuple[list[str], list[str]]:
+    """Return the modules that the fields were read from, and the lines of the table: data of the package, as its modules are."""
+    text = resources.files("extender.core.workloads.fields").joinpath("api_fields.txt").read_text()
+    head, _, table = text.partition("\n\n")
+    return [line for line in head.splitlines() if not line.startswith("#")], table.splitlines()
 
 
 @functools.cache
@@ -120,7 +126,7 @@ def types() -> Mapping[str, Fields]:
     """Return all types of the table by name."""
     by_name: dict[str, dict[str, str]] = {}
     fields: dict[str, str] = {}
-    for line in TABLE.splitlines():
+    for line in _table()[1]:
         names = line
         if line and not line.startswith(" "):
             name, _, names = line.partition(" =")

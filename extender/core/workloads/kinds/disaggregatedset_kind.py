@@ -10,29 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from extender.core.workloads.kinds.leader_worker_replicas import (
-    LEAF_LABEL_CEL,
-    PLANNED,
-    TAIL,
-    Replica,
-    exclusive_topology,
-    impossible_restarts,
-    impossible_subgroups,
-    leaf_label,
-    observed_replicas,
-    pod_labels,
-    replica_kept_out,
-    replica_part,
-    replica_rules,
-    split_replica,
-    starts_leader_first,
-)
+from extender.core.workloads.kinds import leader_worker_replicas as lws
 from extender.core.workloads.name_rules import LabelValue, joined_name, split_name
 from extender.core.workloads.tree_parts import Composite, LeafUse, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
 from extender.core.workloads.workload_fields import LabelFields, LeaderWorkerSetFields, ReadFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import never, number, only_whole, scheduling_block
+from extender.core.workloads.workload_kind_common import number, only_whole, scheduling_block
 from extender.core.workloads.workload_object import WorkloadObject
 
 PREFIX = "disaggregatedset.x-k8s.io"
@@ -41,10 +25,10 @@ ROLE_LABEL = f"{PREFIX}/role"
 REVISION_LABEL = f"{PREFIX}/revision"
 _ROLE_NAME = r"[a-z0-9](?:[-a-z0-9]*?[a-z0-9])?"
 _ENDS = (
-    re.compile(rf".*{TAIL}"),
-    re.compile(rf".*?{TAIL}"),  # a revision of digits, with a subgroup behind it
+    re.compile(rf".*{lws.TAIL}"),
+    re.compile(rf".*?{lws.TAIL}"),  # a revision of digits, with a subgroup behind it
 )
-_TAIL = re.compile(rf"-(?P<set>[a-z0-9]+)-(?P<role>{_ROLE_NAME}){TAIL}")
+_TAIL = re.compile(rf"-(?P<set>[a-z0-9]+)-(?P<role>{_ROLE_NAME}){lws.TAIL}")
 
 Role = Mapping[str, Any]
 
@@ -53,16 +37,16 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     del policy
     roles = {str(role["name"]): role for role in workload.spec.get("roles") or ()}
 
-    def replica_of(name: str, labels: Mapping[str, str]) -> Replica | None:
+    def replica_of(name: str, labels: Mapping[str, str]) -> lws.Replica | None:
         if labels.keys() >= {REVISION_LABEL, ROLE_LABEL}:
             return _labelled_replica(workload.name, name, labels)
-        return split_replica(_TAIL, workload.name, name)
+        return lws.split_replica(_TAIL, workload.name, name)
 
-    def desired(replica: Replica) -> int:
+    def desired(replica: lws.Replica) -> int:
         return _replicas(roles[replica.role]) if replica.role in roles else 0
 
-    below: dict[str, dict[str, list[Replica]]] = {}
-    for replica in observed_replicas(observed, replica_of, desired):
+    below: dict[str, dict[str, list[lws.Replica]]] = {}
+    for replica in lws.observed_replicas(observed, replica_of, desired):
         of_role = below.setdefault(replica.set_revision, {})
         of_role.setdefault(replica.role, []).append(replica)
     roots = tuple(
@@ -71,13 +55,13 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     return WorkloadParts(roots=roots, notices=tuple(_notices(workload, roles)))
 
 
-def _labelled_replica(workload: str, name: str, labels: Mapping[str, str]) -> Replica | None:
+def _labelled_replica(workload: str, name: str, labels: Mapping[str, str]) -> lws.Replica | None:
     """Return the replica of a leaf whose pods have revision and role as labels; a long role leaves no more than its end in the name."""
     for pattern in _ENDS:
         end = pattern.fullmatch(name)
         if end is not None:
             index, revision = int(end["index"]), end["revision"]
-            replica = Replica(labels[REVISION_LABEL], labels[ROLE_LABEL], index, revision)
+            replica = lws.Replica(labels[REVISION_LABEL], labels[ROLE_LABEL], index, revision)
             if replica.namer(workload)(name[end.end("revision") :]) == name:
                 return replica
     return None
@@ -86,7 +70,7 @@ def _labelled_replica(workload: str, name: str, labels: Mapping[str, str]) -> Re
 def _root(
     workload: WorkloadObject,
     revision: str,
-    replicas: Mapping[str, list[Replica]],
+    replicas: Mapping[str, list[lws.Replica]],
     roles: Mapping[str, Role],
     observed: Observed,
 ) -> Composite:
@@ -98,7 +82,7 @@ def _root(
         spec = role.get("spec") or {}
         annotations = (role.get("metadata") or {}).get("annotations") or {}
         leaves = tuple(
-            replica_part(workload, spec, annotations, replica.namer(workload.name))
+            lws.replica_part(workload, spec, annotations, replica.namer(workload.name))
             for replica in replicas.get(name, ())
         )
         most = max(len(leaves), _replicas(roles[name]) if name in roles else 0)
@@ -129,7 +113,7 @@ def _role_group(workload: WorkloadObject, revision: str, role: str) -> str:
 def _roles_of(
     workload: WorkloadObject,
     revision: str,
-    replicas: Mapping[str, list[Replica]],
+    replicas: Mapping[str, list[lws.Replica]],
     roles: Mapping[str, Role],
     observed: Observed,
 ) -> tuple[list[str], int, tuple[str, ...]]:
@@ -163,39 +147,33 @@ def _replicas(role: Role) -> int:
 def _notices(workload: WorkloadObject, roles: Mapping[str, Role]) -> Iterable[Notice]:
     for name, role in roles.items():
         if (role.get("spec") or {}).get("startupPolicy") == "LeaderReady":
-            text = starts_leader_first(workload, f" (role {name})")
+            text = lws.starts_leader_first(workload, f" (role {name})")
             yield Notice(reason="SequencedStart", message=text)
 
 
 def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
     return tuple(
         LeafUse(
-            name=joined_name(workload.name, f"-{PLANNED}-{role['name']}-{index}-{PLANNED}"),
+            name=joined_name(workload.name, f"-{lws.PLANNED}-{role['name']}-{index}-{lws.PLANNED}"),
             pods=1,
-            labels={REVISION_LABEL: PLANNED, ROLE_LABEL: str(role["name"])},
+            labels={REVISION_LABEL: lws.PLANNED, ROLE_LABEL: str(role["name"])},
         )
         for role in workload.spec.get("roles") or ()
         for index in range(_replicas(role))
     )
 
 
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
-    del policy
-    refusals: list[TreeRefusal] = []
+def _refusals(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     for index, role in enumerate(workload.spec.get("roles") or ()):
         annotations = (role.get("metadata") or {}).get("annotations") or {}
-        place = f"spec.roles[{index}].metadata"
-        refusals += exclusive_topology(workload, place, annotations, role.get("spec") or {})
-        refusals += impossible_subgroups(workload, place, annotations, role.get("spec") or {})
-        refusals += impossible_restarts(
-            workload, f"spec.roles[{index}].spec", role.get("spec") or {}
-        )
-    return (*refusals, *only_whole(workload))
+        place = f"spec.roles[{index}]."
+        yield from lws.replica_refusals(workload, place, annotations, role.get("spec") or {})
+    yield from only_whole(workload)
 
 
 def _kept_out(workload: WorkloadObject) -> str:
     for role in workload.spec.get("roles") or ():
-        if reason := replica_kept_out(role.get("spec") or {}):
+        if reason := lws.replica_kept_out(role.get("spec") or {}):
             return f"role {role.get('name')}: {reason}"
     return scheduling_block(workload)
 
@@ -217,7 +195,7 @@ DISAGGREGATEDSET = WorkloadKind(
     versions=("v1",),
     plural="disaggregatedsets",
     spec_type=_DisaggregatedSetFields,
-    name_rules=replica_rules(
+    name_rules=lws.replica_rules(
         LabelValue(key=NAME_LABEL),
         "-",
         LabelValue(key=REVISION_LABEL),
@@ -225,17 +203,15 @@ DISAGGREGATEDSET = WorkloadKind(
         LabelValue(key=ROLE_LABEL),
     ),
     name_label=NAME_LABEL,
-    pod_labels=pod_labels,
+    pod_labels=lws.pod_labels,
     template_paths=(
         "spec.roles[].spec.leaderWorkerTemplate.leaderTemplate",
         "spec.roles[].spec.leaderWorkerTemplate.workerTemplate",
     ),
-    leaf_label=leaf_label,
-    leaf_label_cel=LEAF_LABEL_CEL,
+    leaf_label=lws.leaf_label,
+    leaf_label_cel=lws.LEAF_LABEL_CEL,
     parts=_parts,
     planned_uses=_planned_uses,
-    finished=never,
-    suspended=never,
     refusals=_refusals,
     kept_out=_kept_out,
 )

@@ -12,15 +12,11 @@ from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_fields import JobFields
-from extender.core.workloads.workload_kind import (
-    HeldWorkload,
-    Notice,
-    WorkloadKind,
-    WorkloadParts,
-)
+from extender.core.workloads.workload_kind import HeldWorkload, Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_kind_common import (
     UID_PIECE,
     has_condition,
+    is_suspended,
     managed_by_other,
     number,
     only_whole,
@@ -127,8 +123,6 @@ def job_problems(
     """Yield what kube-apiserver refuses in the spec of a Job: the field below it, and the text.
 
     Args:
-        spec: The spec of the Job.
-        indexed: Whether the Job is Indexed.
         restart: The restartPolicy of its pods; empty: not set.
 
     Source:
@@ -170,8 +164,9 @@ def job_problems(
         yield where, "is FailIndex, which needs backoffLimitPerIndex; set it, or take FailJob"
 
 
-def _invalid_fields(workload: WorkloadObject) -> Iterator[TreeRefusal]:
+def _refusals(workload: WorkloadObject) -> Iterator[TreeRefusal]:
     """Yield a refusal for what Kubernetes refuses in a Job, also in files and in a CronJob."""
+    yield from only_whole(workload)
     spec = workload.spec
     indexed = spec.get("completionMode") == "Indexed"
     if indexed and spec.get("completions") is None:
@@ -239,8 +234,8 @@ JOB = WorkloadKind(
     holders={"CronJob": _of_cronjob},
     parts=_parts,
     finished=finished,
-    suspended=lambda workload: bool(workload.spec.get("suspend")),
-    refusals=lambda workload, _: (*only_whole(workload), *_invalid_fields(workload)),
+    suspended=is_suspended,
+    refusals=_refusals,
     kept_out=_kept_out,
     native_parts=lambda _, __: (),
 )

@@ -48,6 +48,7 @@ from extender.core.workloads.workload_kind import Notice, WorkloadKind, Workload
 from extender.core.workloads.workload_kind_common import (
     UID_PIECE,
     has_condition,
+    is_suspended,
     managed_by_other,
     number,
     scheduling_block,
@@ -249,17 +250,10 @@ def _is_indexed(spec: Mapping[str, Any]) -> bool:
 # --- refusals
 
 
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
-    del policy
-    return (
-        *_exclusive_topology(workload),
-        *_impossible_order(workload),
-        *_invalid_jobs(workload),
-    )
-
-
-def _invalid_jobs(workload: WorkloadObject) -> Iterable[TreeRefusal]:
-    """Yield a refusal where Kubernetes refuses the Jobs of a ReplicatedJob, so that JobSet never makes them."""
+def _refusals(workload: WorkloadObject) -> Iterable[TreeRefusal]:
+    yield from _exclusive_topology(workload)
+    yield from _impossible_order(workload)
+    # Kubernetes refuses the Jobs of a ReplicatedJob, so that JobSet never makes them
     for index, job in enumerate(replicated_jobs(workload)):
         spec = job_spec(job)
         restart = restart_policy(spec) or "OnFailure"  # as the webhook of JobSet sets it
@@ -446,7 +440,7 @@ JOBSET = WorkloadKind(
     gang_modes=("all", "per-replicated-job", "per-job"),
     parts=_parts,
     finished=lambda workload: has_condition(workload, "Completed", "Failed"),
-    suspended=lambda workload: bool(workload.spec.get("suspend")),
+    suspended=is_suspended,
     refusals=_refusals,
     kept_out=_kept_out,
     native_parts=_native_parts,

@@ -124,7 +124,6 @@ def with_steps(
     it runs on beside the later one. Of several roots each has those that have ended before it, or start after its end.
 
     Args:
-        workload: The JobSet.
         parts: The parts of its ReplicatedJobs, by name; None: all its Jobs are finished.
     """
     job_of = {part.name: name for name, part in parts.items() if part is not None}
@@ -145,9 +144,8 @@ def with_steps(
     )
 
 
-Conditions = Mapping[
-    str, Mapping[str, bool]
-]  # job -> the jobs that it waits for, and whether they have ended then
+# job -> the jobs that it waits for, and whether they have ended then
+Conditions = Mapping[str, Mapping[str, bool]]
 
 
 def _conditions(workload: WorkloadObject, names: Iterable[str]) -> Conditions:

@@ -79,22 +79,15 @@ class _Framework(msgspec.Struct, frozen=True, kw_only=True):
         """Return what is behind the name of the job in the names of its groups."""
         return f"-{self.kind.lower()}"
 
-    def replicas(self, workload: WorkloadObject, role: str) -> Mapping[str, Any] | None:
-        """Return what the workload has for a replica type, or None."""
-        of_type: Mapping[str, Any] | None = (workload.spec.get(self.field) or {}).get(role)
-        return of_type
-
-
-def _run_policy(workload: WorkloadObject) -> Mapping[str, Any]:
-    return workload.spec.get("runPolicy") or {}
+    def replicas(self, workload: WorkloadObject) -> dict[str, Mapping[str, Any]]:
+        """Return what the workload has for each of the replica types, the first pods first."""
+        types = workload.spec.get(self.field) or {}
+        return {role: types[role] for role in self.roles if types.get(role) is not None}
 
 
 def _leaves(framework: _Framework, workload: WorkloadObject) -> Iterator[Leaf]:
     statuses = workload.status.get("replicaStatuses") or {}
-    for role in framework.roles:
-        replicas = framework.replicas(workload, role)
-        if replicas is None:
-            continue
+    for role, replicas in framework.replicas(workload).items():
         default = framework.worker_default if role == "Worker" else 1
         count = number(replicas, "replicas", default)
         elastic = framework.elastic and role == "Worker"
@@ -124,9 +117,10 @@ def _elastic(workload: WorkloadObject, replicas: int) -> tuple[int, int]:
 
 def _template(framework: _Framework, workload: WorkloadObject, role: str) -> Mapping[str, Any]:
     """Return the pod template of a replica type, with the init container that the operator adds."""
-    template = (framework.replicas(workload, role) or {}).get("template") or {}
-    waits = framework.kind == "PyTorchJob" and role == "Worker"
-    if not waits or framework.replicas(workload, "Master") is None or not template.get("spec"):
+    types = framework.replicas(workload)
+    template: Mapping[str, Any] = types[role].get("template") or {}
+    waits = framework.kind == "PyTorchJob" and role == "Worker" and "Master" in types
+    if not waits or not template.get("spec"):
         return template
     pod = template["spec"]
     added = [*(pod.get("initContainers") or ()), _WAITS_FOR_MASTER]
@@ -160,71 +154,41 @@ def _parts(framework: _Framework, workload: WorkloadObject) -> WorkloadParts:
     return WorkloadParts(roots=(root,), notices=(Notice(reason="SequencedStart", message=text),))
 
 
-def _refused_numbers(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeRefusal]:
-    """Yield a refusal for each number of replicas that the operators refuse.
+def _refusals(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeRefusal]:
+    """Yield a refusal for what the operators refuse: a replica type, its number, and a template without containers.
 
     Source:
-        `validateMPIReplicaSpecs` of mpi-operator, `validatePyTorchReplicaSpecs` of training-operator.
+        `validateMPIReplicaSpecs` of mpi-operator, `validatePyTorchReplicaSpecs` and `pkg/webhooks` of training-operator.
     """
+    types, place = framework.replicas(workload), f"spec.{framework.field}"
+    for role in workload.spec.get(framework.field) or {}:
+        if role not in framework.roles:
+            hint, expected = did_you_mean(role, framework.roles), ", ".join(framework.roles)
+            text = f"is no replica type of a {framework.kind}{hint}; it has {expected}"
+            yield refusal_of(workload, "InvalidField", f"{place}[{role}]", text)
     first = {"MPIJob": "Launcher", "PyTorchJob": "Master"}.get(framework.kind, "")
-    for role in framework.roles:
-        field = f"spec.{framework.field}[{role}]"
-        replicas = framework.replicas(workload, role)
-        if replicas is None:
-            if role == "Launcher":
-                text = "is missing; each MPIJob has a launcher: add it with replicas: 1"
-                yield refusal_of(workload, "InvalidField", field, text)
-            continue
+    if first == "Launcher" and first not in types:
+        text = "is missing; each MPIJob has a launcher: add it with replicas: 1"
+        yield refusal_of(workload, "InvalidField", f"{place}[{first}]", text)
+    for role, replicas in types.items():
         count = number(replicas, "replicas", 1)
         if role == first and count != 1:
             text = f"is {count}, but the operator makes one {role.lower()} only: write 1"
-            yield refusal_of(workload, "InvalidField", f"{field}.replicas", text)
+            yield refusal_of(workload, "InvalidField", f"{place}[{role}].replicas", text)
         elif framework.kind == "MPIJob" and count < 1:
             text = f"is {count}; write 1 or more, or leave out the {role}"
-            yield refusal_of(workload, "InvalidField", f"{field}.replicas", text)
-
-
-def _refused_templates(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeRefusal]:
-    """Yield a refusal for each replica type without containers, which the operators refuse.
-
-    Source:
-        `validateMPIReplicaSpecs` of mpi-operator, `pkg/webhooks` of training-operator.
-    """
-    for role in framework.roles:
-        replicas = framework.replicas(workload, role)
-        if replicas is None:
-            continue
-        template = replicas.get("template") or {}
-        if not (template.get("spec") or {}).get("containers"):
-            field = f"spec.{framework.field}[{role}].template.spec.containers"
+            yield refusal_of(workload, "InvalidField", f"{place}[{role}].replicas", text)
+    for role, replicas in types.items():
+        if not ((replicas.get("template") or {}).get("spec") or {}).get("containers"):
+            field = f"{place}[{role}].template.spec.containers"
             text = f"is missing or empty, and the operator makes no pod without one; add it, or leave out the {role}"
             yield refusal_of(workload, "InvalidField", field, text)
-
-
-def _refusals(framework: _Framework, workload: WorkloadObject) -> tuple[TreeRefusal, ...]:
-    types = workload.spec.get(framework.field) or {}
-    unknown = [role for role in types if role not in framework.roles]
-    expected = ", ".join(framework.roles)
-    return (
-        *(
-            refusal_of(
-                workload,
-                "InvalidField",
-                f"spec.{framework.field}[{role}]",
-                f"is no replica type of a {framework.kind}{did_you_mean(role, framework.roles)}; it has {expected}",
-            )
-            for role in unknown
-        ),
-        *_refused_numbers(framework, workload),
-        *_refused_templates(framework, workload),
-        *only_whole(workload),
-    )
+    yield from only_whole(workload)
 
 
 def _kept_out(framework: _Framework, workload: WorkloadObject) -> str:
-    for role in framework.roles:
-        template = (framework.replicas(workload, role) or {}).get("template") or {}
-        if reason := template_kept_out(template):
+    for role, replicas in framework.replicas(workload).items():
+        if reason := template_kept_out(replicas.get("template") or {}):
             return f"{role}: {reason}"
     return managed_by_other(workload, framework.manager, MANAGER_PATH)
 
@@ -298,8 +262,8 @@ def _kind(framework: _Framework) -> WorkloadKind:
         manager_path=MANAGER_PATH,
         parts=parts,
         finished=lambda workload: has_condition(workload, "Succeeded", "Failed"),
-        suspended=lambda workload: bool(_run_policy(workload).get("suspend")),
-        refusals=lambda workload, _: _refusals(framework, workload),
+        suspended=lambda workload: bool((workload.spec.get("runPolicy") or {}).get("suspend")),
+        refusals=lambda workload: _refusals(framework, workload),
         kept_out=lambda workload: _kept_out(framework, workload),
     )
 

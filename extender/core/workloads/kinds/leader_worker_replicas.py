@@ -139,7 +139,6 @@ def observed_replicas(
     Pods decide and not `replicas`: a rollout makes indexes beyond it, and two revisions of one index.
 
     Args:
-        observed: What was seen of the workload.
         replica_of: The replica of a leaf by its name and the labels of a pod; None: it is not one.
         desired: How many replicas there should be of the kind of a replica.
     """
@@ -189,8 +188,6 @@ def split_replica(pattern: re.Pattern[str], head: str, name: str) -> Replica | N
 
     Args:
         pattern: What follows the name of the workload, with TAIL at its end; may have the groups `set` and `role`.
-        head: The name of the workload.
-        name: The name of the leaf.
     """
     match = split_name(pattern, head, name)
     if match is None:
@@ -213,9 +210,6 @@ def replica_part(
     """Return the part of one replica.
 
     Args:
-        workload: For messages.
-        spec: The LeaderWorkerSetSpec.
-        annotations: Of the LeaderWorkerSet.
         name_of: The name of a group of the replica by its suffix.
 
     Raises:
@@ -436,84 +430,48 @@ def _subgroups(
 # --- what both kinds refuse
 
 
-def exclusive_topology(
+def replica_refusals(
     workload: WorkloadObject,
     place: str,
     annotations: Mapping[str, str],
     spec: Mapping[str, Any],
 ) -> Iterable[TreeRefusal]:
-    """Yield a refusal where the controller makes the workers only when the leader has a node.
-
-    The annotation of subgroups is no such case (pkg/controllers/pod_controller.go looks only at the other one): it is
-    affinity and anti-affinity between pods, which are there at once, and a gang is placed by it.
+    """Yield the refusals of a LeaderWorkerSetSpec.
 
     Args:
-        workload: For messages.
-        place: Where the annotations are.
-        annotations: Of the LeaderWorkerSet.
-        spec: The LeaderWorkerSetSpec.
+        place: What is before `metadata` and `spec`: empty, or a path with a dot at its end.
     """
+    # Not of subgroups (pkg/controllers/pod_controller.go looks only at this one): their annotation is affinity and
+    # anti-affinity between pods, which are there at once, and a gang is placed by it.
     key = annotations.get(EXCLUSIVE)
     if key:
         level = "root" if leaf_label({"spec": spec}) else "leaf"
-        field = f"{place}.annotations[{EXCLUSIVE}]"
+        field = f"{place}metadata.annotations[{EXCLUSIVE}]"
         text = (
             f"{key!r}: LeaderWorkerSet makes the workers of a replica only when its leader has "
             f"a node, so no gang of them can start; use {EXCLUSIVE_ANNOTATION}: {level}={key} instead"
         )
         yield refusal_of(workload, "ExclusiveTopology", field, text)
-
-
-def impossible_subgroups(
-    workload: WorkloadObject,
-    place: str,
-    annotations: Mapping[str, str],
-    spec: Mapping[str, Any],
-) -> Iterable[TreeRefusal]:
-    """Yield a refusal where the webhook of LeaderWorkerSet refuses the subgroups: a tree with them would differ from the request.
-
-    Args:
-        workload: For messages.
-        place: Where the annotations are, and before them the spec.
-        annotations: Of the LeaderWorkerSet.
-        spec: The LeaderWorkerSetSpec.
-    """
+    # the webhook of LeaderWorkerSet refuses such subgroups: a tree with them would differ from the request
     template = spec.get("leaderWorkerTemplate") or {}
-    policy, size = template.get("subGroupPolicy"), number(template, "size", 1)
-    before = place.removesuffix("metadata")
-    if policy is None:
-        if key := annotations.get(SUBGROUP_EXCLUSIVE):
-            field = f"{place}.annotations[{SUBGROUP_EXCLUSIVE}]"
-            text = f"{key!r}: there are no subgroups; set {before}spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
-            yield refusal_of(workload, "InvalidField", field, text)
-        return
+    policy, size = template.get("subGroupPolicy") or {}, number(template, "size", 1)
     each = number(policy, "subGroupSize", 1)
     excluded = policy.get("subGroupPolicyType") == "LeaderExcluded"
     whole = (size - 1,) if excluded else (size, size - 1)
-    if each < 1 or each > size or all(pods % each for pods in whole):
-        field = f"{before}spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
+    of_size = f"{place}spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
+    if template.get("subGroupPolicy") is None:
+        if key := annotations.get(SUBGROUP_EXCLUSIVE):
+            field = f"{place}metadata.annotations[{SUBGROUP_EXCLUSIVE}]"
+            text = f"{key!r}: there are no subgroups; set {of_size}"
+            yield refusal_of(workload, "InvalidField", field, text)
+    elif each < 1 or each > size or all(pods % each for pods in whole):
         text = f"{each}: {' or '.join(map(str, whole))} pods cannot be divided into subgroups of {each}"
-        yield refusal_of(workload, "InvalidField", field, text)
-
-
-def impossible_restarts(
-    workload: WorkloadObject, place: str, spec: Mapping[str, Any]
-) -> Iterable[TreeRefusal]:
-    """Yield a refusal where Kubernetes refuses the StatefulSets that a LeaderWorkerSet makes, so that it has no pods.
-
-    Args:
-        workload: For messages.
-        place: Where the LeaderWorkerSetSpec is.
-        spec: The LeaderWorkerSetSpec.
-
-    Source:
-        ValidateStatefulSetSpec in pkg/apis/apps/validation of Kubernetes 1.37.
-    """
-    template = spec.get("leaderWorkerTemplate") or {}
+        yield refusal_of(workload, "InvalidField", of_size, text)
+    # Kubernetes refuses such StatefulSets (ValidateStatefulSetSpec in pkg/apis/apps/validation of 1.37), so there are no pods
     for name in ("leaderTemplate", "workerTemplate"):
         restart = ((template.get(name) or {}).get("spec") or {}).get("restartPolicy") or "Always"
         if restart != "Always":
-            field = f"{place}.leaderWorkerTemplate.{name}.spec.restartPolicy"
+            field = f"{place}spec.leaderWorkerTemplate.{name}.spec.restartPolicy"
             text = f"is {restart!r}; the pods are those of StatefulSets, which have Always: leave it out"
             yield refusal_of(workload, "InvalidField", field, text)
 

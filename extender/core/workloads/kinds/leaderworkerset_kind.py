@@ -7,28 +7,9 @@ its own; with the annotation `gang-extender.dev/gang: all` a Basic root is above
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from extender.core.workloads.kinds.leader_worker_replicas import (
-    GROUP_INDEX,
-    LEAF_LABEL_CEL,
-    NAME_LABEL,
-    PLANNED,
-    TAIL,
-    WORKER_INDEX,
-    Replica,
-    exclusive_topology,
-    impossible_restarts,
-    impossible_subgroups,
-    leaf_label,
-    observed_replicas,
-    pod_labels,
-    replica_kept_out,
-    replica_part,
-    replica_rules,
-    split_replica,
-    starts_leader_first,
-)
+from extender.core.workloads.kinds import leader_worker_replicas as lws
 from extender.core.workloads.name_rules import LabelValue, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
@@ -36,31 +17,32 @@ from extender.core.workloads.workload_fields import LeaderWorkerSetFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_kind_common import (
     UID_PIECE,
-    never,
     number,
     only_whole,
     scheduling_block,
 )
 from extender.core.workloads.workload_object import GANG_ANNOTATION, WorkloadObject
 
-_TAIL = re.compile(TAIL)
+_TAIL = re.compile(lws.TAIL)
 
 
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
     del policy
 
-    def replica_of(name: str, labels: Mapping[str, str]) -> Replica | None:
+    def replica_of(name: str, labels: Mapping[str, str]) -> lws.Replica | None:
         del labels
-        return split_replica(_TAIL, workload.name, name)
+        return lws.split_replica(_TAIL, workload.name, name)
 
-    replicas = observed_replicas(observed, replica_of, lambda _: _replicas(workload))
+    replicas = lws.observed_replicas(observed, replica_of, lambda _: _replicas(workload))
     roots: tuple[Part, ...] = tuple(
-        replica_part(workload, workload.spec, workload.annotations, replica.namer(workload.name))
+        lws.replica_part(
+            workload, workload.spec, workload.annotations, replica.namer(workload.name)
+        )
         for replica in replicas
     )
     notices: tuple[Notice, ...] = ()
     if workload.spec.get("startupPolicy") == "LeaderReady":
-        notices = (Notice(reason="SequencedStart", message=starts_leader_first(workload, "")),)
+        notices = (Notice(reason="SequencedStart", message=lws.starts_leader_first(workload, "")),)
     if roots and workload.annotations.get(GANG_ANNOTATION) == "all":
         name = joined_name(workload.name, f"-{workload.uid[:UID_PIECE]}")
         roots = (Composite(name=name, role="", children=roots, minimum=BASIC),)
@@ -72,28 +54,22 @@ def _replicas(workload: WorkloadObject) -> int:
 
 
 def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
-    names = (f"-{index}-{PLANNED}" for index in range(_replicas(workload)))
+    names = (f"-{index}-{lws.PLANNED}" for index in range(_replicas(workload)))
     return tuple(LeafUse(name=joined_name(workload.name, name), pods=1) for name in names)
 
 
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
-    del policy
-    where = ("metadata", workload.annotations, workload.spec)
-    return (
-        *exclusive_topology(workload, *where),
-        *impossible_subgroups(workload, *where),
-        *impossible_restarts(workload, "spec", workload.spec),
-        *only_whole(workload),
-    )
+def _refusals(workload: WorkloadObject) -> Iterator[TreeRefusal]:
+    yield from lws.replica_refusals(workload, "", workload.annotations, workload.spec)
+    yield from only_whole(workload)
 
 
 def _kept_out(workload: WorkloadObject) -> str:
-    return scheduling_block(workload) or replica_kept_out(workload.spec)
+    return scheduling_block(workload) or lws.replica_kept_out(workload.spec)
 
 
 def _pod_name(workload: WorkloadObject, labels: Mapping[str, str]) -> str:
     """Return the name of a pod; empty for a worker of a subgroup, whose place in its replica is not among the labels."""
-    replica, worker = labels.get(GROUP_INDEX), labels.get(WORKER_INDEX)
+    replica, worker = labels.get(lws.GROUP_INDEX), labels.get(lws.WORKER_INDEX)
     if replica is None or worker is None:
         return ""
     leader = f"{workload.name}-{replica}"
@@ -106,21 +82,19 @@ LEADERWORKERSET = WorkloadKind(
     versions=("v1",),
     plural="leaderworkersets",
     spec_type=LeaderWorkerSetFields,
-    name_rules=replica_rules(LabelValue(key=NAME_LABEL)),
-    name_label=NAME_LABEL,
-    pod_labels=pod_labels,
+    name_rules=lws.replica_rules(LabelValue(key=lws.NAME_LABEL)),
+    name_label=lws.NAME_LABEL,
+    pod_labels=lws.pod_labels,
     pod_name=_pod_name,
     template_paths=(
         "spec.leaderWorkerTemplate.leaderTemplate",
         "spec.leaderWorkerTemplate.workerTemplate",
     ),
-    leaf_label=leaf_label,
-    leaf_label_cel=LEAF_LABEL_CEL,
+    leaf_label=lws.leaf_label,
+    leaf_label_cel=lws.LEAF_LABEL_CEL,
     part_of=("DisaggregatedSet",),
     parts=_parts,
     planned_uses=_planned_uses,
-    finished=never,
-    suspended=never,
     refusals=_refusals,
     kept_out=_kept_out,
     native_parts=lambda _, __: (),

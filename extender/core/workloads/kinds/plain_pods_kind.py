@@ -26,7 +26,6 @@ from extender.core.workloads.tree_policy import (
 )
 from extender.core.workloads.workload_fields import PODS_MAX
 from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import never
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     GROUP_LABELS,
@@ -60,11 +59,7 @@ class PlainPodGroups:
         self.objects: Map[str, WorkloadObject] = Map()  # by UID
 
     def of(self, members: Map[GroupKey, Map[PodUid, Pod]]) -> Map[str, WorkloadObject]:
-        """Return the groups of plain pods, by UID.
-
-        Args:
-            members: The pods by the leaf that they name.
-        """
+        """Return the groups of plain pods, by UID."""
         if members is self._members:
             return self.objects
         entries: dict[GroupKey, tuple[Members, WorkloadObject | None]] = {}
@@ -109,11 +104,8 @@ def plain_workload(
     """Return what stands for a group of plain pods.
 
     Args:
-        namespace: Of the pods.
-        name: Of the group.
         profile: The value of the tree label.
         totals: The values of TOTAL_LABEL of its pods.
-        classes: The priority classes of its pods.
         annotations: Those of workloads that its pods have, see `tree_annotations`.
     """
     spec = {"totals": list(totals), "priorityClassNames": list(classes)}
@@ -147,14 +139,7 @@ def policy_labels(
     node_name: str = "",
     scheduler_name: str = "",
 ) -> Mapping[str, str]:
-    """Return what the leaf policy adds to the labels of a plain pod; nothing where it is none. The twin of its expressions.
-
-    Args:
-        labels: Of the pod, as its user writes it.
-        annotations: The same.
-        node_name: What it has in spec.nodeName.
-        scheduler_name: What it has in spec.schedulerName.
-    """
+    """Return what the leaf policy adds to the labels of a plain pod; nothing where it is none. The twin of its expressions."""
     if node_name or scheduler_name in OTHER_SCHEDULERS:
         return {}
     own = {key: labels[key] for key in (NAME_LABEL, TOTAL_LABEL) if key in labels}
@@ -169,16 +154,11 @@ def policy_labels(
     return {TREE_LABEL: profile, **own, GROUP_LABEL: joined_name(own[NAME_LABEL], "")}
 
 
-def _total(workload: WorkloadObject) -> int:
-    (text,) = workload.spec["totals"]
-    return int(text)
-
-
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del observed
-    for refusal in _refusals(workload, policy):
+    del policy, observed
+    for refusal in _refusals(workload):
         raise InvalidPolicy(refusal)
-    total = _total(workload)
+    total = int(workload.spec["totals"][0])
     classes = workload.spec["priorityClassNames"]
     template: Mapping[str, Any] = {"spec": {"priorityClassName": classes[0]}}
     leaf = Leaf(
@@ -187,9 +167,8 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     return WorkloadParts(roots=(leaf,))
 
 
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> Iterable[TreeRefusal]:
+def _refusals(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     """Yield a refusal where the pods of a group have no name for it, do not fit together, or ask for what is not read."""
-    del policy
     if not workload.name:
         text = "is empty; write the name of the group"
         yield refusal_of(workload, "InvalidField", f"metadata.labels[{NAME_LABEL}]", text)
@@ -221,8 +200,5 @@ PLAIN_PODS: Final = WorkloadKind(
     name_rules=(NameRule(when=(), head=LabelValue(key=NAME_LABEL)),),
     name_label=NAME_LABEL,
     parts=_parts,
-    finished=never,
-    suspended=never,
-    refusals=lambda workload, policy: tuple(_refusals(workload, policy)),
-    kept_out=lambda _: "",
+    refusals=_refusals,
 )

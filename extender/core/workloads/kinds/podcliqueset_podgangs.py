@@ -42,7 +42,6 @@ def podgangs_of(
     """Return the PodGangs, all base ones first.
 
     Args:
-        owner: The PodCliqueSet.
         topologies: Of each topology of Grove, by its name, the keys of node labels by their domains.
 
     Raises:
@@ -156,8 +155,6 @@ class _PodGangs:
 
         Args:
             cliques: The names of the cliques in the PodCliqueSet, by the names of its pod groups.
-            spec: Its topology.
-            labels: Further labels of its pods.
         """
         owner = self._owner
         reference = {

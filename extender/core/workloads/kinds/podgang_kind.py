@@ -21,7 +21,7 @@ from extender.core.workloads.tree_policy import (
     refusal_of,
 )
 from extender.core.workloads.workload_kind import Notice, ObjectKind, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import never, number, only_whole
+from extender.core.workloads.workload_kind_common import number, only_whole
 from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "grove.io/podgang"
@@ -132,9 +132,7 @@ def _notices(workload: WorkloadObject) -> Iterable[Notice]:
             yield Notice(reason="PreferredTopologyDropped", message=text)
 
 
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
-    del policy
-    refusals = []
+def _refusals(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     for place, item in _constrained(workload):
         required = _pack(item, "required")
         if required and not is_label_key(required):
@@ -142,8 +140,8 @@ def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal
             text = (
                 f"{required!r} is not the key of a node label, such as topology.kubernetes.io/zone"
             )
-            refusals.append(refusal_of(workload, "InvalidTopology", field, text))
-    return (*refusals, *only_whole(workload))
+            yield refusal_of(workload, "InvalidTopology", field, text)
+    yield from only_whole(workload)
 
 
 def _kept_out(workload: WorkloadObject) -> str:
@@ -166,8 +164,6 @@ PODGANG = WorkloadKind(
         ObjectKind(kind="PodClique", group="grove.io", versions=("v1alpha1",), plural="podcliques"),
     ),
     parts=_parts,
-    finished=never,
-    suspended=never,
     refusals=_refusals,
     kept_out=_kept_out,
 )

@@ -15,7 +15,7 @@ import msgspec
 from extender.core.model.errors import BadInput
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name, split_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Observed, Part
-from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
+from extender.core.workloads.tree_policy import TreePolicy
 from extender.core.workloads.workload_fields import (
     Count,
     PodCount,
@@ -25,8 +25,8 @@ from extender.core.workloads.workload_fields import (
 )
 from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_kind_common import (
+    is_suspended,
     managed_by_other,
-    never,
     number,
     only_whole,
     required,
@@ -131,9 +131,8 @@ def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[s
         return None
     hosts = max(1, number(group, "numOfHosts", 1))
     template = _with_labels(group, "initContainers", _WAITS_FOR_HEAD)
-    if (
-        hosts == 1 or name in used
-    ):  # without the feature RayMultiHostIndexing, no pod has the label of a replica
+    # without the feature RayMultiHostIndexing, no pod has the label of a replica
+    if hosts == 1 or name in used:
         full = _name(workload, name)
         leaf = _leaf(full, name, template, now * hosts, most * hosts, low * hosts)
         return msgspec.structs.replace(leaf, one_by_one=True)
@@ -181,11 +180,6 @@ def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
         if number(group, "numOfHosts", 1) > 1
         for index in range(_counts(group)[1])
     )
-
-
-def _refusals(workload: WorkloadObject, policy: TreePolicy) -> tuple[TreeRefusal, ...]:
-    del policy
-    return only_whole(workload)
 
 
 def _kept_out(workload: WorkloadObject) -> str:
@@ -345,17 +339,9 @@ RAYCLUSTER = WorkloadKind(
     versions=("v1",),
     plural="rayclusters",
     spec_type=_RayClusterFields,
-    name_rules=(
-        NameRule(
-            when=(),
-            head=LabelValue(key=NAME_LABEL),
-            rest=(_BETWEEN, LabelValue(key=REPLICA_LABEL)),
-        ),
-        NameRule(
-            when=(),
-            head=LabelValue(key=NAME_LABEL),
-            rest=(_BETWEEN, LabelValue(key=GROUP_LABEL)),
-        ),
+    name_rules=tuple(
+        NameRule(when=(), head=LabelValue(key=NAME_LABEL), rest=(_BETWEEN, LabelValue(key=key)))
+        for key in (REPLICA_LABEL, GROUP_LABEL)
     ),
     name_label=NAME_LABEL,
     pod_labels=_pod_labels,
@@ -364,8 +350,7 @@ RAYCLUSTER = WorkloadKind(
     holders={"RayJob": _of_rayjob, "RayService": _of_rayservice, "RayCronJob": _of_raycronjob},
     parts=_parts,
     planned_uses=_planned_uses,
-    finished=never,
-    suspended=lambda workload: bool(workload.spec.get("suspend")),
-    refusals=_refusals,
+    suspended=is_suspended,
+    refusals=only_whole,
     kept_out=_kept_out,
 )

@@ -14,12 +14,7 @@ from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import (
-    never,
-    number,
-    only_whole,
-    template_kept_out,
-)
+from extender.core.workloads.workload_kind_common import number, only_whole, template_kept_out
 from extender.core.workloads.workload_object import WorkloadObject
 
 POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
@@ -106,8 +101,6 @@ STATEFULSET: Final = WorkloadKind(
     # of a LeaderWorkerSet the set of leaders is its own, and the set of the workers of a replica is the leader's
     part_of=("LeaderWorkerSet", "Pod"),
     parts=_parts,
-    finished=never,
-    suspended=never,
-    refusals=lambda workload, _: tuple(_refusals(workload)),
+    refusals=_refusals,
     kept_out=lambda workload: template_kept_out(workload.spec.get("template") or {}),
 )

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from extender.core.workloads.workload_fields import TrainJobFields
 from extender.core.workloads.workload_kind import RuntimePatch, WorkloadKind
-from extender.core.workloads.workload_kind_common import has_condition, managed_by_other
+from extender.core.workloads.workload_kind_common import (
+    has_condition,
+    is_suspended,
+    managed_by_other,
+)
 
 MANAGER = "trainer.kubeflow.org/trainjob-controller"
 
@@ -28,7 +32,6 @@ TRAINJOB = WorkloadKind(
     parts=None,
     spec_type=TrainJobFields,
     finished=lambda workload: has_condition(workload, "Complete", "Failed"),
-    suspended=lambda workload: bool(workload.spec.get("suspend")),
-    refusals=lambda _, __: (),
+    suspended=is_suspended,
     kept_out=lambda workload: managed_by_other(workload, MANAGER),
 )

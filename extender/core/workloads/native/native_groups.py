@@ -85,7 +85,6 @@ def adopts(kind: WorkloadKind, workload: WorkloadObject, profile: TreeProfile | 
     """Return whether the groups that the controller of a workload makes are adopted.
 
     Args:
-        kind: The table entry of its kind.
         profile: That its label names; None: it does not exist.
     """
     if profile is None or not has_native_groups(kind, workload):
@@ -102,10 +101,8 @@ def native_roots(
     """Return the parts above and at the groups of the controller; empty: each of its groups is a root.
 
     Args:
-        kind: The table entry of the kind.
         workload: A workload whose groups are adopted.
         source: Whose annotations count.
-        policy: What is asked of the tree.
 
     Raises:
         InvalidPolicy: An annotation asks for what only the controller of the workload can do.
@@ -142,7 +139,6 @@ def adopted_groups(
     Args:
         composed: Its groups as the compiler made them, a PodGroup named as the template of the group to adopt; empty:
             each group of the controller is a root.
-        native: The groups that the controller made.
         parent: The composite of the user's above roots, or an empty string.
 
     Raises:
@@ -176,13 +172,7 @@ def native_notices(
     adopted: Sequence[AdoptedGroup],
     policy: KindPolicy,
 ) -> tuple[Notice, ...]:
-    """Return what a user should know: groups that are not there yet, and topology that is not applied.
-
-    Args:
-        composed: As for `adopted_groups`.
-        adopted: Its result.
-        policy: What the profile sets for the kind.
-    """
+    """Return what a user should know: groups that are not there yet, and topology that is not applied."""
     notices = []
     expected = sum(group.kind == "PodGroup" for group in composed) or 1
     if len(adopted) < expected:

@@ -15,7 +15,7 @@ def count_questions(stage):
     asked, inner = [], stage.parts.requests.about
 
     def counting(*args, **rest):
-        asked.append(args[2].root.key.name)
+        asked.append(args[1].root.key.name)
         return inner(*args, **rest)
 
     stage.parts.requests.about = counting
