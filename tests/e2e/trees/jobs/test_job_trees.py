@@ -96,6 +96,7 @@ async def test_the_groups_go_with_the_workload(
     await story.until_bound(2, "fit-")
 
 
+@pytest.mark.full
 async def test_the_last_pod_of_a_job_runs(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

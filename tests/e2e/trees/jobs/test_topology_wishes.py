@@ -160,6 +160,7 @@ async def lose_a_node(story: Story, bound: dict[str, str]) -> str:
     return node
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("choice", ["Widen", "GiveUp"])
 async def test_lost_members_leave_a_rack_without_nodes(
     story: Story,
