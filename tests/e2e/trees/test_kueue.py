@@ -382,6 +382,7 @@ async def test_the_replicas_of_a_leaderworkerset_are_placed_after_quota(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_a_preemption_by_kueue_suspends_a_gang_and_places_another(
     story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
 ) -> None:
