@@ -31,12 +31,6 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 os.environ.setdefault("GOGC", "300")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "every_case: all cases of an end-to-end test run daily, not only the first"
-    )
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark `full` what repeats the story of another case, and what starts a control plane for itself."""

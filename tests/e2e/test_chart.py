@@ -348,6 +348,7 @@ async def names(api: Api, path: str) -> set[str]:
     return {one["metadata"]["name"] for one in (await api.get(path))["items"]}
 
 
+@pytest.mark.full
 async def test_a_release_is_installed_upgraded_rolled_back_and_removed(
     plane: ControlPlane, api: Api, tmp_path: Path
 ) -> None:

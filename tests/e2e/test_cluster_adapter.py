@@ -123,6 +123,7 @@ async def test_a_member_goes_the_whole_way(cluster: KubernetesCluster, api: Api)
         await cluster.nominate(ref(pod), NodeName("n2"))
 
 
+@pytest.mark.full
 async def test_another_pod_of_that_name_is_never_touched(
     cluster: KubernetesCluster, api: Api
 ) -> None:
@@ -257,6 +258,7 @@ def a_condition(kind: str, status: str) -> Object:
     }
 
 
+@pytest.mark.full
 async def test_a_repeated_event_becomes_a_series(
     cluster: KubernetesCluster, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +278,7 @@ async def test_a_repeated_event_becomes_a_series(
     assert METRICS.k8s_events_failed._value.get() == failed_before
 
 
+@pytest.mark.full
 async def test_a_restart_of_the_api_server_is_survived(
     plane: ControlPlane, cluster: KubernetesCluster, api: Api
 ) -> None:
@@ -290,6 +293,7 @@ async def test_a_restart_of_the_api_server_is_survived(
     await answer_of(cluster.synced())
 
 
+@pytest.mark.full
 async def test_a_frozen_api_server_is_doubted(
     plane: ControlPlane, cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +333,7 @@ async def test_the_end_of_the_log_is_published(cluster: KubernetesCluster, api: 
     await api.delete("/api/v1/namespaces/gang-extender/configmaps")
 
 
+@pytest.mark.full
 async def test_without_the_right_it_is_not_known_what_was_published(
     cluster: KubernetesCluster, plane: ControlPlane
 ) -> None:
@@ -351,6 +356,7 @@ async def test_without_the_right_it_is_not_known_what_was_published(
         plane.kubectl("apply", "--server-side", "-f", str(KUBERNETES / "rbac.yaml"))
 
 
+@pytest.mark.full
 async def test_full_objects_are_tried_and_never_made(
     plane: ControlPlane, api: Api, cluster: KubernetesCluster
 ) -> None:

@@ -63,6 +63,7 @@ def of(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [f for f in events if f["type"] == kind]
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 @pytest.mark.settings(barrier_timeout_s="4")
 @pytest.mark.parametrize("verb", ["bind", "filter"])

@@ -281,6 +281,7 @@ async def test_one_pod_of_another_kind_holds_the_tree(
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 @pytest.mark.kubernetes("1.37", "1.36")
 @pytest.mark.lived_in("long")
@@ -381,6 +382,7 @@ async def test_min_count_may_change_while_it_waits(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_a_recreated_group_is_another_group(story: Story) -> None:
     """B5: the plan ends with the old UID; the new group's policy counts."""

@@ -81,6 +81,7 @@ async def check_devices(story: Story, bound: dict[str, str]) -> None:
         assert [r["uid"] for r in status["reservedFor"]] == [pods[name]["metadata"]["uid"]]
 
 
+@pytest.mark.full
 @pytest.mark.settings(barrier_timeout_s="4")
 async def test_gangs_end_consistent_after_an_expired_barrier(
     controllers: None, intercept: Intercept, story: Story

@@ -67,6 +67,7 @@ async def why_not_ready(story: Story) -> list[dict[str, Any]]:
     return failed
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_our_definitions_vanish_and_come_back(definitions: None, story: Story) -> None:
     """Bound pods stay, nothing is promised meanwhile, readiness reports it, and all goes on by itself."""

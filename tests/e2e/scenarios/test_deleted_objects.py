@@ -262,6 +262,7 @@ async def test_a_member_deleted_before_its_bind(story: Story) -> None:
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 async def test_groups_deleted_before_the_bind(story: Story) -> None:
     """A leaf, then the root, is deleted and made again: nothing is kept of the old plan, and all is bound at last."""

@@ -100,6 +100,7 @@ async def test_a_rule_that_the_planner_does_not_see_is_reported(story: Story) ->
     assert not await story.bound()
 
 
+@pytest.mark.full
 async def test_members_spread_over_zones(story: Story) -> None:
     """No zone gets more than one member above another, whatever else it could hold; all are bound at once."""
     await story.create(

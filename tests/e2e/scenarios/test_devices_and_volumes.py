@@ -189,6 +189,7 @@ async def test_nodes_without_the_device_are_learned(controllers: None, story: St
         assert len(events_of(events, "GangAdmitted")) <= 3, "what was offered instead is tried next"
 
 
+@pytest.mark.full
 async def test_rejections_hold_over_a_crash_and_end_with_a_change(
     controllers: None, story: Story
 ) -> None:

@@ -200,6 +200,7 @@ async def test_a_binding_names_an_unknown_plan(intercept: Intercept, story: Stor
     await asyncio.to_thread(story.service.stop)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plant", ["elsewhere", "waiting"])
 async def test_the_log_has_a_member_bound_where_it_is_not(
     story: Story, database_url: str, plant: str

@@ -171,6 +171,7 @@ async def test_killed_after_the_admission_and_before_the_first_bind(story: Story
     await finish(story, 8)
 
 
+@pytest.mark.full
 async def test_killed_in_the_middle_of_the_barrier(story: Story) -> None:
     """Five of eight wait at bind; none is bound by the dead, all by the living."""
     arrived = 0
@@ -228,10 +229,11 @@ async def test_killed_between_two_binds(story: Story) -> None:
 
 
 @pytest.mark.lived_in("long")
-async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
-    """Created interleaved, one completes, the other waits with its reason, then takes over; 20 times."""
+@pytest.mark.parametrize("rounds", [4, 20])
+async def test_two_gangs_that_fit_one_at_a_time(story: Story, rounds: int) -> None:
+    """Created interleaved, one completes, the other waits with its reason, then takes over; again and again."""
     await story.create(*nodes(4))
-    for round_ in range(20):
+    for round_ in range(rounds):
         one, two = gang(f"a{round_}", 4), gang(f"b{round_}", 4)
         for first, second in zip(one, two, strict=True):
             await story.create(first, second)

@@ -140,6 +140,7 @@ async def test_an_older_copy_takes_the_place_of_the_database(
     await all_ends_well(story, lost, bound, database_url)
 
 
+@pytest.mark.full
 @pytest.mark.settings(lease_duration_s="4")
 async def test_an_older_copy_and_a_new_process(
     intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres, database_url: str

@@ -89,6 +89,7 @@ async def waits(story: Story, name: str) -> bool:
     return any(c["type"] == "PodScheduled" for c in pod["status"].get("conditions", []))
 
 
+@pytest.mark.full
 @pytest.mark.kubernetes("1.37", "1.36")
 @pytest.mark.settings(nomination_delay_ms=LATE_MS)
 async def test_killed_between_gate_and_late_nomination(story: Story) -> None:

@@ -32,6 +32,7 @@ def noisy(node: str) -> dict[str, Any]:
     return a_pod(f"noisy-{node}", node=node, metadata={"labels": {"app": "noisy"}})
 
 
+@pytest.mark.full
 async def test_a_refused_node_is_learned_and_the_gang_bound_elsewhere(story: Story) -> None:
     """n0 has capacity, kube-scheduler will not have a member there; the whole gang goes to the others."""
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(5)), noisy("n0"))

@@ -205,6 +205,7 @@ def of_daemonset(name: str, node: str, requests: dict[str, Any], **spec: Any) ->
     )
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.lived_in("long")

@@ -380,6 +380,7 @@ async def test_the_apiserver_freezes(story: Story) -> None:
     await apiserver_goes_away(story, "frozen")
 
 
+@pytest.mark.full
 async def test_watches_are_cut_again_and_again(intercept: Intercept, story: Story) -> None:
     """Gangs complete and deletions are seen while no watch lives for long."""
     cuts = 0

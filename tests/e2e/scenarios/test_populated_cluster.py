@@ -29,6 +29,7 @@ def used_on(pods: list[dict[str, Any]], node: str, *, passing: bool) -> dict[str
     return used
 
 
+@pytest.mark.full
 async def test_it_is_lived_in_and_the_capacity_of_a_test_is_free(story: Story) -> None:
     """With any neighbours, a test's node offers what the test wrote; the rest is as tests/controlplane/livedin.py has it."""
     neighbours = story.neighbours
@@ -84,6 +85,7 @@ async def test_it_is_lived_in_and_the_capacity_of_a_test_is_free(story: Story) -
     assert not neighbours.missed
 
 
+@pytest.mark.full
 async def test_the_kubelet_refuses_one_member_and_loses_another(story: Story) -> None:
     """Both are recorded as lost, their capacity goes to the replacements, the others stay where they are."""
     neighbours = story.neighbours

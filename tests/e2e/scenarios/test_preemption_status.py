@@ -42,6 +42,7 @@ async def explain(story: Story, gang: str) -> str:
     return printed
 
 
+@pytest.mark.full
 async def test_a_refusal_has_how_far_eviction_would_get(story: Story) -> None:
     """Two children need a rack each, and one rack is full of equals: 1 of 2, on the group, by explain and on the pods."""
     equals = of_class([a_pod(f"equal-{n}", node=f"b{n}", requests=ONE) for n in range(2)], "high")

@@ -201,6 +201,7 @@ async def test_a_vector_on_the_older_version(story: Story, name: str) -> None:
         await asyncio.to_thread(story.service.stop)
 
 
+@pytest.mark.full
 @pytest.mark.lived_in("long")
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> None:

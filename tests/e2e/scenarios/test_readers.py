@@ -329,6 +329,7 @@ async def test_commands_send_the_token_of_a_kubeconfig_over_tls(
         await asyncio.to_thread(service.stop)
 
 
+@pytest.mark.full
 async def test_the_page_asks_for_a_token(reading: Reading, place: Accounts) -> None:
     """In Chromium: a form instead of data; a token that is not valid is refused; then the page is live; signing out forgets it."""
     token = await place.token("auditor")

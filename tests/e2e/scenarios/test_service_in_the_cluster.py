@@ -127,6 +127,7 @@ async def runs(story: Story, phase: str = "Running") -> None:
     await story.api.patch(f"{POD}/status", {"status": {"phase": phase, "conditions": [ready]}})
 
 
+@pytest.mark.full
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_readers_find_the_service_with_the_rights_of_the_docs(reader: Reader) -> None:
     """gangs, explain and plan, as a user who may only forward ports of that namespace; kubectl is gone afterwards."""

@@ -239,6 +239,7 @@ async def test_members_that_wait_cost_nothing(story: Story) -> None:
     assert not await story.bound("w")
 
 
+@pytest.mark.full
 async def test_a_freed_slot_wakes_the_tree_that_lacks_it_and_no_other(
     intercept: Intercept, story: Story
 ) -> None:

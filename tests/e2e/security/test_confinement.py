@@ -44,6 +44,7 @@ async def enforced(secured: Secured) -> Secured:
     return secured
 
 
+@pytest.mark.full
 @pytest.mark.kubernetes("1.37")
 async def test_each_policy_is_needed(enforced: Secured) -> None:
     """Without the binding of one, which is how it is switched off, what it refuses is accepted, and nothing else."""
@@ -136,6 +137,7 @@ OTHER_GROUPS = {kind.group for kind in KINDS}
 OTHER_RESOURCES = ("treeprofiles", "workloads")
 
 
+@pytest.mark.full
 @pytest.mark.kubernetes("1.37")
 async def test_each_right_is_needed(enforced: Secured) -> None:
     """Without one of them exactly the uses that take it fail, each with a refusal that names what is missing."""

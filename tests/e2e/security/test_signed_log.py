@@ -120,6 +120,7 @@ async def until_scheduled(story: Story, name: str) -> None:
     await story.until_event("GangScheduled", f"default/{name}")
 
 
+@pytest.mark.full
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_a_deleted_tail_is_found_by_what_the_service_signed(
     story: Story, key_file: Path, database_url: str, tmp_path: Path

@@ -202,6 +202,7 @@ def established(port: int) -> int:
     )
 
 
+@pytest.mark.full
 async def test_renewal_under_load_loses_no_call(story: Story, certificates: LiveFolder) -> None:
     """New certificates and keys for both sides every 3 s, each valid for 25 s, while gangs come: no attempt of kube-scheduler fails.
 

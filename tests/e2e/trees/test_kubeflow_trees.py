@@ -85,6 +85,7 @@ async def test_the_replica_types_of_a_job_start_together(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_a_pytorchjob_is_suspended_and_ends(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -105,6 +106,7 @@ async def test_a_pytorchjob_is_suspended_and_ends(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_the_launcher_of_an_mpijob_comes_when_its_workers_are_ready(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

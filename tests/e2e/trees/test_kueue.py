@@ -143,6 +143,7 @@ async def test_quota_admits_one_job_after_the_other_and_each_is_placed_in_a_rack
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_the_pods_of_a_jobset_are_placed_after_quota(
     story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
 ) -> None:
@@ -317,6 +318,7 @@ async def test_a_killed_service_answers_after_its_start(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_a_stolen_token_changes_nothing_else_of_a_workload_of_kueue(
     story: Story, tree_policies: None, kueue: Process
 ) -> None:
@@ -380,6 +382,7 @@ async def test_the_replicas_of_a_leaderworkerset_are_placed_after_quota(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_a_preemption_by_kueue_suspends_a_gang_and_places_another(
     story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
 ) -> None:

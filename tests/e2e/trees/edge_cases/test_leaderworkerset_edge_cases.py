@@ -147,6 +147,7 @@ async def test_the_size_of_the_groups_changes(
     await story.check_capacity()
 
 
+@pytest.mark.full
 async def test_the_leader_starts_first_and_its_workers_as_a_gang(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

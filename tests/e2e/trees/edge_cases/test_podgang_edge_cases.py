@@ -117,6 +117,7 @@ async def test_the_gate_of_grove_and_ours_are_both_lifted(
     await story.check_capacity()
 
 
+@pytest.mark.full
 async def test_a_scaling_group_gets_a_replica_more(
     story: Story,
     tree_policies: None,

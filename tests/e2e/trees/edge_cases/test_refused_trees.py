@@ -192,6 +192,7 @@ async def test_two_priorities_in_one_tree_are_refused(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_what_only_its_namespace_covers_runs_pod_by_pod(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

@@ -148,6 +148,7 @@ LONGEST = {
 TAKEN_MAX = {"LeaderWorkerSet": NAME_MAX - len("-0-") - 10}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", LONGEST)
 async def test_the_longest_names_agree(
     story: Story,

@@ -105,6 +105,7 @@ async def test_a_workload_that_does_not_fit_has_no_pod_with_a_node(
     await story.check_events()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")], ids="before".join)
 async def test_of_two_gangs_for_the_same_nodes_one_runs_as_a_whole(
     story: Story, kubelet: Kubelet, order: tuple[str, str]

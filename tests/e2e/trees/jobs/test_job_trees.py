@@ -72,6 +72,7 @@ async def test_a_leaf_that_is_deleted_by_hand_comes_back(
     assert len(await story.until_bound(4, "fit-")) == 4
 
 
+@pytest.mark.full
 async def test_the_groups_go_with_the_workload(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -96,6 +97,7 @@ async def test_the_groups_go_with_the_workload(
     await story.until_bound(2, "fit-")
 
 
+@pytest.mark.full
 async def test_the_last_pod_of_a_job_runs(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

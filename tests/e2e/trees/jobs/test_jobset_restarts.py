@@ -65,6 +65,7 @@ async def test_a_suspended_jobset_keeps_its_groups(
     assert uids(await groups(story)) == before
 
 
+@pytest.mark.full
 async def test_no_pod_of_a_new_attempt_is_bound_before_all_can_be(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

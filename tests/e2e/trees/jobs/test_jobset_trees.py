@@ -98,6 +98,7 @@ async def test_a_jobset_with_exclusive_topology_is_refused(
     assert not await story.bound()
 
 
+@pytest.mark.full
 async def test_steps_of_a_jobset_are_placed_one_after_the_other(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:

@@ -42,6 +42,7 @@ def _of_job(pods: dict[str, Object], index: int) -> dict[str, Object]:
     return {name: pod for name, pod in pods.items() if name.startswith(f"train-worker-{index}-")}
 
 
+@pytest.mark.full
 async def test_one_job_of_a_jobset_restarts_alone(
     restart_job: None,
     story: Story,

@@ -72,6 +72,7 @@ async def test_a_preferred_rack_that_is_too_small_refuses_nothing(
     await story.check_events()
 
 
+@pytest.mark.full
 async def test_each_slice_of_a_job_keeps_its_rack(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -160,6 +161,7 @@ async def lose_a_node(story: Story, bound: dict[str, str]) -> str:
     return node
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("choice", ["Widen", "GiveUp"])
 async def test_lost_members_leave_a_rack_without_nodes(
     story: Story,
