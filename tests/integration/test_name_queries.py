@@ -209,7 +209,7 @@ NOT_THERE = (
 
 
 @pytest.mark.parametrize(
-    ("readers", "connections"), [(20, 5), pytest.param(100, 20, marks=pytest.mark.full)]
+    ("readers", "connections"), [(8, 3), pytest.param(100, 20, marks=pytest.mark.full)]
 )
 async def test_many_readers_ask_everything_while_events_are_written(written, readers, connections):
     """Each answer is whole and has its position; no reader gets an older state than before, and none is refused.
