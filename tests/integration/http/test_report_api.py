@@ -35,8 +35,8 @@ from tests.support.logs.reference_reports import FakeReportQueries
 
 DAY = {"since": "2026-11-17T00:00:00Z", "until": "2026-11-18T00:00:00+00:00"}
 HOSTILE = (  # the first five in each run
-    "'; DROP TABLE gx.event; --", "{where}", "\u2603" * 253, "x" * 4000, "a/b/c",
-    "'", "' OR true --", '"', "\\", "%", "_", "$1", ":namespace", "NULL", "\n",
+    "'; DROP TABLE gx.event; --", "{where}", "%", "\u2603" * 253, "x" * 4000,
+    "a/b/c", "'", "' OR true --", '"', "\\", "_", "$1", ":namespace", "NULL", "\n",
 )  # fmt: skip
 
 
