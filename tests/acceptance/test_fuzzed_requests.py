@@ -1,6 +1,6 @@
 """Thousands of fuzzed requests at each surface of a running service: no 5xx but an explained 503, and no growth of memory.
 
-200 to 500 requests per surface in `make test`, 10,000 in `make test-full`. The service has a probe of
+120 to 250 requests per surface in `make test`, 10,000 in `make test-full`. The service has a probe of
 its event loop (`loop_probe`): no turn of it may take more than `TURN_MAX_MS` of CPU time. That is not wall-clock time, which on
 a busy machine has the work of others in it: the longest wait of a client beside them is in the report of the test (`pytest -rA`)
 and is not asserted.
@@ -29,7 +29,7 @@ from tests.support.waiting import WaitedInVain, answer_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(1800)]
 
-QUICK = {"verbs": 500, "read API": 200, "page": 200, "plan": 250}
+QUICK = {"verbs": 250, "read API": 150, "page": 150, "plan": 120}
 FULL = 10_000
 FIRST = 50  # modules are imported and processes are started by the first calls
 CLIENTS = 4  # as many plans as the service makes at once are not refused

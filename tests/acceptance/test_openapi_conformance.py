@@ -91,7 +91,7 @@ def try_out(operation, mode, examples):
     return len(asked)
 
 
-@pytest.mark.parametrize("examples", [3, pytest.param(25, marks=pytest.mark.full)])
+@pytest.mark.parametrize("examples", [2, pytest.param(25, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     # wrong requests are also those of test_fuzzed_requests
     "mode",

@@ -131,6 +131,7 @@ async def test_search_explanations_links_and_keys(service, browser, tmp_path):
     assert browser.complaints() == []
 
 
+@pytest.mark.full
 async def test_the_first_sentence_of_a_gang_is_that_of_the_commands(service, browser):
     """Refused, and not looked at because its namespace has too many new gangs."""
     service.environ["GANG_EXTENDER_MAX_NEW_GANGS_PER_MINUTE"] = "2"
@@ -159,6 +160,7 @@ async def test_the_first_sentence_of_a_gang_is_that_of_the_commands(service, bro
     assert browser.complaints() == []
 
 
+@pytest.mark.full
 async def test_filters_are_in_the_address_and_long_lists_are_whole(service, browser):
     """Namespace and state; 230 gangs, their events from the first on, and 230 members of one gang."""
     # each of them lacks a member, so that none is planned
@@ -334,6 +336,7 @@ async def test_preemptions_are_newest_first_and_can_be_read_to_the_oldest(
     assert browser.complaints() == []
 
 
+@pytest.mark.full
 async def test_another_moment_is_read_once(long_log, browser):
     """By the address, by an event, and by the way back to now: one request for the state each."""
     served, plans = long_log

@@ -68,8 +68,12 @@ async def seen(browser, condition, what):
         raise AssertionError(f"{error}; the page: {shown[:3000]}") from error
 
 
-async def test_the_page_shows_what_is_what_was_and_what_comes(service, browser, tmp_path):
-    """Empty; a gang is placed; one waits, with the reason; one preempts; back in time; live again; over a restart; over an older log; strange names."""
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.full)])
+async def test_the_page_shows_what_is_what_was_and_what_comes(service, browser, tmp_path, whole):
+    """Empty; a gang is placed; one waits, with the reason; back in time; live again; over a restart.
+
+    The `whole` story also has: one preempts; over an older log; strange names.
+    """
     write(service, "beside", [a_pod("beside", node="r1-n3", requests={GPU: 5})])
     service.start()
     player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
@@ -80,15 +84,18 @@ async def test_the_page_shows_what_is_what_was_and_what_comes(service, browser, 
         assert browser.shown("#empty")
         await placed(service, player, browser, tmp_path)
         await waits(service, browser)
-        await preempts(service, player, browser, tmp_path)
+        if whole:
+            await preempts(service, player, browser, tmp_path)
         await back_in_time(service, browser, tmp_path)
         await over_a_restart(service, browser, tmp_path)
-        await over_an_older_log(service, browser, tmp_path)
-        await strange_names(service, browser, tmp_path)
+        if whole:
+            await over_an_older_log(service, browser, tmp_path)
+            await strange_names(service, browser, tmp_path)
     finally:
         await player.close()
 
 
+@pytest.mark.full
 async def test_a_gang_shows_the_workload_that_it_was_made_for(service, browser):
     """Of a Job in a file; a gang that a user wrote has no such line."""
     template = a_template({GPU: 1}, schedulerName="gang-scheduler")

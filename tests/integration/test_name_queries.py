@@ -54,6 +54,7 @@ from extender.store.projections import PostgresIntervalProjection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
+from tests.support.hypothesis_profile import daily
 from tests.support.logs.fake_store import Script
 from tests.support.service.command_line import run_command
 from tests.support.service.fake_workloads import labels_of
@@ -209,7 +210,7 @@ NOT_THERE = (
 
 
 @pytest.mark.parametrize(
-    ("readers", "connections"), [(20, 5), pytest.param(100, 20, marks=pytest.mark.full)]
+    ("readers", "connections"), [(8, 3), pytest.param(100, 20, marks=pytest.mark.full)]
 )
 async def test_many_readers_ask_everything_while_events_are_written(written, readers, connections):
     """Each answer is whole and has its position; no reader gets an older state than before, and none is refused.
@@ -451,8 +452,13 @@ READERS = {
 ONE = {"preemptor": ("big", "ns/big"), "victim": ("job-0", "ns/job-0")}
 
 
-@pytest.mark.parametrize("door", ["database", "service"])
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("reader", "door"),
+    [
+        *((reader, "database") for reader in READERS),
+        *daily(2, [(reader, "service") for reader in sorted(READERS)]),
+    ],
+)
 async def test_a_name_in_one_other_namespace_is_answered(several_namespaces, reader, door):
     """By every command as by `explain`: the same answer as with the namespace; a name in `default` is that one."""
     name, path = ONE.get(reader, ("job", "ns/job"))

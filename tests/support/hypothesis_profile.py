@@ -26,10 +26,8 @@ settings.load_profile(PROFILE)
 
 def daily(number: int, values: Sequence[Any]) -> list[Any]:
     """Return values to parametrize a test with: the first of them for `make test`, the others marked `full`."""
-    return [
-        *values[:number],
-        *(pytest.param(value, marks=pytest.mark.full) for value in values[number:]),
-    ]
+    others = (value if isinstance(value, tuple) else (value,) for value in values[number:])
+    return [*values[:number], *(pytest.param(*value, marks=pytest.mark.full) for value in others)]
 
 
 def examples(number: int, *, quick: int | None = None, **others: Any) -> settings:

@@ -27,15 +27,16 @@ from extender.queries.log.reports import (
 from extender.runtime.system_clock import SystemClock
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
+from tests.support.hypothesis_profile import daily
 from tests.support.logs.example_log import BATCH, TRAIN, at, tuesday, write_tuesday
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries
 from tests.support.logs.postgres import fresh_database, run
 from tests.support.logs.reference_reports import FakeReportQueries
 
 DAY = {"since": "2026-11-17T00:00:00Z", "until": "2026-11-18T00:00:00+00:00"}
-HOSTILE = (
-    "'", "' OR true --", "'; DROP TABLE gx.event; --", '"', "\\", "%", "_", "$1", ":namespace", "{where}", "NULL",
-    "\u2603" * 253, "x" * 4000, "a/b/c", "\n",
+HOSTILE = (  # the first five in each run
+    "'; DROP TABLE gx.event; --", "{where}", "%", "\u2603" * 253, "x" * 4000,
+    "a/b/c", "'", "' OR true --", '"', "\\", "_", "$1", ":namespace", "NULL", "\n",
 )  # fmt: skip
 
 
@@ -141,7 +142,7 @@ def could_be_a_name(text):
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", daily(5, HOSTILE))
 async def test_what_is_asked_for_is_never_part_of_the_question(served, text):
     """In every parameter of every report: nothing matches, or it is refused; the log is as it was."""
     for name, kind in REPORTS.items():

@@ -22,13 +22,14 @@ from extender.store.projections import PostgresIntervalProjection, rebuild_proje
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.integration.store.test_tampering import verified
+from tests.support.hypothesis_profile import daily
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import FAST, execute, fresh_database, run, running_postgres
 from tests.support.logs.tampered_log import FilledLog, change_part, change_view
 
 pytestmark = pytest.mark.postgres
 DEPLOY = Path(__file__).parents[3] / "deploy" / "postgres"
-SERVERS = [None, *sorted(Path("/usr/lib/postgresql").glob("*/bin"))]
+SERVERS = daily(1, [None, *sorted(Path("/usr/lib/postgresql").glob("*/bin"))])
 LOGINS = {
     "gx_test_service": "gx_writer",
     "gx_test_migrator": "gx_owner",

@@ -195,7 +195,9 @@ def start_owner(folder, *prefix, python=sys.executable, **environment):
     )
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
+)
 async def test_the_server_dies_with_its_owner(data, how):
     """However the owner goes; and the next start finds everything."""
     owner = start_owner(data)

@@ -337,6 +337,7 @@ def main() -> None:
     ours |= {place.partition(":")[0] for place, _ in COMMANDS.values()}
     for name in [*LIBRARIES, *sorted(ours)]:
         importlib.import_module(name)
+    importlib.import_module("extender.http.web.server")._openapi()  # 0.05 s, kept by each service
     gc.collect()
     gc.freeze()  # a collection in a command would write to, and so copy, the memory of all of them
     module = _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -129,7 +129,9 @@ async def test_a_quiet_cluster_makes_no_passes(monkeypatch):
         begun = count_passes(stage)
         await quiet(stage)
         await eventually(lambda: bool(stage.event_data(GangUnschedulable)), "the refusal")
-        await eventually(lambda: stage.barriers.wakeup.waiting, "the loop to wait")
+        await eventually(
+            lambda: stage.barriers.wakeup.waiting and not stage.leader.in_flight, "the loop to wait"
+        )
         passes = len(begun)
         assert passes <= 3
         for _ in range(50):

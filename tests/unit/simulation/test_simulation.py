@@ -133,6 +133,7 @@ def test_no_node_is_over_its_capacity_and_every_job_ends_in_its_turn() -> None:
             del placed[event.data.uid]
 
 
+@pytest.mark.full  # each run compares plans and the table of the arena of processes with different hash seeds
 def test_the_same_seed_gives_the_same_log_in_processes_with_different_hash_seeds() -> None:
     assert len(outputs(DIGEST, ["1", "77"])) == 1
 

@@ -23,15 +23,19 @@ def refusals(stage: Stage) -> list[GangUnschedulable]:
     ]
 
 
-async def test_an_hour_of_changing_numbers() -> None:
-    """Others leave one node, or two other nodes, every ten seconds, and come back: 360 plans with another number, few events."""
+@pytest.mark.parametrize("rounds", [90, pytest.param(360, marks=pytest.mark.full)])
+async def test_an_hour_of_changing_numbers(rounds: int) -> None:
+    """Others leave one node, or two other nodes, every ten seconds, and come back: each plan has another number, few are events.
+
+    In each run it is a quarter of an hour.
+    """
     nodes = [a_node(f"n{n}", gpu=8) for n in range(4)]
     others = [a_pod(f"other-{n}", node=f"n{n}", requests=WHOLE) for n in range(3)]
     async with Stage(*nodes, *others, *a_gang("big", pods=6, requests=WHOLE)) as stage:
         await stage.lead()
         await stage.settled()
         texts = set()
-        for round_ in range(360):
+        for round_ in range(rounds):
             leaving = others[1:] if round_ % 2 else others[:1]
             for other in leaving:
                 stage.cluster.delete_pod(other["metadata"]["name"])
