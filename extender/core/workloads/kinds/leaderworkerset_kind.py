@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 
 from extender.core.workloads.kinds.leader_worker_replicas import (
+    EXCLUSIVE,
+    EXCLUSIVE_LEVEL_CEL,
     GROUP_INDEX,
     LEAF_LABEL_CEL,
     NAME_LABEL,
@@ -17,6 +19,7 @@ from extender.core.workloads.kinds.leader_worker_replicas import (
     TAIL,
     WORKER_INDEX,
     Replica,
+    exclusive_level,
     exclusive_topology,
     impossible_restarts,
     impossible_subgroups,
@@ -116,6 +119,9 @@ LEADERWORKERSET = WorkloadKind(
     ),
     leaf_label=leaf_label,
     leaf_label_cel=LEAF_LABEL_CEL,
+    exclusive_annotation=EXCLUSIVE,
+    exclusive_level=lambda workload: exclusive_level(workload.spec, workload.annotations),
+    exclusive_level_cel=EXCLUSIVE_LEVEL_CEL,
     part_of=("DisaggregatedSet",),
     parts=_parts,
     planned_uses=_planned_uses,
