@@ -26,7 +26,8 @@ HEADER = """\
 # A pod does not see its workload. So the label gang-extender.dev/tree of a workload, or of its namespace if it has none,
 # is written into its pod templates when it is created; `off` on a workload wins. Existing workloads stay as they are,
 # and an update that lacks the label keeps it: templates of Job and JobSet are immutable, that of a LeaderWorkerSet
-# would start a rollout. Every kind has its switch: kubectl apply -l 'gang-extender.dev/kind in (Job, JobSet)' -f <this file>
+# would start a rollout. An exclusive topology of JobSet or LeaderWorkerSet becomes the annotation gang-extender.dev/exclusive,
+# since their controllers hold pods back for it. Every kind has its switch: kubectl apply -l 'gang-extender.dev/kind in (Job, JobSet)' -f <this file>
 """
 _NOT_COPIED = (
     "  # A workload without the label would run without its gang.\n  failurePolicy: Fail\n"
@@ -147,7 +148,7 @@ def _labels_and_profile() -> Iterable[tuple[str, str]]:
 
 
 def _stamp_templates(kind: WorkloadKind) -> tuple[list[tuple[str, str]], str]:
-    reasons = [cel.part_of(kind)] if kind.part_of else []
+    reasons = [cel.controlled_by(kind.part_of)] if kind.part_of else []
     reasons.append(cel.kept_out(kind))
     variables = [
         *_labels_and_profile(),
@@ -157,7 +158,11 @@ def _stamp_templates(kind: WorkloadKind) -> tuple[list[tuple[str, str]], str]:
         ("stamps", cel.stamps(kind)),
         ("source", cel.source()),
     ]
-    return variables, f"{cel.add_stamps()}\n+ {cel.add_source()}"
+    mutation = f"{cel.add_stamps()}\n+ {cel.add_source()}"
+    if kind.exclusive_annotation:
+        variables.append(("exclusive", cel.exclusive(kind)))
+        mutation += f"\n+ {cel.replace_exclusive(kind)}"
+    return variables, mutation
 
 
 def _stamp_object() -> tuple[list[tuple[str, str]], str]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
+    EXCLUSIVE_ANNOTATION,
     GROUP_LABELS,
     LEAF_LABEL,
     NAMESPACE,
@@ -154,11 +155,11 @@ def kept_out(kind: WorkloadKind) -> str:
     return "\n|| ".join(conditions)
 
 
-def part_of(kind: WorkloadKind) -> str:
-    """Return the condition that an object is controlled by a workload of which it is a part."""
+def controlled_by(kinds: Sequence[str]) -> str:
+    """Return the condition that an object is controlled by one of some kinds."""
     return (
         "(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o,\n"
-        f"has(o.controller) && o.controller && o.kind in {texts(kind.part_of)}))"
+        f"has(o.controller) && o.controller && o.kind in {texts(kinds)}))"
     )
 
 
@@ -240,4 +241,37 @@ def add_source() -> str:
         "(size(variables.source) > 0 && !has(object.metadata.annotations)\n"
         '? [JSONPatch{op: "add", path: "/metadata/annotations", value: {}}] : [])\n'
         f"+ {add('variables.source', ANNOTATIONS, SOURCE_ANNOTATION)}"
+    )
+
+
+# --- exclusive domains
+
+
+def exclusive(kind: WorkloadKind) -> str:
+    """Return a list with the EXCLUSIVE_ANNOTATION that is the same as that of the controller, or an empty list.
+
+    An update that has the annotation of the controller again is that of a manifest whose object has ours instead.
+    """
+    theirs, ours = text(kind.exclusive_annotation), text(EXCLUSIVE_ANNOTATION)
+    conditions = [
+        "variables.ours && size(variables.profile) > 0",
+        f"{theirs} in variables.annotations && variables.annotations[{theirs}] != ''",
+        "(request.operation == 'UPDATE'\n"
+        f"? {ours} in variables.oldAnnotations && !({theirs} in variables.oldAnnotations)\n"
+        f": !({ours} in variables.annotations) && !variables.templates.exists(t, {text(TREE_LABEL)} in t.labels))",
+    ]
+    if kind.policy_from:
+        conditions.append(f"!{controlled_by(kind.policy_from)}")
+    return (
+        "\n&& ".join(conditions) + f"\n? [{kind.exclusive_level_cel}].filter(level, level != '')\n"
+        f".map(level, level + '=' + variables.annotations[{theirs}])\n: []"
+    )
+
+
+def replace_exclusive(kind: WorkloadKind) -> str:
+    """Return the JSON patch that writes EXCLUSIVE_ANNOTATION in place of the annotation of the controller."""
+    remove = f'JSONPatch{{op: "remove", path: {ANNOTATIONS} + jsonpatch.escapeKey("{kind.exclusive_annotation}")}}'
+    return (
+        f"variables.exclusive.map(value, {remove})\n"
+        f"+ {add('variables.exclusive', ANNOTATIONS, EXCLUSIVE_ANNOTATION)}"
     )

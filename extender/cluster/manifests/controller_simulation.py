@@ -172,11 +172,12 @@ class _PlayedWorkload:
 def _labelled(
     kind: WorkloadKind, manifest: api.WorkloadManifest, label: str
 ) -> api.WorkloadManifest:
-    """Return a workload as the admission policy stores it: its templates have the label, or without templates itself."""
+    """Return a workload as the admission policy stores it: its templates have the label, or without templates itself; and its exclusive domain."""
     workload = workload_of(manifest)
     if next(pod_templates(kind.template_paths, workload.spec), None) is not None:
         stamped = with_template_labels(kind, workload, label)
-        return msgspec.structs.replace(manifest, spec=stamped.spec)
+        metadata = msgspec.structs.replace(manifest.metadata, annotations=dict(stamped.annotations))
+        return msgspec.structs.replace(manifest, spec=stamped.spec, metadata=metadata)
     metadata = manifest.metadata
     if kind.template_paths or TREE_LABEL in metadata.labels:
         return manifest

@@ -100,6 +100,12 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     # label that the template has already stays.
     leaf_label: Callable[[Mapping[str, Any]], str] | None = None
     leaf_label_cel: str = ""
+    # The annotation that gives each group a domain alone, where the controller makes the other pods of a group only when the
+    # first one has a node; and the level of EXCLUSIVE_ANNOTATION that is the same, in Python and in CEL over `object` and
+    # `variables.annotations`; an empty value: none is.
+    exclusive_annotation: str = ""
+    exclusive_level: Callable[[WorkloadObject], str] | None = None
+    exclusive_level_cel: str = "''"
     # where a workload has no pod templates: the objects whose labels its pods get from its controller
     labels_from: tuple[ObjectKind, ...] = ()
     # for a kind whose own label does not reach what its controller makes

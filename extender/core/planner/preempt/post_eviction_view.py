@@ -127,8 +127,8 @@ def with_domains_as_rules(request: PlanRequest) -> PlanRequest:
     for (key, value, pods), shapes in zip(alike, kept_out, strict=True):
         for uid in pods:
             counted.setdefault(uid, []).append(len(rules))
-        there = (((value, len(pods)),),)
-        rules.append(PlanRule(kind="apart", keys=(key,), shapes=shapes, about=(), there=there))
+        counts = (((value, len(pods)),),)
+        rules.append(PlanRule(kind="apart", keys=(key,), shapes=shapes, about=(), there=counts))
 
     def with_rules(pod: PlanVictim) -> PlanVictim:
         more = counted.get(pod.uid)

@@ -483,7 +483,7 @@ class _PreferredSearch:
     def _attempt(self, tight: Mapping[int, str], *, complete: bool) -> bool | None:
         """Place as many pods with some groups each in one domain; False: proved that none is possible, None: not known."""
         form = frozenset(tight.items())
-        if form in self._impossible or not self._each_has_room(tight):
+        if form in self._impossible or not self._each_fits_alone(tight):
             return False
         if self.left <= 0:
             if self.at_once:
@@ -527,7 +527,7 @@ class _PreferredSearch:
         self.searched = True
         return True
 
-    def _each_has_room(self, tight: Mapping[int, str]) -> bool:
+    def _each_fits_alone(self, tight: Mapping[int, str]) -> bool:
         """Return False where some domain is needed that is too small for its group alone: proved without bounds of the whole tree."""
         bounds = self.problem.pods()
         for index, key in tight.items():

@@ -283,8 +283,27 @@ def _impossible_order(workload: WorkloadObject) -> Iterable[TreeRefusal]:
         before.append(job["name"])
 
 
+def _exclusive_level(workload: WorkloadObject) -> str:
+    """Return the level of our annotation that gives each Job a domain alone; empty: none does, or all pods are there at once."""
+    return "" if NODE_SELECTOR in workload.annotations or _in_one_leaf(workload) else "leaf"
+
+
+def _in_one_leaf(workload: WorkloadObject) -> list[str]:
+    """Return the names of the ReplicatedJobs of which one leaf has the pods of several Jobs; the twin of `_IN_ONE_LEAF_CEL`."""
+    return [
+        job["name"]
+        for job in replicated_jobs(workload)
+        if number(job, "replicas", 1) > 1
+        and (template_label(job_spec(job).get("template") or {}, LEAF_LABEL) or _stamped(job))
+        == PER_REPLICATED_JOB
+    ]
+
+
 def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
-    """Yield a refusal where the webhook of JobSet rejects all pods but the first of a Job until that one has a node."""
+    """Yield a refusal where the webhook of JobSet rejects all pods but the first of a Job until that one has a node.
+
+    The admission policy replaces the annotation of a JobSet where `_exclusive_level` has a level.
+    """
     places = [("metadata", workload.annotations)]
     for index, job in enumerate(replicated_jobs(workload)):
         annotations = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
@@ -293,9 +312,12 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
         key = annotations.get(EXCLUSIVE)
         if key and NODE_SELECTOR not in annotations:
             field = f"{place}.annotations[{EXCLUSIVE}]"
+            instead = f"{EXCLUSIVE_ANNOTATION}: leaf={key}"
+            if several := _in_one_leaf(workload):
+                instead = f"a required podAntiAffinity in the pod template of {', '.join(several)}, whose Jobs are one group,"
             text = (
                 f"{key!r}: JobSet makes the other pods of a Job only when its first pod has a "
-                f"node, so no gang of them can start; use {EXCLUSIVE_ANNOTATION}: leaf={key} instead, or add {NODE_SELECTOR}"
+                f"node, so no gang of them can start; use {instead} instead, or add {NODE_SELECTOR}"
             )
             yield refusal_of(workload, "ExclusiveTopology", field, text)
 
@@ -408,6 +430,16 @@ def _native_leaf(
     )
 
 
+_LEAF_LABEL_CEL = (
+    "(!has(item.template.spec.parallelism) || item.template.spec.parallelism <= 1"
+    f" || (has(item.replicas) && item.replicas > {CHILDREN_MAX})) ? '{PER_REPLICATED_JOB}' : '{PER_JOB}'"
+)
+_IN_ONE_LEAF_CEL = (
+    f"variables.templates.exists(t, has(t.item.replicas) && t.item.replicas > 1 && ('{LEAF_LABEL}' in t.labels"
+    f" ? t.labels['{LEAF_LABEL}'] == '{PER_REPLICATED_JOB}'"
+    f" : [t.item].exists(item, ({_LEAF_LABEL_CEL}) == '{PER_REPLICATED_JOB}')))"
+)
+
 JOBSET = WorkloadKind(
     kind="JobSet",
     group="jobset.x-k8s.io",
@@ -431,10 +463,10 @@ JOBSET = WorkloadKind(
     pod_labels=_pod_labels,
     template_paths=("spec.replicatedJobs[].template.spec.template",),
     leaf_label=_stamped,
-    leaf_label_cel=(
-        "(!has(item.template.spec.parallelism) || item.template.spec.parallelism <= 1"
-        f" || (has(item.replicas) && item.replicas > {CHILDREN_MAX})) ? '{PER_REPLICATED_JOB}' : '{PER_JOB}'"
-    ),
+    leaf_label_cel=_LEAF_LABEL_CEL,
+    exclusive_annotation=EXCLUSIVE,
+    exclusive_level=_exclusive_level,
+    exclusive_level_cel=f"'{NODE_SELECTOR}' in variables.annotations || {_IN_ONE_LEAF_CEL} ? '' : 'leaf'",
     policy_from=("TrainJob",),
     manager=MANAGER,
     gang_modes=("all", "per-replicated-job", "per-job"),

@@ -30,6 +30,7 @@ from extender.core.workloads.tree_policy import InvalidPolicy, TreeRefusal, refu
 from extender.core.workloads.workload_kind_common import number, template_kept_out, template_label
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
+    GANG_ANNOTATION,
     LEAF_LABEL,
     WorkloadObject,
 )
@@ -59,6 +60,13 @@ LEAF_LABEL_CEL: Final = (
     f" ? '{LEADER_AND_SUBGROUPS}' : '{SUBGROUP}')"
     " : ((has(item.spec.startupPolicy) && item.spec.startupPolicy == 'LeaderReady')"
     f" ? '{ROLE}' : '')"
+)
+
+
+EXCLUSIVE_LEVEL_CEL: Final = (
+    f"({LEAF_LABEL_CEL.replace('item.', 'object.')}) == ''"
+    " && has(object.spec.leaderWorkerTemplate.size) && object.spec.leaderWorkerTemplate.size > 1 ? 'leaf'"
+    f" : '{GANG_ANNOTATION}' in variables.annotations && variables.annotations['{GANG_ANNOTATION}'] == 'all' ? '' : 'root'"
 )
 
 
@@ -445,11 +453,14 @@ def replica_refusals(
     # anti-affinity between pods, which are there at once, and a gang is placed by it.
     key = annotations.get(EXCLUSIVE)
     if key:
-        level = "root" if leaf_label({"spec": spec}) else "leaf"
+        level = exclusive_level(spec, annotations)
         field = f"{place}metadata.annotations[{EXCLUSIVE}]"
+        instead = f"use {EXCLUSIVE_ANNOTATION}: {level or 'root'}={key} instead"
+        if not level:
+            instead += f", without {GANG_ANNOTATION}: all"
         text = (
             f"{key!r}: LeaderWorkerSet makes the workers of a replica only when its leader has "
-            f"a node, so no gang of them can start; use {EXCLUSIVE_ANNOTATION}: {level}={key} instead"
+            f"a node, so no gang of them can start; {instead}"
         )
         yield refusal_of(workload, "ExclusiveTopology", field, text)
     # the webhook of LeaderWorkerSet refuses such subgroups: a tree with them would differ from the request
@@ -474,6 +485,14 @@ def replica_refusals(
             field = f"{place}spec.leaderWorkerTemplate.{name}.spec.restartPolicy"
             text = f"is {restart!r}; the pods are those of StatefulSets, which have Always: leave it out"
             yield refusal_of(workload, "InvalidField", field, text)
+
+
+def exclusive_level(spec: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
+    """Return the level of our annotation that gives each replica a domain alone; empty: none does. The twin of EXCLUSIVE_LEVEL_CEL."""
+    size = number(spec.get("leaderWorkerTemplate") or {}, "size", 1)
+    if not leaf_label({"spec": spec}) and size > 1:
+        return "leaf"
+    return "" if annotations.get(GANG_ANNOTATION) == "all" else "root"
 
 
 def replica_kept_out(spec: Mapping[str, Any]) -> str:

@@ -87,25 +87,16 @@ def leaves(pods: dict[str, Object]) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.full
-async def test_an_exclusive_topology_of_a_leaderworkerset_is_refused(
+async def test_an_exclusive_topology_of_a_leaderworkerset_becomes_ours(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """Only leaders are made, and they wait. A LeaderWorkerSet with the annotation of the text instead is placed."""
+    """Its controller would make the workers when the leader has a node; with ours in its place all are made, and placed as gangs."""
     await story.create(*racks("r0", "r1"))
     serve = a_leaderworkerset("serve", 2, 4)
-    exclusive, instead = f"{LWS_PREFIX}/exclusive-topology", f"leaf={RACK}"
-    serve["metadata"]["annotations"] = {exclusive: RACK}
+    serve["metadata"]["annotations"] = {f"{LWS_PREFIX}/exclusive-topology": RACK}
     stored = await story.api.create(serve)
-    assert set(await until_pods(story, 2)) == {"serve-0", "serve-1"}
-    text = await refused(story, stored, "ExclusiveTopology")
-    assert f"metadata.annotations[{exclusive}]: '{RACK}'" in text
-    assert text.endswith(f"use {EXCLUSIVE}: {instead} instead")
-    await story.api.delete(f"{LWS}/serve?propagationPolicy=Background")
-    await story.until_event("TreeRetired", reason="deleted")
-    serve["metadata"] |= {"name": "again", "annotations": {EXCLUSIVE: instead}}
-    await story.api.create(serve)
-    await story.until_bound(8, "again-")
+    assert stored["metadata"]["annotations"] == {EXCLUSIVE: f"leaf={RACK}"}
+    await story.until_bound(8, "serve-")
     assert sorted(leaves(await story.pods()).values(), key=min) == [{"r0"}, {"r1"}]
     await story.check_events()
     await story.check_capacity()
@@ -139,18 +130,20 @@ async def test_exclusive_subgroups_of_a_leaderworkerset_are_placed(
 async def test_an_exclusive_topology_of_a_jobset_is_refused(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """Only the first pod of each Job is made, and it waits. With JobSet's node selector all are made, and placed."""
+    """Of one ReplicatedJob: only the first pod of each Job is made, and it waits. With JobSet's node selector all are made, and placed."""
     jobs = [f"default_train-worker-{index}" for index in (0, 1)]
     for number, job in enumerate(jobs):
         labels = {RACK: f"r{number}", f"{JOBSET_PREFIX}/namespaced-job": job}
         await story.create(a_node(f"r{number}-0", labels, cpu="2"))
     train = a_jobset("train", [a_replicated_job("worker", 2, 2)])
     annotations = {f"{JOBSET_PREFIX}/exclusive-topology": RACK}
-    train["metadata"]["annotations"] = annotations
+    template = train["spec"]["replicatedJobs"][0]["template"]
+    template["metadata"] = {"annotations": annotations}
     stored = await story.api.create(train)
     await until_pods(story, 2)
     text = await refused(story, stored, "ExclusiveTopology")
-    assert f"metadata.annotations[{JOBSET_PREFIX}/exclusive-topology]: '{RACK}'" in text
+    place = "spec.replicatedJobs[0].template.metadata.annotations"
+    assert f"{place}[{JOBSET_PREFIX}/exclusive-topology]: '{RACK}'" in text
     assert f"use {EXCLUSIVE}: leaf={RACK} instead, or add {JOBSET_PREFIX}/node-selector" in text
     await story.api.delete(f"{JOBSETS}/train?propagationPolicy=Foreground")
     await story.until_event("TreeRetired", reason="deleted")
@@ -159,7 +152,7 @@ async def test_an_exclusive_topology_of_a_jobset_is_refused(
         return not (await story.api.get(JOBSETS))["items"] and not await story.pods()
 
     await story.until(gone, every_s=0.1)
-    train["metadata"]["annotations"] = annotations | {f"{JOBSET_PREFIX}/node-selector": "true"}
+    template["metadata"] = {"annotations": annotations | {f"{JOBSET_PREFIX}/node-selector": "true"}}
     await story.api.create(train)
     where = await story.until_bound(4, "train-")
     assert all(node == f"r{name.split('-')[2]}-0" for name, node in where.items())

@@ -22,6 +22,7 @@ from tests.e2e.trees.workloads import (
     until_running,
 )
 
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.lived_in("never"),
@@ -82,20 +83,37 @@ async def test_a_refused_jobset_is_held_and_explained(
     assert not await story.bound()
 
 
-@pytest.mark.full
-async def test_a_jobset_with_exclusive_topology_is_refused(
+@pytest.mark.kubernetes("1.37", full=["1.36"])
+async def test_a_jobset_with_exclusive_topology_has_a_rack_for_each_job(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """Its controller makes the other pods when the first one has a node: the text names the annotation instead."""
-    await story.create(*racks("r0"))
-    jobset = a_jobset("exclusive", [a_replicated_job("worker", 2, 2)])
-    jobset["metadata"]["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": RACK}
-    await story.api.create(jobset)
-    event = await story.until_event("TreeRefused")
-    assert event["data"]["reason"] == "ExclusiveTopology"
-    assert f"gang-extender.dev/exclusive: leaf={RACK}" in event["data"]["message"]
-    assert not await groups(story)
-    assert not await story.bound()
+    """All pods are made at once, so it is placed as a whole: of a second one, for which one rack is left, no Job runs until there are two."""
+    await story.create(*racks("r0", "r1", "r2"))
+
+    async def created(name: str) -> None:
+        jobset = a_jobset(name, [a_replicated_job("worker", 2, 2)])
+        jobset["metadata"]["annotations"] = {EXCLUSIVE: RACK}
+        stored = await story.api.create(jobset)
+        annotations = stored["metadata"]["annotations"]
+        assert annotations == {"gang-extender.dev/exclusive": f"leaf={RACK}"}
+
+    def in_racks(where: dict[str, str]) -> dict[str, set[str]]:
+        of_jobs: dict[str, set[str]] = {}
+        for pod, node in where.items():
+            of_jobs.setdefault(pod.rpartition("-worker-")[2][0], set()).add(node.partition("-")[0])
+        return of_jobs
+
+    await created("first")
+    first = in_racks(await story.until_bound(4, "first-"))
+    assert [len(used) for used in first.values()] == [1, 1]
+    assert first["0"] != first["1"]
+    await created("second")
+    await story.until_event("GangUnschedulable", outcome="impossible")
+    assert not await story.bound("second-")
+    await story.create(*racks("r3"))
+    second = in_racks(await story.until_bound(4, "second-"))
+    assert {*second["0"], *second["1"]} == {"r0", "r1", "r2", "r3"} - first["0"] - first["1"]
+    await story.check_events()
 
 
 @pytest.mark.full

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from extender.core.workloads.kind_table import BY_KIND, OBJECT_KINDS
+from extender.core.workloads.kinds.jobset_steps import NODE_SELECTOR
+from extender.core.workloads.template_labels import with_template_labels
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
+    EXCLUSIVE_ANNOTATION,
+    GANG_ANNOTATION,
     LEAF_LABEL,
     MANAGED_BY,
     NAMESPACE,
     SOURCE_ANNOTATION,
     TREE_LABEL,
+    WorkloadObject,
 )
 from extender.ports.written_names import MANAGED_BY_LABEL
 from tests.controlplane.api import Api, ApiError, Object
@@ -257,6 +263,99 @@ async def test_a_long_list_of_templates_is_within_the_cost_of_cel(cluster: Api) 
     thing["metadata"]["resourceVersion"] = after["metadata"]["resourceVersion"]
     replaced = await cluster.put(path_to(kind, LABELLED, "w"), thing)
     assert labels_in(kind, replaced, TREE_LABEL) == ["gold"] * 500
+
+
+# --- exclusive domains
+
+
+def exclusive_variants(kind: WorkloadKind) -> Iterator[tuple[Object, dict[str, str]]]:
+    """Yield specs and annotations of a kind: one level of ours is the same as the annotation of its controller, or none is."""
+    theirs = {kind.exclusive_annotation: "net/rack"}
+    spec = a_workload(kind, LABELLED)["spec"]
+    if kind.kind == "LeaderWorkerSet":
+        template = spec["leaderWorkerTemplate"]
+        at_once = {key: value for key, value in spec.items() if key != "startupPolicy"}
+        whole = {GANG_ANNOTATION: "all"}
+        subgroups = template | {"size": 4, "subGroupPolicy": {"subGroupSize": 2}}
+        for variant in (
+            spec,
+            at_once,
+            at_once | {"leaderWorkerTemplate": template | {"size": 1}},
+            at_once | {"leaderWorkerTemplate": subgroups},
+        ):
+            yield variant, theirs
+            yield variant, theirs | whole
+        yield at_once, theirs | {EXCLUSIVE_ANNOTATION: "root=net/block"}
+        return
+    driver, worker, many = spec["replicatedJobs"]
+    each_job = copy.deepcopy(many | {"replicas": 2})
+    one_pod = copy.deepcopy(each_job)
+    one_pod["template"]["spec"] |= {"parallelism": 1, "completions": 1}
+    template = each_job["template"]["spec"]["template"]
+    template["metadata"] = {"labels": {LEAF_LABEL: "replicated-job"}}
+    for jobs in ([driver, worker, many], [driver, worker], [driver, one_pod], [worker, each_job]):
+        yield {"replicatedJobs": jobs}, theirs
+    jobs = {"replicatedJobs": [driver, worker]}
+    yield jobs, theirs | {NODE_SELECTOR: "true"}
+    yield jobs, {kind.exclusive_annotation: ""}
+
+
+@pytest.mark.parametrize("name", ["JobSet", "LeaderWorkerSet"])
+async def test_an_exclusive_topology_becomes_ours(cluster: Api, name: str) -> None:
+    """CEL and Python agree which level is the same; without a profile, and for a part of another workload, it stays."""
+    kind = BY_KIND[name]
+    for spec, given in exclusive_variants(kind):
+        thing = a_workload(kind, LABELLED, annotations=given) | {"spec": spec}
+        workload = WorkloadObject(
+            api_version=thing["apiVersion"],
+            kind=name,
+            namespace=LABELLED,
+            name="w",
+            uid="u",
+            annotations=given,
+            spec=copy.deepcopy(spec),
+        )
+        expected = with_template_labels(kind, workload, "gold").annotations
+        found = await created(cluster, kind, LABELLED, thing)
+        assert found["metadata"]["annotations"] == {**expected, SOURCE_ANNOTATION: NAMESPACE}
+        plain = await created(
+            cluster, kind, PLAIN, thing | {"metadata": {**thing["metadata"], "namespace": PLAIN}}
+        )
+        assert plain["metadata"]["annotations"] == given
+        for owner in (*kind.policy_from, *kind.part_of):
+            reference = {
+                "apiVersion": "a/v1",
+                "kind": owner,
+                "name": "o",
+                "uid": "o",
+                "controller": True,
+            }
+            owned = thing | {"metadata": {**thing["metadata"], "ownerReferences": [reference]}}
+            kept = await created(cluster, kind, LABELLED, owned)
+            assert given.items() <= kept["metadata"]["annotations"].items()
+
+
+@pytest.mark.parametrize("name", ["JobSet", "LeaderWorkerSet"])
+async def test_the_file_with_an_exclusive_topology_can_be_applied_again(
+    cluster: Api, policies: ControlPlane, name: str
+) -> None:
+    """The annotation of its controller is replaced once more; what was stored without the policy keeps it."""
+    kind = BY_KIND[name]
+    spec, theirs = list(exclusive_variants(kind))[name == "JobSet"]
+    thing = a_workload(kind, LABELLED, annotations=theirs) | {"spec": spec}
+    before = await cluster.post(path_to(kind, LABELLED), copy.deepcopy(thing))
+    assert EXCLUSIVE_ANNOTATION in before["metadata"]["annotations"]
+    replace(policies, thing)
+    after = await cluster.get(path_to(kind, LABELLED, "w"))
+    assert kind.exclusive_annotation not in after["metadata"]["annotations"]
+    ours = before["metadata"]["annotations"][EXCLUSIVE_ANNOTATION]
+    assert after["metadata"]["annotations"][EXCLUSIVE_ANNOTATION] == ours
+    await cluster.delete(path_to(kind, LABELLED, "w"), AT_ONCE)
+    await stored(cluster, kind, LABELLED)
+    patch = {"metadata": {"annotations": theirs}}
+    patched = await cluster.patch(path_to(kind, LABELLED, "w"), patch)
+    assert theirs.items() <= patched["metadata"]["annotations"].items()
+    assert EXCLUSIVE_ANNOTATION not in patched["metadata"]["annotations"]
 
 
 # --- kinds without pod templates

@@ -81,6 +81,27 @@ def test_pods_name_the_leaves_that_the_service_makes(name) -> None:
     assert not build(found).world.view.groups
 
 
+def test_an_exclusive_topology_is_stored_as_ours() -> None:
+    """With all pods, as its controller makes them then; one with a template that was stored before keeps its own, and is refused."""
+    theirs = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "net/rack"}
+    labelled = {"metadata": {"labels": {TREE_LABEL: "default"}}, **a_template()}
+    before = a_replicated_job("worker", 2, parallelism=2, template=labelled)
+    found = served(
+        a_jobset(a_replicated_job("worker", 2, parallelism=2), annotations=theirs),
+        a_jobset(before, annotations=theirs, name="before"),
+    )
+    annotations = {name: workload.annotations for name, workload in stored(found).items()}
+    assert annotations == {
+        "train": {"gang-extender.dev/exclusive": "leaf=net/rack"},
+        "before": theirs,
+    }
+    tree, refused = (compiled(found, workload) for workload in stored(found).values())
+    keys = {group.exclusive.key for group in tree.groups if group.exclusive is not None}
+    assert (tree.outcome, keys) == ("compiled", {"net/rack"})
+    assert refused.refusal.reason == "ExclusiveTopology"
+    assert sum(pod.name.startswith("train-") for pod in pods_of(found)) == 4
+
+
 def test_only_workloads_with_a_label_have_pods() -> None:
     found = served(
         a_jobset(),

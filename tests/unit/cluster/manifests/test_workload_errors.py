@@ -43,8 +43,9 @@ def two_priorities():
          "metadata.annotations[gang-extender.dev/topology]: root='not a key' is not the key of a node label"),
         (a_jobset(annotations={MIN: "worker=9"}),
          "metadata.annotations[gang-extender.dev/min]: worker=9 is more than the 2 groups that worker has"),
-        (a_jobset(annotations={EXCLUSIVE: RACK}),
-         f"metadata.annotations[{EXCLUSIVE}]: '{RACK}': JobSet makes the other pods of a Job only when its first pod has a node"),
+        (a_jobset(a_replicated_job("worker", 2, parallelism=1), annotations={EXCLUSIVE: RACK}),
+         f"metadata.annotations[{EXCLUSIVE}]: '{RACK}': JobSet makes the other pods of a Job only when its first pod has a node, so no gang "
+         "of them can start; use a required podAntiAffinity in the pod template of worker, whose Jobs are one group, instead"),
         (two_priorities(),
          "JobSet/default/train: priorityClassName: driver has 'low', worker has 'high', but all pods of one tree have one priority"),
     ],
@@ -63,7 +64,7 @@ def test_a_workload_that_cannot_be_compiled_is_refused_and_the_others_are_planne
 
 def test_one_that_only_its_namespace_covers_gets_basic_leaves() -> None:
     space = a_namespace("default", tree="default")
-    found = a_manifest([space], [a_jobset(labels={}, annotations={EXCLUSIVE: RACK})])
+    found = a_manifest([space], [a_jobset(labels={}, annotations={MIN: "worker=9"})])
     assert found.refused == ()
     view = found.world.view
     assert {
@@ -71,7 +72,7 @@ def test_one_that_only_its_namespace_covers_gets_basic_leaves() -> None:
         for key, group in view.groups.items()
     } == {("train-driver", True, 1), ("train-worker-0", True, 2), ("train-worker-1", True, 2)}
     (warning,) = found.warnings
-    assert EXCLUSIVE in warning
+    assert MIN in warning
     assert warning.endswith("its pods are placed one by one")
 
 

@@ -43,7 +43,6 @@ ROOT = Path(__file__).parents[4]
 EXAMPLES = ROOT / "deploy" / "examples"
 CONTROLLERS = ROOT / "tests" / "golden" / "controllers"
 RECORDED = sorted(CONTROLLERS.glob("job*/*.json"))
-EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 GANG = "gang-extender.dev/gang"
 MIN = "gang-extender.dev/min"
 TOPOLOGY = "gang-extender.dev/topology"
@@ -179,7 +178,7 @@ def test_recorded_pods_name_leaves_that_are_planned(path) -> None:
     )
     root["metadata"]["labels"] = {**root["metadata"].get("labels", {}), TREE_LABEL: "default"}
     found = a_manifest([], [root])
-    if root["spec"].get("scheduling") or EXCLUSIVE in str(root):
+    if root["spec"].get("scheduling"):
         assert not found.groups
         return
     entries = entries_in([Document(where="file", value=root)], Role.WANTED)

@@ -29,7 +29,6 @@ from tests.support.service.workload_builders import (
 ROOT = Path(__file__).parents[4]
 EXAMPLES = ROOT / "deploy" / "examples"
 CONTROLLERS = ROOT / "tests" / "golden" / "controllers"
-EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 
 
 def lws_recorded(name):
@@ -202,7 +201,8 @@ def test_what_has_run_is_not_planned_again() -> None:
 
 def test_a_label_that_came_from_the_namespace_is_no_request() -> None:
     """As `kubectl get` prints a workload that the admission policy labelled."""
-    from_namespace = {"gang-extender.dev/tree-from": "namespace", EXCLUSIVE: RACK}
+    refused = {"gang-extender.dev/min": "worker=9"}
+    from_namespace = {"gang-extender.dev/tree-from": "namespace", **refused}
     found = a_manifest([], [a_jobset(annotations=from_namespace)])
     assert found.refused == ()
     assert pods_by_group(found)["train-worker-0"] == (0, 2)

@@ -354,10 +354,14 @@ def test_the_recorded_exclusive_topology_is_refused():
     ],
 )
 def test_exclusive_topology_names_the_level_that_is_the_same(spec, expected):
+    """As it is stored without the admission policy, which would write this in its place."""
     key = f"{PREFIX}/exclusive-topology"
     result = compiled(lws(annotations={key: "net/rack"}, **spec))
     assert result.refusal.field == f"metadata.annotations[{key}]"
-    assert f"use gang-extender.dev/exclusive: {expected} instead" in result.refusal.message
+    assert result.refusal.message.endswith(f"use gang-extender.dev/exclusive: {expected} instead")
+    both = {key: "net/rack", "gang-extender.dev/gang": "all"}
+    refusal = compiled(lws(annotations=both, **spec)).refusal
+    assert refusal.message.endswith(f"{expected} instead, without gang-extender.dev/gang: all")
 
 
 def test_exclusive_topology_of_subgroups_alone_is_compiled():

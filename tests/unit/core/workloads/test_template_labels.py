@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import copy
 
+import msgspec
 import pytest
 
 from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.kinds.jobset_kind import JOBSET
+from extender.core.workloads.kinds.leaderworkerset_kind import LEADERWORKERSET
 from extender.core.workloads.template_labels import with_template_labels
-from extender.core.workloads.workload_object import LEAF_LABEL, TREE_LABEL, WorkloadObject
+from extender.core.workloads.workload_object import (
+    LEAF_LABEL,
+    TREE_LABEL,
+    OwnerReference,
+    WorkloadObject,
+)
 
 
 def a_workload(kind, spec):
@@ -78,3 +85,49 @@ def test_a_kind_without_a_choice_gets_no_leaf_label():
 def test_a_template_that_does_not_exist_is_not_made(kind, spec):
     workload = a_workload(kind, spec)
     assert with_template_labels(kind, workload, "mine") == workload
+
+
+OURS = "gang-extender.dev/exclusive"
+EVEN = {"replicatedJobs": [{**a_replicated_job({}, parallelism=2), "replicas": 2}]}
+ONE_EACH = {"replicatedJobs": [{**a_replicated_job({}), "replicas": 2}]}
+DRIVER = {"replicatedJobs": [a_replicated_job({}), *EVEN["replicatedJobs"]]}
+SUBGROUPS = {"size": 4, "subGroupPolicy": {"subGroupSize": 2}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "more", "expected"),
+    [
+        (JOBSET, EVEN, {}, "leaf=net/rack"),
+        (JOBSET, DRIVER, {}, "leaf=net/rack"),
+        (JOBSET, ONE_EACH, {}, ""),
+        (JOBSET, EVEN, {"alpha.jobset.sigs.k8s.io/node-selector": "true"}, ""),
+        (LEADERWORKERSET, {"leaderWorkerTemplate": {"size": 4}}, {}, "leaf=net/rack"),
+        (LEADERWORKERSET, {"leaderWorkerTemplate": {"size": 4}}, {"gang-extender.dev/gang": "all"}, "leaf=net/rack"),
+        (LEADERWORKERSET, {"leaderWorkerTemplate": {"size": 1}}, {}, "root=net/rack"),
+        (LEADERWORKERSET, {"leaderWorkerTemplate": {"size": 4}, "startupPolicy": "LeaderReady"}, {}, "root=net/rack"),
+        (LEADERWORKERSET, {"leaderWorkerTemplate": SUBGROUPS}, {}, "root=net/rack"),
+        (LEADERWORKERSET, {"leaderWorkerTemplate": SUBGROUPS}, {"gang-extender.dev/gang": "all"}, ""),
+    ],
+)  # fmt: skip
+def test_an_exclusive_topology_becomes_ours_where_one_level_is_the_same(kind, spec, more, expected):
+    """The twin in CEL is compared with this on an API server."""
+    annotations = {kind.exclusive_annotation: "net/rack", **more}
+    workload = msgspec.structs.replace(a_workload(kind, spec), annotations=annotations)
+    ours = {OURS: expected, **more} if expected else annotations
+    assert with_template_labels(kind, workload, "mine").annotations == ours
+    assert workload.annotations == annotations
+
+
+def test_an_exclusive_topology_stays_where_it_cannot_become_ours():
+    """Ours is there already; what counts are annotations of an owner; or it was stored without the policy."""
+    annotations = {JOBSET.exclusive_annotation: "net/rack"}
+    plain = msgspec.structs.replace(a_workload(JOBSET, EVEN), annotations=annotations)
+    owner = OwnerReference(api_version="v1", kind="TrainJob", name="t", uid="t")
+    stored = {"replicatedJobs": [a_replicated_job({"metadata": {"labels": {TREE_LABEL: "mine"}}})]}
+    for changes in (
+        {"annotations": {**annotations, OURS: "root=net/block"}},
+        {"owner": owner},
+        {"spec": stored},
+    ):
+        workload = msgspec.structs.replace(plain, **changes)
+        assert with_template_labels(JOBSET, workload, "mine").annotations == workload.annotations
