@@ -33,6 +33,9 @@ MESSAGE_MAX: Final = 32768  # of a check
 SAME_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
 OWN_LABELS: Final = "gang-extender.dev/"
 HELP_MAX: Final = 3  # lines of what would help
+_ENDING: Final = frozenset(
+    {"Finished", "Evicted", "DeactivationTarget"}
+)  # conditions: the quota goes
 CheckState = Literal["Pending", "Ready", "Retry", "Rejected"]
 
 
@@ -138,6 +141,7 @@ def queued_workload(workload: WorkloadObject, resource_version: str) -> QueuedWo
 
     Kueue evicts in two writes: the first sets Evicted and makes the checks Pending, the second takes the quota. A check
     that is answered between them keeps its answer without quota, and a Retry there is never queued again (Kueue 0.19).
+    With DeactivationTarget, as after a check that is Rejected, it is evicted next.
 
     Raises:
         BadInput: A field has another form than in the API version that is read.
@@ -152,7 +156,7 @@ def queued_workload(workload: WorkloadObject, resource_version: str) -> QueuedWo
     }
     if workload.deleting or not spec.active or "QuotaReserved" not in true:
         return None
-    if "Finished" in true or "Evicted" in true:
+    if not _ENDING.isdisjoint(true):
         return None
     assignments = () if status.admission is None else status.admission.pod_set_assignments
     pod_sets = spec.pod_sets

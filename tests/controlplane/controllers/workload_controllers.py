@@ -359,7 +359,7 @@ class WorkloadControllers:
             data["apiVersion"] = "config.kueue.x-k8s.io/v1beta2"
             data["webhook"]["certDir"] = str(certificate.parent)
             kinds = ("jobset.x-k8s.io/jobset", "leaderworkerset.x-k8s.io/leaderworkerset")
-            data["integrations"] = {"frameworks": ["batch/job", *kinds, "pod"]}
+            data["integrations"] = {"frameworks": ["batch/job", *kinds, "pod", "statefulset"]}
             # docs/how-to/kueue.md: a queue has quota for every resource of its pods, but not for our markers
             data["resources"] = {"excludeResourcePrefixes": ["gang-extender.dev/"]}
             # the one listens on a fixed port, the other needs the Secrets of further clusters

@@ -18,17 +18,19 @@ from tests.controlplane.api import ApiError, Object
 from tests.controlplane.build import find_controllers
 from tests.controlplane.controllers.kinds import create_kinds
 from tests.controlplane.plane import ControlPlane
-from tests.e2e.conftest import delete_definitions
+from tests.e2e.conftest import DEFINITIONS, delete_definitions
 from tests.e2e.scenarios.conftest import DEPLOY, Story
 from tests.e2e.trees.conftest import (
     WORKLOAD_MANIFESTS,
     clear_workloads,
     until_jobs_become_trees,
 )
+from tests.e2e.trees.test_kueue import of_page
 from tests.e2e.trees.workloads import (
     a_job,
     a_jobset,
     a_replicated_job,
+    a_template,
     groups,
     racks,
     until_groups,
@@ -54,16 +56,21 @@ def discovery_is_soon() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def definition() -> Path:
-    """The file with the definition of JobSet; it is built with its controller."""
-    found = find_controllers()
+def definitions_of(name: str) -> list[Path]:
+    """Return the files with the definitions of a controller; they are built with it."""
+    found = find_controllers((name,))
     if found is None:
         missing = "the controllers are not built: python -m tests.controlplane.build controllers"
         if os.environ.get("CI") == "true" or os.environ.get("GANG_EXTENDER_E2E") == "required":
             pytest.fail(missing, pytrace=False)
         pytest.skip(missing)
-    (file,) = (found["jobset"] / "manifests/jobset/crds").glob("*.yaml")
+    return sorted((found[name] / "manifests" / name / "crds").glob("*.yaml"))
+
+
+@pytest.fixture
+def definition() -> Path:
+    """The file with the definition of JobSet."""
+    (file,) = definitions_of("jobset")
     return file
 
 
@@ -197,6 +204,66 @@ async def test_the_definition_of_a_kind_goes_while_the_service_is_away(
     await until_groups(story, 0)
     await a_job_is_placed(story, "later")
     assert not troubles(story)
+    await clear_workloads(story.api)
+    await until_groups(story, 0)
+    await story.check_events()
+
+
+async def test_kueue_is_installed_while_the_service_runs(
+    job_controllers: None, story: Story
+) -> None:
+    """With the role of the checks and without the kinds of Kueue it places Jobs; then it answers, without a restart.
+
+    Kueue itself does not run: its Workload and the quota of that are written here.
+    """
+    await until_jobs_become_trees(story.api)
+    await story.create(*racks("r0", cpu="40"))
+    await a_job_is_placed(story, "first")
+    role = f"--filename={DEPLOY / 'kueue' / 'admission-check.yaml'}"
+    done = story.plane.kubectl("apply", "--server-side", role)
+    assert done.returncode == 0, done.stderr
+    await asyncio.to_thread(create_kinds, story.plane, definitions_of("kueue"))
+    check, _ = of_page("Admission check")
+    await story.api.create(check)
+    version, name = check["apiVersion"], check["metadata"]["name"]
+    checks = f"/apis/{version}/admissionchecks/{name}"
+
+    async def is_active() -> bool:
+        conditions = (await story.api.get(checks)).get("status", {}).get("conditions", [])
+        return [(c["type"], c["status"]) for c in conditions] == [("Active", "True")]
+
+    await story.until(is_active, every_s=0.1)
+    metadata = {"name": "train", "namespace": "default"}
+    template = a_template()
+    spec = {"podSets": [{"name": "main", "count": 2, "template": template}], "queueName": "team-a"}
+    workload = {"apiVersion": version, "kind": "Workload", "metadata": metadata, "spec": spec}
+    await story.api.create(workload)
+    path = f"/apis/{version}/namespaces/default/workloads/train"
+    times = {"lastTransitionTime": "2026-11-30T00:00:00Z", "message": ""}
+    reserved = {"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", **times}
+    status = {
+        "conditions": [reserved],
+        "admissionChecks": [{"name": name, "state": "Pending", **times}],
+        "admission": {
+            "clusterQueue": "team-a",
+            "podSetAssignments": [{"name": "main", "count": 2}],
+        },
+    }
+    await story.api.patch(f"{path}/status", {"status": status})
+
+    async def is_answered() -> bool:
+        (answer,) = (await story.api.get(path))["status"]["admissionChecks"]
+        return answer["state"] == "Ready" and answer["message"].startswith("fits now")
+
+    await story.until(is_answered, every_s=0.1)
+    await a_job_is_placed(story, "second")
+    assert story.service.starts == 1
+    plurals = [one["metadata"]["name"] for one in (await story.api.get(DEFINITIONS))["items"]]
+    await delete_definitions(
+        story.api, *(one for one in plurals if one.endswith(".kueue.x-k8s.io"))
+    )
+    await a_job_is_placed(story, "third")
+    assert await story.service.ready()
     await clear_workloads(story.api)
     await until_groups(story, 0)
     await story.check_events()

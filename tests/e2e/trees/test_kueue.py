@@ -19,11 +19,13 @@ from tests.controlplane.controllers.workload_controllers import WorkloadControll
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.processes import Process
 from tests.e2e.scenarios.conftest import DEPLOY, Story
+from tests.e2e.trees.test_statefulset_trees import a_statefulset
 from tests.e2e.trees.workloads import (
     a_jobset,
     a_leaderworkerset,
     a_replicated_job,
     a_template,
+    groups,
     racks,
     until_groups,
 )
@@ -42,6 +44,7 @@ WORKLOADS = f"{QUEUES}/namespaces/default/workloads"
 QUEUE = {"kueue.x-k8s.io/queue-name": "team-a"}
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 LWS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets"
+SETS = "/apis/apps/v1/namespaces/default/statefulsets"
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 STORED = (
     f"{QUEUES}/namespaces/default/localqueues",
@@ -84,7 +87,7 @@ async def kueue(running_kueue: Process, controllers: WorkloadControllers) -> Asy
         async def gone() -> bool:
             left = 0
             # Workloads first: Kueue keeps the pods of a group until theirs has ended, and queues until none is in them.
-            for path in (WORKLOADS, JOBS, JOBSETS, LWS, pods, *STORED):
+            for path in (WORKLOADS, JOBS, JOBSETS, LWS, SETS, pods, *STORED):
                 # no kubelet ends them any more
                 await api.delete(path, {"gracePeriodSeconds": 0} if path == pods else None)
                 left += len((await api.get(path))["items"])
@@ -379,6 +382,32 @@ async def test_the_replicas_of_a_leaderworkerset_are_placed_after_quota(
     assert len(await story.until_bound(4, "serve-")) == 4
     gates = [pod["spec"].get("schedulingGates") for pod in (await story.pods()).values()]
     assert not any(gates)
+    await story.check_events()
+
+
+@pytest.mark.full
+async def test_the_pods_of_a_statefulset_are_placed_after_quota(
+    story: Story, tree_policies: None, kueue: Process, kubelet: Kubelet
+) -> None:
+    """Kueue gates its pods as a group; they are one tree of the StatefulSet, and no second one of Kueue's labels."""
+    await story.create(*racks("r0"))
+    serve = a_statefulset(3)
+    serve["metadata"]["labels"] |= QUEUE
+    serve["spec"]["template"]["metadata"]["labels"] |= (
+        QUEUE  # the webhooks of these tests look at no other pods
+    )
+    await story.create(serve)
+    await until_groups(story, 1)
+
+    async def both_gates() -> bool:
+        gates = [pod["spec"].get("schedulingGates", ()) for pod in (await story.pods()).values()]
+        return len(gates) == 3 and all(KUEUES_GATE in {g["name"] for g in each} for each in gates)
+
+    await story.until(both_gates, every_s=0.1)
+    await story.stays(story.none_bound)
+    await story.create(*of_page("Queue"))
+    assert len(await story.until_bound(3, "web-")) == 3
+    assert list(await groups(story)) == ["web-sts"]
     await story.check_events()
 
 

@@ -73,7 +73,7 @@ class Checks(FakeWorkloads):
         part=None,
         state="Pending",
         admitted=False,
-        evicted=False,
+        also="",
         at=TIME,
         flavor="",
         **pod,
@@ -82,8 +82,8 @@ class Checks(FakeWorkloads):
         conditions = [{"type": "QuotaReserved", "status": "True", "lastTransitionTime": at}]
         if admitted:
             conditions.append({"type": "Admitted", "status": "True"})
-        if evicted:
-            conditions.append({"type": "Evicted", "status": "True"})
+        if also:
+            conditions.append({"type": also, "status": "True"})
         flavors = {"cpu": flavor} if flavor else {}
         assignment = {"name": "main", "flavors": flavors, "count": part or count}
         template = owner["spec"]["template"] if owner else {"spec": pod}
@@ -267,18 +267,36 @@ async def test_only_pending_checks_of_what_does_not_run_are_answered(how):
         assert not checks.answers
 
 
+@pytest.mark.parametrize("condition", ["Evicted", "DeactivationTarget"])
 @pytest.mark.parametrize("fits", [True, False])
-async def test_a_check_waits_for_the_end_of_an_eviction(fits):
+async def test_a_check_waits_for_the_end_of_an_eviction(fits, condition):
     """Kueue made it Pending and has not taken the quota yet: an answer would be left in a Workload without quota."""
     job = a_job("again", cpu="1" if fits else "64")
     stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
     async with stage:
-        checks.queue("w", job, evicted=True)
+        checks.queue("w", job, also=condition)
         await control.look()
         assert not checks.answers
         checks.queue("w", job)
         await control.look()
         assert states(checks) == [("w", "Ready" if fits else "Rejected")]
+
+
+async def test_what_kueue_preempts_while_it_is_ready_is_answered_with_its_next_quota():
+    """Its first answer is gone with its quota; the capacity is that of the other one meanwhile."""
+    job = a_job("again")
+    stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=[job])
+    async with stage:
+        checks.queue("w", job)
+        await control.look()
+        checks.queue("w", job, state="Ready")
+        checks.queue("w", job, also="Evicted")  # Pending again, and the quota is there still
+        await control.look()
+        assert states(checks) == [("w", "Ready")]
+        stage.cluster.add(a_pod("other", node="n1", requests={"cpu": "2"}))
+        checks.queue("w", job)
+        await control.look()
+        assert states(checks) == [("w", "Ready"), ("w", "Retry")]
 
 
 async def test_pods_without_a_tree_are_planned_together():
