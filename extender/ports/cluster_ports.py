@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -110,8 +110,8 @@ class Cluster(PublishedAnchors, Protocol):
         """Return texts for /readyz about parts of the cluster that are not read; decisions use the rest."""
         ...
 
-    async def changed(self, revision: int) -> int:
-        """Wait until the revision of the view differs from `revision`; return the new one."""
+    def changed(self, revision: int) -> Awaitable[object]:
+        """Wait until the revision of the view differs from `revision`."""
         ...
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Protocol
 
 import msgspec
@@ -75,8 +76,8 @@ class Workloads(Protocol):
         """Return the newest view; cheap, never waits."""
         ...
 
-    async def changed(self, revision: int) -> int:
-        """Wait until the revision of the view differs from `revision`; return the new one."""
+    def changed(self, revision: int) -> Awaitable[object]:
+        """Wait until the revision of the view differs from `revision`."""
         ...
 
     async def create_group(self, group: GroupManifest) -> None:
@@ -122,8 +123,8 @@ class AdmissionChecks(Protocol):
         """Return the newest view; cheap, never waits."""
         ...
 
-    async def changed(self, revision: int) -> int:
-        """Wait until the revision of the view differs from `revision`; return the new one."""
+    def changed(self, revision: int) -> Awaitable[object]:
+        """Wait until the revision of the view differs from `revision`."""
         ...
 
     async def answer_check(self, queued: QueuedWorkload, check: str, answer: CheckAnswer) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Final, Literal
 
@@ -26,7 +26,7 @@ from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanNode
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
-from extender.runtime.wakeup import first_of
+from extender.runtime.wakeup import Wakeup, first_of
 from extender.simulation.virtual_time import simulation_loop
 
 CYCLE_S: Final = 0.001  # of a scheduling cycle
@@ -77,7 +77,7 @@ class KubeScheduler:
         self._static: dict[PodShape, frozenset[NodeName]] = {}
         self._binding: set[asyncio.Task[None]] = set()
         self._defect: BaseException | None = None  # of a binding
-        self._woken = asyncio.Event()
+        self._woken = Wakeup()
 
     async def run(self) -> None:
         """Schedule until cancelled; calls that wait at bind are given up then."""
@@ -198,14 +198,14 @@ class KubeScheduler:
         ends = [after_error.until_s - now_s] if after_error is not None else []
         if self._unschedulable:
             ends.append(SWEEP_EVERY_S)
-        self._woken.clear()
-        waits: list[Callable[[], Coroutine[object, object, object]]] = [
-            lambda: self._cluster.changed(self._view.revision),
-            self._woken.wait,
-        ]
+        revision = self._woken.revision
         timeout_s = max(0.0, min(ends, default=IDLE_S))
         simulation_loop().pace.will_act(now_s + timeout_s)
-        await first_of(*(wait() for wait in waits), timeout_s=timeout_s)
+        await first_of(
+            self._cluster.changed(self._view.revision),
+            self._woken.wait(revision),
+            timeout_s=timeout_s,
+        )
 
     def _failed(self, entry: _Queued, changes: int, *, error: bool) -> None:
         """Put a pod back that got no node."""
@@ -223,7 +223,7 @@ class KubeScheduler:
         else:
             entry.state = "unschedulable"
             self._unschedulable[entry.pod.uid] = entry
-        self._woken.set()
+        self._woken.wake()
 
     # --- a cycle
 
@@ -332,7 +332,7 @@ class KubeScheduler:
         self._binding.discard(task)
         if not task.cancelled() and (defect := task.exception()) is not None:
             self._defect = defect
-            self._woken.set()
+            self._woken.wake()
 
     async def _bind(self, entry: _Queued, node: NodeName) -> None:
         pod = entry.pod

@@ -21,6 +21,7 @@ from msgspec import UNSET
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, entries_in
 from extender.cluster.manifests.yaml_reader import Document
 from extender.core.log import events as ev
+from extender.core.log.gang_phase import satisfied
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput
@@ -40,7 +41,8 @@ from extender.queries.plan.cluster_changes import further_nodes, without_nodes
 from extender.simulation.controllers import GivenTree, Job
 
 READ: Final = (
-    ev.GangObserved, ev.GangAdmitted, ev.GangUnschedulable, ev.PodBound, ev.GangScheduled, ev.MemberTerminated, ev.GangRemoved,
+    ev.GangObserved, ev.GangAdmitted, ev.GangExtended, ev.GangUnschedulable, ev.PodBound, ev.GangScheduled, ev.GangGroupsChanged,
+    ev.MemberTerminated, ev.GangRemoved,
 )  # fmt: skip
 AT_ONCE: Final = 1_000  # events of a page
 INPUTS_AT_ONCE: Final = 50
@@ -60,16 +62,20 @@ class PastGang(msgspec.Struct):
     began_us: int | None = None  # of its last run
     ended_us: int | None = None  # of this run, by itself or by its owner
     removed_us: int | None = None
-    bound: set[PodUid] = set()  # members that the log has bound, and not terminated
+    groups: tuple[ev.GroupRecord, ...] = ()  # as recorded last
+    # members that the log has bound, and not terminated -> their leaf; empty: the root
+    bound: dict[PodUid, str] = {}
     tree: GivenTree | None = None
 
     def take(self, event: ev.RecordedEvent) -> None:
         """Take over an event of the gang."""
         data, at_us = event.data, event.at_us
         if isinstance(data, ev.PodBound):
-            self.bound.add(data.uid)
+            self.bound[data.uid] = data.group
         elif isinstance(data, ev.MemberTerminated):
-            self.bound.discard(data.uid)
+            self.bound.pop(data.uid, None)
+        elif isinstance(data, ev.GangAdmitted | ev.GangExtended | ev.GangGroupsChanged):
+            self.groups = data.groups
         if isinstance(data, ev.GangAdmitted | ev.GangUnschedulable):
             if data.input_digest and not self.is_admitted:
                 self.digest, self.is_admitted = data.input_digest, isinstance(data, ev.GangAdmitted)
@@ -81,19 +87,23 @@ class PastGang(msgspec.Struct):
             # with the last of its members; the others of a gang that gets smaller run on
             if data.cause in ENDS:
                 self.ended_us = None if self.bound else at_us
-            else:
+            elif not self._has_minimum():
                 self.began_us = None  # its run is lost
         elif isinstance(data, ev.GangRemoved):
             self.removed_us = at_us
             if self.began_us is not None and self.ended_us is None:
                 self.ended_us = at_us
 
+    def _has_minimum(self) -> bool:
+        counts = Counter(leaf or self.groups[0].name for leaf in self.bound.values() if self.groups)
+        return satisfied(self.groups, counts)
+
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
     """A span of the past.
 
     Attributes:
-        nodes: Of the first decision in the span.
+        nodes: Of the first decision in the span whose input is stored.
         gangs: That were not gone before the span, in the order of their arrival.
         since_us: Beginning, in microseconds since the epoch.
         until_us: End.
@@ -181,7 +191,7 @@ async def read_past(
         StoreUnavailable: The database does not answer.
     """
     gangs: dict[GangUid, PastGang] = {}
-    first_digest = ""  # of a decision in the span
+    decided_at: dict[str, Position] = {}  # digest of the input -> first decision in the span
     selected = EventFilter(types=tuple(kind.__name__ for kind in READ), until_us=until_us, limit=AT_ONCE)  # fmt: skip
     more = True
     while more:
@@ -194,8 +204,9 @@ async def read_past(
             if isinstance(event.data, ev.GangObserved | ev.GangAdmitted):
                 gang.priority = event.data.priority
             gang.take(event)
-            if event.at_us >= since_us and not first_digest:
-                first_digest = getattr(event.data, "input_digest", "")
+            digest = getattr(event.data, "input_digest", "")
+            if event.at_us >= since_us and digest:
+                decided_at.setdefault(digest, event.position)
         more = page.more and bool(page.events)
         after = page.events[-1].position if page.events else Position(0)
         selected = msgspec.structs.replace(selected, after=after)
@@ -208,9 +219,14 @@ async def read_past(
     for gang in inside:
         of_digest.setdefault(gang.digest, []).append(gang)
     nodes: tuple[Node, ...] = ()
+    nodes_at = Position(0)  # of the decision that has `nodes`
     left_out: Counter[str] = Counter()
-    async for digest, request in _requests(inputs, {first_digest, *of_digest} - {""}):  # fmt: skip
-        if digest == first_digest:
+    # the first decision may be about a gang whose input is another one, or may have none: then a later one has the nodes
+    digests = {*list(decided_at)[:1], *of_digest} - {""}
+    async for digest, request in _requests(inputs, digests):
+        at = decided_at.get(digest)
+        if at is not None and (not nodes or at < nodes_at):
+            nodes_at = at
             nodes = tuple(
                 Node(
                     name=node.name,

@@ -20,6 +20,7 @@ from extender.cluster.manifests.manifest_entries import Ident, ident_of, with_me
 from extender.cluster.manifests.served.journal import (
     Bound,
     CompositeWritten,
+    Conditions,
     DeletedObject,
     EventRecorded,
     ManifestPaths,
@@ -40,7 +41,7 @@ from extender.ports.log_ports import Clock
 from extender.simulation.virtual_time import simulation_loop
 
 WRITE_S: Final = 0.004  # of a request to the API server, on average
-LAG_S: Final = 0.010  # until a watch shows a change, on average
+LAG_S: Final = 0.010  # until a watch shows the first of some changes, on average
 STARTS_WITHIN_S: Final = (1.0, 4.0)  # after its Binding a pod runs
 FAILED_TAINTS: Final = tuple(  # of the node lifecycle controller
     NodeTaint(key="node.kubernetes.io/unreachable", effect=effect)
@@ -73,7 +74,7 @@ class SimulatedCluster(RecordedCluster):
         self._seed = seed
         self._written: dict[str, int] = {}  # requests, by UID
         self._shown = self._world.view
-        self._shows_at_s = 0.0
+        self._is_to_be_shown = False
         self._anchors: tuple[Anchor, ...] = ()
         self._nodes: dict[str, Ident] = {}
         self._away_until_s: dict[str, float] = {}  # nodes that have failed
@@ -126,8 +127,8 @@ class SimulatedCluster(RecordedCluster):
 
     async def _write(self, record: Record) -> None:
         await self._request("" if isinstance(record, ManifestPaths) else record.uid)
-        if isinstance(record, ManifestPaths | EventRecorded):
-            return
+        if isinstance(record, ManifestPaths | EventRecorded | Conditions):
+            return  # no model reads Events and conditions, so the watches do not show them either
         is_new = isinstance(record, PodGroupWritten | CompositeWritten)
         if record.uid not in self._by_uid and not is_new:
             text = (
@@ -287,18 +288,19 @@ class SimulatedCluster(RecordedCluster):
         return zlib.crc32(f"{self._seed} {text}".encode()) / 2**32
 
     def _wake_waiting(self) -> None:
-        """Show what is stored now after the lag of the watches, never before what was stored earlier."""
+        """Let the watches show what is stored after their lag, together with what is stored until then."""
         loop = simulation_loop()
         loop.pace.active_s = loop.time()
-        due_s = loop.time() + (0.5 + self._share(f"view {self._world.view.revision}")) * LAG_S
-        self._shows_at_s = max(self._shows_at_s, due_s)
-        loop.call_at(self._shows_at_s, self._show, self._world.view)
+        if self._world.view.revision != self._shown.revision and not self._is_to_be_shown:
+            self._is_to_be_shown = True
+            lag_s = (0.5 + self._share(f"view {self._world.view.revision}")) * LAG_S
+            loop.call_later(lag_s, self._show)
 
-    def _show(self, view: ClusterView) -> None:
-        if view.revision > self._shown.revision:
-            self._shown = view
-            simulation_loop().pace.active_s = self._shows_at_s
-            self._view_changed.wake()
+    def _show(self) -> None:
+        loop = simulation_loop()
+        self._is_to_be_shown = False
+        self._shown, loop.pace.active_s = self._world.view, loop.time()
+        self._view_changed.wake()
 
     def _later(self, after_s: float, act: Callable[[PodUid], None], uid: PodUid) -> None:
         simulation_loop().act_later(after_s, act, uid)

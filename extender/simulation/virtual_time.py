@@ -19,7 +19,7 @@ from extender.core.planner.preempt.judgement import Judgement
 
 TURN_S: Final = 1e-5  # of each turn of the loop, so that what runs all the time keeps nothing else from its time
 # after the last change, within which the service has done what follows from it
-SETTLED_S: Final = 2.0
+SETTLED_S: Final = 1.1
 SEARCH_NODE_S: Final = 1e-4  # CPU time of a search node, about; see *search budget* in the glossary
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -50,7 +50,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class JumpingSelector(VirtualSelector):
-    """Passes over the timers that only look at the clock, while nothing happens.
+    """Passes over the timers that only look at the clock, while nothing happens; asks for no file, because none is open.
 
     The service looks at the clock each second or more often. While nothing has happened for `SETTLED_S`, nothing can
     follow from that but what is due by time; then time goes on in one step to what the model does next, or by the rest that
@@ -75,7 +75,8 @@ class JumpingSelector(VirtualSelector):
             rest_s = self.may_rest_s()
             due_s = self._due[0] - self.now_s if self._due else rest_s
             timeout = max(timeout, min(rest_s, due_s))
-        return super().select(timeout)
+        self.now_s += timeout or TURN_S
+        return []
 
 
 class SimulationLoop(VirtualTimeLoop):

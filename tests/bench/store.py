@@ -282,7 +282,7 @@ async def restart(url: str, snapshots: PostgresSnapshots | Nothing) -> None:
         try:
             while not (leading.role == "leading" and leading.committed.epoch == leading.epoch):
                 assert not running.done(), running.result()
-                changed = asyncio.create_task(leading.wakeup.wait(leading.wakeup.revision))
+                changed = asyncio.ensure_future(leading.wakeup.wait(leading.wakeup.revision))
                 await asyncio.wait({running, changed}, timeout=0.01, return_when="FIRST_COMPLETED")
                 changed.cancel()
         finally:

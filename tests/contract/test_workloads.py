@@ -174,7 +174,7 @@ async def test_what_has_the_label_is_in_the_view(place: Place) -> None:
 async def test_a_change_wakes_who_waits_for_it(place: Place) -> None:
     """The revision grows; one that is outdated already does not wait."""
     before = place.workloads.view().revision
-    waiting = asyncio.create_task(place.workloads.changed(before))
+    waiting = asyncio.ensure_future(place.workloads.changed(before))
     await place.put(a_job("fit"))
     now = await waiting
     assert now > before

@@ -129,13 +129,13 @@ class TreeSearches:
     # -- between passes ----------------------------------------------------------------------------
 
     async def go_on(
-        self, changes: Iterable[Callable[[], Coroutine[object, object, object]]],
+        self, changes: Iterable[Callable[[], Awaitable[object]]],
         recorded: Callable[[], None], timeout_s: float,
     ) -> None:  # fmt: skip
         """Run the searches that wait, one after the other, until something has changed; the running one goes on then.
 
         Args:
-            changes: Return coroutines that end with a change, after which the next pass is due.
+            changes: Return waits that end with a change, after which the next pass is due.
             recorded: Called after each answer.
             timeout_s: The next pass is due at the latest after so many seconds.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain
 from typing import NamedTuple
 
@@ -310,10 +310,8 @@ class ControlLoop:
         """Return what a pass depends on; read before the pass, so that no change is missed."""
         return _Revisions(self._cluster.view(), self._leader.wakeup.revision, self._wakeup.revision)
 
-    def _changes_after(
-        self, before: _Revisions
-    ) -> tuple[Callable[[], Coroutine[object, object, object]], ...]:
-        """Return functions whose coroutines end with a change after the revisions `before`."""
+    def _changes_after(self, before: _Revisions) -> tuple[Callable[[], Awaitable[object]], ...]:
+        """Return functions whose waits end with a change after the revisions `before`."""
         return (
             lambda: self._cluster.changed(before.view.revision),
             lambda: self._leader.wakeup.wait(before.state),

@@ -67,6 +67,8 @@ class LossPredictor:
         After a defect in what is common to all gangs it is `state` itself, in which the next pass records the losses.
         """
         observation = self._published.observation
+        if not self._answers.awaited and view.members is observation.compared.members:
+            return state  # in most steps: nothing was lost since the last pass
         gangs = EachGang(self._faults.attempt)
         states = [state]
         self._faults.attempt(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from immutables import Map
 
 K = TypeVar("K")
 T = TypeVar("T")
+# The last comparisons of immutable maps: in a pass several parts compare the same two. There are few, because they keep the maps.
+_COMPARED: deque[tuple[object, object, frozenset[Any]]] = deque(maxlen=4)
 
 
 def same_objects(before: Sequence[object], now: Sequence[object]) -> bool:
@@ -19,6 +24,17 @@ def changed_keys(before: Mapping[K, T], now: Mapping[K, T]) -> set[K]:
     """Return the keys whose values are not the same object in two mappings, and those that only one of them has."""
     if before is now:
         return set()
+    if type(now) is not Map or type(before) is not Map:
+        return _changed_keys(before, now)
+    for old, new, keys in _COMPARED:
+        if old is before and new is now:
+            return set(keys)
+    changed = _changed_keys(before, now)
+    _COMPARED.append((before, now, frozenset(changed)))
+    return changed
+
+
+def _changed_keys(before: Mapping[K, T], now: Mapping[K, T]) -> set[K]:
     old_value = before.get
     changed = {key for key, value in now.items() if old_value(key) is not value}
     if len(now) - sum(key not in before for key in changed) != len(before):

@@ -9,7 +9,15 @@ from functools import cache
 import pytest
 
 from extender.cluster.manifests.manifest_entries import Role, read
-from extender.core.log.events import GangScheduled, MemberTerminated, PodBound, RecordedEvent
+from extender.core.log.events import (
+    EventData,
+    GangAdmitted,
+    GangScheduled,
+    GroupRecord,
+    MemberTerminated,
+    PodBound,
+    RecordedEvent,
+)
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.settings import Settings
@@ -147,14 +155,58 @@ def test_a_podgroup_with_slices_comes_back_as_one_and_is_bound_again() -> None:
     assert all(job.ended_s is not None for job in again(past).jobs)
 
 
-def test_a_gang_that_gets_smaller_has_not_ended() -> None:
-    gang = PastGang("team-a", "elastic", 0)
-    bound = [
-        PodBound(plan=PlanId("p"), pod=f"team-a/{name}", uid=PodUid(name), node=NodeName("n"))
-        for name in "ab"
+def test_without_the_input_of_the_first_decision_the_nodes_are_those_of_a_later_one() -> None:
+    database = recorded().database
+    first = next(
+        event.data.input_digest
+        for event in recorded().events()
+        if isinstance(event.data, GangAdmitted)
+    )
+    (pruned := MemoryDatabase()).restore(database.copy())
+    del pruned.inputs[first]
+    past = past_of(pruned)
+    assert past.nodes == the_past().nodes
+    assert {gang.name for gang in past.gangs} == {"two", "whole", "late", "never"}
+    assert any("1 gang left out: no input" in note for note in past.notes)
+
+
+@pytest.mark.parametrize(("lost", "began_us"), [("a", 13), ("ab", None)])
+def test_a_gang_that_keeps_its_minimum_after_a_node_was_lost_has_not_lost_its_run(
+    lost: str, began_us: int | None
+) -> None:
+    groups = (GroupRecord(kind="PodGroup", name="elastic", minimum=2),)
+    bound = bindings("abc")
+    admitted = GangAdmitted(
+        plan=PlanId("p"), kind="PodGroup", priority=0, groups=groups, shapes=(), assignments=()
+    )
+    ends = [
+        MemberTerminated(pod=e.pod, uid=e.uid, node=e.node, cause="node-lost")
+        for e in bound[: len(lost)]
     ]
+    gang, _ = gang_after(
+        admitted, *bound[:2], GangScheduled(plan=PlanId("p"), bound=2), bound[2], *ends
+    )
+    assert gang.began_us == began_us
+
+
+def test_a_gang_that_gets_smaller_has_not_ended() -> None:
+    bound = bindings("ab")
     ends = [MemberTerminated(pod=e.pod, uid=e.uid, node=e.node, cause="deleted") for e in bound]
-    story = (*bound, GangScheduled(plan=PlanId("p"), bound=2), *ends)
+    gang, ended_us = gang_after(*bound, GangScheduled(plan=PlanId("p"), bound=2), *ends)
+    assert (gang.began_us, ended_us) == (12, [None, None, None, None, 14])
+
+
+def bindings(names: str) -> list[PodBound]:
+    """Return the Bindings of pods with names of one letter."""
+    return [
+        PodBound(plan=PlanId("p"), pod=f"team-a/{name}", uid=PodUid(name), node=NodeName("n"))
+        for name in names
+    ]
+
+
+def gang_after(*story: EventData) -> tuple[PastGang, list[int | None]]:
+    """Return a gang with the events of a story, at 10, 11 ... us, and when it had ended after each of them."""
+    gang = PastGang("team-a", "elastic", 0)
     ended_us = []
     for at_us, data in enumerate(story, 10):
         gang.take(
@@ -164,4 +216,4 @@ def test_a_gang_that_gets_smaller_has_not_ended() -> None:
             )
         )  # fmt: skip
         ended_us.append(gang.ended_us)
-    assert (gang.began_us, ended_us) == (12, [None, None, None, None, 14])
+    return gang, ended_us

@@ -98,11 +98,9 @@ class ManifestWorkloads:
         """Return the newest view."""
         return self._view
 
-    async def changed(self, revision: int) -> int:
-        """Wait until the revision of the view differs from `revision`; return the new one."""
-        while self._view.revision == revision:
-            await self._changed.wait(self._changed.revision)
-        return self._view.revision
+    def changed(self, revision: int) -> Awaitable[int]:
+        """Wait until the revision of the view, which is that of its changes, differs from `revision`; return the new one."""
+        return self._changed.wait(revision)
 
     async def create_group(self, group: GroupManifest) -> None:
         """Create a group; see the port."""

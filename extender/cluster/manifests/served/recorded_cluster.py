@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -64,6 +64,7 @@ class RecordedCluster(ABC):
         self._by_uid: dict[str, Ident] = {}  # of pods, groups and workloads
         self.workloads = ManifestWorkloads(self._world, self._overlay, self._write, clock)
         self._view_changed = Wakeup()
+        self._woken_at = self._world.view.revision
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def access_reviews(self, *, api_server_tokens: bool) -> None:  # noqa: B027 -- it is complete
@@ -120,7 +121,9 @@ class RecordedCluster(ABC):
         self._upsert(ident)
 
     def _wake_waiting(self) -> None:
-        self._view_changed.wake()
+        if self.view().revision != self._woken_at:
+            self._woken_at = self.view().revision
+            self._view_changed.wake()
 
     def view(self) -> ClusterView:
         """Return the newest view."""
@@ -134,11 +137,10 @@ class RecordedCluster(ABC):
         """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
         return self._world.claims_named(names)
 
-    async def changed(self, revision: int) -> int:
-        """Wait until the view's revision differs from `revision`; return the new one."""
-        while self.view().revision == revision:
-            await self._view_changed.wait(self._view_changed.revision)
-        return self.view().revision
+    def changed(self, revision: int) -> Awaitable[object]:
+        """Wait until the view's revision differs from `revision`."""
+        changes = self._view_changed
+        return changes.wait(changes.revision if self.view().revision == revision else -1)
 
     async def explain_waiting(self, pod: PodRef, message: str) -> None:  # noqa: B027
         """Do nothing: the pods of files have no conditions."""
