@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 WITHIN_S: Final = 60.0  # without trouble, what is due has happened
 # ... and sooner what begins like this
 SOONER_S: Final = {
-    "reservation ": 10.0, "unbound ": 25.0, "gate ": 10.0, "victim ": 15.0, "view ": 25.0, "call ": 10.0, "unused ": 10.0, "verdict ": 40.0,
+    "reservation ": 10.0, "unbound ": 25.0, "gate ": 10.0, "victim ": 15.0, "view ": 25.0, "behind ": 15.0, "call ": 10.0, "unused ": 10.0, "verdict ": 40.0,
     "hold ": 15.0, "replacement ": 15.0, "overcommitted ": 20.0, "leader ": 40.0,
 }  # fmt: skip
 RECENT_S: Final = 30.0
@@ -93,7 +93,6 @@ class Ledger:
         # UID -> priority, that of the preemptor, its name, its UID
         self.victims: dict[str, tuple[int, int, str, str]] = {}
         self.since_us: dict[str, int] = {}  # when each reservation was made, by UID of the pod
-        self.truncated = False
 
     def fold(self, event: RecordedEvent) -> None:
         """Take over one row."""
@@ -155,8 +154,6 @@ class Ledger:
                 self.held.pop(gang, None)
             case NodeRejected():
                 self.rejected[gang, data.node] = data.until_ms
-            case HistoryTruncated():
-                self.truncated = True
 
     def _use_holds(self, gang: str, places: Sequence[tuple[str, str]]) -> None:
         """End the replacement holds that new members of a gang use: those of their leaf and node first."""
@@ -237,6 +234,8 @@ class Truth:
             self.ledger.fold(event)
             if isinstance(event.data, LeaseAcquired):
                 self._led_since_s = self.run.loop.time()
+            elif isinstance(event.data, HistoryTruncated):
+                self.violate("a loss of history that was none", event.data.message)
             elif isinstance(event.data, GangAdmitted):
                 self._note_leaves(event.data.assignments)
                 self._judge_admission(event.gang, {a.node for a in event.data.assignments})
@@ -510,6 +509,10 @@ class Truth:
                 due[f"view {name}"] = ("a copy of the objects stays old", f"that of {name}: {differ}")  # fmt: skip
         if not any(r.leader.may_act() and not r.process.dead for r in self.run.replicas):
             due["leader "] = ("no replica leads", str([r.leader.not_leading_reason for r in self.run.replicas]))  # fmt: skip
+        for replica in self.run.replicas:
+            position = replica.leader.committed.position
+            if not replica.process.dead and position < self.ledger.position:
+                due[f"behind {replica.name}"] = ("a copy of the log stays old", f"{replica.name} is at {position}, the log at {self.ledger.position}")  # fmt: skip
         for uid, calls in self._calls.items():
             pod = stored.pods.get(PodUid(uid))
             waits = any(c.alive() and not c.replica.process.dead for c in calls)
