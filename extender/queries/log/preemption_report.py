@@ -1,4 +1,4 @@
-"""Preemptions as the log has them: preemptor, victims, cost, alternatives, and outcome."""
+"""Preemptions as the log has them: preemptor, victims, cost, alternatives, and outcome; and in sentences that a victim can be sent."""
 
 from __future__ import annotations
 
