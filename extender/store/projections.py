@@ -1,7 +1,7 @@
 """What follows the log in the database: interval tables, the index of the names in events, the position of the notifications.
 
 Functions of the database fold the log into the interval tables; of two concurrent calls the second waits and continues where the
-first ended, so two leaders in succession, or a command beside the service, are safe. `rebuild` fills these tables again from the
+first ended, so two leaders in succession, or a command beside the service, are safe. `rebuild_projection` fills these tables again from the
 whole log, several times faster than `gx.project` does event by event. Its rows are those of `core/log/interval_row_projection`, which a test compares with the projection of the database; they are copied in bulk.
 Owns the only code beside `gx.project` that writes these tables: as a member of gx_owner, in one transaction. Until it
 is committed, readers see the old rows and `gx.project` waits; a process that is killed before that leaves the old rows.
@@ -30,10 +30,7 @@ from extender.core.log.interval_row_projection import (
 )
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
-from extender.ports.log_ports import (
-    START,
-    NotifiedUpTo,
-)
+from extender.ports.log_ports import START, NotifiedUpTo
 from extender.snapshots.state_loader import gc_paused
 from extender.store.engine import connect, driver_connection, our_faults, transaction
 from extender.store.log.log_reader import read_pages, reading_connection

@@ -36,16 +36,10 @@ def migrate(database_url: Url = None, data_dir: Folder = None) -> None:
 
 
 def project(
-    rebuild: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild",
-            help="Fill the interval tables again from the whole log, with the role of `db migrate`.",
-        ),
-    ] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Fill the interval tables again from the whole log, with the role of `db migrate`.")] = False,
     database_url: Url = None,
     data_dir: Folder = None,
-) -> None:
+) -> None:  # fmt: skip
     """Bring the interval tables and the snapshots up to the end of the log.
 
     A running leader does this continuously. Use the command after an upgrade whose notes require it, or when no replica
@@ -77,21 +71,13 @@ def project(
 
 
 def prune(
-    before: Annotated[
-        str | None,
-        typer.Option(help="Delete inputs of decisions older than this RFC 3339 time with offset."),
-    ] = None,
-    days: Annotated[
-        int | None,
-        typer.Option(help="Delete inputs of decisions older than this number of days.", min=1),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print what would be deleted.")
-    ] = False,
+    before: Annotated[str | None, typer.Option(help="Delete inputs of decisions older than this RFC 3339 time with offset.")] = None,
+    days: Annotated[int | None, typer.Option(help="Delete inputs of decisions older than this number of days.", min=1)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
     database_url: Url = None,
     data_dir: Folder = None,
     output: ValueForm = Output.table,
-) -> None:
+) -> None:  # fmt: skip
     """Delete the stored inputs of old decisions, the largest part of the database; the log stays complete.
 
     Gangs that still exist keep the inputs of their decisions. The decisions stay in the log with their reasons; only

@@ -81,16 +81,14 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
 
 
 def drain(
-    nodes: Annotated[
-        list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")
-    ],
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")],
     cluster: ClusterFiles = None,
     server: ServerUrl = None,
     max_priority: MaxPriority = None,
     max_age: MaxAge = "",
     search_budget: SearchBudget = 20_000,
     output: Form = PlanOutput.table,
-) -> None:
+) -> None:  # fmt: skip
     """Find which pods of some nodes can move elsewhere and in which order, what stays, and which gangs would break.
 
     Exit 0 only when all can move; static and DaemonSet pods do not count.

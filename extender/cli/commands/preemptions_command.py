@@ -57,13 +57,10 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     victim: Annotated[
         str,
         typer.Option(
-            help="Only preemptions of this pod or group, with details; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.",
-            autocompletion=complete_objects,
+            help="Only preemptions of this pod or group, with details; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.", autocompletion=complete_objects
         ),
     ] = "",
-    preemptor: Annotated[
-        str, typer.Option(help="Only preemptions for this root group or pod, likewise.")
-    ] = "",
+    preemptor: Annotated[str, typer.Option(help="Only preemptions for this root group or pod, likewise.")] = "",
     since: Since = None,
     until: Until = None,
     namespace: OfNamespace = "",
@@ -76,7 +73,7 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     server: Server = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
-) -> None:
+) -> None:  # fmt: skip
     """Show preemptions: preemptor, victims, cost, alternatives, when each victim was gone, and the outcome."""
     part = listed(namespace, all_namespaces, states, OUTCOMES)
     since_us, until_us = span_us(since, until)

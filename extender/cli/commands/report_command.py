@@ -24,13 +24,7 @@ from extender.cli.options.list_options import (
     listed,
 )
 from extender.cli.options.time_options import Since, Until, span_us, times
-from extender.cli.output.list_table import (
-    Column,
-    ListForm,
-    ListFormat,
-    ListTable,
-    clock_text,
-)
+from extender.cli.output.list_table import Column, ListForm, ListFormat, ListTable, clock_text
 from extender.cli.output.printing import console, print_value
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput

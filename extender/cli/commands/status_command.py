@@ -27,9 +27,7 @@ CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 def status(
-    watch: Annotated[
-        bool, typer.Option("-w", "--watch", help="Print it again and again, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Print it again and again, until Ctrl-C.")] = False,
     bundle: Annotated[
         str,
         typer.Option(
@@ -39,14 +37,11 @@ def status(
         ),
     ] = "",
     names: Annotated[
-        bool,
-        typer.Option(
-            help="Whether --bundle has the names of namespaces, groups, pods and nodes; without, each has a number, and the logs are left out."
-        ),
+        bool, typer.Option(help="Whether --bundle has the names of namespaces, groups, pods and nodes; without, each has a number, and the logs are left out.")
     ] = True,
     server: Server = None,
     output: ValueForm = Output.table,
-) -> None:
+) -> None:  # fmt: skip
     """Show the state of the service on one screen, what is wrong first. Exit 1 when something is.
 
     Version, leader and replicas, log, database, last verification and anchor, gangs by state and the oldest wait, refused

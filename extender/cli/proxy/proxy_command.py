@@ -183,12 +183,7 @@ class _Passing(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def proxy(
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1 to listen on; 0: any.")
-    ] = 8889,
-    server: Server = None,
-) -> None:
+def proxy(port: Annotated[int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1 to listen on; 0: any.")] = 8889, server: Server = None) -> None:  # fmt: skip
     """Serve the page and the read API on a port of this machine, with your token. Every process of this machine can use it."""
     with LocalProxy(finder(), server, port) as local, until_interrupted():
         url = local.find()  # an error now, not with the first request

@@ -14,17 +14,12 @@ from extender.runtime.log_keys import make_key, parse_keys, public_blocks
 
 
 def keys(
-    file: Annotated[
-        Path, typer.Argument(help="File for the private key; FILE.pub gets the public one.")
-    ],
+    file: Annotated[Path, typer.Argument(help="File for the private key; FILE.pub gets the public one.")],
     rotate: Annotated[
         bool,
-        typer.Option(
-            "--rotate",
-            help="Write a new key in front of those of the file: it signs from the next start on, and the others are still accepted.",
-        ),
+        typer.Option("--rotate", help="Write a new key in front of those of the file: it signs from the next start on, and the others are still accepted."),
     ] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Make the key that signs anchors (Ed25519) and authenticates snapshots, or replace it.
 
     Give the file to the service as --anchor-key-file, and keep it away from the database. FILE.pub is enough for verify.

@@ -127,17 +127,13 @@ def verify(
         ),
     ] = None,
     keys: Annotated[
-        str | None,
-        typer.Option(
-            help="File with the public or private keys that sign anchors; unset: GANG_EXTENDER_ANCHOR_KEY_FILE.",
-            metavar="FILE",
-        ),
+        str | None, typer.Option(help="File with the public or private keys that sign anchors; unset: GANG_EXTENDER_ANCHOR_KEY_FILE.", metavar="FILE")
     ] = None,
     server: Server = None,
     database_url: LogUrl = None,
     data_dir: LogFolder = None,
     output: ValueForm = Output.table,
-) -> None:
+) -> None:  # fmt: skip
     """Verify the whole log, and what is stored beside it. Exit 1 when something was changed behind the back of the service.
 
     With --database-url or --data-dir the log is read and verified here. Without, the leader is asked for its last verification of

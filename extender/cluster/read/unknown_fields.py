@@ -85,21 +85,10 @@ _WHOLE: Final[dict[type, frozenset[str]]] = {
     ),
     api.RuntimeClass: frozenset({"handler"}),
     api.PodToleration: frozenset({"tolerationSeconds"}),
-    api.StorageClass: frozenset(
-        ("parameters", "reclaimPolicy", "mountOptions", "allowVolumeExpansion")
-    ),
+    api.StorageClass: frozenset(("parameters", "reclaimPolicy", "mountOptions", "allowVolumeExpansion")),
     api.PersistentVolumeClaim: frozenset({"status"}),
-    api.ClaimSpec: frozenset(
-        (
-            "resources",
-            "selector",
-            "volumeMode",
-            "dataSource",
-            "dataSourceRef",
-            "volumeAttributesClassName",
-        )
-    ),
-}
+    api.ClaimSpec: frozenset(("resources", "selector", "volumeMode", "dataSource", "dataSourceRef", "volumeAttributesClassName")),
+}  # fmt: skip
 CHECKED: Final = (
     api.PodGroup,
     api.CompositePodGroup,

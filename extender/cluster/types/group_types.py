@@ -113,9 +113,12 @@ class TemplateRef(Part, frozen=True, kw_only=True):
     workload: OldTemplateRef | None = None
 
 
-class GroupPolicies(Part, frozen=True, kw_only=True):
-    """What groups have, and the templates that they are made from."""
+class GroupSpec(Part, frozen=True, kw_only=True):
+    """The spec of a group: its parent and its policies."""
 
+    parent_composite_pod_group_name: str = ""
+    workload_ref: WorkloadRef | None = None
+    pod_group_template_ref: TemplateRef | None = None
     scheduling_policy: SchedulingPolicy | None = None
     scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
     disruption_mode: DisruptionMode | str | None = None
@@ -123,14 +126,6 @@ class GroupPolicies(Part, frozen=True, kw_only=True):
     priority: Priority | None = None
     preemption_policy: str = ""
     resource_claims: tuple[ClaimReference, ...] = ()
-
-
-class GroupSpec(GroupPolicies, frozen=True, kw_only=True):
-    """The spec of a group: its parent and its policies."""
-
-    parent_composite_pod_group_name: str = ""
-    workload_ref: WorkloadRef | None = None
-    pod_group_template_ref: TemplateRef | None = None
 
 
 class GroupStatus(Part, frozen=True, kw_only=True):
@@ -153,10 +148,17 @@ class CompositePodGroup(KubernetesObject, frozen=True, kw_only=True):
     status: GroupStatus = GroupStatus()
 
 
-class Template(GroupPolicies, frozen=True, kw_only=True):
+class Template(Part, frozen=True, kw_only=True):
     """A template of a group; with child templates it is a composite."""
 
     name: str = ""
+    scheduling_policy: SchedulingPolicy | None = None
+    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
+    disruption_mode: DisruptionMode | str | None = None
+    priority_class_name: str = ""
+    priority: Priority | None = None
+    preemption_policy: str = ""
+    resource_claims: tuple[ClaimReference, ...] = ()
     pod_group_templates: tuple[Template, ...] = ()
     composite_pod_group_templates: tuple[Template, ...] = ()
 

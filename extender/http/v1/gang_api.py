@@ -44,12 +44,8 @@ class GangExplanation(msgspec.Struct):
 GANG = (
     NAMESPACE,
     GANG_NAME,
-    Parameter(
-        name="uid",
-        about="Only the root group with this UID; default: the one of this name that was observed last",
-        schema=TEXT,
-    ),
-)
+    Parameter(name="uid", about="Only the root group with this UID; default: the one of this name that was observed last", schema=TEXT),
+)  # fmt: skip
 OPERATIONS = (
     Operation(
         path="/v1/gangs",

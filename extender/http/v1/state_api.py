@@ -47,11 +47,7 @@ class _AnswerFromLog(msgspec.Struct, kw_only=True):
     live: NodeNow | None
 
 
-AT = Parameter(
-    name="at",
-    about="A time (RFC 3339) or a position of the log; default: the end of the log",
-    schema=MOMENT,
-)
+AT = Parameter(name="at", about="A time (RFC 3339) or a position of the log; default: the end of the log", schema=MOMENT)  # fmt: skip
 OPERATIONS = (
     Operation(
         path="/v1/state",

@@ -17,12 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult
 
 from extender.core.log.events import RecordedEvent
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, Position
-from extender.ports.query_ports import (
-    EventFilter,
-    EventPage,
-    GangIncarnation,
-    PodPlacement,
-)
+from extender.ports.query_ports import EventFilter, EventPage, GangIncarnation, PodPlacement
 from extender.runtime.cooperative_yield import Yielder
 from extender.store.engine import create_engine, transaction
 from extender.store.log.event_codec import Row, to_event

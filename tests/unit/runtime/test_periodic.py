@@ -215,7 +215,7 @@ STARTED = {
     "store/embedded/embedded_server.py": "logged, and tried again",
     "store/log/appender.py": "each caller gets it",
     "store/log/log_reader.py": "awaited",
-    "store/projection_rebuild.py": "awaited",
+    "store/projections.py": "awaited",
 }
 SERVICE = Path(extender.__file__).parent
 

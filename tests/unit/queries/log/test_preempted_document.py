@@ -9,15 +9,18 @@ import msgspec
 import pytest
 
 from extender.core.model.errors import NotFound
-from extender.queries.log import preemption_paragraph as paragraph
+from extender.queries.log import preemption_report as paragraph
 from extender.queries.log.preemption_dto import (
     AlternativeLine,
     EvictedPodLine,
     PreemptionLine,
     UnitLine,
 )
-from extender.queries.log.preemption_paragraph import preemption_paragraph
-from extender.queries.log.preemption_report import PreemptionQuery, preemptions
+from extender.queries.log.preemption_report import (
+    PreemptionQuery,
+    preemption_paragraph,
+    preemptions,
+)
 from tests.support.document_outputs import DocumentOutputs, fixed_parts
 from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
