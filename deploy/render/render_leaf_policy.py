@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from deploy.render import tree_policy_expressions as cel
+from deploy.render.leaf_name_expression import cel_of
 from deploy.render.render_tree_policies import (
     apply_configuration,
     binding,
@@ -34,7 +35,7 @@ from extender.core.workloads.kinds.plain_pods_kind import (
     PLAIN_PODS,
     TOTAL_LABEL,
 )
-from extender.core.workloads.name_rules import NameRule, cel_of
+from extender.core.workloads.name_rules import NameRule
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS, OFF, TREE_LABEL
 

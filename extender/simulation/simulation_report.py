@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import html
 import math
 from collections.abc import Sequence
@@ -189,9 +190,8 @@ def report(outcome: Outcome, seed: int) -> SimulationReport:
         preemptions += isinstance(data, PreemptionPlanned)
     classes: dict[tuple[str, int], list[tuple[Job, float | None]]] = {}
     for job, placed_s in zip(outcome.jobs, placements_s(outcome), strict=True):
-        classes.setdefault((job.namespace, _size_class(job.size / unit)), []).append(
-            (job, placed_s)
-        )
+        size = bisect.bisect_left(SIZES, job.size / unit)
+        classes.setdefault((job.namespace, size), []).append((job, placed_s))
     whole = outcome.capacity * outcome.ended_s
     return SimulationReport(
         seed=seed,
@@ -247,10 +247,6 @@ def _share(ordered: Sequence[float], share: float) -> float | None:
     if not ordered:
         return None
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 3)
-
-
-def _size_class(units: float) -> int:
-    return next((number for number, most in enumerate(SIZES) if units <= most), len(SIZES))
 
 
 def _size_text(number: int) -> str:

@@ -8,6 +8,7 @@ the request before are neither converted nor encoded again.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 from collections.abc import Callable
@@ -94,7 +95,7 @@ class PlannerPool:
 
     def warm(self) -> None:
         """Start the worker and load the solver in it, ahead of the first long search."""
-        self._worker.warm_up(_load_solver)
+        self._worker.warm_up(functools.partial(importlib.import_module, SOLVER))
 
     async def plan(self, encoded: DecisionInput) -> Verdict:
         """Plan a tree, however long it takes.
@@ -159,10 +160,6 @@ class _Worker:
 
 
 _WORKER = _Worker()
-
-
-def _load_solver() -> None:
-    importlib.import_module(SOLVER)
 
 
 def _plan_bytes(head: bytes, parts: tuple[bytes, ...]) -> Verdict:

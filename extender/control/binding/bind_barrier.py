@@ -25,6 +25,7 @@ from extender.core.admit.gate_removal_order import unit_key
 from extender.core.log.events import (
     AnyEventData,
     BindBarrierTimedOut,
+    EventSource,
     NewEvent,
     PodBindFailed,
     ReleasedPod,
@@ -334,13 +335,6 @@ class BindBarriers:
             barrier.first_ms = self._clock.monotonic_ms()
             barrier.timer = self._spawn(self._expire(barrier), f"barrier {barrier.unit}")
 
-    def _drop_disconnected(self, barrier: _Barrier) -> None:
-        """Drop members whose callers have disconnected: they do not count as arrived."""
-        for uid, arrival in list(barrier.arrivals.items()):
-            if not arrival.posting and not arrival.alive():
-                del barrier.arrivals[uid]
-                arrival.finish("the caller has gone")
-
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         self._tasks.add(task)
@@ -509,13 +503,8 @@ class BindBarriers:
 
     def _draft(self, reservation: Reservation, data: AnyEventData, cause: str) -> NewEvent:
         root = self._leader.pending_state.gangs[reservation.gang_uid]
-        return NewEvent(
-            gang_uid=root.uid,
-            gang=root.gang,
-            data=data,
-            actor=self._settings.identity,
-            cause=cause,
-        )
+        source = EventSource(actor=self._settings.identity, cause=cause)
+        return source.draft(root.uid, root.gang, data)
 
     # -- the deadline ---------------------------------------------------------------------------
 
@@ -524,7 +513,11 @@ class BindBarriers:
         barrier.timer = None
         error = DEFECT
         with self._faults.alone(barrier.label):
-            self._drop_disconnected(barrier)
+            # members whose callers have disconnected do not count as arrived
+            for uid, arrival in list(barrier.arrivals.items()):
+                if not arrival.posting and not arrival.alive():
+                    del barrier.arrivals[uid]
+                    arrival.finish("the caller has gone")
             self._evaluate(barrier)
             if barrier.opened:
                 return

@@ -292,11 +292,8 @@ def closed_domains(
 
 def plan_exclusive(group: Group) -> PlanExclusive | UnsetType:
     """Return the exclusive domain of a group for a plan request, without what is taken."""
-    return (
-        UNSET
-        if group.constraints.exclusive is None
-        else PlanExclusive(key=group.constraints.exclusive.key)
-    )
+    exclusive = group.constraints.exclusive
+    return UNSET if exclusive is None else PlanExclusive(key=exclusive.key)
 
 
 def _covers(root: Group, scope: ExclusiveScope, other: Group) -> bool:

@@ -82,16 +82,25 @@ class InterpodRules:
         cached = self._trees.get(tree.root.uid)
         if cached is None or cached.tree is not tree or cached.plain.root is not plain.root:
             cached = self._trees[tree.root.uid] = _TreeCache(tree, plain)
-        standing = {
-            rule: nodes
-            for rule, nodes in self._keeping_off(view, state, tree.root.priority).items()
-            if _selected(cached, rule)
-        }
+        priority = tree.root.priority
+        keeping_off = self._standing.get(
+            lambda: _standing(view, state, priority),
+            same=(view.keeping_off, state.claims_on),
+            equal=priority,
+        )
+        standing = {rule: at for rule, at in keeping_off.items() if _selected(cached, rule)}
         if not own and not soft and not standing:
             return plain
         ruled, numbers = _split(cached, (*own, *standing))
         rules = [(self._own(view, state, cached, ruled, numbers, taken, r), r) for r in own]
-        rules += [(_excluding_rule(view, cached, numbers, r, at), r) for r, at in standing.items()]
+        # placed pods with anti-affinity exclude members from their domains
+        for rule, at in standing.items():
+            by_domain = (_by_value(view, rule.keys[0], at),)
+            about = _about(cached, numbers, rule)
+            excluding = PlanRule(
+                kind="apart", keys=rule.keys, shapes=(), about=about, there=by_domain
+            )
+            rules.append((excluding, rule))
         rules.sort(key=lambda pair: _order(pair[0]))
         return msgspec.structs.replace(
             ruled,
@@ -109,14 +118,6 @@ class InterpodRules:
         self._node_counts = {
             rule: counts for rule, counts in self._node_counts.items() if rule in used
         }
-
-    def _keeping_off(self, view: ClusterView, state: ReservationState, priority: int) -> _Standing:
-        """Return per rule and node the number of pods with required anti-affinity."""
-        return self._standing.get(
-            lambda: _standing(view, state, priority),
-            same=(view.keeping_off, state.claims_on),
-            equal=priority,
-        )
 
     def _own(
         self,
@@ -209,6 +210,7 @@ def counted_by(ruled: InterpodRulePart, pod: Pod) -> tuple[int, ...]:
 
 
 def _standing(view: ClusterView, state: ReservationState, priority: int) -> _Standing:
+    """Return per rule and node the number of pods with required anti-affinity."""
     standing: _Standing = {}
     for pod in view.keeping_off.values():
         node = _place(state, pod, priority)
@@ -250,23 +252,6 @@ def _by_value(
         if node is not None and key in node.labels:
             values[node.labels[key]] += amount
     return tuple(sorted(values.items()))
-
-
-def _excluding_rule(
-    view: ClusterView,
-    cached: _TreeCache,
-    numbers: Mapping[PodUid, int],
-    rule: PodRule,
-    nodes: Mapping[NodeName, int],
-) -> PlanRule:
-    """Return the rule by which placed pods with anti-affinity exclude members from their domains."""
-    return PlanRule(
-        kind="apart",
-        keys=rule.keys,
-        shapes=(),
-        about=_about(cached, numbers, rule),
-        there=(_by_value(view, rule.keys[0], nodes),),
-    )
 
 
 def _preferred(shape: PodShape) -> tuple[PodPreference, ...]:

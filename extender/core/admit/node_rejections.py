@@ -325,9 +325,15 @@ def decide_rejections(
     for gang_uid in sorted({r.gang_uid for r in refused}):
         root = state.gangs[gang_uid]
         rejected = sorted((r for r in refused if r.gang_uid == gang_uid), key=lambda r: r.pod)
-        events: list[AnyEventData] = [
-            _rejection(view.pods[r.uid], r.node, now_ms) for r in rejected
-        ]
+        events: list[AnyEventData] = []
+        for r in rejected:
+            unmodelled = view.pods[r.uid].shape.unmodelled
+            # Volumes and claims differ from pod to pod; everything else is the same for all pods of a shape.
+            by_shape = not any("claim" in t or "volume" in t for t in unmodelled)
+            path, until_ms = view.pods[r.uid].path, now_ms + TTL_MS
+            events.append(
+                NodeRejected(pod=path, uid=r.uid, node=r.node, by_shape=by_shape, until_ms=until_ms)
+            )
         with_affinity = all(view.pods[r.uid].shape.has_pod_affinity for r in rejected)
         whole = not root.bound and gang_uid not in started and not with_affinity
         released = sorted(root.reservations.values(), key=lambda r: r.pod) if whole else rejected
@@ -345,17 +351,6 @@ def decide_rejections(
             for f in events
         ]
     return drafts
-
-
-def _rejection(pod: Pod, node: NodeName, now_ms: int) -> NodeRejected:
-    return NodeRejected(
-        pod=pod.path,
-        uid=pod.uid,
-        node=node,
-        # Volumes and claims differ from pod to pod; everything else is the same for all pods of a shape.
-        by_shape=not any("claim" in t or "volume" in t for t in pod.shape.unmodelled),
-        until_ms=now_ms + TTL_MS,
-    )
 
 
 class NodeRejections:

@@ -177,13 +177,8 @@ def _ports(view: ClusterView, claim: CapacityClaim) -> tuple[HostPort, ...]:
 
 def _with_nomination(taken: UsedCapacity | None, pod: Pod) -> UsedCapacity:
     taken = taken or UsedCapacity()
-    return UsedCapacity(
-        held=taken.held,
-        nominated=(*taken.nominated, pod),
-        ports=taken.ports + pod.shape.host_ports,
-        claimed=taken.claimed,
-        reserved=taken.reserved,
-    )
+    ports = taken.ports + pod.shape.host_ports
+    return msgspec.structs.replace(taken, nominated=(*taken.nominated, pod), ports=ports)
 
 
 def used_requests(taken: UsedCapacity) -> dict[str, int]:

@@ -85,7 +85,13 @@ def notifications_of(
         case PreemptionCancelled() as data:
             for name in data.units_spared:
                 if readers.sees(namespace_of(name)):
-                    yield _spared(event, data, name)
+                    yield Notification(
+                        type="spared",
+                        id=f"{event.position}-spared-{name}",
+                        at_us=event.at_us,
+                        subject=name,
+                        data={"position": event.position, "reason": data.reason},
+                    )
         case GangUnschedulable(when_empty="never") as data:
             if readers.sees(namespace_of(event.gang)):
                 yield Notification(
@@ -130,16 +136,6 @@ def _preempted(
             "preemptor_priority": data.priority,
             "preemptor_pods": pods,
         },
-    )
-
-
-def _spared(event: RecordedEvent, data: PreemptionCancelled, name: str) -> Notification:
-    return Notification(
-        type="spared",
-        id=f"{event.position}-spared-{name}",
-        at_us=event.at_us,
-        subject=name,
-        data={"position": event.position, "reason": data.reason},
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from extender.core.model.pods import AboutPods
+from extender.core.model.pods import AboutPods, Pod
 
 
 class PodDisruptionBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -30,3 +30,17 @@ class PodDisruptionBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         (True, False)
         """
         return self.about is not None and self.about.match(namespace, labels)
+
+
+class BudgetIndex:
+    """The budgets of a view by namespace."""
+
+    def __init__(self, budgets: Iterable[PodDisruptionBudget]) -> None:
+        self._of: dict[str, list[PodDisruptionBudget]] = {}
+        for budget in sorted(budgets, key=lambda b: b.path):
+            self._of.setdefault(budget.namespace, []).append(budget)
+
+    def guarding(self, pod: Pod) -> list[PodDisruptionBudget]:
+        """Return the budgets that select a pod, by name."""
+        budgets = self._of.get(pod.namespace, ())
+        return [budget for budget in budgets if budget.protects(pod.namespace, pod.labels)]

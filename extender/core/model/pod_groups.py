@@ -433,11 +433,7 @@ def same_position(before: Group, group: Group) -> bool:
     return place == (group.parent, group.created_us, group.deleting, group.deleted_us)
 
 
-def _judged_alike(before: Group, group: Group) -> bool:
-    """Return whether two versions of a group are equal in all fields that the rules of a tree read."""
-    return _FIELDS_OF_RULES(before) == _FIELDS_OF_RULES(group)
-
-
+# The fields of a group that the rules of a tree read
 _FIELDS_OF_RULES = operator.attrgetter(
     "workload", "priority", "priority_class", "preemption_policy", "disruption_mode", "basic", "lost"
 )  # fmt: skip
@@ -572,7 +568,7 @@ def _renewed(
         }
         pods = {**pods, **sorted_pods}
     root = now.get(tree.root.key, tree.root)
-    if members or not all(_judged_alike(old, now[old.key]) for old in olds):
+    if members or any(_FIELDS_OF_RULES(old) != _FIELDS_OF_RULES(now[old.key]) for old in olds):
         return _judged(root, children, pods, surplus, max_children)
     groups = tuple(now.get(group.key, group) for group in tree.groups)
     return msgspec.structs.replace(tree, root=root, groups=groups, children=children)

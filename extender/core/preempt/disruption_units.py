@@ -18,7 +18,7 @@ from extender.core.capacity.replacement_holds import may_wait_for_capacity
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, groups_above
-from extender.core.model.disruption_budgets import PodDisruptionBudget
+from extender.core.model.disruption_budgets import BudgetIndex
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
 from extender.core.model.pods import EXEMPT_NAMESPACES, Pod, PodShape
@@ -121,9 +121,7 @@ class _Collection:
         self.ruled = ruled
         self.own = {pod.uid for pod in tree.pods}
         self.above: dict[GroupKey | None, _Above] = {None: _Above()}
-        self.guards: dict[str, list[PodDisruptionBudget]] = {}
-        for budget in sorted(view.budgets.values(), key=lambda b: b.path):
-            self.guards.setdefault(budget.namespace, []).append(budget)
+        self.guards = BudgetIndex(view.budgets.values())
         self.shapes: dict[PodShape, int] = {}
         self.budgets: dict[str, int] = {}
         self.gangs: list[PlanGang] = []
@@ -278,20 +276,15 @@ class _Collection:
 
     def _add_budgets(self, drafts: Iterable[_Draft]) -> tuple[PlanBudget, ...]:
         """Return the budgets that protect a pod that may be evicted, by name, and number them."""
-        if not self.guards:
-            return ()
-        used = {b.path: b for draft in drafts for pod in draft.pods for b in self._guarding(pod)}
+        pods = (pod for draft in drafts for pod in draft.pods)
+        used = {b.path: b for pod in pods for b in self.guards.guarding(pod)}
         self.budgets = {path: number for number, path in enumerate(sorted(used))}
         return tuple(PlanBudget(name=path, allowed=used[path].allowed) for path in self.budgets)
-
-    def _guarding(self, pod: Pod) -> list[PodDisruptionBudget]:
-        guards = self.guards.get(pod.namespace, ())
-        return [budget for budget in guards if budget.protects(pod.namespace, pod.labels)]
 
     def _victim(self, pod: Pod, *, running: bool) -> PlanVictim:
         """Return a pod as a victim; a terminating pod counts for no budget and no gang."""
         assert pod.node is not None
-        guarded = running and pod.namespace in self.guards
+        guards = self.guards.guarding(pod) if running else ()
         gang = self.gang_of.get(pod.group, -1) if running and pod.group is not None else -1
         return PlanVictim(
             pod=pod.path,
@@ -299,7 +292,7 @@ class _Collection:
             node=pod.node,
             shape=self._shape(pod.shape),
             created_us=pod.created_us,
-            budgets=tuple(self.budgets[b.path] for b in self._guarding(pod)) if guarded else (),
+            budgets=tuple(self.budgets[b.path] for b in guards),
             gang=gang,
             rules=counted_by(self.ruled, pod) if self.ruled.rules else (),
         )

@@ -10,7 +10,7 @@ from extender.core.admit.exclusive_domains import exclusive_nodes, kept_from
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.disruption_budgets import PodDisruptionBudget
+from extender.core.model.disruption_budgets import BudgetIndex
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
 from extender.core.model.nodes import Node
@@ -112,9 +112,7 @@ class _Parting:
         self.tree = tree
         self.victims = {uid for p in state.preemptions.values() for uid in p.victims}
         self.own = {pod.uid for pod in tree.pods} if tree is not None else set()
-        self.guards: dict[str, list[PodDisruptionBudget]] = {}
-        for budget in sorted(view.budgets.values(), key=lambda b: b.path):
-            self.guards.setdefault(budget.namespace, []).append(budget)
+        self.guards = BudgetIndex(view.budgets.values())
         self.rules = {
             rule: pod
             for pod in view.keeping_off.values()
@@ -210,9 +208,7 @@ class _Parting:
         return next((text for applies, text in checks if applies), "")
 
     def _others_reason(self, pod: Pod) -> str:
-        guards = [
-            b for b in self.guards.get(pod.namespace, ()) if b.protects(pod.namespace, pod.labels)
-        ]
+        guards = self.guards.guarding(pod)
         if len(guards) > 1:
             names = " and ".join(budget.path for budget in guards[:2])
             return f"the Eviction API evicts no pod of several PodDisruptionBudgets: {names}"

@@ -141,7 +141,8 @@ def bound_outside(
     events: list[AnyEventData] = []
     for leaf, pods in tree.members.items():
         for pod in sorted(pods, key=lambda p: p.path):
-            if not is_running(pod) or pod.node not in view.nodes or _is_recorded(root, pod):
+            recorded = root and (pod.uid in root.reservations or pod.uid in root.bound)
+            if not is_running(pod) or pod.node not in view.nodes or recorded:
                 continue
             if pod.uid in state.gang_of and state.gang_of[pod.uid] not in removed:
                 continue
@@ -149,10 +150,6 @@ def bound_outside(
     if events and root is None:
         events.insert(0, observed(tree))
     return [now.draft(tree.root.uid, tree.root.key.path, data) for data in events]
-
-
-def _is_recorded(root: GangState | None, pod: Pod) -> bool:
-    return root is not None and (pod.uid in root.reservations or pod.uid in root.bound)
 
 
 def _outside_events(leaf: str, pod: Pod, root: GangState | None) -> list[AnyEventData]:

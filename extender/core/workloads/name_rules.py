@@ -1,8 +1,8 @@
-"""Rules that compute the name of a pod's leaf from its labels, in Python and as CEL.
+"""Rules that compute the name of a pod's leaf from its labels.
 
 A pod gets its leaf when it is created, from a MutatingAdmissionPolicy; the service computes the same names for the
-groups that it creates. So a rule is data, and both forms are made from it: they cannot differ. CEL has no hash
-function, so names are made unique by pieces of UIDs and by revisions.
+groups that it creates. So a rule is data, and both forms are made from it, the CEL one in `deploy/render`: they
+cannot differ. CEL has no hash function, so names are made unique by pieces of UIDs and by revisions.
 """
 
 from __future__ import annotations
@@ -154,60 +154,3 @@ def without_ordinal(name: str) -> str:
     'web-a'
     """
     return name.rpartition("-")[0] or name
-
-
-# --- CEL
-
-
-def cel_of(rules: Iterable[NameRule], labels: str = "variables.labels") -> str:
-    """Return the CEL expression of the leaf's name; an empty string where no rule applies.
-
-    It is a list of what each rule gives and not one condition inside of another: kube-apiserver refuses expressions with more
-    than 32 levels.
-
-    Args:
-        rules: The first one that applies counts.
-        labels: The CEL expression of the labels of the pod, a map.
-    """
-    names = []
-    for rule in rules:
-        conditions = [_cel_condition(labels, condition) for condition in rule.when]
-        conditions += [f"{_cel_text(key)} in {labels}" for key in rule.label_keys]
-        name = _cel_name(_cel_piece(labels, rule.head), [_cel_piece(labels, p) for p in rule.rest])
-        names.append(f"({' && '.join(conditions)})\n? {name} : ''")
-    joined = ",\n".join(names)
-    return f"([{joined}].filter(leaf, leaf != '') + [''])[0]"
-
-
-def _cel_condition(labels: str, condition: LabelCondition) -> str:
-    key = _cel_text(condition.key)
-    expression = f"{key} in {labels}"
-    if condition.value is not None:
-        expression = f"{expression} && {labels}[{key}] == {_cel_text(condition.value)}"
-    return f"!({expression})" if condition.absent else f"({expression})"
-
-
-def _cel_text(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _cel_piece(labels: str, piece: Piece) -> str:
-    if isinstance(piece, str):
-        return _cel_text(piece)
-    value = f"{labels}[{_cel_text(piece.key)}]"
-    if piece.ordinal:
-        dash = f"{value}.lastIndexOf('-')"
-        return f"({dash} > 0 ? {value}.substring(0, {dash}) : {value})"
-    if piece.first:
-        value = f"(size({value}) > {piece.first} ? {value}.substring(0, {piece.first}) : {value})"
-    return value
-
-
-def _cel_name(head: str, rest: list[str]) -> str:
-    """Return the CEL form of `joined_name`; head and rest are joined in a list so that each is written once."""
-    pair = f"[({head}).replace('.', '-'), ({' + '.join(rest) if rest else _cel_text('')}).replace('.', '-')]"
-    return (
-        f"[{pair}].map(n, size(n[0]) + size(n[1]) <= {NAME_MAX} ? n[0] + n[1]"
-        f" : size(n[1]) < {NAME_MAX} ? n[0].substring(0, {NAME_MAX} - size(n[1])) + n[1]"
-        f" : 'x' + n[1].substring(size(n[1]) - {NAME_MAX - 1}))[0]"
-    )

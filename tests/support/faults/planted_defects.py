@@ -103,7 +103,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "except ResourceVersionExpired as expiry:\n                await asyncio.sleep(60)",
     ),
     "a gate that was not removed is not tried again": (
-        "control.actuators.nominator", "Nominator._execute", "return Retry(error.retry_after_s)", "return None",
+        "control.actuators.nominator", "Nominator._execute", "return await retried(", "await retried(",
     ),
     "an eviction that failed is not tried again": (
         "control.actuators.evictor", "Evictor._process", "return Retry(", "return None and Retry(",

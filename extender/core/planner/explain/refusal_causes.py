@@ -334,7 +334,7 @@ class GroupCauses:
             for taints in node_table.taints()[1]
             for taint in taints
             if taint.effect != "PreferNoSchedule"
-            and not all(tolerated(_one(taint), shape)[0] for shape in shapes)
+            and not all(tolerated(_with_taint(taint), shape)[0] for shape in shapes)
         }
         if keys:
             word = "taint" if len(keys) == 1 else "taints"
@@ -460,7 +460,7 @@ def groups_below(problem: PlacementProblem, group: CompiledGroup) -> Iterator[Co
         yield from groups_below(problem, problem.groups[index])
 
 
-def _one(taint: Taint) -> NodeTable:
+def _with_taint(taint: Taint) -> NodeTable:
     return NodeTable((PlanNode(name=NodeName("node"), taints=(taint,)),))
 
 
