@@ -68,7 +68,9 @@ async def seen(browser, condition, what):
         raise AssertionError(f"{error}; the page: {shown[:3000]}") from error
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "whole", [False, pytest.param(True, marks=pytest.mark.full)], ids=["short", "whole"]
+)
 async def test_the_page_shows_what_is_what_was_and_what_comes(service, browser, tmp_path, whole):
     """Empty; a gang is placed; one waits, with the reason; back in time; live again; over a restart.
 
