@@ -255,7 +255,7 @@ async def test_items_of_a_list_are_known_by_their_names(
 async def test_a_long_list_of_templates_is_within_the_cost_of_cel(cluster: Api) -> None:
     """kube-apiserver ends an expression that costs too much, which would refuse the JobSet."""
     kind = BY_KIND["JobSet"]
-    thing = a_workload(kind, LABELLED)
+    thing = a_workload(kind, LABELLED, annotations={kind.exclusive_annotation: "net/rack"})
     first = thing["spec"]["replicatedJobs"][0]
     thing["spec"]["replicatedJobs"] = [first | {"name": f"job-{n}"} for n in range(500)]
     await cluster.post(path_to(kind, LABELLED), copy.deepcopy(thing))
@@ -263,6 +263,7 @@ async def test_a_long_list_of_templates_is_within_the_cost_of_cel(cluster: Api) 
     thing["metadata"]["resourceVersion"] = after["metadata"]["resourceVersion"]
     replaced = await cluster.put(path_to(kind, LABELLED, "w"), thing)
     assert labels_in(kind, replaced, TREE_LABEL) == ["gold"] * 500
+    assert replaced["metadata"]["annotations"][EXCLUSIVE_ANNOTATION] == "leaf=net/rack"
 
 
 # --- exclusive domains
