@@ -514,9 +514,9 @@ class Run:
 
     def do_watch_loses(self, fault: Fault) -> str:
         channel, text = self._channel(fault)
-        what = "lose deletion" if fault.target // 64 % 2 else "lose"
-        channel.orders.append(what)
-        return f"{text}: {what}"
+        order = "lose deletion" if fault.target // 64 % 2 else "lose"
+        channel.orders.append(order)
+        return f"{text}: {order}"
 
     def do_watch_duplicates(self, fault: Fault) -> str:
         channel, text = self._channel(fault)
