@@ -71,6 +71,10 @@ MOMENTS: Final = {
     "ReservationReleased": 1, "LeaseAcquired": 1, "waits at bind": 4, "bind": 3, "ungate": 2, "evict": 3,
 }  # fmt: skip
 VERBS: Final = ("bind", "bind", "ungate", "evict")
+MEANWHILE: Final = (
+    "process_stops", "process_stops", "process_dies", "scheduler_dies", "database_cut", "pod_deleted", "node_lost", "group_again",
+    "job_deleted",
+)  # fmt: skip
 
 
 def case_of(seed: int) -> Case:
@@ -93,7 +97,8 @@ def case_of(seed: int) -> Case:
             verb = chance.choice(VERBS)
             fails = _fault(chance, begins_s, ends_s, "requests_fail", verb)
             faults.append(msgspec.structs.replace(fails, target=2, delay_s=0.0))
-            faults.append(_fault(chance, begins_s, ends_s, after=f"{verb} fails"))
+            meanwhile = chance.choice(MEANWHILE)
+            faults.append(_fault(chance, begins_s, ends_s, meanwhile, f"{verb} fails"))
     return Case(
         seed=seed, racks=racks, gpus=gpus, replicas=chance.choice([1, 2, 2]),
         hold_after_s=chance.choice([0, 5, 5]), cycle_s=chance.choice([0.001, 0.001, 0.2, 0.6]), arrivals=arrivals,
@@ -123,7 +128,7 @@ def _arrival(chance: Random, number: int, bursts: list[tuple[float, float]], rac
         name=f"{LONE if lone else 'j'}{number}",
         groups=tuple(groups),
         runs_for_s=runs_for_s,
-        priority=chance.choice([0, 0, 0, 10]),
+        priority=chance.choice([0, 0, 5, 5, 10]),
     )
 
 

@@ -183,6 +183,7 @@ class Truth:
         self._failed: dict[str, float] = {}  # when a Binding failed that may be tried again
         self._opened: set[str] = set()  # roots whose minimum has arrived
         self._bound_s: dict[str, float] = {}
+        self._admitted_s: dict[str, float] = {}
         self._leaf_uids: dict[str, str] = {}  # of the group of each pod when it was admitted
         self._led_since_s = 0.0  # the time of the last LeaseAcquired
         self._changed: tuple[int, int] = (
@@ -231,6 +232,7 @@ class Truth:
         for row, _ in rows[self.ledger.position :]:
             event = to_event(row)
             self._judge_refusal(event)
+            self._judge_view(event)
             self.ledger.fold(event)
             if isinstance(event.data, LeaseAcquired):
                 self._led_since_s = self.run.loop.time()
@@ -238,6 +240,7 @@ class Truth:
                 self.violate("a loss of history that was none", event.data.message)
             elif isinstance(event.data, GangAdmitted):
                 self._note_leaves(event.data.assignments)
+                self._admitted_s |= dict.fromkeys((a.uid for a in event.data.assignments), self.run.loop.time())  # fmt: skip
                 self._judge_admission(event.gang, {a.node for a in event.data.assignments})
             if isinstance(event.data, (GangAdmitted, GangExtended, GangUnschedulable, ReservationReleased, PreemptionPlanned, GangRemoved, CapacityHeld, LeaseAcquired)):  # fmt: skip
                 text = type(event.data).__name__
@@ -269,6 +272,20 @@ class Truth:
             pod = stored.pods.get(a.uid)
             leaf = stored.groups.get(pod.group) if pod is not None and pod.group is not None else None  # fmt: skip
             self._leaf_uids[a.uid] = leaf.uid if leaf is not None else ""
+
+    def _judge_view(self, event: RecordedEvent) -> None:
+        """Judge whether a leader has read what was bound before it led, when it decides."""
+        database = self.run.database.shared
+        if not isinstance(event.data, (GangObserved, GangAdmitted, GangUnschedulable)) or event.epoch != database.epoch:  # fmt: skip
+            return
+        for replica in self.run.replicas:
+            if replica.name != database.holder or replica.process.dead:
+                continue
+            view = replica.cluster.view()
+            for pod in self.run.model.stored().pods.values():
+                copy = view.pods.get(pod.uid)
+                if pod.node and self._bound_s.get(pod.uid, 0.0) < self._led_since_s and (copy is None or copy.node is None):  # fmt: skip
+                    self.violate("a new leader decides by an old copy", f"{event.gang}: {replica.name} does not have {pod.path} on {pod.node}")  # fmt: skip
 
     def _judge_admission(self, gang: str, nodes: set[str]) -> None:
         """Judge an admission by what ran before its leader: it has seen that."""
@@ -515,9 +532,13 @@ class Truth:
                 due[f"behind {replica.name}"] = ("a copy of the log stays old", f"{replica.name} is at {position}, the log at {self.ledger.position}")  # fmt: skip
         for uid, calls in self._calls.items():
             pod = stored.pods.get(PodUid(uid))
-            waits = any(c.alive() and not c.replica.process.dead for c in calls)
-            if waits and uid not in self.ledger.reserved and (pod is None or pod.node is None):
-                due[f"call {uid}"] = ("a bind call waits for nothing", str(self.ledger.released.get(uid)))  # fmt: skip
+            waits = [c for c in calls if c.alive() and not c.replica.process.dead]
+            is_reserved = uid in self.ledger.reserved
+            outdated = [c for c in waits if c.began_s < self._admitted_s.get(uid, 0.0)]
+            if pod is not None and pod.node is not None:
+                continue
+            if outdated or (waits and not is_reserved):
+                due[f"call {uid}"] = ("a bind call waits for nothing", f"{uid}: {self.ledger.released.get(uid, 'admitted again')}")  # fmt: skip
 
     def _compare_memory(self) -> None:
         """Compare the reservations in memory of a leader with the rows of the log."""

@@ -514,8 +514,9 @@ class Run:
 
     def do_watch_loses(self, fault: Fault) -> str:
         channel, text = self._channel(fault)
-        channel.orders.append("lose")
-        return f"the next change of {text}"
+        order = "lose deletion" if fault.target // 64 % 2 else "lose"
+        channel.orders.append(order)
+        return f"{text}: {order}"
 
     def do_watch_duplicates(self, fault: Fault) -> str:
         channel, text = self._channel(fault)
@@ -655,7 +656,7 @@ class Run:
         return f"{replica.name} by {by_s} s"
 
     def do_scheduler_dies(self, fault: Fault) -> str:
-        return self._without_scheduler(5.0 if fault.target % 2 else 0.2)
+        return self._without_scheduler(5.0 if fault.target % 2 else 1.5)
 
     def do_scheduler_away(self, fault: Fault) -> str:
         """Let kube-scheduler be away for so long that reservations expire."""

@@ -122,7 +122,7 @@ class Channel:
     def __init__(self) -> None:
         self.late_until_s = 0.0
         self.late_s = 0.0
-        self.orders: list[str] = []  # of the next changes: duplicate, swap, lose
+        self.orders: list[str] = []  # of the next changes: duplicate, swap, lose, lose deletion
         self.broken = Wakeup()
         self.refuses = 0  # watches that are answered with 410
 
@@ -195,8 +195,14 @@ class ApiConnection:
                 await asyncio.sleep(shows_s - loop.time())
                 continue
             index, version = index + 1, change.version
-            order = channel.orders.pop(0) if channel.orders else ""
-            if order == "lose":  # the connection breaks, and the version cannot be continued from
+            order = channel.orders[0] if channel.orders else ""
+            if order == "lose deletion" and change.type != "DELETED":
+                order = ""  # it waits for one
+            elif order:
+                channel.orders.pop(0)
+            if order.startswith(
+                "lose"
+            ):  # the connection breaks, and the version cannot be continued from
                 channel.refuses += 1
                 raise ClusterUnavailable(f"watch {resource.name}: the connection was reset")
             if order == "swap" and index < len(changes):

@@ -48,7 +48,7 @@ def test_a_nomination_that_goes_lets_pods_be_tried_again():
         ref = PodRef(namespace="default", name="gated", uid="gated")
         await cluster.nominate(ref, "n0")
         task = asyncio.create_task(KubeScheduler(cluster, AnyNode(), 1).run())
-        await asyncio.sleep(20.0)
+        await loop.rest_until(20.0)  # tried in vain, and past its back-off
         assert cluster.pod("waits").node is None
         await cluster.nominate(ref, None)
         while cluster.pod("waits").node is None:
