@@ -29,6 +29,7 @@ KINDS = {
     "DeviceClass": ("deviceclasses", False),
     "DisaggregatedSet": ("disaggregatedsets", True),
     "Event": ("events", True),
+    "JAXJob": ("jaxjobs", True),
     "Job": ("jobs", True),
     "JobSet": ("jobsets", True),
     "LeaderWorkerSet": ("leaderworkersets", True),
@@ -38,6 +39,7 @@ KINDS = {
     "MutatingAdmissionPolicyBinding": ("mutatingadmissionpolicybindings", False),
     "Namespace": ("namespaces", False),
     "Node": ("nodes", False),
+    "PaddleJob": ("paddlejobs", True),
     "PersistentVolume": ("persistentvolumes", False),
     "PersistentVolumeClaim": ("persistentvolumeclaims", True),
     "Pod": ("pods", True),
@@ -64,6 +66,7 @@ KINDS = {
     "TreeProfile": ("treeprofiles", False),
     "Workload": ("workloads", True),
     "WorkloadPriorityClass": ("workloadpriorityclasses", False),
+    "XGBoostJob": ("xgboostjobs", True),
 }
 
 Object = dict[str, Any]

@@ -1,4 +1,4 @@
-"""PyTorchJobs, TFJobs and MPIJobs with the real controllers of Kubeflow: a gang over their replica types."""
+"""PyTorchJobs, TFJobs, MPIJobs and their siblings with the real controllers of Kubeflow: a gang over their replica types."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ def a_kubeflow_job(kind: str, field: str, replicas: dict[str, int], **spec: Any)
     template["spec"]["containers"][0]["name"] = {
         "PyTorchJob": "pytorch",
         "TFJob": "tensorflow",
+        "XGBoostJob": "xgboost",
+        "PaddleJob": "paddle",
+        "JAXJob": "jax",
     }.get(kind, "main")
     del template["spec"]["restartPolicy"]  # that of the replica type counts
     return {
@@ -53,6 +56,13 @@ def a_kubeflow_job(kind: str, field: str, replicas: dict[str, int], **spec: Any)
         ("PyTorchJob", "pytorchReplicaSpecs", {"Master": 1, "Worker": 3}),
         ("TFJob", "tfReplicaSpecs", {"Chief": 1, "PS": 1, "Worker": 2}),
         ("MPIJob", "mpiReplicaSpecs", {"Launcher": 1, "Worker": 3}),
+        pytest.param(
+            "XGBoostJob", "xgbReplicaSpecs", {"Master": 1, "Worker": 3}, marks=pytest.mark.full
+        ),
+        pytest.param(
+            "PaddleJob", "paddleReplicaSpecs", {"Master": 1, "Worker": 3}, marks=pytest.mark.full
+        ),
+        pytest.param("JAXJob", "jaxReplicaSpecs", {"Worker": 4}, marks=pytest.mark.full),
     ],
 )
 async def test_the_replica_types_of_a_job_start_together(
@@ -68,16 +78,14 @@ async def test_the_replica_types_of_a_job_start_together(
     await story.create(*racks("r0", nodes=1))
     await story.api.create(a_kubeflow_job(kind, field, replicas))
     await until_pods(story, 4)
-    found = await until_groups(story, len(replicas) + 1)
-    root = f"tune-{kind.lower()}"
+    leaves = {f"tune-{kind.lower()}-{role.lower()}": count for role, count in replicas.items()}
+    alone = len(leaves) == 1  # one replica type is one leaf
+    root = next(iter(leaves)) if alone else f"tune-{kind.lower()}"
+    found = await until_groups(story, len({root, *leaves}))
     policies = {name: one["spec"]["schedulingPolicy"] for name, one in found.items()}
-    assert policies == {
-        root: {"gang": {"minGroupCount": len(replicas)}},
-        **{
-            f"{root}-{role.lower()}": {"gang": {"minCount": count}}
-            for role, count in replicas.items()
-        },
-    }
+    expected = {name: {"gang": {"minCount": count}} for name, count in leaves.items()}
+    above = {} if alone else {root: {"gang": {"minGroupCount": len(leaves)}}}
+    assert policies == above | expected
     await story.until_event("GangUnschedulable", f"default/{root}", outcome="impossible")
     assert not await story.bound()
     await story.create(*racks("r1", nodes=1))
