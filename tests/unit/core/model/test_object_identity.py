@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from immutables import Map
 
-from extender.core.model.object_identity import IdentityMemo, same_objects
+from extender.core.model.object_identity import IdentityMemo, changed_keys, same_objects
 
 
 def test_sequences_are_compared_by_identity_length_and_order():
@@ -69,3 +70,28 @@ def test_nothing_holds_before_a_value_and_after_clear():
     assert memo.get(lambda: "made", same=()) == "kept"
     memo.clear()
     assert not memo.holds(same=())
+
+
+def test_a_caller_that_changes_its_answer_does_not_change_that_of_the_next() -> None:
+    before = Map({name: object() for name in "abc"})
+    now = before.set("a", object()).delete("b").set("d", object())
+    changed = changed_keys(before, now)
+    assert changed == {"a", "b", "d"}
+    changed.add("e")
+    assert changed_keys(before, now) == {"a", "b", "d"}
+    assert changed_keys(now, before) == {"a", "b", "d"}
+
+
+def test_mappings_that_can_change_are_compared_each_time() -> None:
+    before, now = {"a": object()}, dict[str, object]()
+    assert changed_keys(before, now) == {"a"}
+    now |= before
+    assert changed_keys(before, now) == set()
+
+
+def test_many_other_maps_in_between_do_not_confuse_two() -> None:
+    maps = [Map({"a": number, str(number): number}) for number in range(300, 320)]
+    for before in maps:
+        for now in maps:
+            expected = {"a", *before, *now} if before is not now else set()
+            assert changed_keys(before, now) == expected
