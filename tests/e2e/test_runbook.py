@@ -257,6 +257,7 @@ def serving(reader: Reader, folder: Path) -> Process:
     return Process("extender", command, folder / "extender.log", listeners)
 
 
+@pytest.mark.full
 def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None:
     """The runbook in its order, with the roles first; then README.md and the how-tos with the service up."""
     runbook, top = blocks(RUNBOOK), blocks(TOP)
