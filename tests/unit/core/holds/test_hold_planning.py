@@ -96,9 +96,9 @@ class Simulation:
         self.fold(decide_hold_ends(self.view, self.state, forest, now, enabled=True))
         self.fold(Reconciliation().decide(self.view, self.state, forest, now))
         for tree in sorted(forest.trees.values(), key=lambda t: (-t.root.priority, t.root.key)):
-            part, request, _ = self.request(tree)
-            if not part.wanting:
+            if not TreeParts().wanting(tree, self.state.gangs.get(tree.root.uid)):
                 continue
+            _, request, _ = self.request(tree)
             verdict = plan(msgspec.structs.replace(request, explain=False))
             self.fold(decide_verdict(self.state, tree, request, verdict, self.recipe()))
             root = self.state.gangs[tree.root.uid]
