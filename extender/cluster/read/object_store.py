@@ -418,7 +418,7 @@ class ObjectStore:
                 return f"{text} is being deleted: create it again when it is gone"
             volume = claim.spec.volume_name
             if volume and ("", volume) not in self._volumes:
-                return f"PersistentVolume {volume} of {text} does not exist: create the claim again"
+                return f"PersistentVolume {volume} of {text} does not exist: create it, or the claim again"
         return ""
 
     def _of_claim(self, name: Name, template: api.ClaimSpec | None) -> VolumeConstraints:
