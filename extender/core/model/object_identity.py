@@ -26,7 +26,7 @@ def changed_keys(before: Mapping[K, T], now: Mapping[K, T]) -> set[K]:
         return set()
     if type(now) is not Map or type(before) is not Map:
         return _changed_keys(before, now)
-    for old, new, keys in _COMPARED:
+    for old, new, keys in tuple(_COMPARED):  # another thread may add one
         if old is before and new is now:
             return set(keys)
     changed = _changed_keys(before, now)
