@@ -81,7 +81,9 @@ _ZONE_LABELS: Final = {  # label of a volume -> equivalent label of nodes
     "failure-domain.beta.kubernetes.io/region": _REGION,
 }
 _NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"  # nothing makes volumes for the class
-_WAS_BOUND: Final = "pv.kubernetes.io/bind-completed"  # set with the volume, by kube-controller-manager
+_WAS_BOUND: Final = (
+    "pv.kubernetes.io/bind-completed"  # set with the volume, by kube-controller-manager
+)
 _DEFAULT_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",

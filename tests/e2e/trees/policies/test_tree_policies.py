@@ -305,7 +305,14 @@ def exclusive_variants(kind: WorkloadKind) -> Iterator[tuple[Object, dict[str, s
     unlabelled["template"]["spec"]["template"]["metadata"] = {"labels": {LEAF_LABEL: ""}}
     yield {"replicatedJobs": [driver, worker, unlabelled | {"name": "unlabelled"}]}, theirs
     long = "a" * 253
-    for value in ("", " ", "net/rack:Cluster", "net/rack,root=net/block", f"{long}/b", f"{long}a/b"):
+    for value in (
+        "",
+        " ",
+        "net/rack:Cluster",
+        "net/rack,root=net/block",
+        f"{long}/b",
+        f"{long}a/b",
+    ):
         yield jobs, {kind.exclusive_annotation: value}
 
 
