@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from extender.core.workloads.tree_policy import KEY_PREFIX_MAX, LABEL_KEY
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
@@ -250,12 +251,13 @@ def add_source() -> str:
 def exclusive(kind: WorkloadKind) -> str:
     """Return a list with the EXCLUSIVE_ANNOTATION that is the same as that of the controller, or an empty list.
 
-    An update that has the annotation of the controller again is that of a manifest whose object has ours instead.
+    The value must be the key of a label: ours reads commas, colons and equals signs in it. An update that has the annotation of the controller again is that of a manifest whose object has ours instead.
     """
     theirs, ours = text(kind.exclusive_annotation), text(EXCLUSIVE_ANNOTATION)
     conditions = [
         "variables.ours && size(variables.profile) > 0",
-        f"{theirs} in variables.annotations && variables.annotations[{theirs}] != ''",
+        f"{theirs} in variables.annotations && [variables.annotations[{theirs}]].exists(key,\n"
+        f"key.matches({text(f'^(?:{LABEL_KEY.pattern})$')}) && key.indexOf('/') <= {KEY_PREFIX_MAX})",
         "(request.operation == 'UPDATE'\n"
         f"? {ours} in variables.oldAnnotations && !({theirs} in variables.oldAnnotations)\n"
         f": !({ours} in variables.annotations) && !variables.templates.exists(t, {text(TREE_LABEL)} in t.labels))",

@@ -81,6 +81,9 @@ _ZONE_LABELS: Final = {  # label of a volume -> equivalent label of nodes
     "failure-domain.beta.kubernetes.io/region": _REGION,
 }
 _NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"  # nothing makes volumes for the class
+_WAS_BOUND: Final = (
+    "pv.kubernetes.io/bind-completed"  # set with the volume, by kube-controller-manager
+)
 _DEFAULT_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
@@ -404,6 +407,8 @@ class ObjectStore:
     def _waits_for(self, api_pod: api.Pod) -> str:
         """Return why kube-scheduler refuses a pod on every node until a claim or volume changes; empty: it does not.
 
+        A claim that was just bound may be read before its new volume, while kube-scheduler binds the pod: such a volume exists.
+
         Source:
             PreFilter of the plugins VolumeBinding (podHasPVCs) and VolumeZone (getPVbyPod), of Kubernetes 1.36 and 1.37.
         """
@@ -416,8 +421,11 @@ class ObjectStore:
                 return f"{text} does not exist: create it"
             if claim.metadata.deletion_timestamp is not None:
                 return f"{text} is being deleted: create it again when it is gone"
+            if template is not None and not _is_made_for(claim, api_pod):
+                return f"{text} was not made for this pod: delete it, so that kube-controller-manager creates it"
             volume = claim.spec.volume_name
-            if volume and ("", volume) not in self._volumes:
+            was_bound = _WAS_BOUND in claim.metadata.annotations and claim.status.phase != "Lost"
+            if volume and not was_bound and ("", volume) not in self._volumes:
                 return f"PersistentVolume {volume} of {text} does not exist: create it, or the claim again"
         return ""
 
@@ -544,6 +552,12 @@ def _claims_of(api_pod: api.Pod) -> dict[Name, api.ClaimSpec | None]:
             template = volume.ephemeral.volume_claim_template.spec
             claims[namespace, f"{pod}-{volume.name}"] = template
     return claims
+
+
+def _is_made_for(claim: api.PersistentVolumeClaim, api_pod: api.Pod) -> bool:
+    """Return whether a claim is controlled by a pod; kube-scheduler takes no other one for a generic ephemeral volume."""
+    owners = claim.metadata.owner_references
+    return any(owner.controller and owner.uid == api_pod.metadata.uid for owner in owners)
 
 
 def _has_class_to_read(api_pod: api.Pod) -> bool:

@@ -41,10 +41,17 @@ class ClaimSpec(Part, frozen=True, kw_only=True):
     storage_class_name: str | None = None  # None: the default class; empty: only volumes that exist
 
 
+class ClaimStatus(Part, frozen=True, kw_only=True):
+    """The status of a claim."""
+
+    phase: str = ""  # Lost: it was bound, and its volume does not exist any more
+
+
 class PersistentVolumeClaim(KubernetesObject, frozen=True, kw_only=True):
     """A claim of a volume."""
 
     spec: ClaimSpec = ClaimSpec()
+    status: ClaimStatus = ClaimStatus()
 
 
 class TopologyLabel(Part, frozen=True, kw_only=True):

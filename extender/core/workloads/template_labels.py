@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from extender.core.workloads.tree_policy import is_label_key
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
@@ -51,7 +52,7 @@ def _with_own_domain(kind: WorkloadKind, workload: WorkloadObject) -> Mapping[st
     key = annotations.get(theirs)
     owner = workload.owner.kind if workload.owner is not None else ""
     if (
-        not key
+        not is_label_key(key or "")
         or kind.exclusive_level is None
         or EXCLUSIVE_ANNOTATION in annotations
         or owner in (*kind.policy_from, *kind.part_of)

@@ -47,12 +47,13 @@ LEVELS_MAX = 16
 BALANCED = "Balanced"  # in annotations, behind preferred keys
 NEAR_ENTRIES_MAX = 16  # of a kind in a TreeProfile
 
-_LABEL_KEY = re.compile(
+LABEL_KEY = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME_MAX = 253
+KEY_PREFIX_MAX = 253  # of LABEL_KEY, before its slash
 _COUNT_MAX = 2**31 - 1
 
 
@@ -325,7 +326,12 @@ def from_level(key: str, levels: tuple[str, ...], *, balanced: bool = False) -> 
 def is_label_key(text: str) -> bool:
     """Return whether a text is the key of a label."""
     prefix, slash, _ = text.rpartition("/")
-    return bool(_LABEL_KEY.fullmatch(text)) and (not slash or len(prefix) <= _NAME_MAX)
+    return bool(LABEL_KEY.fullmatch(text)) and (not slash or len(prefix) <= KEY_PREFIX_MAX)
+
+
+def not_a_key(key: str) -> str:
+    """Return that a value is not the key of a node label."""
+    return f"{key!r} is not the key of a node label, such as net/rack"
 
 
 def _only_templates(workload: WorkloadObject) -> None:

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.capacity.largest_free_domain import LOWEST, NO_ROOT, devices, takes_pods
+from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
@@ -26,7 +27,13 @@ from extender.core.planner.moves.move_problem import (
 )
 from extender.core.planner.moves.move_search import find_moves
 from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
-from extender.core.preempt.movable_pods import MovablePods, MoveLimits, broken_gangs, movable_pods
+from extender.core.preempt.movable_pods import (
+    MovablePods,
+    MoveLimits,
+    as_admitted,
+    broken_gangs,
+    movable_pods,
+)
 from extender.queries.plan.cluster_changes import named_nodes
 from extender.queries.plan.plan_query import (
     AssignmentLine,
@@ -234,7 +241,9 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
         verdict=planned.outcome if complete else "impossible" if proved else "unknown",
         emptied=emptied if complete else (),
         stays=stays,
-        breaks=tuple(_breaks(view, forest, {*planned.unmoved, *(line.pod for line in stays)})),
+        breaks=tuple(
+            _breaks(view, state, forest, {*planned.unmoved, *(line.pod for line in stays)})
+        ),
     )
 
 
@@ -271,14 +280,16 @@ def _held(nodes: Iterable[PlanNode]) -> Iterator[StayingPod]:
             yield StayingPod(pod="(reserved)", node=node.name, reason="for a gang that waits")
 
 
-def _breaks(view: ClusterView, forest: Forest, pods: set[str]) -> Iterator[BreakLine]:
+def _breaks(
+    view: ClusterView, state: ReservationState, forest: Forest, pods: set[str]
+) -> Iterator[BreakLine]:
     """Yield the gangs that fall below their minimum without some pods, given by their paths."""
     leaving: dict[GroupKey, set[PodUid]] = {}
     for pod in view.pods.values():
         if pod.path in pods and pod.group is not None and pod.group in forest.root_of:
             leaving.setdefault(forest.root_of[pod.group], set()).add(pod.uid)
     for root, uids in sorted(leaving.items()):
-        for group, running, left in broken_gangs(forest.trees[root], uids):
+        for group, running, left in broken_gangs(as_admitted(forest.trees[root], state), uids):
             yield BreakLine(gang=str(group.key), minimum=group.minimum, running=running, left=left)
 
 

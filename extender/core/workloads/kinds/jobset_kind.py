@@ -42,7 +42,14 @@ from extender.core.workloads.kinds.jobset_steps import (
 )
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
-from extender.core.workloads.tree_policy import InvalidPolicy, TreePolicy, TreeRefusal, refusal_of
+from extender.core.workloads.tree_policy import (
+    InvalidPolicy,
+    TreePolicy,
+    TreeRefusal,
+    is_label_key,
+    not_a_key,
+    refusal_of,
+)
 from extender.core.workloads.workload_fields import PODS_MAX, JobSetFields
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_kind_common import (
@@ -285,7 +292,14 @@ def _impossible_order(workload: WorkloadObject) -> Iterable[TreeRefusal]:
 
 def _exclusive_level(workload: WorkloadObject) -> str:
     """Return the level of our annotation that gives each Job a domain alone; empty: none does, or all pods are there at once."""
-    return "" if NODE_SELECTOR in workload.annotations or _in_one_leaf(workload) else "leaf"
+    if NODE_SELECTOR in workload.annotations or _in_one_leaf(workload) or _of_one_pod(workload):
+        return ""
+    return "leaf"
+
+
+def _of_one_pod(workload: WorkloadObject) -> bool:
+    """Return whether no Job has more than one pod, so that no leaf gets a domain; the twin of `_OF_ONE_POD_CEL`."""
+    return all(number(job_spec(job), "parallelism", 1) <= 1 for job in replicated_jobs(workload))
 
 
 def _in_one_leaf(workload: WorkloadObject) -> list[str]:
@@ -319,6 +333,13 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
                 f"{key!r}: JobSet makes the other pods of a Job only when its first pod has a "
                 f"node, so no gang of them can start; use {instead} instead, or add {NODE_SELECTOR}"
             )
+            if not is_label_key(key):
+                text = not_a_key(key)
+            elif not several and _of_one_pod(workload):
+                text = (
+                    f"{key!r}: only Jobs with more than one pod get a domain alone, and each Job has one pod; use a "
+                    f"required podAntiAffinity in the pod templates instead, or add {NODE_SELECTOR}"
+                )
             yield refusal_of(workload, "ExclusiveTopology", field, text)
 
 
@@ -434,8 +455,12 @@ _LEAF_LABEL_CEL = (
     "(!has(item.template.spec.parallelism) || item.template.spec.parallelism <= 1"
     f" || (has(item.replicas) && item.replicas > {CHILDREN_MAX})) ? '{PER_REPLICATED_JOB}' : '{PER_JOB}'"
 )
+_OF_ONE_POD_CEL = (
+    "!variables.templates.exists(t,"
+    " has(t.item.template.spec.parallelism) && t.item.template.spec.parallelism > 1)"
+)
 _IN_ONE_LEAF_CEL = (
-    f"variables.templates.exists(t, has(t.item.replicas) && t.item.replicas > 1 && ('{LEAF_LABEL}' in t.labels"
+    f"variables.templates.exists(t, has(t.item.replicas) && t.item.replicas > 1 && ('{LEAF_LABEL}' in t.labels && t.labels['{LEAF_LABEL}'] != ''"
     f" ? t.labels['{LEAF_LABEL}'] == '{PER_REPLICATED_JOB}'"
     f" : [t.item].exists(item, ({_LEAF_LABEL_CEL}) == '{PER_REPLICATED_JOB}')))"
 )
@@ -466,7 +491,7 @@ JOBSET = WorkloadKind(
     leaf_label_cel=_LEAF_LABEL_CEL,
     exclusive_annotation=EXCLUSIVE,
     exclusive_level=_exclusive_level,
-    exclusive_level_cel=f"'{NODE_SELECTOR}' in variables.annotations || {_IN_ONE_LEAF_CEL} ? '' : 'leaf'",
+    exclusive_level_cel=f"'{NODE_SELECTOR}' in variables.annotations || {_OF_ONE_POD_CEL} || {_IN_ONE_LEAF_CEL} ? '' : 'leaf'",
     policy_from=("TrainJob",),
     manager=MANAGER,
     gang_modes=("all", "per-replicated-job", "per-job"),

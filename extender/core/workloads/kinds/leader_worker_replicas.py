@@ -26,7 +26,13 @@ from extender.core.workloads.name_rules import (
     split_name,
 )
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part, PartStep
-from extender.core.workloads.tree_policy import InvalidPolicy, TreeRefusal, refusal_of
+from extender.core.workloads.tree_policy import (
+    InvalidPolicy,
+    TreeRefusal,
+    is_label_key,
+    not_a_key,
+    refusal_of,
+)
 from extender.core.workloads.workload_kind_common import number, template_kept_out, template_label
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
@@ -462,6 +468,8 @@ def replica_refusals(
             f"{key!r}: LeaderWorkerSet makes the workers of a replica only when its leader has "
             f"a node, so no gang of them can start; {instead}"
         )
+        if not is_label_key(key):
+            text = not_a_key(key)
         yield refusal_of(workload, "ExclusiveTopology", field, text)
     # the webhook of LeaderWorkerSet refuses such subgroups: a tree with them would differ from the request
     template = spec.get("leaderWorkerTemplate") or {}

@@ -256,8 +256,9 @@ async def test_a_long_list_of_templates_is_within_the_cost_of_cel(cluster: Api) 
     """kube-apiserver ends an expression that costs too much, which would refuse the JobSet."""
     kind = BY_KIND["JobSet"]
     thing = a_workload(kind, LABELLED, annotations={kind.exclusive_annotation: "net/rack"})
-    first = thing["spec"]["replicatedJobs"][0]
-    thing["spec"]["replicatedJobs"] = [first | {"name": f"job-{n}"} for n in range(500)]
+    driver, worker, _ = thing["spec"]["replicatedJobs"]
+    jobs = [driver] * 499 + [worker]  # the last one alone has several pods
+    thing["spec"]["replicatedJobs"] = [job | {"name": f"job-{n}"} for n, job in enumerate(jobs)]
     await cluster.post(path_to(kind, LABELLED), copy.deepcopy(thing))
     after = await cluster.get(path_to(kind, LABELLED, "w"))
     thing["metadata"]["resourceVersion"] = after["metadata"]["resourceVersion"]
@@ -287,6 +288,7 @@ def exclusive_variants(kind: WorkloadKind) -> Iterator[tuple[Object, dict[str, s
             yield variant, theirs
             yield variant, theirs | whole
         yield at_once, theirs | {EXCLUSIVE_ANNOTATION: "root=net/block"}
+        yield at_once, {kind.exclusive_annotation: "net/rack,root=net/block"}
         return
     driver, worker, many = spec["replicatedJobs"]
     each_job = copy.deepcopy(many | {"replicas": 2})
@@ -298,7 +300,20 @@ def exclusive_variants(kind: WorkloadKind) -> Iterator[tuple[Object, dict[str, s
         yield {"replicatedJobs": jobs}, theirs
     jobs = {"replicatedJobs": [driver, worker]}
     yield jobs, theirs | {NODE_SELECTOR: "true"}
-    yield jobs, {kind.exclusive_annotation: ""}
+    yield {"replicatedJobs": [driver]}, theirs
+    unlabelled = copy.deepcopy(one_pod)
+    unlabelled["template"]["spec"]["template"]["metadata"] = {"labels": {LEAF_LABEL: ""}}
+    yield {"replicatedJobs": [driver, worker, unlabelled | {"name": "unlabelled"}]}, theirs
+    long = "a" * 253
+    for value in (
+        "",
+        " ",
+        "net/rack:Cluster",
+        "net/rack,root=net/block",
+        f"{long}/b",
+        f"{long}a/b",
+    ):
+        yield jobs, {kind.exclusive_annotation: value}
 
 
 @pytest.mark.parametrize("name", ["JobSet", "LeaderWorkerSet"])

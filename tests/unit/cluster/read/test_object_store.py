@@ -134,8 +134,27 @@ def test_a_claim_of_an_ephemeral_volume_is_created_by_a_controller() -> None:
         "PersistentVolumeClaim default/p-scratch of pod p does not exist: "
         "kube-controller-manager creates it for the pod"
     )
-    world.upsert(read(a_claim("p-scratch")))
+    claim = a_claim("p-scratch")
+    world.upsert(read(claim))
+    assert world.view.pods["p"].waits_for == (
+        "PersistentVolumeClaim default/p-scratch of pod p was not made for this pod: "
+        "delete it, so that kube-controller-manager creates it"
+    )
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p", "controller": True}
+    claim["metadata"]["ownerReferences"] = [owner]
+    world.upsert(read(claim))
     assert world.view.pods["p"].waits_for == ""
+
+
+def test_a_pod_whose_claim_was_just_bound_does_not_wait_for_a_volume_that_is_read_later() -> None:
+    """A reservation would be released while kube-scheduler binds the pod; a claim that lost its volume is Lost."""
+    world = a_world(with_claim("p", "c"), guards=True)
+    claim = a_claim("c", "pv")
+    claim["metadata"]["annotations"] = {"pv.kubernetes.io/bind-completed": "yes"}
+    world.upsert(read({**claim, "status": {"phase": "Pending"}}))
+    assert world.view.pods["p"].waits_for == ""
+    world.upsert(read({**claim, "status": {"phase": "Lost"}}))
+    assert world.view.pods["p"].waits_for.startswith("PersistentVolume pv of ")
 
 
 def test_a_claim_for_one_pod_is_exclusive_and_an_ephemeral_volume_is_a_claim() -> None:

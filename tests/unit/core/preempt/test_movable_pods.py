@@ -6,9 +6,15 @@ import msgspec
 import pytest
 from immutables import Map
 
+from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import EMPTY, GangState, Reservation
 from extender.core.model.cluster_view import forest_of
-from extender.core.preempt.movable_pods import MoveLimits, broken_gangs, movable_pods
+from extender.core.preempt.movable_pods import (
+    MoveLimits,
+    as_admitted,
+    broken_gangs,
+    movable_pods,
+)
 from extender.queries.plan.moves_query import MovesInput, answer_moves
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.service.fakes import FakeCluster
@@ -171,6 +177,28 @@ def test_a_gang_without_a_child_that_it_requires_is_broken_already():
     assert broken("x") == ["CompositePodGroup/default/top", "PodGroup/default/x"]
     cluster.delete_pod("x")
     assert broken("y") == ["PodGroup/default/y"]
+
+
+@pytest.mark.parametrize("since", [{"required": ("new",)}, {"minimum": 3}])
+def test_what_a_gang_needs_since_it_was_admitted_does_not_make_it_broken_already(since):
+    """As for victims: it runs as admitted, and to take its last pod breaks it."""
+    cluster = FakeCluster(
+        *NODES,
+        a_group("top", composite=True, gang=1),
+        a_group("x", gang=1, parent="top"),
+        running("x", "x"),
+    )
+    (tree,) = forest_of(cluster.view()).trees.values()
+    cluster.change_group("top", **since)
+    groups = tuple(GroupRecord(kind=g.key.kind, name=g.key.name) for g in tree.groups)
+    gang = GangState(uid=tree.root.uid, gang="default/top", groups=groups)
+    state = msgspec.structs.replace(EMPTY, gangs=Map({tree.root.uid: gang}))
+    (tree,) = forest_of(cluster.view()).trees.values()
+    broken = broken_gangs(as_admitted(tree, state), {cluster.pod("x").uid})
+    assert [str(group.key) for group, *_ in broken] == [
+        "CompositePodGroup/default/top",
+        "PodGroup/default/x",
+    ]
 
 
 def drained(*objects):

@@ -315,6 +315,21 @@ def test_exclusive_topology_is_refused_with_the_annotation_to_use_instead():
     assert "exclusive-topology" in result.refusal.field
 
 
+@pytest.mark.parametrize(
+    ("jobs", "key", "text"),
+    [
+        ([replicated("a"), replicated("b")], "net/rack", "each Job has one pod; use a required podAntiAffinity"),
+        ([replicated("a", 2, 2)], "net/rack:Cluster", "'net/rack:Cluster' is not the key of a node label, such as net/rack"),
+    ],
+)  # fmt: skip
+def test_exclusive_topology_that_is_not_replaced_is_refused_with_what_helps(jobs, key, text):
+    """No leaf of these has a domain alone with `leaf=`; and ours would read the colon."""
+    annotation = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+    refusal = compiled(jobset(*jobs, annotations={annotation: key})).refusal
+    assert refusal.field == f"metadata.annotations[{annotation}]"
+    assert text in refusal.message
+
+
 @pytest.mark.parametrize("place", ["JobSet", "ReplicatedJob"])
 def test_exclusive_topology_with_a_node_selector_is_compiled(place):
     key = "alpha.jobset.sigs.k8s.io/exclusive-topology"

@@ -346,6 +346,13 @@ def test_the_recorded_exclusive_topology_is_refused():
     assert "use gang-extender.dev/exclusive: leaf=net/rack instead" in result.refusal.message
 
 
+def test_an_exclusive_topology_that_is_no_label_key_is_refused_with_its_own_field():
+    key = f"{PREFIX}/exclusive-topology"
+    refusal = compiled(lws(annotations={key: "net/rack,root=net/zone"})).refusal
+    assert refusal.field == f"metadata.annotations[{key}]"
+    assert "'net/rack,root=net/zone' is not the key of a node label" in refusal.message
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [

@@ -100,6 +100,7 @@ SUBGROUPS = {"size": 4, "subGroupPolicy": {"subGroupSize": 2}}
         (JOBSET, EVEN, {}, "leaf=net/rack"),
         (JOBSET, DRIVER, {}, "leaf=net/rack"),
         (JOBSET, ONE_EACH, {}, ""),
+        (JOBSET, {"replicatedJobs": [a_replicated_job({}), a_replicated_job({})]}, {}, ""),
         (JOBSET, EVEN, {"alpha.jobset.sigs.k8s.io/node-selector": "true"}, ""),
         (LEADERWORKERSET, {"leaderWorkerTemplate": {"size": 4}}, {}, "leaf=net/rack"),
         (LEADERWORKERSET, {"leaderWorkerTemplate": {"size": 4}}, {"gang-extender.dev/gang": "all"}, "leaf=net/rack"),
@@ -119,7 +120,7 @@ def test_an_exclusive_topology_becomes_ours_where_one_level_is_the_same(kind, sp
 
 
 def test_an_exclusive_topology_stays_where_it_cannot_become_ours():
-    """Ours is there already; what counts are annotations of an owner; or it was stored without the policy."""
+    """Ours is there already; what counts are annotations of an owner; it was stored without the policy; or it names no label."""
     annotations = {JOBSET.exclusive_annotation: "net/rack"}
     plain = msgspec.structs.replace(a_workload(JOBSET, EVEN), annotations=annotations)
     owner = OwnerReference(api_version="v1", kind="TrainJob", name="t", uid="t")
@@ -128,6 +129,10 @@ def test_an_exclusive_topology_stays_where_it_cannot_become_ours():
         {"annotations": {**annotations, OURS: "root=net/block"}},
         {"owner": owner},
         {"spec": stored},
+        *(
+            {"annotations": {JOBSET.exclusive_annotation: value}}
+            for value in ("", " ", "net/rack,root=net/zone", "net/rack:Cluster", "a" * 254 + "/b")
+        ),
     ):
         workload = msgspec.structs.replace(plain, **changes)
         assert with_template_labels(JOBSET, workload, "mine").annotations == workload.annotations
