@@ -262,7 +262,9 @@ async def test_stale_nominations_are_cleared_in_the_order_of_names():
             stage.cluster.change_pod(name, nominated="n0")
         await stage.one_pass()
         await eventually(lambda: len(stage.cluster.did("nominate")) == 8, "the removals")
-        assert [name for name, _ in stage.cluster.did("nominate")] == [f"default/{n}" for n in names]
+        assert [name for name, _ in stage.cluster.did("nominate")] == [
+            f"default/{n}" for n in names
+        ]
 
 
 async def test_a_restart_does_not_repeat_what_the_view_shows():
