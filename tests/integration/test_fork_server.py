@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,20 @@ def test_a_shell_gets_output_errors_and_exit_code_of_the_program(tmp_path):
     errors = (tmp_path / "errors").read_text()
     assert "GANG_EXTENDER_NONSENSE" in errors
     assert "absent.yaml" in errors
+
+
+def test_a_command_without_an_exit_code_does_not_end_well(tmp_path, monkeypatch):
+    """Else a shell whose fork server has ended would run nothing, and each of its commands would succeed."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(fork_server, "_server", lambda: mine)
+    with mine, theirs:
+        number = fork_server.program(tmp_path)
+        with subprocess.Popen([tmp_path / "gang-extender", "verify"], stderr=PIPE, pass_fds=[number]) as program:  # fmt: skip
+            _, files, _, _ = socket.recv_fds(theirs, 1 << 20, 4)
+            for file in files:
+                os.close(file)
+            _, errors = program.communicate()
+    assert (program.returncode, errors) == (1, b"the fork server of this test process has ended\n")
 
 
 def test_a_constant_that_is_shortened_must_exist():

@@ -144,7 +144,8 @@ class Evictor:
         self._forget(state)
         context = self.eviction_context("", "", view, state)
         self._jobs = {}
-        for preemption in state.preemptions.values():
+        # as planned: the map's order differs in each process
+        for preemption in sorted(state.preemptions.values(), key=lambda p: p.position):
             due = functools.partial(self._note_due, view, preemption, context)
             self._faults.attempt(preemption.gang, due)
         for uid in self._jobs:

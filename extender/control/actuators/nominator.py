@@ -214,6 +214,7 @@ class Nominator:
         not call this extender.
         """
         before, self._promised = self._promised, {}
+        fresh: list[CapacityClaim] = []
         for claim in claims_of((), state.preemptions.values(), ()):
             uid = claim.uid
             pod = view.pods.get(uid)
@@ -221,7 +222,10 @@ class Nominator:
                 continue
             self._promised[uid] = claim
             if before.get(uid) != claim and pod.nominated != claim.node:
-                self._queue.add(uid)
+                fresh.append(claim)
+        # the map's order differs in each process
+        for claim in sorted(fresh, key=lambda c: (-c.priority, c.at_us, c.gang_uid, c.pod)):
+            self._queue.add(claim.uid)
 
     def _clear_stale(self, view: ClusterView, candidates: Iterable[PodUid]) -> None:
         """Queue the removal of nominations without a reservation, which kube-scheduler still counts.
@@ -234,8 +238,9 @@ class Nominator:
             pod = view.nominated.get(uid)
             if pod is not None and self._is_stale(pod):
                 self._clearing[uid] = pod
-                if uid not in before:
-                    self._stale.add(uid)
+        fresh = [pod for uid, pod in self._clearing.items() if uid not in before]
+        for pod in sorted(fresh, key=lambda p: p.path):  # the set's order differs in each process
+            self._stale.add(pod.uid)
         self._stale.retain_only(self._clearing.keys())
 
     def _is_stale(self, pod: Pod) -> bool:

@@ -100,12 +100,22 @@ def resumed_us(trees: Mapping[str, WorkloadTree], root: Group) -> int:
 def _interrupted_trees(state: ReservationState) -> Mapping[tuple[str, str], WorkloadTree]:
     """Return the trees that are or were suspended, by name and kind of their root groups."""
     return {
-        (f"{tree.workload.partition('/')[0]}/{group.name}", group.kind): tree
+        key: tree
         for tree in state.trees.values()
         if tree.suspended or tree.resumed_us
-        for group in tree.groups
-        if not group.parent
+        for key in roots_of(tree)
     }
+
+
+def roots_of(tree: WorkloadTree) -> Iterator[tuple[str, str]]:
+    """Yield name and kind of the root groups of a tree, also of those that the workload's own controller has made."""
+    namespace = tree.workload.partition("/")[0]
+    for group in tree.groups:
+        if not group.parent:
+            yield f"{namespace}/{group.name}", group.kind
+    for adopted in tree.adopted:
+        if not adopted.parent:
+            yield f"{namespace}/{adopted.name}", "PodGroup"
 
 
 def stages_reached(

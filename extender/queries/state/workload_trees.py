@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
+from extender.core.log.waiting_gangs import roots_of
 from extender.core.model.ids import GangUid
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
@@ -62,12 +63,7 @@ def workloads_of_roots(trees: Iterable[WorkloadTree]) -> Mapping[RootKey, RootWo
 
     A root that a user wrote, above the groups of workloads, is not there.
     """
-    return {
-        RootKey(f"{tree.workload.partition('/')[0]}/{group.name}", group.kind): _root_workload(tree)
-        for tree in trees
-        for group in tree.groups
-        if not group.parent
-    }
+    return {RootKey(*root): _root_workload(tree) for tree in trees for root in roots_of(tree)}
 
 
 def suspended_roots(

@@ -41,7 +41,7 @@ class _Query(msgspec.Struct, frozen=True, kw_only=True):
 # up to an hour before the first event of a gang that waits in the span, or later: the log may get a gang after its workload was
 # suspended, while its pods go. Their text is compared first, which takes a tenth of the time of reading JSON: only those that have
 # the name of such a gang are read, and those with an escape, in which a name may be written in another way. The names are the keys
-# of a jsonb object, which are searched faster than rows.
+# of a jsonb object, which are searched faster than rows. A workload that is gone suspends no gang that gets its name later.
 _WAITS: Final = """(
     WITH stretch AS MATERIALIZED (
         SELECT s.*, split_part(s.gang, '/', 2) AS name,
@@ -54,7 +54,7 @@ _WAITS: Final = """(
         CROSS JOIN LATERAL json_to_record(
             CASE WHEN strpos(e.payload::text, '\\u0000') > 0
             THEN replace(e.payload::text, '\\u0000', '\\ufffd')::json ELSE e.payload END
-        ) AS d (workload text, groups json, adopted json, suspended boolean)
+        ) AS d (workload text, uid text, groups json, adopted json, suspended boolean)
         WHERE e.type = 'TreeCompiled' AND e.position >= (
             SELECT b.position FROM gx.event b WHERE b.at_us >= (SELECT min(s.first_us) FROM stretch s) - 3600000000
             ORDER BY b.at_us, b.position LIMIT 1
@@ -62,12 +62,24 @@ _WAITS: Final = """(
             SELECT FROM unnest(string_to_array(e.payload::text, '"name":"')) n
             WHERE jsonb_exists((SELECT jsonb_object_agg(s.name, 1) FROM stretch s), split_part(n, '"', 1))
         ))
+    ), retired AS MATERIALIZED (
+        SELECT to_timestamp(e.at_us / 1e6::double precision) AS at, e.position, substring(e.payload::text FROM '"uid":"([^"]*)"') AS uid
+        FROM gx.event e
+        WHERE e.type = 'TreeRetired' AND e.position > (SELECT min(t.position) FROM tree t WHERE t.suspended)
     ), suspension AS MATERIALIZED (
-        SELECT c.gang, c.kind, range_agg(tstzrange(c.at, c.until)) AS spans
+        SELECT c.gang, c.kind, range_agg(tstzrange(c.at, least(c.until, c.retired))) AS spans
         FROM (
-            SELECT split_part(t.workload, '/', 1) || '/' || g.name AS gang, g.kind, t.at, t.suspended,
+            SELECT split_part(t.workload, '/', 1) || '/' || g.name AS gang, g.kind, t.at, t.suspended, t.retired,
                    lead(t.at, 1, 'infinity') OVER (PARTITION BY split_part(t.workload, '/', 1), g.name, g.kind ORDER BY t.position) AS until
-            FROM tree t
+            FROM (
+                SELECT t.*, r.at AS retired
+                FROM tree t
+                LEFT JOIN (
+                    SELECT t.position, min(r.at) AS at
+                    FROM tree t JOIN retired r ON r.uid = t.uid AND r.position > t.position
+                    WHERE t.suspended GROUP BY t.position
+                ) r USING (position)
+            ) t
             CROSS JOIN LATERAL (
                 SELECT r.name, r.kind, r.parent FROM json_to_recordset(t.groups) AS r (name text, kind text, parent text)
                 UNION ALL

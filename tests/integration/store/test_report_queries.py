@@ -33,6 +33,7 @@ from extender.core.log.events import (
 from extender.core.log.gang_phase import TAKEN, UNDECIDED
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
+from extender.core.log.waiting_gangs import WaitingGangs
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.workloads.native.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
@@ -358,6 +359,29 @@ async def test_a_gang_that_the_log_gets_after_its_workload_was_suspended_does_no
     answered = await answer_reports(database_url, events, asked)
     assert [(row[0], row[4]) for row in answered["pending"].rows] == [("ns/root-1", 10 * 60)]
     assert [tuple(row)[2:4] for row in answered["pending-namespaces"].rows] == [(1, 1)]
+
+
+@pytest.mark.parametrize("adopted", [(), (AdoptedGroup(name="root-0"),)], ids=["made", "adopted"])
+async def test_a_gang_whose_name_was_that_of_a_suspended_workload_waits_when_that_is_gone(
+    database_url, adopted
+):
+    """A PodGroup that a user has created under the name, without any other change of a workload."""
+    waits = GangUnschedulable(outcome="waiting", reasons=("needs 4 pods, 0 present",))
+    story = [
+        (0, NIL_GANG, compiled(suspended=True, adopted=adopted)),
+        (2, NIL_GANG, TreeRetired(kind="Job", workload="ns/job", uid="w", reason="deleted")),
+        (2, ROOTS[0], GangObserved(kind="PodGroup")),
+        (2, ROOTS[0], waits),
+    ]
+    state, events = EMPTY, []
+    for minute, uid, data in story:
+        at_us = START_US + minute * MINUTE_US
+        events.append(msgspec.structs.replace(event_after(state, uid, data), at_us=at_us))
+        state = fold(state, [events[-1]])
+    assert [waiting.root.uid for waiting in WaitingGangs().of(state)] == [ROOTS[0]]
+    span = {"since_us": START_US, "until_us": START_US + 12 * MINUTE_US, "limit": 9999}
+    answered = await answer_reports(database_url, events, [ReportQuery(name="pending", **span)])
+    assert [(row[0], row[4]) for row in answered["pending"].rows] == [("ns/root-0", 10 * 60)]
 
 
 async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):

@@ -65,7 +65,8 @@ with theirs:
     server = socket.socket(fileno={number})
     socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2, theirs.fileno()])
 mine.recv({code_bytes}, socket.MSG_WAITALL)  # its pid
-sys.exit(int.from_bytes(mine.recv({code_bytes}, socket.MSG_WAITALL), signed=True))
+code = mine.recv({code_bytes}, socket.MSG_WAITALL)
+sys.exit(int.from_bytes(code, signed=True) if code else "the fork server of this test process has ended")
 """
 
 Stream = int | IO[Any]

@@ -9,7 +9,7 @@ import pytest
 from extender.control.admission.cluster_observer import Moment
 from extender.control.loop import control_loop
 from extender.core.log.events import GangUnschedulable
-from extender.runtime.wakeup import Wakeup, first_of
+from extender.runtime.wakeup import PRUNED_AT, Wakeup, first_of
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
 from tests.support.waiting import eventually
@@ -44,7 +44,7 @@ async def test_one_wake_up_ends_every_wait():
 
 
 async def test_waits_that_are_cancelled_leave_nothing_behind():
-    """A thousand waits that were cancelled keep no task and no waiter."""
+    """A thousand waits that were cancelled keep no task, no waiter, and few futures."""
     wakeup, other = Wakeup(), Wakeup()
     tasks = asyncio.all_tasks()
     for _ in range(1000):
@@ -53,6 +53,7 @@ async def test_waits_that_are_cancelled_leave_nothing_behind():
         await first_of(wakeup.wait(revision), other.wait(other.revision), timeout_s=NEVER_S)
     assert asyncio.all_tasks() == tasks
     assert (wakeup.waiting, other.waiting) == (0, 0)
+    assert len(other._waits) <= PRUNED_AT
 
 
 async def test_no_wait_outlives_a_caller_that_is_cancelled():
@@ -61,10 +62,12 @@ async def test_no_wait_outlives_a_caller_that_is_cancelled():
     tasks = asyncio.all_tasks()
     caller = asyncio.ensure_future(first_of(wakeup.wait(0), wakeup.wait(0), timeout_s=NEVER_S))
     await asyncio.sleep(0)
+    assert wakeup.waiting == 2
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert asyncio.all_tasks() == tasks
+    assert wakeup.waiting == 0
 
 
 async def test_a_wait_that_fails_is_not_silent():

@@ -289,6 +289,23 @@ async def test_a_bound_number_at_a_time():
         assert len(evicted(stage)) == 40
 
 
+async def test_victims_go_in_the_order_in_which_preemptions_were_planned():
+    """An order by the hash of UIDs would be another one in each process."""
+    numbers = range(6)
+    objects = [a_node(f"n{n}", gpu=1) for n in numbers]
+    for n in numbers:
+        objects += (*lows(f"n{n}", group=f"low{n}"), *preemptor_tree(1, f"hi{n}"))
+    async with Stage(*objects, preemption=False) as stage:
+        await stage.lead()
+        await stage.one_pass()
+        for n in reversed(numbers):
+            await order(stage, f"hi{n}", {f"hi{n}-0": f"n{n}"}, {f"PodGroup/low{n}": [f"low{n}-0"]})
+        stage.start(stage.parts.evictor.run())
+        names = [f"default/low{n}-0" for n in reversed(numbers)]
+        await asked(stage, *(f"low{n}-0" for n in numbers))
+        assert evicted(stage) == names
+
+
 async def test_a_pass_does_not_repeat_a_deletion_that_is_being_requested():
     """The view may show a victim as running until after the answer: passes during the request add no other one."""
     async with await full() as stage:

@@ -253,6 +253,20 @@ async def test_a_nomination_that_vanished_is_not_written_again():
         assert stage.cluster.pod("g-0").nominated is None
 
 
+async def test_stale_nominations_are_cleared_in_the_order_of_names():
+    """They are cleared one after the other; an order by hash would be another one in each process."""
+    names = [f"g-{n}" for n in range(8)]
+    async with await leading(*gated(pods=8, minimum=9)) as stage:
+        stage.start(stage.parts.nominator.run())
+        for name in names:
+            stage.cluster.change_pod(name, nominated="n0")
+        await stage.one_pass()
+        await eventually(lambda: len(stage.cluster.did("nominate")) == 8, "the removals")
+        assert [name for name, _ in stage.cluster.did("nominate")] == [
+            f"default/{n}" for n in names
+        ]
+
+
 async def test_a_restart_does_not_repeat_what_the_view_shows():
     """After kill -9 only what is missing is done: here one nomination and one gate."""
     async with await leading(*gated(pods=3)) as stage:

@@ -21,6 +21,7 @@ from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.log.waiting_gangs import WaitingGangs, stages_reached
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
+from extender.core.workloads.native.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.random_logs import a_leaf, event_after, histories
@@ -101,17 +102,28 @@ def test_a_gang_waits_until_it_is_bound_and_again_after_a_loss():
     assert (gang.state, gang.since_us) == ("degraded", state.at_us)
 
 
-def compiled(*, suspended):
+def compiled(*, suspended, adopted=()):
     """Return the event that the tree of the gang's workload was made."""
+    groups = () if adopted else (GroupSpec(kind="PodGroup", name=str(UID)),)
     return TreeCompiled(
         kind="Job", workload="ns/job", uid="w", generation=1, table_version=1, profile="",
-        groups=(GroupSpec(kind="PodGroup", name=str(UID)),), suspended=suspended,
+        groups=groups, adopted=adopted, suspended=suspended,
     )  # fmt: skip
 
 
 def then(state, data):
     """Return a state after one more event about the cluster."""
     return fold(state, [event_after(state, NIL_GANG, data)])
+
+
+def test_a_group_of_the_controller_of_a_suspended_workload_does_not_wait():
+    """As one that the service has made."""
+    adopted = (AdoptedGroup(name=str(UID)),)
+    state = then(after(OBSERVED)[0], compiled(suspended=True, adopted=adopted))
+    assert waits(state) == []
+    state = then(state, compiled(suspended=False, adopted=adopted))
+    (gang,) = WaitingGangs().of(state)
+    assert gang.since_us == state.at_us
 
 
 def test_a_suspended_workload_does_not_wait():
