@@ -227,19 +227,11 @@ async def read_past(
         at = decided_at.get(digest)
         if at is not None and (not nodes or at < nodes_at):
             nodes_at = at
-            nodes = tuple(
-                Node(
-                    name=node.name,
-                    labels=node.labels,
-                    taints=node.taints,
-                    unschedulable=node.unschedulable,
-                    allocatable=node.allocatable,
-                )
-                for node in request.nodes
-            )
+            nodes = _nodes(request)
         for gang in of_digest.get(digest, ()):
             gang.tree = _tree(request, gang.priority)
             left_out.update(_not_simulated(request))
+    nodes = nodes or await _first_nodes(inputs, list(decided_at))
     if not nodes:
         problem = "no decision with a stored input" if inside else "no gang"
         raise BadInput(f"--since: the log has {problem} from this time on; give an earlier one")
@@ -250,6 +242,30 @@ async def read_past(
         since_us=since_us,
         until_us=until_us,
         notes=tuple(_notes(kept, len(inside) - len(kept), left_out, since_us)),
+    )
+
+
+async def _first_nodes(inputs: DecisionInputs, digests: Sequence[str]) -> tuple[Node, ...]:
+    """Return the nodes of the first of some inputs that is stored; none: none is."""
+    for first in range(0, len(digests), INPUTS_AT_ONCE):
+        some = digests[first : first + INPUTS_AT_ONCE]
+        requests = {digest: request async for digest, request in _requests(inputs, some)}
+        stored = next((requests[digest] for digest in some if digest in requests), None)
+        if stored is not None:
+            return _nodes(stored)
+    return ()
+
+
+def _nodes(request: PlanRequest) -> tuple[Node, ...]:
+    return tuple(
+        Node(
+            name=node.name,
+            labels=node.labels,
+            taints=node.taints,
+            unschedulable=node.unschedulable,
+            allocatable=node.allocatable,
+        )
+        for node in request.nodes
     )
 
 

@@ -13,6 +13,7 @@ from extender.core.log.events import (
     EventData,
     GangAdmitted,
     GangScheduled,
+    GangUnschedulable,
     GroupRecord,
     MemberTerminated,
     PodBound,
@@ -168,6 +169,25 @@ def test_without_the_input_of_the_first_decision_the_nodes_are_those_of_a_later_
     assert past.nodes == the_past().nodes
     assert {gang.name for gang in past.gangs} == {"two", "whole", "late", "never"}
     assert any("1 gang left out: no input" in note for note in past.notes)
+
+
+def test_the_nodes_are_those_of_any_decision_that_has_its_input() -> None:
+    """Also of a later refusal of a gang, which is not the decision that its jobs are made from."""
+    (pruned := MemoryDatabase()).restore(recorded().database.copy())
+    since_s = 1_020.0
+    refusals = [
+        event.data.input_digest
+        for event in recorded().events()
+        if isinstance(event.data, GangUnschedulable)
+        and event.data.input_digest
+        and event.at_us > BEGAN_US + int(since_s * SECOND_US)
+    ]
+    assert len(refusals) == 3
+    for digest in (refusals[0], refusals[2]):
+        del pruned.inputs[digest]
+    past = past_of(pruned, since_s)
+    assert past.nodes == the_past().nodes
+    assert {gang.name for gang in past.gangs} == {"whole", "late"}
 
 
 @pytest.mark.parametrize(("lost", "began_us"), [("a", 13), ("ab", None)])
