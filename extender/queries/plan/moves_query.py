@@ -163,7 +163,7 @@ def _for_tree(
     view: ClusterView, forest: Forest, trees: Sequence[Tree], question: MovesInput
 ) -> MovesAnswer:
     if len(trees) > 1:
-        names = join_names([str(tree.root.key) for tree in trees[:SOME]])
+        names = join_names(sorted(str(tree.root.key) for tree in trees)[:SOME])
         raise BadInput(f"for: {len(trees)} trees; name one at a time: {names}")
     tree, state = trees[0], question.plan.state
     name = str(tree.root.key)

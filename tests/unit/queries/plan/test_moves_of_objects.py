@@ -257,3 +257,13 @@ def test_without_the_program_bounds_and_orders_hold(question, monkeypatch):
         elif answer.verdict == "impossible":
             assert best is None, text
     assert outcomes["moves"]
+
+
+def test_the_trees_of_a_question_are_named_in_their_order():
+    """Whatever the hashes of this process are."""
+    names = [f"g{number}" for number in range(6)]
+    view = FakeCluster(*NODES, *(a_group(name, gang=1) for name in reversed(names))).view()
+    with pytest.raises(BadInput) as refused:
+        answer_moves(view, MovesInput(plan=PlanInput(groups=frozenset(view.groups))))
+    first = ", ".join(f"PodGroup/default/{name}" for name in names)
+    assert str(refused.value) == f"for: 6 trees; name one at a time: {first}"
