@@ -191,7 +191,7 @@ async def read_past(
         StoreUnavailable: The database does not answer.
     """
     gangs: dict[GangUid, PastGang] = {}
-    decided_at: dict[str, Position] = {}  # digest of the input -> first decision in the span
+    decided: dict[str, None] = {}  # digests of the inputs of decisions in the span, in their order
     selected = EventFilter(types=tuple(kind.__name__ for kind in READ), until_us=until_us, limit=AT_ONCE)  # fmt: skip
     more = True
     while more:
@@ -206,7 +206,7 @@ async def read_past(
             gang.take(event)
             digest = getattr(event.data, "input_digest", "")
             if event.at_us >= since_us and digest:
-                decided_at.setdefault(digest, event.position)
+                decided.setdefault(digest)
         more = page.more and bool(page.events)
         after = page.events[-1].position if page.events else Position(0)
         selected = msgspec.structs.replace(selected, after=after)
@@ -218,20 +218,12 @@ async def read_past(
     of_digest: dict[str, list[PastGang]] = {}
     for gang in inside:
         of_digest.setdefault(gang.digest, []).append(gang)
-    nodes: tuple[Node, ...] = ()
-    nodes_at = Position(0)  # of the decision that has `nodes`
     left_out: Counter[str] = Counter()
-    # the first decision may be about a gang whose input is another one, or may have none: then a later one has the nodes
-    digests = {*list(decided_at)[:1], *of_digest} - {""}
-    async for digest, request in _requests(inputs, digests):
-        at = decided_at.get(digest)
-        if at is not None and (not nodes or at < nodes_at):
-            nodes_at = at
-            nodes = _nodes(request)
-        for gang in of_digest.get(digest, ()):
+    async for digest, request in _requests(inputs, of_digest.keys() - {""}):
+        for gang in of_digest[digest]:
             gang.tree = _tree(request, gang.priority)
             left_out.update(_not_simulated(request))
-    nodes = nodes or await _first_nodes(inputs, list(decided_at))
+    nodes = await _first_nodes(inputs, list(decided))
     if not nodes:
         problem = "no decision with a stored input" if inside else "no gang"
         raise BadInput(f"--since: the log has {problem} from this time on; give an earlier one")
@@ -249,24 +241,20 @@ async def _first_nodes(inputs: DecisionInputs, digests: Sequence[str]) -> tuple[
     """Return the nodes of the first of some inputs that is stored; none: none is."""
     for first in range(0, len(digests), INPUTS_AT_ONCE):
         some = digests[first : first + INPUTS_AT_ONCE]
-        requests = {digest: request async for digest, request in _requests(inputs, some)}
-        stored = next((requests[digest] for digest in some if digest in requests), None)
+        loaded = await inputs.load_many(some)
+        stored = next((loaded[digest] for digest in some if digest in loaded), None)
         if stored is not None:
-            return _nodes(stored)
+            return tuple(
+                Node(
+                    name=node.name,
+                    labels=node.labels,
+                    taints=node.taints,
+                    unschedulable=node.unschedulable,
+                    allocatable=node.allocatable,
+                )
+                for node in Decoder().decode(stored.head, stored.parts).nodes
+            )
     return ()
-
-
-def _nodes(request: PlanRequest) -> tuple[Node, ...]:
-    return tuple(
-        Node(
-            name=node.name,
-            labels=node.labels,
-            taints=node.taints,
-            unschedulable=node.unschedulable,
-            allocatable=node.allocatable,
-        )
-        for node in request.nodes
-    )
 
 
 async def _requests(
