@@ -77,7 +77,7 @@ DOCSTRING_SENTENCES_MAX = 2
 # Classes that have a namesake. May only shrink.
 DUPLICATE_CLASSES: set[str] = set()
 # Types of Kubernetes: the same kind exists in several API groups and versions.
-KUBERNETES_TYPES = ("extender/cluster/types/",)
+KUBERNETES_TYPES = ("extender/cluster/types.py",)
 
 
 def _several(names):

@@ -19,7 +19,7 @@ from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.read.object_decoding import key_of, parent_of
 from extender.cluster.read.pod_conversion import ended, group_named
-from extender.cluster.types.pod_types import PodStatus, SchedulingGroup
+from extender.cluster.types import PodStatus, SchedulingGroup
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import composite_key

@@ -11,9 +11,14 @@ from extender.cluster import types as api
 from extender.cluster.manifests.manifest_validation import check
 from extender.cluster.read.object_decoding import OUR_GROUP, bad, constraints_body, convert
 from extender.cluster.read.pod_conversion import MARKERS
-from extender.cluster.types.common_types import Named, Present
-from extender.cluster.types.group_types import GangPolicy, WorkloadRef
-from extender.cluster.types.node_types import LimitRangeItem, RuntimeScheduling
+from extender.cluster.types import (
+    GangPolicy,
+    LimitRangeItem,
+    Named,
+    Present,
+    RuntimeScheduling,
+    WorkloadRef,
+)
 from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
 from extender.core.model.quantities import exact, nanos

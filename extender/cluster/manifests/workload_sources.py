@@ -15,8 +15,7 @@ from extender.cluster.read.object_decoding import BUILTIN_GROUP, key_of, source_
 from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.cluster.read.workload_conversion import workload_of
-from extender.cluster.types.namespace_types import Namespace
-from extender.cluster.types.tree_profile_types import TreeProfile
+from extender.cluster.types import Namespace, TreeProfile
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
 from extender.core.model.pods import VolumeConstraints

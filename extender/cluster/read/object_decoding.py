@@ -20,7 +20,7 @@ from extender.cluster import types as api
 from extender.cluster.read.field_problems import field_problems, shown
 from extender.cluster.read.priority_classes import Priorities
 from extender.cluster.read.unknown_fields import fields_not_read
-from extender.cluster.types.group_types import ExclusiveEntry, NearEntry, SliceEntry
+from extender.cluster.types import ExclusiveEntry, NearEntry, SliceEntry
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import BadInput, BadQuantity, several
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, NodeName

@@ -21,7 +21,7 @@ from extender.cluster import types as api
 from extender.cluster.read.interpod_terms import pod_preferences, pod_rules
 from extender.cluster.read.object_decoding import bad, micros, node_selector, selector_term
 from extender.cluster.read.priority_classes import Priorities
-from extender.cluster.types.common_types import Instant
+from extender.cluster.types import Instant
 from extender.core.model.errors import BadInput, BadQuantity
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import leaf_key

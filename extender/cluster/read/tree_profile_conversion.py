@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from extender.cluster import types as api
-from extender.cluster.types.group_types import ExclusiveEntry, SliceEntry
-from extender.cluster.types.tree_profile_types import ProfileNear
+from extender.cluster.types import ExclusiveEntry, ProfileNear, SliceEntry
 from extender.core.model.errors import BadInput
 from extender.core.model.scheduling_constraints import (
     PREFERRED_MAX,

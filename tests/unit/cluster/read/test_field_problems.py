@@ -11,7 +11,7 @@ from extender.cluster import types as api
 from extender.cluster.read.field_problems import field_problems
 from extender.cluster.read.object_decoding import without_nulls
 from extender.cluster.read.unknown_fields import fields_not_read
-from extender.cluster.types.tree_profile_types import TreeProfile
+from extender.cluster.types import TreeProfile
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod
 
 KINDS = (
