@@ -290,7 +290,7 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
             fence=fence,
             max_children=settings.max_children,
         )
-    from extender.cluster.api_server.feature_gate_reader import SchedulerMetrics
+    from extender.cluster.api_server.api_discovery import SchedulerMetrics
     from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 
     metrics = SchedulerMetrics(
@@ -544,19 +544,17 @@ class Service(Engine):
         from extender.control.trees.admission_check_controller import AdmissionCheckController
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
-        from extender.http.v1.gang_api import GangApi
-        from extender.http.v1.node_api import LiveNodeApi
+        from extender.http.v1.gang_api import GangApi, TreeApi
         from extender.http.v1.plan_api import PlanApi
-        from extender.http.v1.state_api import NodesApi
+        from extender.http.v1.state_api import LiveNodeApi, NodesApi
         from extender.http.v1.status_api import StatusApi, StatusSources
-        from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
         from extender.http.web.request_limits import ClusterSize
         from extender.http.web.server import ApplicationParts, applications
         from extender.queries.explain.explain_service import ExplainService, LiveProgress
         from extender.queries.plan.plan_service import PlanService
+        from extender.queries.state.gang_selection import ObjectLabels
         from extender.queries.state.node_inventory import NodeInventory
-        from extender.queries.state.object_labels import ObjectLabels
 
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader, self.state_metrics.set_gauges)

@@ -158,7 +158,6 @@ SATELLITE_LINES_MIN = 150
 SATELLITES = {
     "cli/options/command_examples.py",
     "cluster/api_server/access_reviews.py",
-    "cluster/write/pod_evictions.py",
     "control/actuators/finalizer_controller.py",
     "control/actuators/gate_remover.py",
     "control/admission/idle_pass_filter.py",

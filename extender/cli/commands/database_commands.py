@@ -47,7 +47,7 @@ def project(
     """
     from extender.composition import database
     from extender.control.monitors.read_model_projector import project_all
-    from extender.snapshots.snapshot_writer import backfill_snapshots
+    from extender.snapshots.state_loader import backfill_snapshots
     from extender.store.projections import rebuild_projection
 
     async def replace_rows() -> None:

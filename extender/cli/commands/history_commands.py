@@ -16,22 +16,23 @@ from msgspec.structs import replace
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import path_or_name
 from extender.cli.completion.live_names import complete_groups
-from extender.cli.connection.service_client import Server, finder, until_interrupted
-from extender.cli.connection.service_list import Ask, asks
+from extender.cli.connection.service_client import Ask, Server, asks, finder, until_interrupted
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
     Listed,
     NoHeaders,
     OfNamespace,
+    Since,
     SortBy,
+    Until,
     list_format,
     listed,
+    span_us,
+    times,
 )
-from extender.cli.options.time_options import Since, Until, span_us, times
 from extender.cli.output.list_table import Column, ListForm, ListTable, number_column, time_column
-from extender.cli.output.printing import complain
-from extender.cli.output.table_rows import visible
+from extender.cli.output.printing import complain, visible
 from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position

@@ -13,8 +13,7 @@ import typer
 
 from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, PlanOutput
 from extender.cli.connection.service_client import ask_service, finder
-from extender.cli.output.printing import Output, complain, print_value
-from extender.cli.output.table_rows import column_widths, visible
+from extender.cli.output.printing import Output, column_widths, complain, print_value, visible
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.message_formatting import counted, did_you_mean, duration_s, join_names
 

@@ -14,8 +14,7 @@ import typer
 
 from extender import settings as settings_module
 from extender.cli.commands.history_commands import Folder, LogUrl
-from extender.cli.options.list_options import ValueForm
-from extender.cli.options.time_options import SECOND_US, moment_us
+from extender.cli.options.list_options import SECOND_US, ValueForm, moment_us
 from extender.cli.output.printing import Output, complain, console, print_table, print_value
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.message_formatting import counted, did_you_mean, duration_text

@@ -10,13 +10,13 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from extender.cli.output.printing import print_value
-from extender.cli.output.table_rows import (
+from extender.cli.output.printing import (
     FOLDED_MIN,
     GAP,
     column_widths,
     one_line,
     print_rows,
+    print_value,
     terminal_columns,
     visible,
 )

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import UnsetType
 
-from extender.cli.output.printing import console, print_table
-from extender.cli.output.table_rows import visible
+from extender.cli.output.printing import console, print_table, visible
 from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.message_formatting import counted
 from extender.core.planner.model.leaf_slices import SLICE_MARK

@@ -16,8 +16,7 @@ import typer
 from extender import settings as settings_module
 from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
 from extender.cli.connection.service_client import Server
-from extender.cli.options.list_options import ValueForm
-from extender.cli.options.time_options import Since, Until, span_us, times
+from extender.cli.options.list_options import Since, Until, ValueForm, span_us, times
 from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
@@ -35,7 +34,7 @@ from extender.queries.log.decision_replay import DecidedAnswer, ReplayResult, re
 from extender.queries.log.event_dto import rfc3339
 
 if TYPE_CHECKING:
-    from extender.cli.connection.service_list import Ask
+    from extender.cli.connection.service_client import Ask
     from extender.cli.replay.replay_worker import BatchAnswer
     from extender.composition import Store
 

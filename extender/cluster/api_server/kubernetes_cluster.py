@@ -20,8 +20,12 @@ from contextlib import suppress
 from typing import Self
 
 from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
-from extender.cluster.api_server.api_discovery import discover, serves_our_group
-from extender.cluster.api_server.feature_gate_reader import DryRunProber, SchedulerMetrics
+from extender.cluster.api_server.api_discovery import (
+    DryRunProber,
+    SchedulerMetrics,
+    discover,
+    serves_our_group,
+)
 from extender.cluster.api_server.informers import Informer, Resource
 from extender.cluster.api_server.workload_informers import WorkloadInformers
 from extender.cluster.connection.api_client import (
@@ -34,8 +38,7 @@ from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.write.event_recorder import EventRecorder
 from extender.cluster.write.group_status import GroupStatusWriter, write_finalizers
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
-from extender.cluster.write.pod_evictions import PodEvictions
-from extender.cluster.write.pod_writer import PodWriter
+from extender.cluster.write.pod_writer import PodEvictions, PodWriter
 from extender.core.log.control_plane_features import PriorityOf
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected

@@ -21,7 +21,7 @@ from extender.cluster.manifests.workload_objects import (
     pods_of_leaf,
 )
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources
-from extender.cluster.read.workload_conversion import workload_of
+from extender.cluster.read.object_decoding import workload_of
 from extender.core.model.errors import BadInput
 from extender.core.trees.tree_events import is_requested, profile_name
 from extender.core.workloads.kind_table import BY_KIND

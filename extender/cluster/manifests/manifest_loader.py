@@ -43,10 +43,9 @@ from extender.cluster.manifests.workload_objects import (
 )
 from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.manifests.yaml_reader import Progress, no_progress
-from extender.cluster.read.disruption_budget_conversion import with_status
 from extender.cluster.read.object_decoding import key_of
 from extender.cluster.read.object_store import ObjectStore
-from extender.cluster.read.pod_conversion import ended
+from extender.cluster.read.pod_conversion import ended, with_status
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey, PodUid

@@ -33,8 +33,8 @@ from extender.cluster.manifests.workload_objects import (
 )
 from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources, owner_uid
 from extender.cluster.manifests.yaml_reader import Document
+from extender.cluster.read.object_decoding import workload_of
 from extender.cluster.read.unknown_fields import PREFIX
-from extender.cluster.read.workload_conversion import workload_of
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey
 from extender.core.trees.tree_events import is_requested

@@ -11,10 +11,15 @@ import msgspec
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role
 from extender.cluster.manifests.workload_objects import LabelsOfPod, PodLabels, leaf_uses
-from extender.cluster.read.object_decoding import BUILTIN_GROUP, key_of, source_of, without_nulls
+from extender.cluster.read.object_decoding import (
+    BUILTIN_GROUP,
+    key_of,
+    source_of,
+    without_nulls,
+    workload_of,
+)
 from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.tree_profile_conversion import profile_of
-from extender.cluster.read.workload_conversion import workload_of
 from extender.cluster.types import Namespace, TreeProfile
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey

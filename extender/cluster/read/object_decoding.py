@@ -37,7 +37,12 @@ from extender.core.model.scheduling_constraints import (
     slices_problem,
 )
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
-from extender.core.workloads.workload_object import LOST_MEMBERS_ANNOTATION, MANAGED_BY
+from extender.core.workloads.workload_object import (
+    LOST_MEMBERS_ANNOTATION,
+    MANAGED_BY,
+    OwnerReference,
+    WorkloadObject,
+)
 from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
 
 WRITTEN: Final = "gang-extender.dev/written"  # fields of the spec, separated by commas
@@ -618,3 +623,29 @@ def _mode(group: api.Group) -> Mode:
                     group, "spec.disruptionMode", "choose exactly one of single, all; found both"
                 )
             return "all" if mode.all is not None else "single"
+
+
+def workload_of(manifest: api.WorkloadManifest) -> WorkloadObject:
+    """Return the workload of the core."""
+    metadata = manifest.metadata
+    owner = next(
+        (reference for reference in metadata.owner_references if reference.controller), None
+    )
+    return WorkloadObject(
+        api_version=manifest.api_version,
+        kind=manifest.kind,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        generation=metadata.generation,
+        deleting=metadata.deletion_timestamp is not None,
+        labels=metadata.labels,
+        annotations=metadata.annotations,
+        owner=None
+        if owner is None
+        else OwnerReference(
+            api_version=owner.api_version, kind=owner.kind, name=owner.name, uid=owner.uid
+        ),
+        spec=manifest.spec,
+        status=manifest.status,
+    )

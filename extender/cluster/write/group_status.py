@@ -9,14 +9,13 @@ The object is read first only if its conditions are not completely known, or ano
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
 from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
-from extender.cluster.write.pod_writer import fault_of
+from extender.cluster.write.pod_writer import MESSAGE_MAX, fault_of, rfc3339
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pod_groups import Group
 from extender.core.reconcile.finalizer_rules import FinalizerChange
@@ -25,7 +24,6 @@ from extender.ports.log_ports import Clock
 
 PLURALS: Final = {"PodGroup": "podgroups", "CompositePodGroup": "compositepodgroups"}
 TRIES_MAX = 4  # against other writers of the same status; there are few
-MESSAGE_MAX = 32768  # of a condition, in every version
 
 
 class _Condition(msgspec.Struct, rename="camel"):
@@ -58,12 +56,6 @@ class _Stored(msgspec.Struct):
     def as_tuples(self) -> list[tuple[str, str, str, str]]:
         """Return type, status, reason and message of each condition."""
         return [(c.type, c.status, c.reason, c.message) for c in self.conditions()]
-
-
-def rfc3339(at_us: int, *, micro: bool = False) -> str:
-    """Return an instant in the format of the Kubernetes API."""
-    at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 
 def differing(

@@ -46,11 +46,11 @@ from extender.queries.log.decision_details import (
     stored_decision,
 )
 from extender.queries.log.event_dto import EventLine, event_line
+from extender.queries.log.event_filter import visible_queries
 from extender.queries.log.gang_history import HistoryLine, HistoryQuery, gang_of_name, history
 from extender.queries.log.parameter_validation import checked_text
 from extender.queries.log.preemption_dto import OUTCOMES, PreemptionLine
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions, victim_of_name
-from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.gang_selection import checked_states
 
 

@@ -16,8 +16,14 @@ from extender.queries.log.parameter_validation import (
     checked_type,
     storable,
 )
-from extender.queries.state.gang_selection import GangSelection, checked_states
-from extender.queries.state.label_selector import FORMS, PATTERN, LabelSelector, parse_selector
+from extender.queries.state.gang_selection import (
+    FORMS,
+    PATTERN,
+    GangSelection,
+    LabelSelector,
+    checked_states,
+    parse_selector,
+)
 
 SELECTION = frozenset({"namespace", "state", "labelSelector"})
 POSITION_MAX = 2**62

@@ -15,6 +15,7 @@ from extender.http.v1.query_parameters import field, known, number, path_in
 from extender.ports.log_ports import Clock
 from extender.ports.query_ports import EventQueries
 from extender.queries.log.event_dto import parse_time
+from extender.queries.log.event_filter import visible_queries
 from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.parameter_validation import checked_name
 from extender.queries.log.reports import (
@@ -29,7 +30,6 @@ from extender.queries.log.reports import (
     report,
     unknown_report,
 )
-from extender.queries.log.visible_queries import visible_queries
 
 PARAMETERS = {"since", "until", "namespace", "gang", "limit"}
 

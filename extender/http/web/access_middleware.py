@@ -21,9 +21,8 @@ from extender.core.model.visibility import Visibility
 from extender.http.access.review_cache import ReviewCache
 from extender.http.listener.connection_limits import ConnectionLimits
 from extender.http.responses.error_responses import Handler
-from extender.http.responses.request_body import body_of
-from extender.http.responses.request_visibility import CALLER, VISIBILITY
-from extender.http.web.stream_limits import is_stream
+from extender.http.responses.request_visibility import CALLER, VISIBILITY, body_of
+from extender.http.web.request_limits import is_stream
 from extender.ports.access_ports import AUDIENCE, AccessRight, Caller
 from extender.telemetry import METRICS
 

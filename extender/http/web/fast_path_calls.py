@@ -18,8 +18,8 @@ from aiohttp.http import SERVER_SOFTWARE
 
 from extender.http.listener.client_certificate import ClientCertificate
 from extender.http.listener.fast_path_requests import DirectRequest, DirectResponse
-from extender.http.scheduler.verb_call import VerbAnswer, VerbCall, text_answer
 from extender.http.scheduler.verb_handlers import VerbHandlers
+from extender.http.scheduler.wire import VerbAnswer, VerbCall, text_answer
 from extender.http.web.request_limits import RequestLimits
 
 log = logging.getLogger(__name__)

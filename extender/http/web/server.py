@@ -30,12 +30,10 @@ from extender.http.v1 import (
     explain_api,
     gang_api,
     history_api,
-    node_api,
     plan_api,
     report_api,
     state_api,
     status_api,
-    tree_api,
 )
 from extender.http.v1.openapi import Operation, document
 from extender.http.web import health
@@ -50,7 +48,7 @@ from extender.ports.access_ports import AccessReviews
 from extender.settings import Settings
 from extender.telemetry import METRICS, LimitedLines
 
-# Each module with routes under /v1 has a tuple OPERATIONS.
+# Each module with routes under /v1 has such tuples.
 OPERATIONS: tuple[Operation, ...] = (
     *gang_api.OPERATIONS,
     *history_api.OPERATIONS,
@@ -59,8 +57,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *plan_api.OPERATIONS,
     *state_api.OPERATIONS,
     *report_api.OPERATIONS,
-    *node_api.OPERATIONS,
-    *tree_api.OPERATIONS,
+    *state_api.LIVE_OPERATIONS,
+    *gang_api.TREE_OPERATIONS,
     *health.OPERATIONS,
     *status_api.OPERATIONS,
 )

@@ -45,7 +45,7 @@ from extender.queries.explain.gang_checks import (
 from extender.queries.explain.name_lookup import GROUP_KINDS, ObjectName, WantedName
 from extender.queries.explain.object_explanation import ObjectDetails, ObjectReader, gangs_on_node
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.log.visible_queries import visible_queries
+from extender.queries.log.event_filter import visible_queries
 from extender.queries.state.gang_status import GangStatus, gang_status, loss_text
 from extender.queries.state.historical_state import HistoricalState, PointInTime
 from extender.queries.state.state_report import ORDINARY, gang_at

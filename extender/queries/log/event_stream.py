@@ -28,8 +28,7 @@ from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.ports.log_ports import EventLog
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import event_line
-from extender.queries.log.event_filter import matches
-from extender.queries.log.visible_queries import visible_queries
+from extender.queries.log.event_filter import matches, visible_queries
 from extender.runtime.cooperative_yield import Yielder
 
 log = logging.getLogger(__name__)

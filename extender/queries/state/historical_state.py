@@ -25,8 +25,8 @@ from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshots
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import parse_time, rfc3339
+from extender.queries.log.event_filter import visible_queries
 from extender.queries.log.gang_history import check_names
-from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.state_dto import Scope, StateDifference, StateReport
 from extender.queries.state.state_report import build_state_report, compare, topology_of
 from extender.snapshots.state_loader import fold_from, gc_paused, load_historical_state

@@ -11,9 +11,8 @@ from extender.core.log.waiting_gangs import roots_of
 from extender.core.model.ids import GangUid
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.state.gang_selection import GangSelection
+from extender.queries.state.gang_selection import GangSelection, ObjectLabels
 from extender.queries.state.gang_status import RootWorkload, gang_status
-from extender.queries.state.object_labels import ObjectLabels
 
 
 class TreeRoot(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -28,12 +28,13 @@ from extender.runtime.child_process import end_with_parent
 from extender.store.database_roles import AUDITOR, WRITER, prepare_roles
 from extender.store.embedded.os_account import (
     PORT,
+    Binaries,
     ServerHome,
     change_owner,
+    find_binaries,
     prepare_server_home,
     usable_binaries,
 )
-from extender.store.embedded.postgres_binaries import Binaries, find_binaries
 
 
 def pid_file(server_home: ServerHome) -> list[str]:

@@ -12,13 +12,12 @@ from functools import partial
 import msgspec
 
 from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
-from extender.cluster.api_server.feature_gate_reader import DryRunProber
+from extender.cluster.api_server.api_discovery import DryRunProber
 from extender.cluster.connection.api_client import ApiServer, Request
 from extender.cluster.write.event_recorder import WRITE_SERIES_EVERY_MS, EventRecorder
 from extender.cluster.write.group_status import GroupStatusWriter, write_finalizers
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
-from extender.cluster.write.pod_evictions import PodEvictions
-from extender.cluster.write.pod_writer import PodWriter, read_pod
+from extender.cluster.write.pod_writer import PodEvictions, PodWriter, read_pod
 from extender.cluster.write.tree_group_writer import TreeGroupWriter
 from extender.core.log.anchors import Anchor
 from extender.core.model.cluster_view import Guard

@@ -21,9 +21,9 @@ from asyncpg import connect_utils
 from extender.core.model.errors import BadInput, InvariantBroken, StoreUnavailable
 from extender.ports.log_ports import START
 from extender.store import database_roles, schema_migration
-from extender.store.embedded import embedded_server, os_account, postgres_binaries
+from extender.store.embedded import embedded_server, os_account
 from extender.store.embedded.embedded_server import EmbeddedPostgres
-from extender.store.embedded.postgres_binaries import find_binaries, wheel_folder
+from extender.store.embedded.os_account import find_binaries, wheel_folder
 from extender.store.engine import plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import Script
@@ -321,8 +321,8 @@ async def read(log):
 
 
 def test_nothing_installed_is_a_message_of_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(postgres_binaries, "wheel_folder", lambda: None)
-    monkeypatch.setattr(postgres_binaries, "DISTRIBUTIONS", ())
+    monkeypatch.setattr(os_account, "wheel_folder", lambda: None)
+    monkeypatch.setattr(os_account, "DISTRIBUTIONS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadInput, match=r"gang-extender\[embedded\].*DATABASE_URL"):
         find_binaries()

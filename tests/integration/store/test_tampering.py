@@ -22,7 +22,7 @@ from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
 from extender.runtime.worker_process import WorkerProcess
 from extender.store import schema_migration
-from extender.store.embedded.postgres_binaries import wheel_folder
+from extender.store.embedded.os_account import wheel_folder
 from extender.store.engine import plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log_evidence import PostgresLogEvidence
