@@ -42,7 +42,7 @@ from extender.runtime.log_keys import LogKeys, read_keys
 from extender.runtime.periodic import count_unhandled, kept_running
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
-from extender.store import database_roles, schema_migration
+from extender.store import schema_migration
 from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
@@ -173,7 +173,9 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             log.info("migrated", extra={"revision": revision})
         # not as superuser, so that the service cannot change the log of an embedded database either
         url = (
-            owner if settings.database_url else database_roles.as_role(owner, database_roles.WRITER)
+            owner
+            if settings.database_url
+            else schema_migration.as_role(owner, schema_migration.WRITER)
         )
         writing, reading = create_engine(url, name="store"), create_reading_engine(url)
         keys = read_keys(settings.anchor_key_file, "--anchor-key-file")
@@ -789,7 +791,7 @@ async def serve(settings: Settings, on_listening: Callable[[], None], children: 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with store(settings, migrates=True) as opened:
-        excess = await database_roles.excess_rights(opened.url)
+        excess = await schema_migration.excess_rights(opened.url)
         if excess:
             hint = "use a role that is a member of gx_writer only (deploy/README.md)"
             log.warning(

@@ -39,7 +39,7 @@ from extender.core.admit.plan_request import GATE
 from extender.core.log.anchors import PublishedData as LogEnd
 from extender.core.reconcile.finalizer_rules import FINALIZER
 from extender.core.workloads.workload_object import GROUP_LABELS
-from extender.http.responses.error_responses import KNOWN
+from extender.http.responses.json_responses import KNOWN
 from extender.http.scheduler import wire
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.openapi import document

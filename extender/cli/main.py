@@ -72,7 +72,7 @@ COMMANDS = {
         "Make a CA and the certificates of the service, of kube-scheduler and of other clients, or renew them.",
     ),
     "proxy": (
-        "extender.cli.proxy.proxy_command:proxy",
+        "extender.cli.commands.proxy_command:proxy",
         "Serve the page and the read API on a port of this machine, with your token. Every process of this machine can use it.",
     ),
     "verify": (

@@ -438,7 +438,9 @@ FULL_EVERY = 5  # full snapshots are this many times rarer: a start folds the ev
 
 
 class SnapshotWriter:
-    """Saves snapshots as the log grows.
+    """Saves snapshots as the log grows, so that the next start and historical queries read few events behind one.
+
+    Historical snapshots are saved more often: full ones have the version of every stream that ever existed.
 
     Args:
         clock: For `ms`.

@@ -32,9 +32,9 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
 from extender.ports.log_ports import START, NotifiedUpTo
 from extender.snapshots.state_loader import gc_paused
+from extender.store.decision_inputs import BECOME_OWNER
 from extender.store.engine import connect, driver_connection, our_faults, transaction
 from extender.store.log.log_reader import read_pages, reading_connection
-from extender.store.retention import BECOME_OWNER
 from extender.store.tables import PROJECTION
 
 ROWS_AT_ONCE: Final = 20_000  # some 10 MB; a COPY takes a tenth of a second

@@ -113,7 +113,7 @@ DECISION_INPUT = sa.Table(
     sa.PrimaryKeyConstraint("digest", name="decision_input_pkey"),
 )
 
-# One row from the first `db prune` on. As append-only as the inputs: `retention` disables its triggers, too.
+# One row from the first `db prune` on. As append-only as the inputs: `prune` disables its triggers, too.
 PRUNING = sa.Table(
     "pruning",
     METADATA,

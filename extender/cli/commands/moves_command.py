@@ -282,7 +282,7 @@ def moves_text(answer: MovesAnswer) -> str:
 
 def moves_markdown(answer: MovesAnswer) -> str:
     """Return the answer as a page; ends with a newline."""
-    from extender.cli.output.plan_markdown import bullets, escaped, table
+    from extender.cli.output.plan_text import bullets, escaped, table
 
     lines = [f"## {escaped(headline(answer))}", ""]
     lines += bullets((*_notes(answer), *answer.warnings))

@@ -210,7 +210,7 @@ _OURS: Final = frozenset({"checks", "certificates", "settings", "gangs"})
 
 
 class NamesRemoved:
-    """Files of a bundle without names.
+    """Files of a bundle without names: these are read from the structured fields of all files, then each is replaced, also within sentences.
 
     Args:
         files: By name; those in JSON end with `.json`.

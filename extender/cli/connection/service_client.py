@@ -51,8 +51,7 @@ from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from extender.cli.connection.kubectl import Kubectl
-    from extender.cli.connection.port_forward import PortForward
+    from extender.cli.connection.kubectl import Kubectl, PortForward
 
 T = TypeVar("T")
 Server = Annotated[
@@ -194,7 +193,7 @@ class ServiceFinder:
         return paths
 
     def _forward_port(self, context: str | None) -> str:
-        from extender.cli.connection.port_forward import PortForward
+        from extender.cli.connection.kubectl import PortForward
 
         self._login_context = context
         self._forward = PortForward(self._kubectl())

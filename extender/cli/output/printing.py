@@ -1,6 +1,7 @@
 """Print tables for people, JSON and YAML for programs.
 
-rich and msgspec are imported when something is printed, because every command imports this module.
+Rows of tables look like those of kubectl: no lines. On a terminal they are cut where it ends, or the last column is folded below
+itself, and states have colours unless NO_COLOR is set. rich and msgspec are imported when something is printed, because every command imports this module.
 """
 
 from __future__ import annotations

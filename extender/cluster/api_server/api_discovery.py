@@ -126,7 +126,7 @@ _ENABLED: Final = re.compile(
 
 
 class DryRunProber:
-    """Dry runs on one API server."""
+    """Dry runs on one API server (K60): nothing is created, but they need the right to create, in a namespace that holds nothing else."""
 
     def __init__(self, server: ApiServer, priority: Callable[[], PriorityOf | None]) -> None:
         """Keep the connection.

@@ -331,7 +331,11 @@ _NO_OBJECTS: Map[str, WorkloadObject] = Map()
 
 
 class WorkloadStore:
-    """The workloads and profiles of a cluster, and the view of them."""
+    """The workloads and profiles of a cluster, and the view of them, up to date change by change; it does no I/O.
+
+    Only workloads with a tree label are kept, and objects that have none but may own such: a cluster has many Jobs. A
+    change that cannot be converted raises `BadInput` and changes nothing.
+    """
 
     def __init__(self) -> None:
         self.view = WorkloadView()

@@ -16,11 +16,12 @@ from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, SourceEntry
 from extender.cluster.manifests.workload_expansion import roots_of
 from extender.cluster.manifests.workload_objects import (
+    LiveSources,
+    WorkloadSources,
     check_number_of_pods,
     controller_labels,
     pods_of_leaf,
 )
-from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources
 from extender.cluster.read.object_decoding import workload_of
 from extender.core.model.errors import BadInput
 from extender.core.trees.tree_events import is_requested, profile_name

@@ -37,11 +37,11 @@ from extender.cluster.manifests.manifest_entries import (
 from extender.cluster.manifests.manifest_validation import admission_warnings
 from extender.cluster.manifests.workload_expansion import NO_LIVE_SOURCES, Expansion, expand
 from extender.cluster.manifests.workload_objects import (
+    LiveSources,
     with_leaf,
     with_limit_ranges,
     with_runtime_class,
 )
-from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.manifests.yaml_reader import Progress, no_progress
 from extender.cluster.read.object_decoding import key_of
 from extender.cluster.read.object_store import ObjectStore

@@ -13,8 +13,7 @@ from extender.cluster.manifests.manifest_entries import FAULTS_MAX, AnyEntry, Ro
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.node_group_file import node_groups
 from extender.cluster.manifests.tree_copies import Taken, TreeCopies
-from extender.cluster.manifests.workload_objects import PodLabels
-from extender.cluster.manifests.workload_sources import LiveSources
+from extender.cluster.manifests.workload_objects import LiveSources, PodLabels
 from extender.cluster.manifests.yaml_reader import Document, Value, json_message, read_bytes
 from extender.cluster.read.field_problems import field_problems
 from extender.core.log.reservation_state import ReservationState

@@ -16,7 +16,7 @@ import msgspec
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, SourceEntry, with_metadata
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
-from extender.cluster.manifests.workload_sources import LiveSources
+from extender.cluster.manifests.workload_objects import LiveSources
 from extender.cluster.read.object_decoding import key_of, parent_of
 from extender.cluster.read.pod_conversion import ended, group_named
 from extender.cluster.types import PodStatus, SchedulingGroup

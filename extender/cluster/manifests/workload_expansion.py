@@ -26,12 +26,14 @@ from extender.cluster.manifests.manifest_entries import (
     with_metadata,
 )
 from extender.cluster.manifests.workload_objects import (
+    LiveSources,
+    WorkloadSources,
     check_number_of_pods,
     controller_labels,
     group_from,
+    owner_uid,
     pods_of_leaf,
 )
-from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources, owner_uid
 from extender.cluster.manifests.yaml_reader import Document
 from extender.cluster.read.object_decoding import workload_of
 from extender.cluster.read.unknown_fields import PREFIX

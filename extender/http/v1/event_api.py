@@ -15,8 +15,7 @@ from aiohttp import web
 
 from extender.core.model.errors import BadInput, ExtenderError, PositionGone, TooManyQueries
 from extender.core.model.ids import Position
-from extender.http.responses.error_responses import ProblemDetails
-from extender.http.responses.json_responses import answer, listed, next_page
+from extender.http.responses.json_responses import ProblemDetails, answer, listed, next_page
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import (
     EVENT_TYPE_NAMES,

@@ -20,7 +20,7 @@ from extender.core.model.errors import AccessUnknown, ExtenderError, Forbidden, 
 from extender.core.model.visibility import Visibility
 from extender.http.access.review_cache import ReviewCache
 from extender.http.listener.connection_limits import ConnectionLimits
-from extender.http.responses.error_responses import Handler
+from extender.http.responses.json_responses import Handler
 from extender.http.responses.request_visibility import CALLER, VISIBILITY, body_of
 from extender.http.web.request_limits import is_stream
 from extender.ports.access_ports import AUDIENCE, AccessRight, Caller

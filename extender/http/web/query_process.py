@@ -33,8 +33,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from extender.core.model.errors import QueryUnavailable
-from extender.http.responses.error_responses import Handler, problems
-from extender.http.responses.json_responses import TURN
+from extender.http.responses.json_responses import TURN, Handler, problems
 from extender.http.responses.request_visibility import (
     VISIBILITY,
     decoded_visibility,

@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from extender.http.listener.connection_limits import ConnectionLimits
-from extender.http.responses.error_responses import Handler, problem
+from extender.http.responses.json_responses import Handler, problem
 from extender.http.responses.request_visibility import BODY, CALLER
 from extender.http.responses.unsent_answers import BytesInFlight
 from extender.http.scheduler.leader_proxy import connection_closed
@@ -262,7 +262,10 @@ class TooManyStreams(Exception):
 
 
 class StreamLimits:
-    """Counts the open streams of all listeners.
+    """Counts the open streams of all listeners: those of a user, where there is authentication, else of an address.
+
+    So the users behind one proxy do not use up the streams of one another. When those of all are used up, a new one
+    takes the place of the oldest of the user or address that has the most; a client continues after its last event.
 
     Args:
         most: Streams of one user or one address.

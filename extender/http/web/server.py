@@ -22,7 +22,7 @@ from aiohttp.typedefs import Middleware
 from extender.http.access.review_cache import ReviewCache
 from extender.http.listener.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.listener.tls_contexts import TlsContexts
-from extender.http.responses.error_responses import problems
+from extender.http.responses.json_responses import problems
 from extender.http.responses.unsent_answers import BytesInFlight
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1 import (
@@ -31,16 +31,14 @@ from extender.http.v1 import (
     gang_api,
     history_api,
     plan_api,
-    report_api,
     state_api,
     status_api,
 )
 from extender.http.v1.openapi import Operation, document
 from extender.http.web import health
 from extender.http.web.access_middleware import AccessControl
-from extender.http.web.fast_path_calls import DirectCalls
 from extender.http.web.health import Probes
-from extender.http.web.listener_access import check_of, close_outdated, direct_check_of
+from extender.http.web.listener_access import DirectCalls, check_of, close_outdated, direct_check_of
 from extender.http.web.request_limits import ClusterSize, RequestLimits
 from extender.http.web.ui import StaticPages
 from extender.listener_settings import Listener, http_url, listeners
@@ -56,7 +54,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *explain_api.OPERATIONS,
     *plan_api.OPERATIONS,
     *state_api.OPERATIONS,
-    *report_api.OPERATIONS,
+    *history_api.REPORT_OPERATIONS,
     *state_api.LIVE_OPERATIONS,
     *gang_api.TREE_OPERATIONS,
     *health.OPERATIONS,

@@ -25,7 +25,6 @@ from urllib.parse import quote
 
 from extender.core.model.errors import InvariantBroken, StoreUnavailable
 from extender.runtime.child_process import end_with_parent
-from extender.store.database_roles import AUDITOR, WRITER, prepare_roles
 from extender.store.embedded.os_account import (
     PORT,
     Binaries,
@@ -35,6 +34,7 @@ from extender.store.embedded.os_account import (
     prepare_server_home,
     usable_binaries,
 )
+from extender.store.schema_migration import AUDITOR, WRITER, prepare_roles
 
 
 def pid_file(server_home: ServerHome) -> list[str]:

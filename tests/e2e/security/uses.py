@@ -11,8 +11,8 @@ from functools import partial
 
 import msgspec
 
-from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
 from extender.cluster.api_server.api_discovery import DryRunProber
+from extender.cluster.api_server.kubernetes_cluster import KubernetesAccessReviews
 from extender.cluster.connection.api_client import ApiServer, Request
 from extender.cluster.write.event_recorder import WRITE_SERIES_EVERY_MS, EventRecorder
 from extender.cluster.write.group_status import GroupStatusWriter, write_finalizers

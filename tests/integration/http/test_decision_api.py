@@ -13,7 +13,7 @@ from extender.composition import read_wire_pod
 from extender.core.log.events import GangAdmitted, PreemptionPlanned
 from extender.core.model.ids import PlanId
 from extender.core.planner.codec.request_codec import BUCKETS
-from extender.http.responses.error_responses import problems
+from extender.http.responses.json_responses import problems
 from extender.http.responses.request_visibility import BODY
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.explain_api import ExplainApi

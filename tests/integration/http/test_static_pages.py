@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from extender.http.responses.error_responses import problems
+from extender.http.responses.json_responses import problems
 from extender.http.web.ui import CONTENT_TYPES, StaticPages, pages
 
 ROOT = Path(__file__).parents[3]

@@ -20,7 +20,7 @@ from asyncpg import connect_utils
 
 from extender.core.model.errors import BadInput, InvariantBroken, StoreUnavailable
 from extender.ports.log_ports import START
-from extender.store import database_roles, schema_migration
+from extender.store import schema_migration
 from extender.store.embedded import embedded_server, os_account
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.os_account import find_binaries, wheel_folder
@@ -122,8 +122,8 @@ async def test_nothing_comes_from_the_environment(folder, monkeypatch, tmp_path)
         async with EmbeddedPostgres(folder, settings=FAST) as server:
             assert await ask(server.url, "SHOW port") == str(os_account.PORT)
             await schema_migration.upgrade(server.url)
-            writer = database_roles.as_role(server.url, database_roles.WRITER)
-            assert await database_roles.excess_rights(writer) == []
+            writer = schema_migration.as_role(server.url, schema_migration.WRITER)
+            assert await schema_migration.excess_rights(writer) == []
     async with EmbeddedPostgres(folder, settings=FAST) as server:
         for name, value in values.items():
             with monkeypatch.context() as alone:

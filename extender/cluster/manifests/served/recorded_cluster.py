@@ -40,7 +40,7 @@ from extender.cluster.manifests.served.journal import (
     Record,
     with_writes,
 )
-from extender.cluster.manifests.workload_sources import owner_uid
+from extender.cluster.manifests.workload_objects import owner_uid
 from extender.cluster.read.object_decoding import convert, group_of, workload_of
 from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.write.tree_group_writer import manifest
