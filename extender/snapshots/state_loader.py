@@ -176,11 +176,7 @@ def _preemption(entry: _SavedPreemption) -> PendingPreemption:
 
 
 def decode_state(body: bytes) -> ReservationState:
-    """Return the state of a full snapshot.
-
-    Raises:
-        CorruptLog: The bytes are not a state of this codec.
-    """
+    """Return the state of a full snapshot."""
     try:
         whole = _WHOLE.decode(body)
         ended = _ENDED.decode(zlib.decompress(whole.ended)) if whole.ended else {}
@@ -190,20 +186,12 @@ def decode_state(body: bytes) -> ReservationState:
 
 
 def decode_historical(body: bytes) -> ReservationState:
-    """Return the state of a historical snapshot, read-only: without indexes and with plain dicts.
-
-    Raises:
-        CorruptLog: The bytes are not a state of this codec.
-    """
+    """Return the state of a historical snapshot, read-only: without indexes and with plain dicts."""
     return _past(body, None)
 
 
 def decode_foldable(body: bytes) -> ReservationState:
-    """Return the state of a historical snapshot, with indexes and with maps, so that it can be folded further.
-
-    Raises:
-        CorruptLog: The bytes are not a state of this codec.
-    """
+    """Return the state of a historical snapshot, with indexes and with maps, so that it can be folded further."""
     return _past(body, {})
 
 
@@ -282,7 +270,6 @@ async def load_state(
 
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
-        StoreUnavailable: Try again.
     """
     snapshot = await snapshots.newest(codec=FULL_CODEC, until=until)
     state = await _state_of(snapshot, decode_state)
@@ -296,7 +283,6 @@ async def load_live_streams(
 
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
-        StoreUnavailable: Try again.
     """
     snapshot = await nearest_snapshot(snapshots, until)
     state = await _state_of(snapshot, decode_foldable)
@@ -310,7 +296,6 @@ async def load_historical_state(
 
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
-        StoreUnavailable: Try again.
     """
     snapshot = await nearest_snapshot(snapshots, until)
     after = snapshot.position if snapshot is not None else START
@@ -353,7 +338,6 @@ async def fold_from(
 
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
-        StoreUnavailable: Try again.
     """
     pages = event_log.read(after=state.position, until=until)
     return await _folded(state, pages, until=until, knows_ended=knows_ended, past=past)
@@ -473,11 +457,7 @@ class SnapshotWriter:
             log.warning("snapshot not saved", extra={"error": str(error)})
 
     async def save(self, state: ReservationState) -> None:
-        """Save a full snapshot, unless the log has later events.
-
-        Raises:
-            StoreUnavailable: Not saved.
-        """
+        """Save a full snapshot, unless the log has later events."""
         async with self._one_at_a_time:
             head = await self._log.head()
             if head.position != state.position or state.position == self._full:

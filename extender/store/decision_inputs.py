@@ -332,7 +332,6 @@ async def prune(url: str, before: datetime, *, dry_run: bool = False) -> PruneRe
         dry_run: Count only, remove nothing.
 
     Raises:
-        BadInput: The role is not allowed to.
         StoreUnavailable: No answer; what was removed so far stays removed, and another call continues.
     """
     with our_faults("pruning inputs of decisions"):

@@ -66,9 +66,6 @@ def plain_url(url: str) -> str:
 
     Args:
         url: `postgresql://…` or `postgresql+asyncpg://…`; a unix socket directory goes into the query as `host`.
-
-    Raises:
-        BadInput: The URL is not one of PostgreSQL.
     """
     try:
         parsed = make_url(url)

@@ -285,11 +285,7 @@ def _computed(rows: Sequence[asyncpg.Record]) -> dict[int, bytes | str]:
 
 
 def _digest(body: bytes) -> bytes:
-    """Return the SHA-256 of a compressed body.
-
-    Raises:
-        zlib.error: It cannot be decompressed.
-    """
+    """Return the SHA-256 of a compressed body."""
     whole, digest = zlib.decompressobj(), hashlib.sha256()
     while piece := whole.decompress(body, PIECE_BYTES):
         digest.update(piece)

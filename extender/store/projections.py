@@ -63,7 +63,6 @@ async def rebuild_projection(url: str) -> Position:
         url: Database URL of a member of gx_owner (as for `db migrate`).
 
     Raises:
-        BadInput: The role is not allowed to.
         CorruptLog: The log is not whole; the tables stay as they were.
         StoreUnavailable: No answer; the tables stay as they were.
     """

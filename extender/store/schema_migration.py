@@ -103,7 +103,6 @@ async def current_revision(url: str) -> str | None:
     """Return the revision of a database; None if it has no schema of ours.
 
     Raises:
-        StoreUnavailable: No answer.
         SchemaOutdated: The schema was renamed.
     """
     return (await _read_schema(url))[0]
@@ -116,7 +115,6 @@ async def needs_migration(url: str) -> bool:
     revision from which on programs run on it, and this version does if it knows that revision.
 
     Raises:
-        StoreUnavailable: No answer.
         SchemaOutdated: The database has a revision that this version does not know, and this version does not run on it;
             or the schema was renamed.
     """
@@ -257,7 +255,6 @@ async def prepare_roles(url: str) -> None:
     One that was restored from a dump may belong to its superuser. Nothing is granted here: the SQL files and the migrations do.
 
     Raises:
-        StoreUnavailable: No answer.
         SchemaOutdated: The installation lacks the files.
     """
     scripts = [(_folder() / name).read_text(encoding="utf-8") for name in _FILES]
@@ -274,11 +271,7 @@ async def prepare_roles(url: str) -> None:
 
 
 async def excess_rights(url: str) -> list[str]:
-    """Return the rights of a role that the service must not need; empty for a member of gx_writer.
-
-    Raises:
-        StoreUnavailable: No answer.
-    """
+    """Return the rights of a role that the service must not need; empty for a member of gx_writer."""
     with our_faults("asking for the rights of our role"):
         connection = await connect(url, name="roles")
         try:

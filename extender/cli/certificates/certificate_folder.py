@@ -174,11 +174,7 @@ class CertificateFolder:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Return the first certificate of a file.
-
-    Raises:
-        BadInput: It cannot be read, or has no certificate.
-    """
+    """Return the first certificate of a file."""
     try:
         return x509.load_pem_x509_certificate(_read(path))
     except ValueError as error:
@@ -329,9 +325,6 @@ def alternative_name(text: str) -> x509.GeneralName:
 
     >>> alternative_name("10.0.0.7"), alternative_name("extender.example.com")
     (<IPAddress(value=10.0.0.7)>, <DNSName(value='extender.example.com')>)
-
-    Raises:
-        BadInput: It is neither.
     """
     try:
         return x509.IPAddress(ipaddress.ip_address(text.strip("[]")))

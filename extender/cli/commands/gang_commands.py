@@ -106,9 +106,6 @@ def path_or_name(name: str, namespace: str, ask: Ask | None, *, only: bool = Fal
         namespace: Where a name without one is looked for first.
         ask: As for `root_path`.
         only: Whether it is looked for only there.
-
-    Raises:
-        BadInput: As `root_path`.
     """
     from extender.queries.explain.name_lookup import WORKLOAD_KINDS, parse_name
 

@@ -307,11 +307,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
 
 
 def listed_gang(gang: str, part: Listed, source: Ask | None) -> str:
-    """Return the gang of a list as by `path_or_name`: in the namespace of the list, if it is restricted to one.
-
-    Raises:
-        BadInput: As `root_path`.
-    """
+    """Return the gang of a list as by `path_or_name`: in the namespace of the list, if it is restricted to one."""
     only = bool(part.namespace)
     return path_or_name(gang, part.namespace or "default", source, only=only) if gang else ""
 

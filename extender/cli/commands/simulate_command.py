@@ -267,11 +267,7 @@ def _simulate_files(files: _Files, seed: int, data_dir: str | None, output: Outp
 
 
 def _jobs_of_trace(path: Path, until_s: float) -> Iterator[Job]:
-    """Yield the jobs of a trace that arrive in time; what is no arrival is named on stderr, and counted.
-
-    Raises:
-        BadInput: It is no trace.
-    """
+    """Yield the jobs of a trace that arrive in time; what is no arrival is named on stderr, and counted."""
     from extender.simulation.job_files import job_of
     from extender.simulation.trace_readers import read_trace
 

@@ -319,11 +319,7 @@ def _without_settings(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_bundle(server: str | None, path: Path, current: ServiceStatus, *, names: bool) -> None:
-    """Write the bundle.
-
-    Raises:
-        BadInput: The file cannot be written.
-    """
+    """Write the bundle."""
     contents = [
         f"gang-extender status --bundle, {current.time}. Names are {'as they are' if names else 'numbers'}."
     ]

@@ -55,9 +55,6 @@ def find_anchors(given: str | None, data_dir: str, *, embedded: bool) -> Anchors
     Args:
         given: Value of --anchors: a file, or `cluster`.
         embedded: Whether the log is in it; then the file beside it is used if no other is given.
-
-    Raises:
-        BadInput: They cannot be read.
     """
     if given == FROM_CLUSTER:
         place = f"ConfigMap {NAMESPACE}/{LOG_HEAD_CONFIGMAP}"
@@ -201,12 +198,7 @@ def verify(
 
 
 def _verify_served(source: Ask, output: Output) -> None:
-    """Print the last verification of the leader.
-
-    Raises:
-        BadInput: There is none yet, or what it found is hidden from this reader.
-        typer.Exit: With 1: it found something.
-    """
+    """Print the last verification of the leader."""
     status = source("/v1/status", ServiceStatus)
     verified = status.verification
     if not status.leader_answers:

@@ -74,9 +74,6 @@ class Kubectl:
         Args:
             context: Name of a context; None: the current one.
             kubeconfig: Path, or several as in KUBECONFIG; None: that of kubectl.
-
-        Raises:
-            BadInput: There is no kubectl in PATH.
         """
         self.place = f"context {context}" if context else "the current context of the kubeconfig"
         program = shutil.which("kubectl")
@@ -127,30 +124,18 @@ class Kubectl:
         return self._printed(f"no token of ServiceAccount {namespace}/{name}", *words).strip()
 
     def logs(self, namespace: str) -> str:
-        """Return the last lines of the logs of the pods of gang-extender in a namespace, each with its pod.
-
-        Raises:
-            BadInput: They cannot be read.
-        """
+        """Return the last lines of the logs of the pods of gang-extender in a namespace, each with its pod."""
         words = ("logs", "--namespace", namespace, f"--selector={LABEL}", "--prefix")
         most = (f"--tail={LOG_LINES}", "--all-containers", "--max-log-requests=20")
         return self._printed(f"the logs in namespace {namespace} cannot be read", *words, *most)
 
     def config_map(self, namespace: str, name: str) -> bytes:
-        """Return a ConfigMap as JSON.
-
-        Raises:
-            BadInput: It is not there, or cannot be read.
-        """
+        """Return a ConfigMap as JSON."""
         words = ("get", "configmap", "--namespace", namespace, name, "--output=json")
         return self._printed(f"ConfigMap {namespace}/{name} cannot be read", *words).encode()
 
     def group_names(self, within_s: float) -> list[tuple[str, str]]:
-        """Return kind and NAMESPACE/NAME of each of our groups in all namespaces.
-
-        Raises:
-            BadInput: They cannot be listed in that time.
-        """
+        """Return kind and NAMESPACE/NAME of each of our groups in all namespaces."""
         columns = "custom-columns=K:.kind,N:.metadata.namespace,M:.metadata.name"
         kinds = "podgroups.gang-extender.dev,compositepodgroups.gang-extender.dev"
         words = ("get", kinds, "-A", "--no-headers", "--output", columns)
@@ -286,11 +271,7 @@ class PortForward:
             reader.join()
 
     def _start(self) -> None:
-        """Start kubectl and wait until it listens.
-
-        Raises:
-            BadInput: It does not.
-        """
+        """Start kubectl and wait until it listens."""
         self._errors.clear()
         self._process = self._kubectl.start_port_forward(self._target, self._local_port)
         ports: queue.SimpleQueue[int | None] = queue.SimpleQueue()

@@ -156,11 +156,7 @@ class ServiceCredentials:
 
 
 def read_token(path: str) -> str:
-    """Return the token in a file; it is read again for each command, and after it was refused.
-
-    Raises:
-        BadInput: The file cannot be read, or has no token.
-    """
+    """Return the token in a file; it is read again for each command, and after it was refused."""
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except OSError as error:

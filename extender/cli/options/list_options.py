@@ -73,9 +73,6 @@ def listed(
     Args:
         all_namespaces: Whether -A is given, which counts more than -n, as for kubectl.
         states: Values of --state, each one or several with commas.
-
-    Raises:
-        BadInput: The namespace is not a name, there is no such state, or the selector is not one.
     """
     state_names = [part.strip() for text in states or () for part in text.split(",")]
     parse_selector(selector, "--selector")
@@ -94,11 +91,7 @@ def listed(
 
 
 def list_format(form: ListForm, no_headers: bool, sort_by: str) -> ListFormat:
-    """Return the form of a list that the options name.
-
-    Raises:
-        BadInput: --sort-by is empty or only a minus.
-    """
+    """Return the form of a list that the options name."""
     column = sort_by.removeprefix("-").strip()
     if sort_by and not column:
         raise BadInput(f"--sort-by: {sort_by!r} names no column")
@@ -126,9 +119,6 @@ def moment_us(text: str, field: str, now_us: int) -> int:
 
     Args:
         text: A duration before now, `today`, `yesterday`, a date, or a time of RFC 3339 with an offset.
-
-    Raises:
-        BadInput: The text is none of these.
     """
     before_s = duration_s(text)
     if before_s is not None:
@@ -152,11 +142,7 @@ def times(since_us: int | None, until_us: int | None) -> dict[str, str]:
 
 
 def past_text(text: str, field: str) -> str:
-    """Return a time or position of the past as the queries take it: a span before now, or a day, as its time.
-
-    Raises:
-        BadInput: It is neither a time nor a position.
-    """
+    """Return a time or position of the past as the queries take it: a span before now, or a day, as its time."""
     if not text or (text.isascii() and text.isdigit()):
         return text
     try:
@@ -168,11 +154,7 @@ def past_text(text: str, field: str) -> str:
 
 
 def span_us(since: str | None, until: str | None) -> tuple[int | None, int | None]:
-    """Return the values of --since and --until as microseconds since the epoch; None where one is not given.
-
-    Raises:
-        BadInput: One is not a time, or the span between them is empty.
-    """
+    """Return the values of --since and --until as microseconds since the epoch; None where one is not given."""
     now_us = SystemClock().now_us()
     begin_us = moment_us(since, "--since", now_us) if since is not None else None
     end_us = moment_us(until, "--until", now_us) if until is not None else None

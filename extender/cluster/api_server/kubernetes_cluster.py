@@ -130,9 +130,6 @@ class KubernetesCluster:
         Args:
             kubeconfig: See `load_configuration`.
             fence: Returns whether this process may still write; checked before each try.
-
-        Raises:
-            BadInput: There is no usable configuration.
         """
         configuration = await load_configuration(kubeconfig)
         server = ApiServer(
@@ -322,11 +319,7 @@ class KubernetesCluster:
         self._view_changed.wake()
 
     async def _discover(self) -> None:
-        """Keep one informer for every resource that is served.
-
-        Raises:
-            ClusterUnavailable: The API server did not answer; nothing was changed.
-        """
+        """Keep one informer for every resource that is served."""
         try:
             resources = await discover(self._server)
         except ClusterUnavailable as problem:
@@ -380,11 +373,7 @@ class KubernetesCluster:
         asyncio.get_running_loop().call_soon(self._rediscover.wake)
 
     async def _ping(self) -> None:
-        """Request `/readyz`; any status below 500 counts as an answer.
-
-        Raises:
-            ClusterUnavailable: No answer.
-        """
+        """Request `/readyz`; any status below 500 counts as an answer."""
         request = Request(method="GET", path="/readyz", timeout_s=ASK_EVERY_S, tries_max=1)
         try:
             with suppress(ApiResponse):

@@ -215,11 +215,7 @@ class WorkloadInformers:
     # --- details
 
     async def _discover(self) -> None:
-        """Keep one informer for every kind that is served.
-
-        Raises:
-            ClusterUnavailable: The API server did not answer; nothing was changed.
-        """
+        """Keep one informer for every kind that is served."""
         desired: dict[Resource, str] = {}
         for api_version in TEMPLATE_VERSIONS:
             if "workloads" in await served_resources(self._server, api_version):
@@ -262,11 +258,7 @@ class WorkloadInformers:
                 )
 
     async def _allowed(self, resource: Resource) -> bool:
-        """Return whether the account may list a resource; without its ClusterRole a kind is switched off.
-
-        Raises:
-            ClusterUnavailable: The API server did not answer.
-        """
+        """Return whether the account may list a resource; without its ClusterRole a kind is switched off."""
         request = Request(method="GET", path=resource.path, query={"limit": "1"})
         try:
             await self._server.call(request)

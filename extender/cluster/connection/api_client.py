@@ -174,11 +174,7 @@ def _proxy_of(url: str) -> str | None:
 
 
 def check_files(kubeconfig: str | None) -> None:
-    """Check that there is a file at one of the paths of a kubeconfig; None: the default file, or none in a pod.
-
-    Raises:
-        BadInput: There is none.
-    """
+    """Check that there is a file at one of the paths of a kubeconfig; None: the default file, or none in a pod."""
     if _in_pod(kubeconfig):
         return
     paths = (kubeconfig or DEFAULT_KUBECONFIG).split(os.pathsep)
@@ -207,9 +203,6 @@ async def load_configuration(kubeconfig: str | None, context: str | None = None)
         kubeconfig: Path (or several, separated as in KUBECONFIG); None: the ServiceAccount of this
             pod, or outside of a cluster the default file.
         context: Which context of the kubeconfig; None: its current one.
-
-    Raises:
-        BadInput: There is no usable configuration.
     """
     configuration = Configuration()
     check_files(kubeconfig)
@@ -519,11 +512,7 @@ def _name(request: Request) -> str:
 
 
 def _tls_context(configuration: Configuration) -> ssl.SSLContext:
-    """Return the TLS settings of a configuration, as kubernetes-asyncio makes them for its sessions.
-
-    Raises:
-        OSError: A certificate file is missing or malformed.
-    """
+    """Return the TLS settings of a configuration, as kubernetes-asyncio makes them for its sessions."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)

@@ -56,9 +56,6 @@ def served_workloads(entries: Sequence[AnyEntry]) -> ServedWorkloads:
 
     Args:
         entries: All objects, each once; workloads have UIDs and creation times.
-
-    Raises:
-        BadInput: A workload, a profile or a pod template cannot be read.
     """
     files = WorkloadSources(entries, LiveSources())
     played = [
@@ -93,11 +90,7 @@ class _PlayedWorkload:
             self.manifest = _owned_by(self._owner, manifest)
 
     def run(self) -> None:
-        """Label the workload and make its pods.
-
-        Raises:
-            BadInput: It cannot be read; names file, object and field.
-        """
+        """Label the workload and make its pods."""
         where = self._entry.where
         try:
             self._run()

@@ -288,9 +288,6 @@ def _admitted(
     """Return the entries, with what admission adds to pods of -f and to made ones; and warnings.
 
     That is what their RuntimeClass has, and the LimitRanges of their namespace.
-
-    Raises:
-        BadInput: One of these contradicts a pod, which an API server refuses.
     """
     classes: dict[str, api.RuntimeClass] = {}
     ranges: defaultdict[str, list[api.LimitRange]] = defaultdict(list)
@@ -422,11 +419,7 @@ def _check_priorities(entries: Sequence[Entry]) -> None:
 
 
 def build(manifest: CompleteManifest) -> Manifest:
-    """Return the cluster of complete objects.
-
-    Raises:
-        BadInput: An object is invalid.
-    """
+    """Return the cluster of complete objects."""
     world = ObjectStore(claims=manifest.claims)
     faults: list[str] = []
     for entry in in_feed_order(manifest.entries):

@@ -58,9 +58,6 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
 
     Returns:
         JSON of a `PlanReply`.
-
-    Raises:
-        BadInput: The body is invalid; names object, field and value.
     """
     parsed = _parsed(body, PlanQuestion)
     given = _read_objects(body, parsed, ours)
@@ -105,9 +102,6 @@ def answer_moves_request(body: bytes, ours: LiveInput | None = None) -> bytes:
 
     Returns:
         JSON of a `MovesAnswer`.
-
-    Raises:
-        BadInput: The body is invalid; names object, field and value.
     """
     parsed = _parsed(body, MovesQuestion)
     given = _read_objects(body, parsed, ours)

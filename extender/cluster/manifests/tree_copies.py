@@ -120,11 +120,7 @@ def _name_of(entry: AnyEntry) -> Taken:
 
 
 def _wanted_trees(entries: Sequence[AnyEntry]) -> Iterator[AnyEntry]:
-    """Yield the workloads of -f, the groups and pods of the trees of -f, and the lone pods of -f.
-
-    Raises:
-        BadInput: A workload has no pod templates.
-    """
+    """Yield the workloads of -f, the groups and pods of the trees of -f, and the lone pods of -f."""
     owners: set[Taken] = set()
     for entry in entries:
         if entry.role is Role.WANTED and isinstance(

@@ -238,11 +238,7 @@ def _expansions(
 
 
 def _made(manifest: Mapping[str, Any], source: api.KubernetesObject) -> api.WorkloadManifest:
-    """Return a workload that a controller makes from another object, as old as that.
-
-    Raises:
-        BadInput: A field has another type than in the API.
-    """
+    """Return a workload that a controller makes from another object, as old as that."""
     document = Document(where=f"the {manifest['kind']} of {source.label}", value=dict(manifest))
     (entry,) = entries_in((document,), Role.WANTED)
     assert isinstance(entry.obj, api.WorkloadManifest), f"{entry.obj.label} is a workload"
@@ -273,11 +269,7 @@ class _WorkloadExpansion:
         self._owner = files.owner_of(self._workload)
 
     def run(self) -> None:
-        """Add what the workload becomes to the expansion.
-
-        Raises:
-            BadInput: It cannot be read, or one of its groups belongs to another object.
-        """
+        """Add what the workload becomes to the expansion."""
         try:
             self.expand()
         except BadInput as fault:

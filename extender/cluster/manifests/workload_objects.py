@@ -158,9 +158,6 @@ def pods_of_leaf(
         labels_of: The labels of its controller, by the number of the pod.
         members: Whether the policies on pods apply to them: they name the leaf, and have gate, markers and scheduler.
         pod_name: Their names by the workload and their labels, as `WorkloadKind` has it.
-
-    Raises:
-        BadInput: The pod template has a field of a wrong type.
     """
     templates: dict[int, api.Pod] = {}
     for number in numbers:

@@ -319,11 +319,7 @@ def _wrong_values(operator: Operator, values: tuple[str, ...]) -> str:
 
 
 def node_of(node: api.Node) -> Node:
-    """Return the node of the core.
-
-    Raises:
-        BadInput: A quantity is invalid.
-    """
+    """Return the node of the core."""
     try:
         allocatable = amounts(node.status.allocatable)
     except BadQuantity as fault:

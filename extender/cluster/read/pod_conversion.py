@@ -259,11 +259,7 @@ def shape_key(pod: api.Pod) -> bytes | None:
 
 
 def shape_of(pod: api.Pod, volumes: VolumeConstraints) -> PodShape:
-    """Return everything that decides on which nodes a pod fits.
-
-    Raises:
-        BadInput: A quantity, selector or toleration is invalid.
-    """
+    """Return everything that decides on which nodes a pod fits."""
     spec = pod.spec
     selectors = volumes.selectors
     if spec.affinity.node_affinity.required is not None:
@@ -358,9 +354,6 @@ def requests_of(pod: api.Pod) -> tuple[tuple[str, int], ...]:
 
     Returns:
         By resource name, without zeros and markers, `pods` always 1; CPU in millicores.
-
-    Raises:
-        BadInput: A quantity is invalid or negative.
 
     Source:
         PodRequests in component-helpers resource/helpers.go; NodeResourcesFit's computePodResourceRequest.
@@ -579,9 +572,6 @@ _PERCENT: Final = re.compile(r"([0-9]{1,3})%")
 def budget_of(budget: api.PodDisruptionBudget) -> PodDisruptionBudget:
     """Return the budget of the core; without a status it allows no disruption.
 
-    Raises:
-        BadInput: An expression of its selector is invalid; names the field.
-
     Source:
         policy/v1: a missing selector matches no pod, an empty one every pod of the namespace.
     """
@@ -614,9 +604,6 @@ def with_status(
 
     Args:
         pods: All pods of the files; one that has a node and has not ended counts as healthy.
-
-    Raises:
-        BadInput: A bound is neither a number nor a percentage; names the field.
 
     Source:
         The disruption controller, with the number of existing pods as the expected count.

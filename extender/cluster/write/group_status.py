@@ -83,7 +83,6 @@ class GroupStatusWriter:
 
         Raises:
             RequestRejected: The group was deleted or recreated.
-            ClusterUnavailable: Try again later.
         """
         cut = [msgspec.structs.replace(c, message=c.message[:MESSAGE_MAX]) for c in conditions]
         if not differing(group.conditions, cut) and self._has_seen_our_write(group):

@@ -37,11 +37,7 @@ def encoded_visibility(visibility: Visibility) -> str:
 
 
 def decoded_visibility(text: str) -> Visibility:
-    """Return the visibility in the value of a header; the inverse of `encoded_visibility`.
-
-    Raises:
-        ValueError: It is no visibility.
-    """
+    """Return the visibility in the value of a header; the inverse of `encoded_visibility`."""
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(text), type=Visibility)
     except msgspec.MsgspecError as error:

@@ -144,11 +144,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode_args(body: bytes) -> ExtenderArgs:
-    """Return a decoded filter or prioritize request.
-
-    Raises:
-        msgspec.MsgspecError: The body is not such a request.
-    """
+    """Return a decoded filter or prioritize request."""
     return _args.decode(body)
 
 
@@ -164,20 +160,12 @@ def uid_of(pod: msgspec.Raw) -> PodUid:
 
 
 def decode_binding(body: bytes) -> ExtenderBindingArgs:
-    """Return a decoded bind request.
-
-    Raises:
-        msgspec.MsgspecError: The body is not such a request.
-    """
+    """Return a decoded bind request."""
     return _binding.decode(body)
 
 
 def decode_preemption(body: bytes) -> ExtenderPreemptionArgs:
-    """Return a decoded preempt request.
-
-    Raises:
-        msgspec.MsgspecError: The body is not such a request.
-    """
+    """Return a decoded preempt request."""
     return _preemption.decode(body)
 
 

@@ -169,11 +169,7 @@ class NodesApi:
 
 
 def _checked(query: MultiMapping[str]) -> MultiMapping[str]:
-    """Return the query parameters of a state query.
-
-    Raises:
-        BadInput: A time, domain or name is not valid.
-    """
+    """Return the query parameters of a state query."""
     for name in ("at", "diff", "domain"):
         if name in query:
             checked_text(query[name], field(name))

@@ -163,12 +163,7 @@ class AccessControl:
         return with_namespaces
 
     async def _plannable(self, caller: Caller, body: bytes) -> Visibility:
-        """Return the namespaces in which a caller may plan.
-
-        Raises:
-            Forbidden: There is none.
-            AccessUnknown: The API server does not answer.
-        """
+        """Return the namespaces in which a caller may plan."""
         namespaces = set[str]()
         if not self._reviews.too_many(self._existing_namespaces):
             created = await self._reviews.namespaces(caller, "create", self._existing_namespaces)
@@ -184,13 +179,7 @@ class AccessControl:
         return Visibility.of(namespaces)
 
     async def _checked(self, request: web.Request, need: RouteRight | None) -> Visibility:
-        """Return what the caller of a request may see, and count the outcome.
-
-        Raises:
-            Unauthenticated: There is no valid token.
-            Forbidden: The caller does not have the right.
-            AccessUnknown: The API server does not answer.
-        """
+        """Return what the caller of a request may see, and count the outcome."""
         outcome = "unknown"
         try:
             grant = await self._grant(request, need)
@@ -230,12 +219,7 @@ class AccessControl:
                 raise Forbidden(f"{request.path}: no right for this path is known")
 
     async def _caller(self, request: web.Request) -> Caller:
-        """Return who sent a request.
-
-        Raises:
-            Unauthenticated: There is no valid token.
-            AccessUnknown: The API server does not answer.
-        """
+        """Return who sent a request."""
         given = request.headers.get("Authorization", "")
         if not given:
             raise Unauthenticated(f"the request has no token; {HOW}")

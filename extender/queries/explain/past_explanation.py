@@ -155,9 +155,7 @@ class PastExplanations:
             at: Time (RFC 3339 with offset) or position.
 
         Raises:
-            BadInput: There is no such time or position in the log.
             NotFound: The log has nothing of that name; the message has similar names.
-            StoreUnavailable: The database did not answer.
         """
         moment, state = await self._past.state_at(at, readers)
         log = self._log if readers.everything else visible_queries(self._log, readers)

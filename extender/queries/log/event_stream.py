@@ -88,11 +88,7 @@ class EventStream:
         self.readers = 0
 
     async def head(self) -> Position:
-        """Return the position of the end of the log.
-
-        Raises:
-            StoreUnavailable: The database did not answer.
-        """
+        """Return the position of the end of the log."""
         return (await self._reader.page(EventFilter(limit=0))).head
 
     async def follow(

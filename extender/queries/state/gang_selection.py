@@ -45,11 +45,7 @@ class GangSelection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_states(texts: Collection[str], choices: tuple[str, ...], field: str) -> frozenset[str]:
-    """Return states of gangs or trees.
-
-    Raises:
-        BadInput: One of them is no such state; the message has all of them.
-    """
+    """Return states of gangs or trees."""
     return frozenset(checked_choice(text, choices, field, "state") for text in texts)
 
 

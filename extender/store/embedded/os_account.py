@@ -289,9 +289,6 @@ def find_binaries(*, folder: Path | None = None, major: int | None = None) -> Bi
     Args:
         folder: Folder set by the user; no other place is searched then.
         major: Version of an existing cluster, which only the same major version can open.
-
-    Raises:
-        BadInput: None is suitable; the message names what to install or how to move the data.
     """
     other_versions: list[Binaries] = []
     for candidate in _candidates(folder):

@@ -160,11 +160,7 @@ class PostgresEventQueries:
         return Position(position or 0)
 
     async def database_bytes(self) -> int:
-        """Return the size of the database, in bytes.
-
-        Raises:
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """Return the size of the database, in bytes."""
         async with transaction(self._engine, "asking for the size of the database") as connection:
             size = sa.func.pg_database_size(sa.func.current_database())
             return int((await connection.execute(sa.select(size))).scalar_one())

@@ -75,9 +75,6 @@ def check_same_manifests(recorded: Sequence[str], given: Sequence[str], journal:
     Args:
         recorded: Paths that the journal was written for, see `absolute_paths`; may be empty.
         given: Paths of this service.
-
-    Raises:
-        BadInput: A recorded path exists and is not given.
     """
     others = [path for path in recorded if path not in given and Path(path).exists()]
     if others:
@@ -94,11 +91,7 @@ class LogHeadFile:
         self._path = path
 
     async def published(self) -> tuple[Anchor, ...]:
-        """Return the published anchors; empty if none was published.
-
-        Raises:
-            ClusterUnavailable: The file exists but cannot be read.
-        """
+        """Return the published anchors; empty if none was published."""
         try:
             body = await asyncio.to_thread(self._path.read_bytes)
         except FileNotFoundError:
@@ -108,11 +101,7 @@ class LogHeadFile:
         return read_anchors(body, str(self._path))
 
     async def publish(self, anchors: Sequence[Anchor]) -> None:
-        """Publish anchors; the file is replaced atomically.
-
-        Raises:
-            ClusterUnavailable: The file cannot be written.
-        """
+        """Publish anchors; the file is replaced atomically."""
         new = self._path.with_suffix(".new")
         try:
             await asyncio.to_thread(new.write_bytes, msgspec.json.encode(encode_anchors(anchors)))
@@ -149,11 +138,7 @@ _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
 
 
 def check_paths(paths: Sequence[str]) -> None:
-    """Check the paths of manifests that are read again and again.
-
-    Raises:
-        BadInput: A path is `-`, or does not exist. A directory may be empty.
-    """
+    """Check the paths of manifests that are read again and again."""
     if STDIN in paths:
         raise BadInput("--cluster -: standard input cannot be re-read; give files or directories")
     for path in paths:
@@ -182,9 +167,6 @@ class ManifestCluster(RecordedCluster):
             data_dir: Directory of `cluster.jsonl`; created if it does not exist.
             clock: For the time in each line.
             fence: Returns whether this process may record what was removed from the files.
-
-        Raises:
-            BadInput: A path is `-`, or does not exist. A directory may be empty.
         """
         check_paths(paths)
         super().__init__(clock, max_children)
@@ -293,9 +275,6 @@ class ManifestCluster(RecordedCluster):
         """Replace the objects of the cluster by those of the manifests; groups of workloads go with their owners.
 
         Only what changed is applied, `OBJECTS_PER_SLICE` at a time: calls of kube-scheduler come between.
-
-        Raises:
-            BadInput: Recorded objects are missing, and a file that was never valid may have them.
         """
         objects = dict(files.objects)
         workloads = {

@@ -98,11 +98,7 @@ class RecordedCluster(ABC):
 
     @abstractmethod
     async def _write(self, record: Record) -> None:
-        """Keep a record and apply it.
-
-        Raises:
-            ClusterUnavailable: It cannot be kept.
-        """
+        """Keep a record and apply it."""
 
     def _upsert(self, ident: Ident) -> None:
         """Apply an object of the manifests with the writes to it; it may have been deleted since."""
@@ -172,7 +168,6 @@ class RecordedCluster(ABC):
 
         Raises:
             RequestRejected: The pod was deleted or recreated, or is bound.
-            ClusterUnavailable: The file cannot be written.
         """
         async with self._lock(pod.uid):
             stored = self._pod(pod)
@@ -186,7 +181,6 @@ class RecordedCluster(ABC):
 
         Raises:
             RequestRejected: The pod was deleted or recreated.
-            ClusterUnavailable: The file cannot be written.
         """
         async with self._lock(pod.uid):
             if GATE in self._pod(pod).gates:
@@ -216,7 +210,6 @@ class RecordedCluster(ABC):
 
         Raises:
             RequestRejected: The pod was deleted, recreated, is terminating, gated, or bound to another node.
-            ClusterUnavailable: The file cannot be written.
         """
         pod, node = binding.pod, binding.node
         async with self._lock(pod.uid):
@@ -238,7 +231,6 @@ class RecordedCluster(ABC):
 
         Raises:
             RequestRejected: The group was deleted or recreated.
-            ClusterUnavailable: The file cannot be written.
         """
         async with self._lock(uid):
             current = self._world.view.groups.get(group)
