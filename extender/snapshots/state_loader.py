@@ -331,8 +331,6 @@ async def fold_from(
     """Fold the events behind a state, up to a position.
 
     Args:
-        state: The state to begin with.
-        until: Position of the last event.
         knows_ended: Whether the state has the versions of ended streams; see `live_streams_only`.
         past: The state is read-only; see `StateProjector`.
 
@@ -427,7 +425,6 @@ class SnapshotWriter:
     Historical snapshots are saved more often: full ones have the version of every stream that ever existed.
 
     Args:
-        clock: For `ms`.
         ms: Time between two full snapshots, if there are new events.
     """
 

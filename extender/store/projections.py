@@ -215,11 +215,7 @@ class PostgresReferenceIndex:
 
 
 class PostgresNotificationCursor:
-    """The `NotificationCursor` port on PostgreSQL.
-
-    Args:
-        engine: As of `PostgresReferenceIndex`.
-    """
+    """The `NotificationCursor` port on PostgreSQL."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -85,11 +85,9 @@ class CertificateFolder:
         """Make a new CA and all certificates, and return what was written: the CA, the server, the clients.
 
         Args:
-            now: The current time, with offset.
             lifetime: How long the certificates of server and clients are valid; the CA is valid for ten years, or as long.
             names: DNS names and IP addresses of the server, besides `NAMES`.
             clients: Names of clients, besides `CLIENTS`.
-            force: Whether files that are there are replaced.
 
         Raises:
             BadInput: A name is invalid, files are there already, or the folder cannot be written.
@@ -295,7 +293,6 @@ def issue(
 
     Args:
         names: DNS names and IP addresses under which a server is called; a certificate without names is no server's.
-        key: The key of the holder; without it a new one is made.
 
     Raises:
         BadInput: A name is neither a DNS name nor an IP address, or the common name is empty or too long.

@@ -46,7 +46,6 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
     root group that it became. KIND/NAME of a workload that only one other namespace has is found there.
 
     Args:
-        namespace: That of a name without one.
         ask: Asks the service, which knows the groups of workloads; None: the database is read.
 
     Raises:
@@ -102,9 +101,7 @@ def path_or_name(name: str, namespace: str, ask: Ask | None, *, only: bool = Fal
     The log may have such a name in another namespace, see `gang_of_name`.
 
     Args:
-        name: What the user wrote.
         namespace: Where a name without one is looked for first.
-        ask: As for `root_path`.
         only: Whether it is looked for only there.
     """
     from extender.queries.explain.name_lookup import WORKLOAD_KINDS, parse_name

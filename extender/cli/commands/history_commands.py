@@ -91,7 +91,6 @@ async def follow_events(
         database_url: The database; None: the embedded one.
         event_filter: Which events; `gang` may be a name alone.
         from_now: Begin at the end of the log instead of `event_filter.after`.
-        count: End after so many events; None: never.
     """
     from extender.composition import store
 
@@ -125,7 +124,6 @@ def follow_services(
     Args:
         servers: URLs of replicas, or of a load balancer; none: the service in the cluster of --context.
         query: Parameters of GET /v1/events.
-        count: End after so many events; None: never.
 
     Raises:
         BadInput: None of them answers at the beginning, or one rejects the query.

@@ -43,7 +43,6 @@ class LocalProxy(ThreadingHTTPServer):
     """Passes requests on, each in a thread of its own.
 
     Args:
-        server: As `ServiceFinder.find` takes it.
         port: The port of loopback; 0: any.
     """
 

@@ -184,7 +184,6 @@ def answered(
 
     Args:
         headers: What is sent besides Host, Accept-Encoding and Content-Length.
-        body: What is posted; None: nothing.
         tls: How its certificate is verified; None for http://.
         server_name: The name that its certificate must have; empty: the host of the URL.
 

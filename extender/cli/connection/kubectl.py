@@ -72,7 +72,6 @@ class Kubectl:
         """Find the program.
 
         Args:
-            context: Name of a context; None: the current one.
             kubeconfig: Path, or several as in KUBECONFIG; None: that of kubectl.
         """
         self.place = f"context {context}" if context else "the current context of the kubeconfig"

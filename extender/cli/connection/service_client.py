@@ -313,9 +313,6 @@ def ask_service(
     """Return the decoded answer of the service, by GET, or by POST with a body.
 
     Args:
-        server: The option --server; None: not given, see `ServiceFinder`.
-        path: Path and query.
-        body: What is posted; None: nothing.
         absent: Returned where the service answers 404; None: that is an error.
         most: Of an answer that is a list, how many entries are wanted: further pages are asked for until there are so
             many, or no more; 0: one page.
@@ -403,10 +400,6 @@ def asks(server: str | None, *, watch: bool = False) -> Ask:
 
     To watch a list, the service is found now and stays the same: where another one takes its place, its list would
     look like a change.
-
-    Args:
-        server: The option --server; None: not given.
-        watch: Whether it is asked until Ctrl-C.
     """
     if watch and not finder().chosen:
         server = finder().find(server)
@@ -443,7 +436,6 @@ class ServiceList(Generic[T]):
         Args:
             identity: Returns what stays the same of an item that changes; the name of its row where it has no UID yet.
             removed: Returns an item that is not in the list any more, as it is printed then.
-            pause: Waits for a number of seconds.
         """
         try:
             end = self._end()

@@ -77,8 +77,6 @@ class ServiceCredentials:
 
         Args:
             headers: Those besides the token.
-            body: What is posted; None: nothing.
-            limits: How long each of the two may take.
             of_cluster: Whether the token of the kubeconfig may be sent there.
             forwarded: Whether the address is a port that kubectl forwards.
 

@@ -71,7 +71,6 @@ def listed(
     """Return the part of a list that the options name.
 
     Args:
-        all_namespaces: Whether -A is given, which counts more than -n, as for kubectl.
         states: Values of --state, each one or several with commas.
     """
     state_names = [part.strip() for text in states or () for part in text.split(",")]

@@ -119,8 +119,6 @@ def age_column(
 
     Args:
         since: Returns the begin in microseconds since the epoch, or None.
-        now_us: Returns the end.
-        wide: Whether it is printed only with -o wide.
     """
 
     def seconds(item: T) -> float | None:
@@ -144,7 +142,6 @@ class ListTable(Generic[T]):
 
         Args:
             columns: All columns, those of -o wide too.
-            name: Returns the name of an item, for -o name.
 
         Raises:
             BadInput: There is no column to sort by; the message has all columns.

@@ -22,11 +22,7 @@ WHEN_EMPTY = {
 
 
 def print_plan(result: PlanAnswer, *, files: bool) -> None:
-    """Print the answer to a plan query.
-
-    Args:
-        files: Whether trees were given with -f.
-    """
+    """Print the answer to a plan query."""
     if not isinstance(result.given, UnsetType):
         console().print(f"Planned {'; '.join(result.given)}.")
     if not result.gangs:

@@ -240,13 +240,7 @@ class ReplayPool:
 async def replay_pool(
     interpreter: Path, *, processes: int, budget: int | None = None
 ) -> AsyncIterator[ReplayPool]:
-    """Open a pool; its processes are killed when the block ends.
-
-    Args:
-        interpreter: Of `environment_of`.
-        processes: How many, at least 1.
-        budget: Search nodes in the place of those of the inputs; None: theirs.
-    """
+    """Open a pool; its processes are killed when the block ends."""
     first = await ReplayProcess.start(interpreter)
     others = [await ReplayProcess.start(interpreter) for _ in range(processes - 1)]
     pool = ReplayPool(interpreter, (first, *others), budget)

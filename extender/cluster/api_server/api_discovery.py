@@ -129,11 +129,7 @@ class DryRunProber:
     """Dry runs on one API server (K60): nothing is created, but they need the right to create, in a namespace that holds nothing else."""
 
     def __init__(self, server: ApiServer, priority: Callable[[], PriorityOf | None]) -> None:
-        """Keep the connection.
-
-        Args:
-            priority: Returns a priority class that groups may have.
-        """
+        """Keep the connection."""
         self._server = server
         self._priority = priority
 

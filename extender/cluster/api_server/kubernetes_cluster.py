@@ -125,12 +125,7 @@ class KubernetesCluster:
         scheduler: SchedulerMetrics | None = None,
         max_children: int = CHILDREN_MAX,
     ) -> Self:
-        """Load the configuration of the API server and build the cluster; the caller then calls `start`.
-
-        Args:
-            kubeconfig: See `load_configuration`.
-            fence: Returns whether this process may still write; checked before each try.
-        """
+        """Load the configuration of the API server and build the cluster; the caller then calls `start`."""
         configuration = await load_configuration(kubeconfig)
         server = ApiServer(
             configuration,

@@ -257,7 +257,6 @@ class ApiServer:
         """Keep the settings; sessions are opened on entering.
 
         Args:
-            configuration: From `load_configuration`.
             fence: Returns whether this process may still write to the cluster; checked before
                 each try of a call with an effect.
             renew: Loads the configuration again after a 401: tokens of exec plugins and files expire.

@@ -218,7 +218,6 @@ def read_all(
     """Return the objects of files of several roles, with nothing filled in.
 
     Args:
-        groups: The paths of each role.
         progress: Called while a large list in YAML is read.
 
     Raises:

@@ -53,7 +53,6 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     """Return the answer to a question.
 
     Args:
-        body: JSON of a `PlanQuestion`.
         ours: The cluster of the service, for a question without one.
 
     Returns:

@@ -44,7 +44,6 @@ class TreeCopies:
     """Makes the copies of the trees of -f one by one.
 
     Args:
-        entries: All objects of the files.
         live: The cluster of the service, of a query without --cluster.
     """
 

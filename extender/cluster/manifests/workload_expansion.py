@@ -99,7 +99,6 @@ def expand(entries: Sequence[AnyEntry], *, live: LiveSources = NO_LIVE_SOURCES) 
 
     Args:
         entries: All objects, each once; workloads have UIDs.
-        live: What is not in the files.
 
     Raises:
         BadInput: A workload cannot be read, or one of its groups belongs to another object.

@@ -62,11 +62,7 @@ class _Applied(msgspec.Struct):
 
 
 def dropped_fields_of(group: api.Group, parent: str) -> tuple[str, ...]:
-    """Return the fields of its spec that a built-in group was written with and does not have, sorted.
-
-    Args:
-        parent: Its parent, by the field or by an annotation; empty for none.
-    """
+    """Return the fields of its spec that a built-in group was written with and does not have, sorted."""
     annotations = group.metadata.annotations
     written = {name.strip() for name in annotations.get(WRITTEN, "").split(",")}
     if APPLIED in annotations:

@@ -197,7 +197,6 @@ class ObjectStore:
         """Replace all objects of a kind, as after a list call.
 
         Args:
-            objects: All objects of the kind.
             source: For groups: which of the two API groups was listed; the objects of the other one stay.
 
         Returns:

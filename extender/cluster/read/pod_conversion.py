@@ -122,7 +122,6 @@ def pod_of(
     """Return the pod of the core.
 
     Args:
-        priorities: Used if `spec.priority` is not set, which happens in files only.
         shape: What `shape_of` returns, if it is known.
 
     Raises:

@@ -101,12 +101,12 @@ def gang_named(request: web.Request) -> str:
 
 
 def number(query: MultiMapping[str], name: str, default: int, *, least: int = 0, most: int) -> int:
-    """Return a parameter as a whole number."""
+    """Return a parameter as a whole number from `least` to `most`."""
     return whole(query.get(name, str(default)), field(name), least=least, most=most)
 
 
 def whole(text: str, subject: str, *, least: int = 0, most: int) -> int:
-    """Return a text as a whole number."""
+    """Return a text as a whole number from `least` to `most`."""
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
     if not digits or not least <= int(text) <= most:
         raise BadInput(f"{subject}: {text[:40]!r} is not a whole number from {least} to {most}")

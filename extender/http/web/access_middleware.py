@@ -254,11 +254,7 @@ class AccessControl:
         )
 
     async def _readable(self, caller: Caller, verb: str, namespace: str) -> Visibility:
-        """Return what a caller may see.
-
-        Args:
-            namespace: The namespace that the request names; empty: none.
-        """
+        """Return what a caller may see."""
         named = AccessRight(verb, namespace) if NAMESPACE.fullmatch(namespace) else None
         if named is not None and not await self._reviews.may(caller, named):
             raise Forbidden(refusal(caller, named, VIEWER))

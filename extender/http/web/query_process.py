@@ -394,7 +394,6 @@ async def serve_queries(
 
     Args:
         before_end: Called after SIGTERM; ends streams.
-        key: That each query must have.
     """
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)

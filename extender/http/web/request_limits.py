@@ -266,9 +266,6 @@ class StreamLimits:
 
     So the users behind one proxy do not use up the streams of one another. When those of all are used up, a new one
     takes the place of the oldest of the user or address that has the most; a client continues after its last event.
-
-    Args:
-        most: Streams of one user or one address.
     """
 
     def __init__(self, most: int) -> None:

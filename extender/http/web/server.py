@@ -132,11 +132,7 @@ PLACE = web.AppKey("place", Place)
 def applications(
     parts: ApplicationParts, settings: Settings, tls: TlsContexts | None = None
 ) -> tuple[web.Application, ...]:
-    """Return one application for each listener, that of the verbs first.
-
-    Args:
-        tls: The certificates; None: the listeners have no TLS.
-    """
+    """Return one application for each listener, that of the verbs first."""
     in_flight = BytesInFlight()
     limits = RequestLimits(settings, parts.cluster_size, in_flight)
     all_listeners = listeners(settings)

@@ -433,7 +433,6 @@ def extra_finding(
 
     Args:
         pod: The member that the finding is about; None: it is about their group.
-        pods: The members; not empty.
     """
     subject = f"Pod {pod.path}" if pod is not None else spaced(leaf)
     role = "an extra member" if pod is not None else "a child group beyond the minimum"

@@ -67,7 +67,6 @@ def parse_name(text: str, namespace: str) -> WantedName:
 
     Args:
         text: What the user wrote; kinds as kubectl takes them, in any case, also in the plural.
-        namespace: That of a name without one.
     """
     parts = text.strip().split("/")
     if not all(parts) or len(parts) > 3:  # noqa: PLR2004 -- kind, namespace, name

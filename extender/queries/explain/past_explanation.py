@@ -151,9 +151,6 @@ class PastExplanations:
     ) -> Explanation:
         """Return the state of an object at a time or position, and why it was in it; see `ObjectReader`.
 
-        Args:
-            at: Time (RFC 3339 with offset) or position.
-
         Raises:
             NotFound: The log has nothing of that name; the message has similar names.
         """

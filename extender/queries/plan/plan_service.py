@@ -95,7 +95,6 @@ class PlanService:
     """Sends plan queries to the worker process.
 
     Args:
-        clock: For the time of the answer.
         answer_body: Answers the JSON of a `PlanQuestion`, there.
     """
 

@@ -71,9 +71,6 @@ def suspended_roots(
     """Yield the root groups of suspended workloads that have had no pod yet, so that the log has no gang for them.
 
     Their UID is empty, and they are observed since the workload was recorded as suspended.
-
-    Args:
-        made_for: The workloads of root groups, see `workloads_of_roots`.
     """
     suspended = {key: workload for key, workload in made_for.items() if workload.suspended}
     if suspended:

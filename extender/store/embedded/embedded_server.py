@@ -462,13 +462,7 @@ class EmbeddedPostgres:
 def running(
     data_dir: Path, *, pg_bin: Path | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[EmbeddedPostgres]:
-    """Run a server for a block of synchronous code, without restarting it when it ends.
-
-    Args:
-        data_dir: See `EmbeddedPostgres`.
-        pg_bin: See `EmbeddedPostgres`.
-        settings: See `EmbeddedPostgres`.
-    """
+    """Run a server for a block of synchronous code, without restarting it when it ends."""
     server = EmbeddedPostgres(data_dir, pg_bin=pg_bin, settings=settings)
     loop = asyncio.new_event_loop()
     try:

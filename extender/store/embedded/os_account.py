@@ -77,9 +77,6 @@ def has_database(data_dir: Path) -> bool:
 def prepare_server_home(data_dir: Path) -> ServerHome:
     """Create the directories of the server, if they do not exist, and return them.
 
-    Args:
-        data_dir: Directory of the service; created if it does not exist.
-
     Raises:
         BadInput: There is no suitable account or directory; the message names the change to make.
     """

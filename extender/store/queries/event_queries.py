@@ -59,20 +59,12 @@ _namespace = sa.func.split_part(EVENT.c.gang, sa.literal_column("'/'"), sa.liter
 
 
 def create_reading_engine(url: str, *, pool_size: int = 2) -> AsyncEngine:
-    """Return the connection pool for queries: read-only, at most five seconds a statement.
-
-    Args:
-        url: Database URL; that of a standby, if there is one.
-    """
+    """Return the connection pool for queries: read-only, at most five seconds a statement."""
     return create_engine(url, name="audit", settings=SETTINGS, pool_size=pool_size)
 
 
 class PostgresEventQueries:
-    """The `EventQueries` port on PostgreSQL.
-
-    Args:
-        engine: From `create_reading_engine`.
-    """
+    """The `EventQueries` port on PostgreSQL."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

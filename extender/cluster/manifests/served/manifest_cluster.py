@@ -74,7 +74,6 @@ def check_same_manifests(recorded: Sequence[str], given: Sequence[str], journal:
 
     Args:
         recorded: Paths that the journal was written for, see `absolute_paths`; may be empty.
-        given: Paths of this service.
     """
     others = [path for path in recorded if path not in given and Path(path).exists()]
     if others:
@@ -165,7 +164,6 @@ class ManifestCluster(RecordedCluster):
         Args:
             paths: Files and directories; standard input is refused, it cannot be read again.
             data_dir: Directory of `cluster.jsonl`; created if it does not exist.
-            clock: For the time in each line.
             fence: Returns whether this process may record what was removed from the files.
         """
         check_paths(paths)

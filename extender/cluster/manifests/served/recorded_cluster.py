@@ -73,11 +73,7 @@ class RecordedCluster(ABC):
     control_plane: Final = None  # there is neither kube-apiserver nor kube-scheduler
 
     def __init__(self, clock: Clock, max_children: int) -> None:
-        """Start without objects.
-
-        Args:
-            clock: For the time in each record.
-        """
+        """Start without objects."""
         self._clock = clock
         self._overlay = JournalOverlay()
         self._world = ObjectStore(max_children=max_children)
@@ -320,11 +316,7 @@ class ManifestWorkloads:
         write: Callable[[Record], Awaitable[None]],
         clock: Clock,
     ) -> None:
-        """Start without workloads.
-
-        Args:
-            clock: For the time in each line.
-        """
+        """Start without workloads."""
         self._world = world
         self._overlay = overlay
         self._write = write
