@@ -30,7 +30,7 @@ from extender.cli.output.list_table import (
     time_column,
 )
 from extender.core.model.errors import BadInput
-from extender.core.model.message_formatting import spaced
+from extender.core.model.message_formatting import join_names, spaced
 from extender.queries.log.event_dto import parse_time
 from extender.queries.log.parameter_validation import checked_name, checked_path
 from extender.queries.state.gang_selection import GANG_STATES, TREE_STATES
@@ -51,9 +51,7 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
     Raises:
         BadInput: It is no name, or one of a node, or of a workload that has no group or several.
     """
-    from extender.core.model.message_formatting import join_names
     from extender.queries.explain.name_lookup import WORKLOAD_KINDS, parse_name
-    from extender.queries.state.workload_trees import TreeAt
 
     try:
         parsed = parse_name(name, namespace)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -31,7 +34,14 @@ from extender.cli.options.list_options import (
     span_us,
     times,
 )
-from extender.cli.output.list_table import Column, ListForm, ListTable, number_column, time_column
+from extender.cli.output.list_table import (
+    Column,
+    ListForm,
+    ListTable,
+    clock_text,
+    number_column,
+    time_column,
+)
 from extender.cli.output.printing import complain, visible
 from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.errors import BadInput
@@ -40,6 +50,7 @@ from extender.core.model.message_formatting import counted
 from extender.ports.query_ports import EventFilter, EventPage
 from extender.queries.log.decision_details import Decision
 from extender.queries.log.event_dto import EventLine, event_line
+from extender.queries.log.event_stream import EventStream
 from extender.queries.log.gang_history import (
     LIMIT_MAX,
     GangHistory,
@@ -54,13 +65,6 @@ from extender.queries.log.parameter_validation import checked_name, checked_text
 
 if TYPE_CHECKING:
     from extender.composition import Store
-
-import signal
-import sys
-from contextlib import aclosing
-
-from extender.cli.output.list_table import clock_text
-from extender.queries.log.event_stream import EventStream
 
 
 class _EventFields(msgspec.Struct):
@@ -416,8 +420,6 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     if server and len(server) > 1 and not follow:
         raise BadInput(f"--server {server[1]}: a second service only with --follow")
     if follow:
-        from extender.cli.commands.history_commands import follow_events, follow_services
-
         if until or sort_by:
             option = "until" if until else "sort-by"
             raise BadInput(f"--{option}: not together with --follow")

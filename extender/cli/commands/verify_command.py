@@ -12,31 +12,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+import yaml
 
 from extender import settings as settings_module
 from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
+from extender.cli.connection.kubectl import Kubectl
 from extender.cli.connection.service_client import Ask, Server
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
+from extender.core.log.anchors import Anchor, decode_anchors
 from extender.core.model.errors import BadInput, CorruptLog, SchemaOutdated
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
 from extender.ports.query_ports import EventFilter
+from extender.ports.written_names import LOG_HEAD_CONFIGMAP, NAMESPACE
 from extender.queries.log.event_dto import event_line
 from extender.queries.log.gang_history import ServedEvent
 from extender.queries.state.service_status import FindingLine, ServiceStatus, finding_lines
-from extender.runtime.log_keys import make_key, parse_keys, public_blocks
+from extender.runtime.log_keys import make_key, parse_keys, public_blocks, read_keys
 
 if TYPE_CHECKING:
     from extender.composition import Store
     from extender.queries.verification.log_verification import Verdict
-
-
-import yaml
-
-from extender.cli.connection.kubectl import Kubectl
-from extender.core.log.anchors import Anchor, decode_anchors
-from extender.ports.written_names import LOG_HEAD_CONFIGMAP, NAMESPACE
 
 FROM_CLUSTER = "cluster"
 BESIDE_DATABASE = "log-end.json"  # of a service with --cluster
@@ -150,8 +147,6 @@ def verify(
         _verify_served(source, output)
         return
     settings = settings_module.load_for_log(database_url, data_dir, anchor_key_file=keys)
-    from extender.runtime.log_keys import read_keys
-
     log_keys = read_keys(settings.anchor_key_file, "--keys" if keys else "--anchor-key-file")
     embedded = not settings.database_url
     anchor_set = find_anchors(anchors, settings.data_dir, embedded=embedded)

@@ -21,7 +21,6 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Final,
@@ -44,14 +43,11 @@ from extender.cli.connection.http_request import (
     TimeLimits,
     TooLate,
 )
-from extender.cli.connection.kubectl import NAMESPACE
+from extender.cli.connection.kubectl import NAMESPACE, Kubectl, PortForward, is_installed
 from extender.cli.connection.service_credentials import CredentialOptions, ServiceCredentials
 from extender.cli.output.list_table import ListTable
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
-
-if TYPE_CHECKING:
-    from extender.cli.connection.kubectl import Kubectl, PortForward
 
 T = TypeVar("T")
 Server = Annotated[
@@ -181,8 +177,6 @@ class ServiceFinder:
 
     def _fallback_context(self) -> str:
         """Return the current context of kubectl; empty without kubectl, and without a context."""
-        from extender.cli.connection.kubectl import Kubectl, is_installed
-
         return Kubectl(None, self._kubeconfig_paths()).current_context() if is_installed() else ""
 
     def _kubeconfig_paths(self) -> str | None:
@@ -193,15 +187,11 @@ class ServiceFinder:
         return paths
 
     def _forward_port(self, context: str | None) -> str:
-        from extender.cli.connection.kubectl import PortForward
-
         self._login_context = context
         self._forward = PortForward(self._kubectl())
         return self._forward.url()
 
     def _kubectl(self) -> Kubectl:
-        from extender.cli.connection.kubectl import Kubectl
-
         return Kubectl(self._login_context, self._kubeconfig_paths())
 
     def _load_token(self) -> str:

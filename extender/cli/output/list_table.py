@@ -112,7 +112,6 @@ def age_column(
     since: Callable[[T], int | None],
     now_us: Callable[[], int],
     *,
-    wide: bool = False,
     gives_way: int = 0,
 ) -> Column[T]:
     """Return a column of durations until now.
@@ -129,7 +128,7 @@ def age_column(
         age_s = seconds(item)
         return "" if age_s is None else duration_text(age_s)
 
-    return Column(title=title, text=text, key=seconds, wide=wide, gives_way=gives_way, runs=True)
+    return Column(title=title, text=text, key=seconds, gives_way=gives_way, runs=True)
 
 
 class ListTable(Generic[T]):

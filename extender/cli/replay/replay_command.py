@@ -371,9 +371,9 @@ def _print_difference(difference: ReplayDifference) -> None:
 
 def _print_answers(result: ReplayResult) -> None:
     """Print what differs, then what was decided and what is decided now."""
-    _print_lines("", result.differences)
+    _print_lines(result.differences)
     if result.planner_now != result.planner_recorded:
-        _print_lines("", [f"planner {result.planner_now} instead of {result.planner_recorded}"])
+        _print_lines([f"planner {result.planner_now} instead of {result.planner_recorded}"])
     for word, answer in (("recorded", result.answer_recorded), ("now", result.answer_now)):
         for text in _answer_texts(answer) if answer is not None else ():
             console(wrap=False).print(f"  {word}: {text}")
@@ -389,8 +389,8 @@ def _shortened(texts: Sequence[str]) -> str:
     return ", ".join(texts[:SHOWN_MAX]) + more
 
 
-def _print_lines(indent: str, texts: Sequence[str]) -> None:
+def _print_lines(texts: Sequence[str]) -> None:
     for text in texts[:SHOWN_MAX]:
-        console(wrap=False).print(f"  {indent}{text}")
+        console(wrap=False).print(f"  {text}")
     if len(texts) > SHOWN_MAX:
-        console(wrap=False).print(f"  {indent}and {len(texts) - SHOWN_MAX} more")
+        console(wrap=False).print(f"  and {len(texts) - SHOWN_MAX} more")

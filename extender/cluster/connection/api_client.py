@@ -196,13 +196,12 @@ def configuration_source(kubeconfig: str | None) -> str:
     return f"kubeconfig {kubeconfig or DEFAULT_KUBECONFIG}"
 
 
-async def load_configuration(kubeconfig: str | None, context: str | None = None) -> Configuration:
+async def load_configuration(kubeconfig: str | None) -> Configuration:
     """Load the address of the API server and the credentials for it.
 
     Args:
         kubeconfig: Path (or several, separated as in KUBECONFIG); None: the ServiceAccount of this
             pod, or outside of a cluster the default file.
-        context: Which context of the kubeconfig; None: its current one.
     """
     configuration = Configuration()
     check_files(kubeconfig)
@@ -211,7 +210,7 @@ async def load_configuration(kubeconfig: str | None, context: str | None = None)
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         else:
             await kubernetes_config.load_kube_config(
-                config_file=kubeconfig, context=context, client_configuration=configuration
+                config_file=kubeconfig, client_configuration=configuration
             )
     except (kubernetes_config.ConfigException, OSError, ValueError) as problem:
         where = kubeconfig or "the ServiceAccount of this pod, or the default kubeconfig"

@@ -102,7 +102,7 @@ class Uses:
         self._pods = PodWriter(server)
         self._evictions = PodEvictions(server, self._clock)
         self._trees = TreeGroupWriter(server)
-        self._head = LogHeadConfigMap(server, "gang-extender")
+        self._head = LogHeadConfigMap(server)
 
     def all(self) -> tuple[Use, ...]:
         """Return all uses."""

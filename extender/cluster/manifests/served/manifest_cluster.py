@@ -178,7 +178,7 @@ class ManifestCluster(RecordedCluster):
         self._left: dict[str, Ident] = {}  # removed from the manifests, and not recorded yet
         self._was_valid = False
         self._faults: ObjectFaults[str] = ObjectFaults("cluster")
-        self._changes = ObjectChanges("cluster", clock.monotonic_ms)
+        self._changes = ObjectChanges(clock.monotonic_ms)
         self._fault = "the manifests were not read yet"
         self._ignored: Mapping[str, str] = {}  # files that are not valid, and why
         self._polling: asyncio.Task[None] | None = None
