@@ -44,8 +44,7 @@ from extender.http.scheduler import wire
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.openapi import document
 from extender.http.web.health import Health, Probes
-from extender.http.web.server import OPERATIONS, OpenApiRoute
-from extender.http.web.ui import StaticPages
+from extender.http.web.server import OPERATIONS, OpenApiRoute, StaticPages
 from extender.ports.cluster_ports import Condition, K8sEvent
 from extender.ports.written_names import (
     DISRUPTION_TARGET,

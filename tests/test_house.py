@@ -175,7 +175,6 @@ SATELLITES = {
     "core/trees/unused_labels.py",
     "core/workloads/kinds/leaderworkerset_kind.py",
     "core/workloads/kinds/trainjob_kind.py",
-    "http/web/ui.py",
     "verification_worker.py",
 }
 IMPORTING = [*MODULES, *sorted((ROOT / "deploy").rglob("*.py"))]

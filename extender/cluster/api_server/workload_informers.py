@@ -22,8 +22,7 @@ from extender.cluster import types as api
 from extender.cluster.api_server.api_discovery import served_groups, served_resources
 from extender.cluster.api_server.informers import Informer, Resource
 from extender.cluster.connection.api_client import APPLY_PATCH, ApiResponse, ApiServer, Request
-from extender.cluster.read.object_decoding import workload_of
-from extender.cluster.read.tree_profile_conversion import profile_of
+from extender.cluster.read.object_decoding import profile_of, workload_of
 from extender.cluster.write.pod_writer import fault_of, rfc3339
 from extender.cluster.write.tree_group_writer import TreeGroupWriter
 from extender.core.model.errors import ClusterUnavailable

@@ -18,12 +18,12 @@ from extender.cluster.read.object_decoding import (
     constraints_body,
     convert,
     key_of,
+    profile_of,
     source_of,
     without_nulls,
     workload_of,
 )
 from extender.cluster.read.pod_conversion import MARKERS, ended
-from extender.cluster.read.tree_profile_conversion import profile_of
 from extender.cluster.types import (
     GangPolicy,
     LimitRangeItem,
