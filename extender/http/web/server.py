@@ -337,7 +337,11 @@ def _files(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
 
 
 class StaticPages:
-    """Handlers of /ui/."""
+    """Handlers of /ui/, the page of the package, which uses only /v1 of this service.
+
+    All files are read at the start, so a response reads no disk. Those with a version in their name never change; browsers
+    validate the others each time and mostly get a 304.
+    """
 
     def __init__(self) -> None:
         self._pages = pages()
