@@ -42,7 +42,7 @@ from extender.runtime.log_keys import LogKeys, read_keys
 from extender.runtime.periodic import count_unhandled, kept_running
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
-from extender.store import database_roles, schema_migration
+from extender.store import schema_migration
 from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
@@ -173,7 +173,9 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             log.info("migrated", extra={"revision": revision})
         # not as superuser, so that the service cannot change the log of an embedded database either
         url = (
-            owner if settings.database_url else database_roles.as_role(owner, database_roles.WRITER)
+            owner
+            if settings.database_url
+            else schema_migration.as_role(owner, schema_migration.WRITER)
         )
         writing, reading = create_engine(url, name="store"), create_reading_engine(url)
         keys = read_keys(settings.anchor_key_file, "--anchor-key-file")
@@ -290,7 +292,7 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
             fence=fence,
             max_children=settings.max_children,
         )
-    from extender.cluster.api_server.feature_gate_reader import SchedulerMetrics
+    from extender.cluster.api_server.api_discovery import SchedulerMetrics
     from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 
     metrics = SchedulerMetrics(
@@ -544,19 +546,17 @@ class Service(Engine):
         from extender.control.trees.admission_check_controller import AdmissionCheckController
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
-        from extender.http.v1.gang_api import GangApi
-        from extender.http.v1.node_api import LiveNodeApi
+        from extender.http.v1.gang_api import GangApi, TreeApi
         from extender.http.v1.plan_api import PlanApi
-        from extender.http.v1.state_api import NodesApi
+        from extender.http.v1.state_api import LiveNodeApi, NodesApi
         from extender.http.v1.status_api import StatusApi, StatusSources
-        from extender.http.v1.tree_api import TreeApi
         from extender.http.web.health import Probes
         from extender.http.web.request_limits import ClusterSize
         from extender.http.web.server import ApplicationParts, applications
         from extender.queries.explain.explain_service import ExplainService, LiveProgress
         from extender.queries.plan.plan_service import PlanService
+        from extender.queries.state.gang_selection import ObjectLabels
         from extender.queries.state.node_inventory import NodeInventory
-        from extender.queries.state.object_labels import ObjectLabels
 
         verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.extender_service, self.leader, self.state_metrics.set_gauges)
@@ -791,7 +791,7 @@ async def serve(settings: Settings, on_listening: Callable[[], None], children: 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with store(settings, migrates=True) as opened:
-        excess = await database_roles.excess_rights(opened.url)
+        excess = await schema_migration.excess_rights(opened.url)
         if excess:
             hint = "use a role that is a member of gx_writer only (deploy/README.md)"
             log.warning(

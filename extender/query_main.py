@@ -17,8 +17,7 @@ import uvloop
 from extender.core.model.errors import StoreUnavailable
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.explain_api import PastExplainApi
-from extender.http.v1.history_api import HistoryApi
-from extender.http.v1.report_api import ReportApi
+from extender.http.v1.history_api import HistoryApi, ReportApi
 from extender.http.v1.state_api import PastNodesApi, StateApi
 from extender.http.web.query_process import QueryProcessOptions, QueryTurns, serve_queries
 from extender.queries.explain.past_explanation import PastExplanations

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from extender.store.engine import create_engine
 from extender.store.schema_migration import oldest_compatible
-from extender.store.tables import METADATA, SCHEMA
+from extender.store.tables import SCHEMA
 
 MIGRATION_LOCK = 0x67785F6D  # "gx_m"; any number that no other lock has
 
@@ -36,7 +36,6 @@ $do$
 def run_migrations(connection: Connection) -> None:
     context.configure(
         connection=connection,
-        target_metadata=METADATA,
         version_table="migration",
         version_table_schema=SCHEMA,
         include_schemas=True,

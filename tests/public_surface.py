@@ -39,13 +39,12 @@ from extender.core.admit.plan_request import GATE
 from extender.core.log.anchors import PublishedData as LogEnd
 from extender.core.reconcile.finalizer_rules import FINALIZER
 from extender.core.workloads.workload_object import GROUP_LABELS
-from extender.http.responses.error_responses import KNOWN
+from extender.http.responses.json_responses import KNOWN
 from extender.http.scheduler import wire
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.openapi import document
 from extender.http.web.health import Health, Probes
-from extender.http.web.server import OPERATIONS, OpenApiRoute
-from extender.http.web.ui import StaticPages
+from extender.http.web.server import OPERATIONS, OpenApiRoute, StaticPages
 from extender.ports.cluster_ports import Condition, K8sEvent
 from extender.ports.written_names import (
     DISRUPTION_TARGET,

@@ -49,7 +49,7 @@ COMMANDS = {
     ),
     "gangs": ("extender.cli.commands.gang_commands:gangs", "List the gangs of the service, with their state."),
     "explain": ("extender.cli.commands.explain_command:explain", "Explain why a group, pod, workload or node is in its state, and what would help."),
-    "trees": ("extender.cli.commands.tree_commands:trees", "List workloads with a tree label: their root groups and states, or why no tree can be made."),
+    "trees": ("extender.cli.commands.gang_commands:trees", "List workloads with a tree label: their root groups and states, or why no tree can be made."),
     "history": ("extender.cli.commands.history_commands:history", "Show all events about a gang, also about a deleted one: time, type, reason, actor."),
     "events": ("extender.cli.commands.history_commands:events", "List events of the log, oldest first, or follow the log."),
     "preemptions": (
@@ -64,7 +64,7 @@ COMMANDS = {
         "Plan the stored input of a decision again and compare, or all of them before an upgrade. Exit 1 when a result differs.",
     ),
     "config": (
-        "extender.cli.commands.config_command:config",
+        "extender.cli.commands.serve_command:config",
         "Print every setting: its value, its default, where the value is from, and what it does. Takes the options of serve.",
     ),
     "certs": (
@@ -72,14 +72,14 @@ COMMANDS = {
         "Make a CA and the certificates of the service, of kube-scheduler and of other clients, or renew them.",
     ),
     "proxy": (
-        "extender.cli.proxy.proxy_command:proxy",
+        "extender.cli.commands.proxy_command:proxy",
         "Serve the page and the read API on a port of this machine, with your token. Every process of this machine can use it.",
     ),
     "verify": (
-        "extender.cli.verification.verify_command:verify",
+        "extender.cli.commands.verify_command:verify",
         "Verify the whole log, and what is stored beside it. Exit 1 when something was changed behind the back of the service.",
     ),
-    "keys": ("extender.cli.verification.keys_command:keys", "Make the key that signs anchors (Ed25519) and authenticates snapshots, or replace it."),
+    "keys": ("extender.cli.commands.verify_command:keys", "Make the key that signs anchors (Ed25519) and authenticates snapshots, or replace it."),
     "db migrate": ("extender.cli.commands.database_commands:migrate", "Migrate the database to the schema of this version."),
     "db project": ("extender.cli.commands.database_commands:project", "Bring the interval tables and the snapshots up to the end of the log."),
     "db prune": (

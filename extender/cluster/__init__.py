@@ -1,1 +1,1 @@
-"""Kubernetes, and manifests read from files, behind the cluster port; imports `core`, `ports`, `runtime` and, for plans from files, `queries.plan`."""
+"""Kubernetes, and manifests read from files, behind the cluster port; imports `core`, `ports`, `runtime` and, for plans from files, `queries.plan`. An API server or a file that does not answer raises `ClusterUnavailable`, an object or a file that cannot be read `BadInput`; docstrings name other errors."""

@@ -1,1 +1,1 @@
-"""Read-only answers for HTTP and the command line; never imports `control`."""
+"""Read-only answers for HTTP and the command line; never imports `control`. A database that does not answer raises `StoreUnavailable`, what is asked for in a wrong form `BadInput`; docstrings name other errors."""

@@ -173,11 +173,7 @@ def make_key() -> tuple[bytes, bytes]:
 
 
 def public_blocks(text: bytes, where: str) -> bytes:
-    """Return the public keys of a file with private or public keys, as PEM blocks in the same order.
-
-    Raises:
-        BadInput: See `parse_keys`.
-    """
+    """Return the public keys of a file with private or public keys, as PEM blocks in the same order."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     keys = parse_keys(text, where)

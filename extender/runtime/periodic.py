@@ -77,7 +77,6 @@ class ObjectFaults(Generic[K]):
 
         Args:
             now_ms: Monotonic time in milliseconds; None: that of the event loop.
-            name_of: Returns the name of an object, for the log.
         """
         self._part = part
         self._last_ms = last_ms
@@ -146,13 +145,9 @@ class ObjectFaults(Generic[K]):
 class ObjectChanges:
     """Changes to a copy of objects. One with which a defect shows is made again after a pause, unless a newer one replaces it."""
 
-    def __init__(self, part: str, now_ms: Callable[[], int]) -> None:
-        """Prepare.
-
-        Args:
-            now_ms: Monotonic time in milliseconds.
-        """
-        self._faults: ObjectFaults[str] = ObjectFaults(part, now_ms)
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        """Prepare."""
+        self._faults: ObjectFaults[str] = ObjectFaults("cluster", now_ms)
         self._again: dict[str, Callable[[], object]] = {}
 
     def make(self, name: str, change: Callable[[], object], *, may_wait: bool = True) -> None:

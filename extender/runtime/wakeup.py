@@ -61,7 +61,6 @@ async def first_of(*waits: Awaitable[object], timeout_s: float) -> None:
 
     Args:
         waits: Futures, or coroutines that can be cancelled at any time. The exception of one that failed is raised.
-        timeout_s: Seconds.
     """
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:

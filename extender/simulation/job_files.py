@@ -22,7 +22,7 @@ from extender.cluster.manifests.manifest_entries import (
 from extender.cluster.manifests.workload_objects import with_leaf
 from extender.cluster.read.object_decoding import key_of, parent_of
 from extender.cluster.read.pod_conversion import group_named
-from extender.cluster.types.namespace_types import Namespace
+from extender.cluster.types import Namespace
 from extender.core.model.errors import BadInput, several
 from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import did_you_mean, duration_s

@@ -28,7 +28,7 @@ from extender.cluster.manifests.served.journal import (
     Record,
 )
 from extender.cluster.manifests.served.recorded_cluster import RecordedCluster
-from extender.cluster.types.node_types import NodeTaint
+from extender.cluster.types import NodeTaint
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView

@@ -1,4 +1,4 @@
-"""Loads the state from the newest usable snapshot and the events behind it; encodes and saves snapshots.
+"""Loads the state from the newest usable snapshot and the events behind it; encodes snapshots, and saves them as the log grows.
 
 There are two codecs. A full snapshot has everything, for a start. A historical one is smaller: without the versions
 of streams that have ended, for historical queries. A snapshot is a cache: when it cannot be decoded, the log is
@@ -33,9 +33,9 @@ from extender.core.log.reservation_state import (
     claims_of,
 )
 from extender.core.log.state_projector import StateProjector
-from extender.core.model.errors import CorruptLog
+from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
-from extender.ports.log_ports import START, EventLog, LogHead, Snapshot, Snapshots
+from extender.ports.log_ports import START, Clock, EventLog, LogHead, Snapshot, Snapshots
 
 log = logging.getLogger(__name__)
 
@@ -176,11 +176,7 @@ def _preemption(entry: _SavedPreemption) -> PendingPreemption:
 
 
 def decode_state(body: bytes) -> ReservationState:
-    """Return the state of a full snapshot.
-
-    Raises:
-        CorruptLog: The bytes are not a state of this codec.
-    """
+    """Return the state of a full snapshot."""
     try:
         whole = _WHOLE.decode(body)
         ended = _ENDED.decode(zlib.decompress(whole.ended)) if whole.ended else {}
@@ -190,20 +186,12 @@ def decode_state(body: bytes) -> ReservationState:
 
 
 def decode_historical(body: bytes) -> ReservationState:
-    """Return the state of a historical snapshot, read-only: without indexes and with plain dicts.
-
-    Raises:
-        CorruptLog: The bytes are not a state of this codec.
-    """
+    """Return the state of a historical snapshot, read-only: without indexes and with plain dicts."""
     return _past(body, None)
 
 
 def decode_foldable(body: bytes) -> ReservationState:
-    """Return the state of a historical snapshot, with indexes and with maps, so that it can be folded further.
-
-    Raises:
-        CorruptLog: The bytes are not a state of this codec.
-    """
+    """Return the state of a historical snapshot, with indexes and with maps, so that it can be folded further."""
     return _past(body, {})
 
 
@@ -282,7 +270,6 @@ async def load_state(
 
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
-        StoreUnavailable: Try again.
     """
     snapshot = await snapshots.newest(codec=FULL_CODEC, until=until)
     state = await _state_of(snapshot, decode_state)
@@ -296,7 +283,6 @@ async def load_live_streams(
 
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
-        StoreUnavailable: Try again.
     """
     snapshot = await nearest_snapshot(snapshots, until)
     state = await _state_of(snapshot, decode_foldable)
@@ -310,7 +296,6 @@ async def load_historical_state(
 
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
-        StoreUnavailable: Try again.
     """
     snapshot = await nearest_snapshot(snapshots, until)
     after = snapshot.position if snapshot is not None else START
@@ -346,14 +331,11 @@ async def fold_from(
     """Fold the events behind a state, up to a position.
 
     Args:
-        state: The state to begin with.
-        until: Position of the last event.
         knows_ended: Whether the state has the versions of ended streams; see `live_streams_only`.
         past: The state is read-only; see `StateProjector`.
 
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
-        StoreUnavailable: Try again.
     """
     pages = event_log.read(after=state.position, until=until)
     return await _folded(state, pages, until=until, knows_ended=knows_ended, past=past)
@@ -432,3 +414,99 @@ async def save_historical(snapshots: Snapshots, state: ReservationState, head: L
 
 def _at(head: LogHead, codec: str, body: bytes) -> Snapshot:
     return Snapshot(position=head.position, chain=head.chain, codec=codec, body=body)
+
+
+FULL_EVERY = 5  # full snapshots are this many times rarer: a start folds the events between two in a tenth of a second
+
+
+class SnapshotWriter:
+    """Saves snapshots as the log grows, so that the next start and historical queries read few events behind one.
+
+    Historical snapshots are saved more often: full ones have the version of every stream that ever existed.
+
+    Args:
+        ms: Time between two full snapshots, if there are new events.
+    """
+
+    def __init__(
+        self, event_log: EventLog, snapshots: Snapshots, clock: Clock, *, events: int, ms: int
+    ) -> None:
+        self._log = event_log
+        self._snapshots = snapshots
+        self._clock = clock
+        self._events = events
+        self._ms = ms
+        self._saved = START
+        self._full = START
+        self._full_ms = 0
+        self._one_at_a_time = asyncio.Lock()
+
+    async def save_if_due(self, state: ReservationState) -> None:
+        """Save a snapshot after enough events or enough time; a failure is logged, and the next call tries again."""
+        fresh = state.position - self._full
+        age_ms = self._clock.monotonic_ms() - self._full_ms
+        try:
+            if fresh >= FULL_EVERY * self._events or (fresh > 0 and age_ms >= self._ms):
+                await self.save(state)
+            elif state.position - self._saved >= self._events:
+                await self._save_historical(state)
+        except StoreUnavailable as error:
+            log.warning("snapshot not saved", extra={"error": str(error)})
+
+    async def save(self, state: ReservationState) -> None:
+        """Save a full snapshot, unless the log has later events."""
+        async with self._one_at_a_time:
+            head = await self._log.head()
+            if head.position != state.position or state.position == self._full:
+                return  # the log is growing; a later call saves
+            await save_snapshot(self._snapshots, state, head)
+            self._saved = self._full = state.position
+            self._full_ms = self._clock.monotonic_ms()
+
+    async def _save_historical(self, state: ReservationState) -> None:
+        async with self._one_at_a_time:
+            head = await self._log.head()
+            if head.position == state.position:
+                await save_historical(self._snapshots, state, head)
+                self._saved = state.position
+
+    async def discard(self) -> None:
+        """Delete all snapshots, also the one that is being saved; call it when the state is right.
+
+        Raises:
+            StoreUnavailable: Not deleted, or the outcome is unknown.
+        """
+        async with self._one_at_a_time:
+            self._saved = self._full = START
+            await self._snapshots.delete_all()
+
+
+async def backfill_snapshots(
+    event_log: EventLog, snapshots: Snapshots, *, until: Position, every: int
+) -> int:
+    """Save a snapshot in each section of the log that has none.
+
+    Args:
+        until: Last position to fill up to.
+
+    Returns:
+        The number of snapshots saved.
+
+    Raises:
+        CorruptLog: The log is not valid.
+        StoreUnavailable: Try again; what was saved is kept.
+    """
+    saved, state = 0, EMPTY
+    for position in range(every, until + 1, every):
+        nearest = await nearest_snapshot(snapshots, Position(position))
+        if nearest is not None and nearest.position > position - every:
+            continue
+        start = nearest.position if nearest is not None else START
+        if state.position < start:
+            state = await state_of_snapshot(nearest)
+        state = await fold_from(state, event_log, until=Position(position), past=True)
+        head = await event_log.at(state.position)
+        assert head is not None
+        await save_historical(snapshots, state, head)
+        saved += 1
+    return saved

@@ -1,1 +1,1 @@
-"""Postgres: the event log, the lease, snapshots and decision inputs, behind the log ports; imports `core`, `ports`, `runtime`, `snapshots` and the rows of `queries.log`."""
+"""Postgres: the event log, the lease, snapshots and decision inputs, behind the log ports; imports `core`, `ports`, `runtime`, `snapshots` and the rows of `queries.log`. A database that does not answer raises `StoreUnavailable`; docstrings name other errors."""

@@ -66,9 +66,6 @@ def plain_url(url: str) -> str:
 
     Args:
         url: `postgresql://…` or `postgresql+asyncpg://…`; a unix socket directory goes into the query as `host`.
-
-    Raises:
-        BadInput: The URL is not one of PostgreSQL.
     """
     try:
         parsed = make_url(url)
@@ -107,10 +104,7 @@ async def connect(
     """Return a new connection; raises the exceptions of asyncpg.
 
     Args:
-        url: See `plain_url`.
         name: Purpose of the connection; shown in `pg_stat_activity`.
-        settings: Session settings, by the server's names.
-        command_timeout_s: Limit on each later command.
     """
     return await asyncpg.connect(
         plain_url(url),
@@ -136,11 +130,7 @@ def create_engine(
     """Return a small connection pool for SQLAlchemy Core; it connects at the first query.
 
     Args:
-        url: See `plain_url`.
         name: Purpose of the pool; shown in `pg_stat_activity`.
-        settings: Session settings, by the server's names.
-        pool_size: Connections at most.
-        command_timeout_s: Limit on each command.
         ping: Whether a connection is tried before each use, which costs a round trip; without it, the first use after a
             restart of the server fails.
     """
@@ -197,11 +187,7 @@ def our_faults(doing: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine, doing: str) -> AsyncIterator[AsyncConnection]:
-    """Run a block in one transaction of the engine, with our faults and a timeout.
-
-    Args:
-        engine: From `create_engine`.
-    """
+    """Run a block in one transaction of the engine, with our faults and a timeout."""
     with our_faults(doing):
         async with (
             asyncio.timeout(CONNECT_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S),
@@ -215,9 +201,6 @@ async def driver_connection(engine: AsyncEngine, doing: str) -> AsyncIterator[as
     """Give a connection of the driver, with our faults and a timeout; each statement commits by itself.
 
     A statement costs half the CPU time of one in a transaction of the engine.
-
-    Args:
-        engine: From `create_engine`.
     """
     with our_faults(doing):
         async with (

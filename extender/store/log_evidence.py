@@ -33,11 +33,10 @@ from extender.ports.verification_ports import (
     StoredSnapshot,
 )
 from extender.runtime.log_keys import NO_KEYS, LogKeys
-from extender.store.decision_inputs import unpack
+from extender.store.decision_inputs import PRUNED_BEFORE_US, unpack
 from extender.store.engine import connect, our_faults
 from extender.store.log.appender import close_quietly
 from extender.store.log.log_reader import SETTINGS
-from extender.store.retention import PRUNED_BEFORE_US
 from extender.store.schema_definitions import read_definitions, read_privileged_roles
 from extender.store.snapshot_table import authenticated
 
@@ -286,11 +285,7 @@ def _computed(rows: Sequence[asyncpg.Record]) -> dict[int, bytes | str]:
 
 
 def _digest(body: bytes) -> bytes:
-    """Return the SHA-256 of a compressed body.
-
-    Raises:
-        zlib.error: It cannot be decompressed.
-    """
+    """Return the SHA-256 of a compressed body."""
     whole, digest = zlib.decompressobj(), hashlib.sha256()
     while piece := whole.decompress(body, PIECE_BYTES):
         digest.update(piece)

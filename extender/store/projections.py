@@ -32,9 +32,9 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
 from extender.ports.log_ports import START, NotifiedUpTo
 from extender.snapshots.state_loader import gc_paused
+from extender.store.decision_inputs import BECOME_OWNER
 from extender.store.engine import connect, driver_connection, our_faults, transaction
 from extender.store.log.log_reader import read_pages, reading_connection
-from extender.store.retention import BECOME_OWNER
 from extender.store.tables import PROJECTION
 
 ROWS_AT_ONCE: Final = 20_000  # some 10 MB; a COPY takes a tenth of a second
@@ -63,7 +63,6 @@ async def rebuild_projection(url: str) -> Position:
         url: Database URL of a member of gx_owner (as for `db migrate`).
 
     Raises:
-        BadInput: The role is not allowed to.
         CorruptLog: The log is not whole; the tables stay as they were.
         StoreUnavailable: No answer; the tables stay as they were.
     """
@@ -216,11 +215,7 @@ class PostgresReferenceIndex:
 
 
 class PostgresNotificationCursor:
-    """The `NotificationCursor` port on PostgreSQL.
-
-    Args:
-        engine: As of `PostgresReferenceIndex`.
-    """
+    """The `NotificationCursor` port on PostgreSQL."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

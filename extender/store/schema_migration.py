@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.dialects import postgresql
 
 from extender.core.model.errors import SchemaOutdated
-from extender.store.engine import create_engine, our_faults
+from extender.store.engine import connect, create_engine, our_faults, plain_url
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -103,7 +103,6 @@ async def current_revision(url: str) -> str | None:
     """Return the revision of a database; None if it has no schema of ours.
 
     Raises:
-        StoreUnavailable: No answer.
         SchemaOutdated: The schema was renamed.
     """
     return (await _read_schema(url))[0]
@@ -116,7 +115,6 @@ async def needs_migration(url: str) -> bool:
     revision from which on programs run on it, and this version does if it knows that revision.
 
     Raises:
-        StoreUnavailable: No answer.
         SchemaOutdated: The database has a revision that this version does not know, and this version does not run on it;
             or the schema was renamed.
     """
@@ -229,3 +227,65 @@ def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     return config
+
+
+WRITER = "gx_writer"
+AUDITOR = "gx_auditor"
+_FILES = ("roles.sql", "ownership.sql")
+_LOCK = 0x67785F72  # "gx_r", key of an advisory lock: two processes may start on one data directory
+_POWERS = """
+SELECT array_remove(ARRAY[
+    CASE WHEN r.rolsuper THEN 'is a superuser' END,
+    CASE WHEN has_table_privilege('gx.event', 'INSERT, UPDATE, DELETE, TRUNCATE') THEN 'may change gx.event' END,
+    CASE WHEN has_table_privilege('gx.lease', 'UPDATE') THEN 'may change gx.lease' END
+], NULL)
+FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+
+def as_role(url: str, role: str) -> str:
+    """Return the URL of the same database for another role, without a password."""
+    changed = make_url(plain_url(url)).set(username=role, password=None)
+    return changed.render_as_string(hide_password=False)
+
+
+async def prepare_roles(url: str) -> None:
+    """Create the roles of an embedded database, with LOGIN for writer and auditor, and set the owner of its objects.
+
+    One that was restored from a dump may belong to its superuser. Nothing is granted here: the SQL files and the migrations do.
+
+    Raises:
+        SchemaOutdated: The installation lacks the files.
+    """
+    scripts = [(_folder() / name).read_text(encoding="utf-8") for name in _FILES]
+    with our_faults("preparing roles"):
+        connection = await connect(url, name="roles")
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+                for script in scripts:
+                    await connection.execute(script)
+                await connection.execute(f"ALTER ROLE {WRITER} LOGIN; ALTER ROLE {AUDITOR} LOGIN")
+        finally:
+            await connection.close()
+
+
+async def excess_rights(url: str) -> list[str]:
+    """Return the rights of a role that the service must not need; empty for a member of gx_writer."""
+    with our_faults("asking for the rights of our role"):
+        connection = await connect(url, name="roles")
+        try:
+            return list(await connection.fetchval(_POWERS))
+        finally:
+            await connection.close()
+
+
+def _folder() -> Path:
+    """Return the folder of the SQL files: packaged in an installed wheel, else in the checkout."""
+    module_folder = Path(__file__).resolve().parent
+    for folder in (module_folder / "postgres", module_folder.parents[1] / "deploy" / "postgres"):
+        if (folder / _FILES[0]).is_file():
+            return folder
+    raise SchemaOutdated(
+        f"the SQL of the roles is missing beside {module_folder}; install gang-extender again"
+    )

@@ -22,7 +22,7 @@ from extender.control.monitors.read_model_projector import BATCH, project_all
 from extender.core.model.ids import NodeName, Position
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope
-from extender.snapshots.snapshot_writer import backfill_snapshots
+from extender.snapshots.state_loader import backfill_snapshots
 from extender.store import schema_migration
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog

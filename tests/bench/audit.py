@@ -26,7 +26,7 @@ import msgspec
 
 from deploy.demo.ports import free_port
 from extender.control.monitors.read_model_projector import project_all
-from extender.snapshots.snapshot_writer import backfill_snapshots
+from extender.snapshots.state_loader import backfill_snapshots
 from extender.store import schema_migration
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog

@@ -9,8 +9,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from extender.cluster.read.object_decoding import convert
-from extender.cluster.read.tree_profile_conversion import profile_of
+from extender.cluster.read.object_decoding import convert, profile_of
 from extender.cluster.types import TreeProfile
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey

@@ -21,7 +21,7 @@ import pytest
 from sqlalchemy import URL, make_url
 
 from deploy.demo.ports import free_port
-from extender.store.embedded.postgres_binaries import find_binaries
+from extender.store.embedded.os_account import find_binaries
 from extender.store.engine import plain_url
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process

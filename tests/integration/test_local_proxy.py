@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from extender.http.web.ui import StaticPages
+from extender.http.web.server import StaticPages
 from tests.support.service import fork_server
 from tests.support.service.command_line import product_environ
 

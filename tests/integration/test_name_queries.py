@@ -29,16 +29,13 @@ from extender.core.log.events import (
     VictimUnit,
 )
 from extender.core.model.ids import NIL_GANG, Position
-from extender.http.responses.error_responses import problems
+from extender.http.responses.json_responses import problems
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.explain_api import ExplainApi
-from extender.http.v1.gang_api import GangApi
-from extender.http.v1.history_api import HistoryApi
-from extender.http.v1.node_api import LiveNodeApi
+from extender.http.v1.gang_api import GangApi, TreeApi
+from extender.http.v1.history_api import HistoryApi, ReportApi
 from extender.http.v1.plan_api import PlanApi
-from extender.http.v1.report_api import ReportApi
-from extender.http.v1.state_api import NodesApi, StateApi
-from extender.http.v1.tree_api import TreeApi
+from extender.http.v1.state_api import LiveNodeApi, NodesApi, StateApi
 from extender.http.web.health import Probes
 from extender.http.web.server import OPERATIONS, OpenApiRoute
 from extender.queries.explain.explain_service import ExplainService

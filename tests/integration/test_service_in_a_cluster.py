@@ -15,8 +15,7 @@ import pytest
 
 from deploy.demo.ports import free_port
 from extender.cli.connection import service_client
-from extender.cli.connection.kubectl import Kubectl
-from extender.cli.connection.port_forward import PortForward
+from extender.cli.connection.kubectl import Kubectl, PortForward
 from extender.core.model.errors import BadInput
 from tests.support.certificates import certificate_folder
 from tests.support.service import fork_server

@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from extender.cli.commands.config_command import setting_lines
+from extender.cli.commands.serve_command import setting_lines
 from extender.settings import MASK, PREFIX, Settings, all_settings, masked
 from tests.support.service.command_line import run_command
 

@@ -18,7 +18,7 @@ from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
     from extender.composition import Store
-    from extender.store.retention import PruneResult
+    from extender.store.decision_inputs import PruneResult
 
 
 def migrate(database_url: Url = None, data_dir: Folder = None) -> None:
@@ -47,7 +47,7 @@ def project(
     """
     from extender.composition import database
     from extender.control.monitors.read_model_projector import project_all
-    from extender.snapshots.snapshot_writer import backfill_snapshots
+    from extender.snapshots.state_loader import backfill_snapshots
     from extender.store.projections import rebuild_projection
 
     async def replace_rows() -> None:
@@ -91,7 +91,7 @@ def prune(
         raise BadInput(f"--before {before} is in the future")
     until = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until_us)
     from extender.composition import database
-    from extender.store.retention import prune as prune_store
+    from extender.store.decision_inputs import prune as prune_store
 
     settings = settings_module.load_for_log(database_url, data_dir)
 

@@ -7,13 +7,10 @@ from urllib.parse import urlencode
 
 import typer
 
-from extender.cli.commands.gang_commands import elsewhere, root_path
+from extender.cli.commands.gang_commands import elsewhere, minimum_text, root_path
 from extender.cli.completion.live_names import complete_objects
-from extender.cli.connection.service_client import Server, ask_service
-from extender.cli.connection.service_list import Ask, asks
-from extender.cli.options.list_options import ValueForm
-from extender.cli.options.time_options import past_text
-from extender.cli.output.gang_columns import minimum_text
+from extender.cli.connection.service_client import Ask, Server, ask_service, asks
+from extender.cli.options.list_options import ValueForm, past_text
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.queries.explain.explanation import Check, Explanation

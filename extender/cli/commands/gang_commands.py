@@ -1,14 +1,14 @@
-"""`gangs`, and lists of a running service."""
+"""`gangs` and `trees`: lists of a running service."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from urllib.parse import urlencode
 
 from msgspec.structs import replace
 
-from extender.cli.connection.service_client import Server
-from extender.cli.connection.service_list import Ask, ServiceList, asks
+from extender.cli.connection.service_client import Ask, Server, ServiceList, asks
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
@@ -21,12 +21,21 @@ from extender.cli.options.list_options import (
     list_format,
     listed,
 )
-from extender.cli.output.gang_columns import gang_columns, gang_name
-from extender.cli.output.list_table import ListForm, ListTable
+from extender.cli.output.list_table import (
+    Column,
+    ListForm,
+    ListTable,
+    age_column,
+    number_column,
+    time_column,
+)
 from extender.core.model.errors import BadInput
+from extender.core.model.message_formatting import join_names, spaced
+from extender.queries.log.event_dto import parse_time
 from extender.queries.log.parameter_validation import checked_name, checked_path
-from extender.queries.state.gang_selection import GANG_STATES
+from extender.queries.state.gang_selection import GANG_STATES, TREE_STATES
 from extender.queries.state.state_dto import GangAt
+from extender.queries.state.workload_trees import TreeAt
 from extender.runtime.system_clock import SystemClock
 
 
@@ -37,15 +46,12 @@ def root_path(name: str, namespace: str, ask: Ask | None = None) -> str:
     root group that it became. KIND/NAME of a workload that only one other namespace has is found there.
 
     Args:
-        namespace: That of a name without one.
         ask: Asks the service, which knows the groups of workloads; None: the database is read.
 
     Raises:
         BadInput: It is no name, or one of a node, or of a workload that has no group or several.
     """
-    from extender.core.model.message_formatting import join_names
     from extender.queries.explain.name_lookup import WORKLOAD_KINDS, parse_name
-    from extender.queries.state.workload_trees import TreeAt
 
     try:
         parsed = parse_name(name, namespace)
@@ -93,13 +99,8 @@ def path_or_name(name: str, namespace: str, ask: Ask | None, *, only: bool = Fal
     The log may have such a name in another namespace, see `gang_of_name`.
 
     Args:
-        name: What the user wrote.
         namespace: Where a name without one is looked for first.
-        ask: As for `root_path`.
         only: Whether it is looked for only there.
-
-    Raises:
-        BadInput: As `root_path`.
     """
     from extender.queries.explain.name_lookup import WORKLOAD_KINDS, parse_name
 
@@ -111,8 +112,7 @@ def path_or_name(name: str, namespace: str, ask: Ask | None, *, only: bool = Fal
 
 def elsewhere(ask: Ask, text: str, namespace: str) -> str:
     """Return KIND/NAMESPACE/NAME of a name without a namespace that exists in one other namespace only, or nothing."""
-    from extender.queries.explain.name_lookup import parse_name
-    from extender.queries.explain.name_search import SEARCH_LIMIT_MAX, NameSearch
+    from extender.queries.explain.name_lookup import SEARCH_LIMIT_MAX, NameSearch, parse_name
 
     try:
         parsed = parse_name(text, namespace)
@@ -154,3 +154,109 @@ def gangs(  # noqa: PLR0917 -- typer reads options from the signature
         )
     else:
         gang_list.print(f"No gangs{part.words()}.")
+
+
+def gang_columns(now_us: Callable[[], int]) -> Sequence[Column[GangAt]]:
+    """Return the columns of gangs.
+
+    Args:
+        now_us: Returns the time up to which ages count, in microseconds since the epoch.
+    """
+    return (
+        Column(title="gang", text=lambda line: line.gang),
+        Column(title="kind", text=lambda line: line.kind, gives_way=5),
+        number_column("priority", lambda line: line.priority, gives_way=2),
+        Column(title="state", text=lambda line: line.state, colored=True),
+        number_column("reserved", lambda line: line.reserved, gives_way=3),
+        number_column("bound", lambda line: line.bound, gives_way=4),
+        Column(title="minimum", text=minimum_text, key=_present),
+        age_column("age", lambda line: micros_of(line.observed), now_us, gives_way=1),
+        age_column("waits", lambda line: micros_of(line.waiting_since), now_us),
+        Column(title="uid", text=lambda line: line.uid, wide=True),
+        Column(title="outcome", text=lambda line: line.outcome, wide=True),
+        time_column("observed", lambda line: line.observed, wide=True),
+        time_column("admitted", lambda line: line.admitted, wide=True),
+        time_column("decided", lambda line: line.last_decision_time, wide=True),
+        Column(title="workload", text=lambda line: spaced(line.workload), gives_way=6),
+        Column(title="reason", text=lambda line: line.reasons[0] if line.reasons else ""),
+    )
+
+
+def gang_name(line: GangAt) -> str:
+    """Return Kind/namespace/name, which `explain` and `history` take."""
+    return f"{line.kind}/{line.gang}"
+
+
+def minimum_text(line: GangAt) -> str:
+    """Return how many pods of the minimum of a gang are there, `3/8`; empty before its first admission."""
+    return f"{line.minimum_present}/{line.minimum_needed}" if line.minimum_needed else ""
+
+
+def _present(line: GangAt) -> float | None:
+    return line.minimum_present / line.minimum_needed if line.minimum_needed else None
+
+
+def micros_of(time: str) -> int | None:
+    """Return a time of RFC 3339 as microseconds since the epoch; None: it is empty."""
+    return parse_time(time, "time") if time else None
+
+
+ROOTS_SHOWN_MAX = 3
+
+
+def trees(  # noqa: PLR0917 -- typer reads options from the signature
+    namespace: OfNamespace = "",
+    all_namespaces: AllNamespaces = False,
+    selector: Selector = "",
+    states: States = None,
+    watch: Watch = False,
+    output: Form = ListForm.table,
+    sort_by: SortBy = "",
+    no_headers: NoHeaders = False,
+    server: Server = None,
+) -> None:
+    """List workloads with a tree label: their root groups and states, or why no tree can be made."""
+    part = listed(namespace, all_namespaces, states, TREE_STATES, selector)
+    table = ListTable(
+        _COLUMNS,
+        lambda line: f"{line.kind}/{line.workload}",
+        list_format(output, no_headers, sort_by),
+    )
+    ask = asks(server, watch=watch)
+    tree_list = ServiceList(ask, partial(ask, part.path("/v1/trees"), list[TreeAt]), table)
+    if watch:
+        tree_list.watch(lambda line: line.uid, lambda line: replace(line, outcome="removed"))
+    elif part.restricted:
+        tree_list.print(f"No workload with a tree{part.words()}.")
+    else:
+        tree_list.print(
+            "No workload has the label gang-extender.dev/tree; label it, or its namespace, and create it again."
+        )
+
+
+def _roots(line: TreeAt) -> str:
+    shown = [
+        root.name + (f" ({root.state})" if root.state else "")
+        for root in line.roots[:ROOTS_SHOWN_MAX]
+    ]
+    more = len(line.roots) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+_COLUMNS: tuple[Column[TreeAt], ...] = (
+    Column(title="workload", text=lambda line: line.workload),
+    Column(title="kind", text=lambda line: line.kind),
+    Column(title="profile", text=lambda line: line.profile),
+    Column(title="outcome", text=lambda line: line.outcome, colored=True),
+    number_column("groups", lambda line: line.groups),
+    number_column("generation", lambda line: line.generation, wide=True),
+    number_column("position", lambda line: line.position, wide=True),
+    time_column("compiled", lambda line: line.time, wide=True),
+    Column(title="uid", text=lambda line: line.uid, wide=True),
+    Column(title="owner", text=lambda line: line.owner, wide=True),
+    Column(title="roots", text=_roots),
+    Column(
+        title="reason",
+        text=lambda line: line.message or "; ".join(one.message for one in line.notices),
+    ),
+)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -16,22 +19,30 @@ from msgspec.structs import replace
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import path_or_name
 from extender.cli.completion.live_names import complete_groups
-from extender.cli.connection.service_client import Server, finder, until_interrupted
-from extender.cli.connection.service_list import Ask, asks
+from extender.cli.connection.service_client import Ask, Server, asks, finder, until_interrupted
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
     Listed,
     NoHeaders,
     OfNamespace,
+    Since,
     SortBy,
+    Until,
     list_format,
     listed,
+    span_us,
+    times,
 )
-from extender.cli.options.time_options import Since, Until, span_us, times
-from extender.cli.output.list_table import Column, ListForm, ListTable, number_column, time_column
-from extender.cli.output.printing import complain
-from extender.cli.output.table_rows import visible
+from extender.cli.output.list_table import (
+    Column,
+    ListForm,
+    ListTable,
+    clock_text,
+    number_column,
+    time_column,
+)
+from extender.cli.output.printing import complain, visible
 from extender.core.admit.wish_sentences import shown_texts
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
@@ -39,6 +50,7 @@ from extender.core.model.message_formatting import counted
 from extender.ports.query_ports import EventFilter, EventPage
 from extender.queries.log.decision_details import Decision
 from extender.queries.log.event_dto import EventLine, event_line
+from extender.queries.log.event_stream import EventStream
 from extender.queries.log.gang_history import (
     LIMIT_MAX,
     GangHistory,
@@ -53,13 +65,6 @@ from extender.queries.log.parameter_validation import checked_name, checked_text
 
 if TYPE_CHECKING:
     from extender.composition import Store
-
-import signal
-import sys
-from contextlib import aclosing
-
-from extender.cli.output.list_table import clock_text
-from extender.queries.log.event_stream import EventStream
 
 
 class _EventFields(msgspec.Struct):
@@ -90,7 +95,6 @@ async def follow_events(
         database_url: The database; None: the embedded one.
         event_filter: Which events; `gang` may be a name alone.
         from_now: Begin at the end of the log instead of `event_filter.after`.
-        count: End after so many events; None: never.
     """
     from extender.composition import store
 
@@ -124,7 +128,6 @@ def follow_services(
     Args:
         servers: URLs of replicas, or of a load balancer; none: the service in the cluster of --context.
         query: Parameters of GET /v1/events.
-        count: End after so many events; None: never.
 
     Raises:
         BadInput: None of them answers at the beginning, or one rejects the query.
@@ -306,11 +309,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
 
 
 def listed_gang(gang: str, part: Listed, source: Ask | None) -> str:
-    """Return the gang of a list as by `path_or_name`: in the namespace of the list, if it is restricted to one.
-
-    Raises:
-        BadInput: As `root_path`.
-    """
+    """Return the gang of a list as by `path_or_name`: in the namespace of the list, if it is restricted to one."""
     only = bool(part.namespace)
     return path_or_name(gang, part.namespace or "default", source, only=only) if gang else ""
 
@@ -421,8 +420,6 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     if server and len(server) > 1 and not follow:
         raise BadInput(f"--server {server[1]}: a second service only with --follow")
     if follow:
-        from extender.cli.commands.history_commands import follow_events, follow_services
-
         if until or sort_by:
             option = "until" if until else "sort-by"
             raise BadInput(f"--{option}: not together with --follow")

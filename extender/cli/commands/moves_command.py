@@ -13,8 +13,7 @@ import typer
 
 from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, PlanOutput
 from extender.cli.connection.service_client import ask_service, finder
-from extender.cli.output.printing import Output, complain, print_value
-from extender.cli.output.table_rows import column_widths, visible
+from extender.cli.output.printing import Output, column_widths, complain, print_value, visible
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.message_formatting import counted, did_you_mean, duration_s, join_names
 
@@ -283,7 +282,7 @@ def moves_text(answer: MovesAnswer) -> str:
 
 def moves_markdown(answer: MovesAnswer) -> str:
     """Return the answer as a page; ends with a newline."""
-    from extender.cli.output.plan_markdown import bullets, escaped, table
+    from extender.cli.output.plan_text import bullets, escaped, table
 
     lines = [f"## {escaped(headline(answer))}", ""]
     lines += bullets((*_notes(answer), *answer.warnings))

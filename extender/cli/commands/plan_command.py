@@ -192,7 +192,7 @@ def _finish(
 
         print_plan(result, files=files)
     elif output is PlanOutput.markdown:
-        from extender.cli.output.plan_markdown import plan_markdown
+        from extender.cli.output.plan_text import plan_markdown
 
         sys.stdout.write(plan_markdown(result, warnings))
     else:

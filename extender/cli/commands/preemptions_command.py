@@ -9,24 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
+from extender.cli.commands.gang_commands import micros_of
 from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, listed_gang, log_source
 from extender.cli.completion.live_names import complete_objects
-from extender.cli.connection.service_client import Server
-from extender.cli.connection.service_list import ServiceList
+from extender.cli.connection.service_client import Server, ServiceList
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
     Listed,
     NoHeaders,
     OfNamespace,
+    Since,
     SortBy,
     States,
+    Until,
     Watch,
     list_format,
     listed,
+    span_us,
+    times,
 )
-from extender.cli.options.time_options import Since, Until, span_us, times
-from extender.cli.output.gang_columns import micros_of
 from extender.cli.output.list_table import (
     Column,
     ListForm,

@@ -11,19 +11,21 @@ import typer
 from msgspec.structs import replace
 
 from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, listed_gang, log_source
-from extender.cli.connection.service_client import Server, ask_service
-from extender.cli.connection.service_list import Ask
+from extender.cli.connection.service_client import Ask, Server, ask_service
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
     Listed,
     NoHeaders,
     OfNamespace,
+    Since,
     SortBy,
+    Until,
     list_format,
     listed,
+    span_us,
+    times,
 )
-from extender.cli.options.time_options import Since, Until, span_us, times
 from extender.cli.output.list_table import Column, ListForm, ListFormat, ListTable, clock_text
 from extender.cli.output.printing import console, print_value
 from extender.cli.output.usage_errors import options_named

@@ -14,8 +14,7 @@ import typer
 
 from extender import settings as settings_module
 from extender.cli.commands.history_commands import Folder, LogUrl
-from extender.cli.options.list_options import ValueForm
-from extender.cli.options.time_options import SECOND_US, moment_us
+from extender.cli.options.list_options import SECOND_US, ValueForm, moment_us
 from extender.cli.output.printing import Output, complain, console, print_table, print_value
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.message_formatting import counted, did_you_mean, duration_text
@@ -268,11 +267,7 @@ def _simulate_files(files: _Files, seed: int, data_dir: str | None, output: Outp
 
 
 def _jobs_of_trace(path: Path, until_s: float) -> Iterator[Job]:
-    """Yield the jobs of a trace that arrive in time; what is no arrival is named on stderr, and counted.
-
-    Raises:
-        BadInput: It is no trace.
-    """
+    """Yield the jobs of a trace that arrive in time; what is no arrival is named on stderr, and counted."""
     from extender.simulation.job_files import job_of
     from extender.simulation.trace_readers import read_trace
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
+from extender.cli.commands.gang_commands import gang_columns, gang_name, micros_of
 from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
-from extender.cli.connection.service_client import Server
-from extender.cli.connection.service_list import Ask, ServiceList
+from extender.cli.connection.service_client import Ask, Server, ServiceList
 from extender.cli.options.list_options import (
     AllNamespaces,
     Form,
@@ -22,9 +22,8 @@ from extender.cli.options.list_options import (
     Watch,
     list_format,
     listed,
+    past_text,
 )
-from extender.cli.options.time_options import past_text
-from extender.cli.output.gang_columns import gang_columns, gang_name, micros_of
 from extender.cli.output.list_table import ListForm, ListFormat, ListTable
 from extender.cli.output.printing import console, print_table, print_value
 from extender.cli.output.usage_errors import options_named

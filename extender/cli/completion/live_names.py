@@ -58,7 +58,6 @@ def completions(
     Args:
         objects: Kind and NAMESPACE/NAME of each object; of a node its name.
         namespace: Where a NAME without one is looked for.
-        incomplete: What was typed.
 
     >>> list(completions([("PodGroup", "default/train"), ("Pod", "a/train-0")], "default", "tr"))
     [('train', 'PodGroup')]

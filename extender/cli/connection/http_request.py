@@ -158,11 +158,7 @@ class ServiceAnswer:
         return self._raw.getheaders()
 
     def read(self) -> bytes:
-        """Return the rest of the body.
-
-        Raises:
-            NoAnswer: The connection was lost before its end.
-        """
+        """Return the rest of the body."""
         with self._request.failing("read"):
             body = self._raw.read()
             if self._request.late.is_set():  # a body without a length ends with its connection
@@ -170,11 +166,7 @@ class ServiceAnswer:
             return body
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the body as it arrives.
-
-        Raises:
-            NoAnswer: The connection was lost before its end.
-        """
+        """Yield the body as it arrives."""
         while True:
             with self._request.failing("read"):
                 piece = self._raw.read1(PIECE_BYTES)
@@ -192,7 +184,6 @@ def answered(
 
     Args:
         headers: What is sent besides Host, Accept-Encoding and Content-Length.
-        body: What is posted; None: nothing.
         tls: How its certificate is verified; None for http://.
         server_name: The name that its certificate must have; empty: the host of the URL.
 

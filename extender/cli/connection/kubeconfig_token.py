@@ -84,7 +84,6 @@ def kubeconfig_token(paths: str | None, context: str | None) -> str:
 
     Args:
         paths: One path or several, separated as in KUBECONFIG; None: KUBECONFIG, else the default file.
-        context: Name of the context; None: the current one.
 
     Raises:
         BadInput: No file can be read, the context or its user is in none of them, or the plugin gives no token.

@@ -77,8 +77,6 @@ class ServiceCredentials:
 
         Args:
             headers: Those besides the token.
-            body: What is posted; None: nothing.
-            limits: How long each of the two may take.
             of_cluster: Whether the token of the kubeconfig may be sent there.
             forwarded: Whether the address is a port that kubectl forwards.
 
@@ -156,11 +154,7 @@ class ServiceCredentials:
 
 
 def read_token(path: str) -> str:
-    """Return the token in a file; it is read again for each command, and after it was refused.
-
-    Raises:
-        BadInput: The file cannot be read, or has no token.
-    """
+    """Return the token in a file; it is read again for each command, and after it was refused."""
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except OSError as error:

@@ -1,8 +1,10 @@
-"""Options of the commands that list something, named as those of kubectl."""
+"""Options of the commands that list something, named as those of kubectl, and --since and --until."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -11,8 +13,11 @@ import typer
 from extender.cli.output.list_table import ListForm, ListFormat
 from extender.cli.output.printing import Output
 from extender.core.model.errors import BadInput
+from extender.core.model.message_formatting import duration_s
+from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.log.parameter_validation import checked_choice, checked_name
-from extender.queries.state.label_selector import parse_selector
+from extender.queries.state.gang_selection import parse_selector
+from extender.runtime.system_clock import SystemClock
 
 AllNamespaces = Annotated[
     bool, typer.Option("-A", "--all-namespaces", help="All namespaces, also with -n. The default.")
@@ -66,11 +71,7 @@ def listed(
     """Return the part of a list that the options name.
 
     Args:
-        all_namespaces: Whether -A is given, which counts more than -n, as for kubectl.
         states: Values of --state, each one or several with commas.
-
-    Raises:
-        BadInput: The namespace is not a name, there is no such state, or the selector is not one.
     """
     state_names = [part.strip() for text in states or () for part in text.split(",")]
     parse_selector(selector, "--selector")
@@ -89,14 +90,79 @@ def listed(
 
 
 def list_format(form: ListForm, no_headers: bool, sort_by: str) -> ListFormat:
-    """Return the form of a list that the options name.
-
-    Raises:
-        BadInput: --sort-by is empty or only a minus.
-    """
+    """Return the form of a list that the options name."""
     column = sort_by.removeprefix("-").strip()
     if sort_by and not column:
         raise BadInput(f"--sort-by: {sort_by!r} names no column")
     return ListFormat(
         form=form, headers=not no_headers, sort_by=column, descending=sort_by.startswith("-")
     )
+
+
+FORMS: Final = "90m, 2h, 3d, 1d12h, today, yesterday, 2026-11-20, 2026-11-20T03:12:00Z"
+Since = Annotated[str | None, typer.Option(help="From this time on: 2h or 3d before now, yesterday (0:00 UTC), or RFC 3339 with offset.")]  # fmt: skip
+Until = Annotated[
+    str | None, typer.Option(help="Up to this time, written as for --since; default: now.")
+]
+SECOND_US: Final = 1_000_000
+DAY_US: Final = 86_400 * SECOND_US
+DAYS: Final = ("now", "today", "yesterday")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+def moment_us(text: str, field: str, now_us: int) -> int:
+    """Return a time as microseconds since the epoch; days begin at 0:00 UTC.
+
+    >>> [rfc3339(moment_us(text, "--since", 1_800_000_000_000_000))[:16] for text in ("90m", "yesterday", "2026-11-20")]
+    ['2027-01-15T06:30', '2027-01-14T00:00', '2026-11-20T00:00']
+
+    Args:
+        text: A duration before now, `today`, `yesterday`, a date, or a time of RFC 3339 with an offset.
+    """
+    before_s = duration_s(text)
+    if before_s is not None:
+        return max(0, now_us - before_s * SECOND_US)
+    day_us = now_us - now_us % DAY_US
+    if text in DAYS:
+        return {"now": now_us, "today": day_us, "yesterday": day_us - DAY_US}[text]
+    try:
+        if _DATE.fullmatch(text):
+            return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND_US
+        return parse_time(text, field)
+    except (BadInput, ValueError) as error:
+        msg = f"{field}: {text[:40]!r} is neither a time with offset nor a span before now; write one like {FORMS}"
+        raise BadInput(msg) from error
+
+
+def times(since_us: int | None, until_us: int | None) -> dict[str, str]:
+    """Return the parameters `since` and `until` of a path under /v1, without those that are not given."""
+    bounds = {"since": since_us, "until": until_us}
+    return {name: rfc3339(at_us) for name, at_us in bounds.items() if at_us is not None}
+
+
+def past_text(text: str, field: str) -> str:
+    """Return a time or position of the past as the queries take it: a span before now, or a day, as its time."""
+    if not text or (text.isascii() and text.isdigit()):
+        return text
+    try:
+        at_us = moment_us(text, field, SystemClock().now_us())
+    except BadInput as error:
+        msg = f"{field}: {text[:40]!r} is neither a position, a time with offset nor a span before now; write one like 17, {FORMS}"
+        raise BadInput(msg) from error
+    return text if "T" in text else rfc3339(at_us)
+
+
+def span_us(since: str | None, until: str | None) -> tuple[int | None, int | None]:
+    """Return the values of --since and --until as microseconds since the epoch; None where one is not given."""
+    now_us = SystemClock().now_us()
+    begin_us = moment_us(since, "--since", now_us) if since is not None else None
+    end_us = moment_us(until, "--until", now_us) if until is not None else None
+    if begin_us is not None and end_us is not None and begin_us >= end_us:
+        begin, end = _dated(since, begin_us), _dated(until, end_us)
+        raise BadInput(f"--since: {begin} is not before --until, {end}; the span is empty")
+    return begin_us, end_us
+
+
+def _dated(text: str | None, at_us: int) -> str:
+    """Return a time as the user wrote it, with what it means if that is not the same."""
+    return text if text and "T" in text else f"{text} ({rfc3339(at_us)[:19]}Z)"

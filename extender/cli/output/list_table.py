@@ -10,13 +10,13 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from extender.cli.output.printing import print_value
-from extender.cli.output.table_rows import (
+from extender.cli.output.printing import (
     FOLDED_MIN,
     GAP,
     column_widths,
     one_line,
     print_rows,
+    print_value,
     terminal_columns,
     visible,
 )
@@ -112,15 +112,12 @@ def age_column(
     since: Callable[[T], int | None],
     now_us: Callable[[], int],
     *,
-    wide: bool = False,
     gives_way: int = 0,
 ) -> Column[T]:
     """Return a column of durations until now.
 
     Args:
         since: Returns the begin in microseconds since the epoch, or None.
-        now_us: Returns the end.
-        wide: Whether it is printed only with -o wide.
     """
 
     def seconds(item: T) -> float | None:
@@ -131,7 +128,7 @@ def age_column(
         age_s = seconds(item)
         return "" if age_s is None else duration_text(age_s)
 
-    return Column(title=title, text=text, key=seconds, wide=wide, gives_way=gives_way, runs=True)
+    return Column(title=title, text=text, key=seconds, gives_way=gives_way, runs=True)
 
 
 class ListTable(Generic[T]):
@@ -144,7 +141,6 @@ class ListTable(Generic[T]):
 
         Args:
             columns: All columns, those of -o wide too.
-            name: Returns the name of an item, for -o name.
 
         Raises:
             BadInput: There is no column to sort by; the message has all columns.

@@ -48,7 +48,6 @@ def unknown_command(name: str, before: str, commands: Sequence[str]) -> str:
 
     Args:
         before: The words before it, ending with a space, or empty.
-        commands: All commands, each with all its words.
     """
     candidates = [words for words in commands if words.startswith(before)]
     meant = [words for words in commands if words.rpartition(" ")[2] == name]
@@ -62,11 +61,7 @@ def unknown_command(name: str, before: str, commands: Sequence[str]) -> str:
 
 
 def missing_extra(module: str, words: Sequence[str]) -> str:
-    """Return that a command needs another part of this package; empty: the module is of none of its parts.
-
-    Args:
-        module: Name of the module that is not installed.
-    """
+    """Return that a command needs another part of this package; empty: the module is of none of its parts."""
     from importlib.metadata import requires
 
     package = module.partition(".")[0].replace("_", "-")

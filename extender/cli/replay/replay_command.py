@@ -16,8 +16,7 @@ import typer
 from extender import settings as settings_module
 from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
 from extender.cli.connection.service_client import Server
-from extender.cli.options.list_options import ValueForm
-from extender.cli.options.time_options import Since, Until, span_us, times
+from extender.cli.options.list_options import Since, Until, ValueForm, span_us, times
 from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
@@ -35,7 +34,7 @@ from extender.queries.log.decision_replay import DecidedAnswer, ReplayResult, re
 from extender.queries.log.event_dto import rfc3339
 
 if TYPE_CHECKING:
-    from extender.cli.connection.service_list import Ask
+    from extender.cli.connection.service_client import Ask
     from extender.cli.replay.replay_worker import BatchAnswer
     from extender.composition import Store
 
@@ -372,9 +371,9 @@ def _print_difference(difference: ReplayDifference) -> None:
 
 def _print_answers(result: ReplayResult) -> None:
     """Print what differs, then what was decided and what is decided now."""
-    _print_lines("", result.differences)
+    _print_lines(result.differences)
     if result.planner_now != result.planner_recorded:
-        _print_lines("", [f"planner {result.planner_now} instead of {result.planner_recorded}"])
+        _print_lines([f"planner {result.planner_now} instead of {result.planner_recorded}"])
     for word, answer in (("recorded", result.answer_recorded), ("now", result.answer_now)):
         for text in _answer_texts(answer) if answer is not None else ():
             console(wrap=False).print(f"  {word}: {text}")
@@ -390,8 +389,8 @@ def _shortened(texts: Sequence[str]) -> str:
     return ", ".join(texts[:SHOWN_MAX]) + more
 
 
-def _print_lines(indent: str, texts: Sequence[str]) -> None:
+def _print_lines(texts: Sequence[str]) -> None:
     for text in texts[:SHOWN_MAX]:
-        console(wrap=False).print(f"  {indent}{text}")
+        console(wrap=False).print(f"  {text}")
     if len(texts) > SHOWN_MAX:
-        console(wrap=False).print(f"  {indent}and {len(texts) - SHOWN_MAX} more")
+        console(wrap=False).print(f"  and {len(texts) - SHOWN_MAX} more")

@@ -49,9 +49,6 @@ def environment_of(wheel: Path | None, python: Path | None) -> Iterator[Path]:
     Args:
         wheel: A wheel of gang-extender, installed by pip with what it requires.
         python: An interpreter in whose environment a version is installed; both None: this version.
-
-    Raises:
-        BadInput: There is no such file, or pip could not install the wheel; with what it printed last.
     """
     with ExitStack() as stack:
         if wheel is None:
@@ -243,16 +240,7 @@ class ReplayPool:
 async def replay_pool(
     interpreter: Path, *, processes: int, budget: int | None = None
 ) -> AsyncIterator[ReplayPool]:
-    """Open a pool; its processes are killed when the block ends.
-
-    Args:
-        interpreter: Of `environment_of`.
-        processes: How many, at least 1.
-        budget: Search nodes in the place of those of the inputs; None: theirs.
-
-    Raises:
-        BadInput: As `ReplayProcess.start`.
-    """
+    """Open a pool; its processes are killed when the block ends."""
     first = await ReplayProcess.start(interpreter)
     others = [await ReplayProcess.start(interpreter) for _ in range(processes - 1)]
     pool = ReplayPool(interpreter, (first, *others), budget)

@@ -132,7 +132,7 @@ class Informer:
         self._moved = Wakeup()  # whenever the copy has reached a newer version
         self._watching: asyncio.Timeout | None = None  # while a watch is open, to end it
         self._faults: ObjectFaults[str] = ObjectFaults("cluster", clock.monotonic_ms)
-        self._changes = ObjectChanges("cluster", clock.monotonic_ms)
+        self._changes = ObjectChanges(clock.monotonic_ms)
         self._again: asyncio.TimerHandle | None = None
 
     @property

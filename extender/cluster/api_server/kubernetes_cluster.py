@@ -17,11 +17,17 @@ import random
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Self
 
-from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
-from extender.cluster.api_server.api_discovery import discover, serves_our_group
-from extender.cluster.api_server.feature_gate_reader import DryRunProber, SchedulerMetrics
+import msgspec
+
+from extender.cluster.api_server.api_discovery import (
+    DryRunProber,
+    SchedulerMetrics,
+    discover,
+    serves_our_group,
+)
 from extender.cluster.api_server.informers import Informer, Resource
 from extender.cluster.api_server.workload_informers import WorkloadInformers
 from extender.cluster.connection.api_client import (
@@ -34,8 +40,7 @@ from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.write.event_recorder import EventRecorder
 from extender.cluster.write.group_status import GroupStatusWriter, write_finalizers
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
-from extender.cluster.write.pod_evictions import PodEvictions
-from extender.cluster.write.pod_writer import PodWriter
+from extender.cluster.write.pod_writer import PodEvictions, PodWriter
 from extender.core.log.control_plane_features import PriorityOf
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
@@ -43,6 +48,7 @@ from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import CHILDREN_MAX, kind_of
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.core.workloads.kind_table import OBJECT_KINDS
+from extender.ports.access_ports import AUDIENCE, RESOURCE, AccessRight, Caller
 from extender.ports.cluster_ports import Condition, K8sEvent
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import Changes, PeriodicTask, kept_running
@@ -119,15 +125,7 @@ class KubernetesCluster:
         scheduler: SchedulerMetrics | None = None,
         max_children: int = CHILDREN_MAX,
     ) -> Self:
-        """Load the configuration of the API server and build the cluster; the caller then calls `start`.
-
-        Args:
-            kubeconfig: See `load_configuration`.
-            fence: Returns whether this process may still write; checked before each try.
-
-        Raises:
-            BadInput: There is no usable configuration.
-        """
+        """Load the configuration of the API server and build the cluster; the caller then calls `start`."""
         configuration = await load_configuration(kubeconfig)
         server = ApiServer(
             configuration,
@@ -316,11 +314,7 @@ class KubernetesCluster:
         self._view_changed.wake()
 
     async def _discover(self) -> None:
-        """Keep one informer for every resource that is served.
-
-        Raises:
-            ClusterUnavailable: The API server did not answer; nothing was changed.
-        """
+        """Keep one informer for every resource that is served."""
         try:
             resources = await discover(self._server)
         except ClusterUnavailable as problem:
@@ -374,11 +368,7 @@ class KubernetesCluster:
         asyncio.get_running_loop().call_soon(self._rediscover.wake)
 
     async def _ping(self) -> None:
-        """Request `/readyz`; any status below 500 counts as an answer.
-
-        Raises:
-            ClusterUnavailable: No answer.
-        """
+        """Request `/readyz`; any status below 500 counts as an answer."""
         request = Request(method="GET", path="/readyz", timeout_s=ASK_EVERY_S, tries_max=1)
         try:
             with suppress(ApiResponse):
@@ -387,3 +377,118 @@ class KubernetesCluster:
             self._trouble = str(problem)
             raise
         self._answered_ms = self._clock.monotonic_ms()
+
+
+TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
+SUBJECTS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+TIMEOUT_S = 3.0  # a caller waits; less than the 5 s that the headers of a request may take
+TRIES_MAX = 2
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] = []
+    extra: dict[str, list[str]] = {}
+
+
+class _TokenStatus(msgspec.Struct):
+    authenticated: bool = False
+    user: _User = msgspec.field(default_factory=_User)
+    audiences: list[str] = []
+
+
+class _TokenReview(msgspec.Struct):
+    status: _TokenStatus
+
+
+class _SubjectStatus(msgspec.Struct):
+    allowed: bool = False
+    denied: bool = False
+
+
+class _SubjectReview(msgspec.Struct):
+    status: _SubjectStatus
+
+
+class KubernetesAccessReviews:
+    """Asks kube-apiserver about every token and every right.
+
+    A token with the audience `gang-extender` can be used for nothing else, so it is looked for first
+    (`kubectl create token NAME --audience gang-extender`). The tokens of people have the audience of the API server:
+    OIDC, exec plugins of clouds, static tokens; nothing makes one for another audience from them. A service that took
+    only its own audience could not be read with a kubeconfig at all, so those are accepted as well, as the metrics
+    of kube-scheduler and of the kubelet accept them. What that costs: such a token gives its rights in the cluster to
+    any service that receives it. Where all callers have tokens of their own, `api_server_tokens` is switched off.
+    """
+
+    def __init__(self, server: ApiServer, *, api_server_tokens: bool = True) -> None:
+        """Keep the connection.
+
+        Args:
+            server: As an account with the ClusterRole `system:auth-delegator`.
+            api_server_tokens: Whether tokens for the API server itself are accepted too.
+        """
+        self._server = server
+        self._audiences: tuple[list[str], ...] = ([AUDIENCE],)
+        if api_server_tokens:
+            self._audiences += ([],)  # none named: those of the API server
+
+    async def authenticate(self, token: str) -> Caller | None:
+        """Return who has a token; see the port."""
+        for audiences in self._audiences:
+            spec = {"token": token, "audiences": audiences}
+            body = await self._review(TOKENS, "authentication.k8s.io/v1", "TokenReview", spec)
+            status = msgspec.json.decode(body, type=_TokenReview).status
+            # An authenticator that does not know audiences names none: it did not check them.
+            checked = not audiences or AUDIENCE in status.audiences
+            if status.authenticated and checked and status.user.username:
+                user = status.user
+                return Caller(
+                    user=user.username,
+                    uid=user.uid,
+                    groups=tuple(user.groups),
+                    extra=tuple((key, tuple(values)) for key, values in sorted(user.extra.items())),
+                )
+        return None
+
+    async def authorize(self, caller: Caller, right: AccessRight) -> bool:
+        """Return whether a caller has a right; see the port."""
+        spec: dict[str, object] = {
+            "user": caller.user,
+            "uid": caller.uid,
+            "groups": caller.groups,
+            "extra": {key: list(values) for key, values in caller.extra},
+        }
+        if right.path:
+            spec["nonResourceAttributes"] = {"path": right.path, "verb": right.verb}
+        else:
+            resource, _, group = RESOURCE.partition(".")
+            spec["resourceAttributes"] = {
+                "group": group,
+                "resource": resource,
+                "verb": right.verb,
+                "namespace": right.namespace,
+            }
+        version, kind = "authorization.k8s.io/v1", "SubjectAccessReview"
+        body = await self._review(SUBJECTS, version, kind, spec)
+        status = msgspec.json.decode(body, type=_SubjectReview).status
+        return status.allowed and not status.denied
+
+    async def _review(self, path: str, version: str, kind: str, spec: object) -> bytes:
+        """Return the answer to a review."""
+        request = Request(
+            method="POST",
+            path=path,
+            body=msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec}),
+            timeout_s=TIMEOUT_S,
+            budget_s=TIMEOUT_S,
+            tries_max=TRIES_MAX,
+        )
+        try:
+            return await self._server.call(request)
+        except ApiResponse as refusal:
+            hint = ""
+            if refusal.status == HTTPStatus.FORBIDDEN:
+                hint = "; the account of gang-extender needs the ClusterRole system:auth-delegator"
+            raise ClusterUnavailable(f"{kind}: {refusal}{hint}", refused=True) from refusal

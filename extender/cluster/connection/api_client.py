@@ -174,11 +174,7 @@ def _proxy_of(url: str) -> str | None:
 
 
 def check_files(kubeconfig: str | None) -> None:
-    """Check that there is a file at one of the paths of a kubeconfig; None: the default file, or none in a pod.
-
-    Raises:
-        BadInput: There is none.
-    """
+    """Check that there is a file at one of the paths of a kubeconfig; None: the default file, or none in a pod."""
     if _in_pod(kubeconfig):
         return
     paths = (kubeconfig or DEFAULT_KUBECONFIG).split(os.pathsep)
@@ -200,16 +196,12 @@ def configuration_source(kubeconfig: str | None) -> str:
     return f"kubeconfig {kubeconfig or DEFAULT_KUBECONFIG}"
 
 
-async def load_configuration(kubeconfig: str | None, context: str | None = None) -> Configuration:
+async def load_configuration(kubeconfig: str | None) -> Configuration:
     """Load the address of the API server and the credentials for it.
 
     Args:
         kubeconfig: Path (or several, separated as in KUBECONFIG); None: the ServiceAccount of this
             pod, or outside of a cluster the default file.
-        context: Which context of the kubeconfig; None: its current one.
-
-    Raises:
-        BadInput: There is no usable configuration.
     """
     configuration = Configuration()
     check_files(kubeconfig)
@@ -218,7 +210,7 @@ async def load_configuration(kubeconfig: str | None, context: str | None = None)
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         else:
             await kubernetes_config.load_kube_config(
-                config_file=kubeconfig, context=context, client_configuration=configuration
+                config_file=kubeconfig, client_configuration=configuration
             )
     except (kubernetes_config.ConfigException, OSError, ValueError) as problem:
         where = kubeconfig or "the ServiceAccount of this pod, or the default kubeconfig"
@@ -264,7 +256,6 @@ class ApiServer:
         """Keep the settings; sessions are opened on entering.
 
         Args:
-            configuration: From `load_configuration`.
             fence: Returns whether this process may still write to the cluster; checked before
                 each try of a call with an effect.
             renew: Loads the configuration again after a 401: tokens of exec plugins and files expire.
@@ -519,11 +510,7 @@ def _name(request: Request) -> str:
 
 
 def _tls_context(configuration: Configuration) -> ssl.SSLContext:
-    """Return the TLS settings of a configuration, as kubernetes-asyncio makes them for its sessions.
-
-    Raises:
-        OSError: A certificate file is missing or malformed.
-    """
+    """Return the TLS settings of a configuration, as kubernetes-asyncio makes them for its sessions."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)

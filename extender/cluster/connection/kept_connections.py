@@ -73,7 +73,6 @@ class KeptConnections:
         """Send a request and return its response.
 
         Args:
-            request: All bytes of it.
             may_send: Asked after waiting for a connection, in the turn of the event loop that writes to the socket.
             until_s: When the response must be there, by the clock of the event loop.
 

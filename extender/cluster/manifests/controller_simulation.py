@@ -16,12 +16,13 @@ from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import AnyEntry, Entry, Ident, SourceEntry
 from extender.cluster.manifests.workload_expansion import roots_of
 from extender.cluster.manifests.workload_objects import (
+    LiveSources,
+    WorkloadSources,
     check_number_of_pods,
     controller_labels,
     pods_of_leaf,
 )
-from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources
-from extender.cluster.read.workload_conversion import workload_of
+from extender.cluster.read.object_decoding import workload_of
 from extender.core.model.errors import BadInput
 from extender.core.trees.tree_events import is_requested, profile_name
 from extender.core.workloads.kind_table import BY_KIND
@@ -55,9 +56,6 @@ def served_workloads(entries: Sequence[AnyEntry]) -> ServedWorkloads:
 
     Args:
         entries: All objects, each once; workloads have UIDs and creation times.
-
-    Raises:
-        BadInput: A workload, a profile or a pod template cannot be read.
     """
     files = WorkloadSources(entries, LiveSources())
     played = [
@@ -92,11 +90,7 @@ class _PlayedWorkload:
             self.manifest = _owned_by(self._owner, manifest)
 
     def run(self) -> None:
-        """Label the workload and make its pods.
-
-        Raises:
-            BadInput: It cannot be read; names file, object and field.
-        """
+        """Label the workload and make its pods."""
         where = self._entry.where
         try:
             self._run()

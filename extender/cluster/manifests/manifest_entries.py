@@ -36,8 +36,7 @@ from extender.cluster.read.object_decoding import (
     without_nulls,
 )
 from extender.cluster.read.unknown_fields import CHECKED, fields_not_read, unknown_names
-from extender.cluster.types.namespace_types import Namespace
-from extender.cluster.types.tree_profile_types import TreeProfile
+from extender.cluster.types import Namespace, TreeProfile
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.fields.field_check import field_notes
@@ -219,7 +218,6 @@ def read_all(
     """Return the objects of files of several roles, with nothing filled in.
 
     Args:
-        groups: The paths of each role.
         progress: Called while a large list in YAML is read.
 
     Raises:

@@ -37,16 +37,15 @@ from extender.cluster.manifests.manifest_entries import (
 from extender.cluster.manifests.manifest_validation import admission_warnings
 from extender.cluster.manifests.workload_expansion import NO_LIVE_SOURCES, Expansion, expand
 from extender.cluster.manifests.workload_objects import (
+    LiveSources,
     with_leaf,
     with_limit_ranges,
     with_runtime_class,
 )
-from extender.cluster.manifests.workload_sources import LiveSources
 from extender.cluster.manifests.yaml_reader import Progress, no_progress
-from extender.cluster.read.disruption_budget_conversion import with_status
 from extender.cluster.read.object_decoding import key_of
 from extender.cluster.read.object_store import ObjectStore
-from extender.cluster.read.pod_conversion import ended
+from extender.cluster.read.pod_conversion import ended, with_status
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey, PodUid
@@ -289,9 +288,6 @@ def _admitted(
     """Return the entries, with what admission adds to pods of -f and to made ones; and warnings.
 
     That is what their RuntimeClass has, and the LimitRanges of their namespace.
-
-    Raises:
-        BadInput: One of these contradicts a pod, which an API server refuses.
     """
     classes: dict[str, api.RuntimeClass] = {}
     ranges: defaultdict[str, list[api.LimitRange]] = defaultdict(list)
@@ -423,11 +419,7 @@ def _check_priorities(entries: Sequence[Entry]) -> None:
 
 
 def build(manifest: CompleteManifest) -> Manifest:
-    """Return the cluster of complete objects.
-
-    Raises:
-        BadInput: An object is invalid.
-    """
+    """Return the cluster of complete objects."""
     world = ObjectStore(claims=manifest.claims)
     faults: list[str] = []
     for entry in in_feed_order(manifest.entries):

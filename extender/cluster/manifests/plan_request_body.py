@@ -13,8 +13,7 @@ from extender.cluster.manifests.manifest_entries import FAULTS_MAX, AnyEntry, Ro
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.node_group_file import node_groups
 from extender.cluster.manifests.tree_copies import Taken, TreeCopies
-from extender.cluster.manifests.workload_objects import PodLabels
-from extender.cluster.manifests.workload_sources import LiveSources
+from extender.cluster.manifests.workload_objects import LiveSources, PodLabels
 from extender.cluster.manifests.yaml_reader import Document, Value, json_message, read_bytes
 from extender.cluster.read.field_problems import field_problems
 from extender.core.log.reservation_state import ReservationState
@@ -54,14 +53,10 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     """Return the answer to a question.
 
     Args:
-        body: JSON of a `PlanQuestion`.
         ours: The cluster of the service, for a question without one.
 
     Returns:
         JSON of a `PlanReply`.
-
-    Raises:
-        BadInput: The body is invalid; names object, field and value.
     """
     parsed = _parsed(body, PlanQuestion)
     given = _read_objects(body, parsed, ours)
@@ -106,9 +101,6 @@ def answer_moves_request(body: bytes, ours: LiveInput | None = None) -> bytes:
 
     Returns:
         JSON of a `MovesAnswer`.
-
-    Raises:
-        BadInput: The body is invalid; names object, field and value.
     """
     parsed = _parsed(body, MovesQuestion)
     given = _read_objects(body, parsed, ours)

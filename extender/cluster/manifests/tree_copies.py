@@ -16,10 +16,10 @@ import msgspec
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, SourceEntry, with_metadata
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
-from extender.cluster.manifests.workload_sources import LiveSources
+from extender.cluster.manifests.workload_objects import LiveSources
 from extender.cluster.read.object_decoding import key_of, parent_of
 from extender.cluster.read.pod_conversion import ended, group_named
-from extender.cluster.types.pod_types import PodStatus, SchedulingGroup
+from extender.cluster.types import PodStatus, SchedulingGroup
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import composite_key
@@ -44,7 +44,6 @@ class TreeCopies:
     """Makes the copies of the trees of -f one by one.
 
     Args:
-        entries: All objects of the files.
         live: The cluster of the service, of a query without --cluster.
     """
 
@@ -120,11 +119,7 @@ def _name_of(entry: AnyEntry) -> Taken:
 
 
 def _wanted_trees(entries: Sequence[AnyEntry]) -> Iterator[AnyEntry]:
-    """Yield the workloads of -f, the groups and pods of the trees of -f, and the lone pods of -f.
-
-    Raises:
-        BadInput: A workload has no pod templates.
-    """
+    """Yield the workloads of -f, the groups and pods of the trees of -f, and the lone pods of -f."""
     owners: set[Taken] = set()
     for entry in entries:
         if entry.role is Role.WANTED and isinstance(

@@ -26,15 +26,17 @@ from extender.cluster.manifests.manifest_entries import (
     with_metadata,
 )
 from extender.cluster.manifests.workload_objects import (
+    LiveSources,
+    WorkloadSources,
     check_number_of_pods,
     controller_labels,
     group_from,
+    owner_uid,
     pods_of_leaf,
 )
-from extender.cluster.manifests.workload_sources import LiveSources, WorkloadSources, owner_uid
 from extender.cluster.manifests.yaml_reader import Document
+from extender.cluster.read.object_decoding import workload_of
 from extender.cluster.read.unknown_fields import PREFIX
-from extender.cluster.read.workload_conversion import workload_of
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey
 from extender.core.trees.tree_events import is_requested
@@ -97,7 +99,6 @@ def expand(entries: Sequence[AnyEntry], *, live: LiveSources = NO_LIVE_SOURCES) 
 
     Args:
         entries: All objects, each once; workloads have UIDs.
-        live: What is not in the files.
 
     Raises:
         BadInput: A workload cannot be read, or one of its groups belongs to another object.
@@ -236,11 +237,7 @@ def _expansions(
 
 
 def _made(manifest: Mapping[str, Any], source: api.KubernetesObject) -> api.WorkloadManifest:
-    """Return a workload that a controller makes from another object, as old as that.
-
-    Raises:
-        BadInput: A field has another type than in the API.
-    """
+    """Return a workload that a controller makes from another object, as old as that."""
     document = Document(where=f"the {manifest['kind']} of {source.label}", value=dict(manifest))
     (entry,) = entries_in((document,), Role.WANTED)
     assert isinstance(entry.obj, api.WorkloadManifest), f"{entry.obj.label} is a workload"
@@ -271,11 +268,7 @@ class _WorkloadExpansion:
         self._owner = files.owner_of(self._workload)
 
     def run(self) -> None:
-        """Add what the workload becomes to the expansion.
-
-        Raises:
-            BadInput: It cannot be read, or one of its groups belongs to another object.
-        """
+        """Add what the workload becomes to the expansion."""
         try:
             self.expand()
         except BadInput as fault:

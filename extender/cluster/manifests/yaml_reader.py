@@ -107,11 +107,7 @@ def files_of(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_file(name: str) -> tuple[Document, ...]:
-    """Return the documents of one file, or of standard input for `-`.
-
-    Raises:
-        BadInput: The file cannot be read, or is neither YAML nor JSON.
-    """
+    """Return the documents of one file, or of standard input for `-`."""
     return read_bytes(body_of(name), "standard input" if name == STDIN else name)
 
 
@@ -120,9 +116,6 @@ def documents(name: str, progress: Progress = no_progress) -> Iterator[Document]
 
     Args:
         progress: Called while a large list in YAML is read.
-
-    Raises:
-        BadInput: The file cannot be read, or is neither YAML nor JSON.
     """
     body, shown = body_of(name), "standard input" if name == STDIN else name
     items = _list_items(body, shown, progress)
@@ -158,11 +151,7 @@ def _yaml_items(text: str, name: str, progress: Progress) -> Iterator[Value]:
 
 
 def body_of(name: str) -> bytes:
-    """Return the content of a file, or of standard input for `-`.
-
-    Raises:
-        BadInput: The file cannot be read.
-    """
+    """Return the content of a file, or of standard input for `-`."""
     try:
         return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
     except OSError as fault:
@@ -170,11 +159,7 @@ def body_of(name: str) -> bytes:
 
 
 def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
-    """Return the documents of a file's content, without empty ones.
-
-    Raises:
-        BadInput: The content is neither YAML nor JSON.
-    """
+    """Return the documents of a file's content, without empty ones."""
     if body.lstrip()[:1] in {b"{", b"["}:
         try:
             return (Document(where=f"{name}, document 1", value=msgspec.json.decode(body)),)
@@ -277,7 +262,6 @@ class _Reader:
         """Yield the items of the only document, which is a list as kubectl prints it.
 
         Raises:
-            BadInput: As for `documents`.
             YAMLError: The text is not YAML.
         """
         reported = 0

@@ -18,7 +18,6 @@ from typing import Final, assert_never
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.read.disruption_budget_conversion import budget_of
 from extender.cluster.read.object_decoding import (
     bad,
     blueprints_of,
@@ -31,6 +30,7 @@ from extender.cluster.read.object_decoding import (
     source_of,
 )
 from extender.cluster.read.pod_conversion import (
+    budget_of,
     end_of,
     end_of_terminating,
     ended,
@@ -197,7 +197,6 @@ class ObjectStore:
         """Replace all objects of a kind, as after a list call.
 
         Args:
-            objects: All objects of the kind.
             source: For groups: which of the two API groups was listed; the objects of the other one stay.
 
         Returns:

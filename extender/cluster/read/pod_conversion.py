@@ -1,4 +1,4 @@
-"""Convert a pod of the API to a `Pod` of the core: its requests, and where it may run.
+"""Convert a pod of the API to a `Pod` of the core: its requests, where it may run, and the budgets for its disruption.
 
 Owns the arithmetic of pod requests, which must equal that of kube-scheduler, and the list of the pod's
 constraints that the planner does not model (`unmodelled`). Volumes depend on other objects;
@@ -10,7 +10,8 @@ request 1 millicore, not 10.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from sys import intern
 from typing import Final
 
@@ -18,24 +19,32 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from extender.cluster import types as api
-from extender.cluster.read.interpod_terms import pod_preferences, pod_rules
 from extender.cluster.read.object_decoding import bad, micros, node_selector, selector_term
 from extender.cluster.read.priority_classes import Priorities
-from extender.cluster.types.common_types import Instant
+from extender.cluster.types import Instant
+from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.errors import BadInput, BadQuantity
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import (
+    AVOIDS_PODS,
     ENDED_BY,
+    NEEDS_PODS,
     NO_VOLUMES,
     ONE_POD_VOLUME,
     RESOURCE_CLAIM,
     SUCCEEDED,
+    AboutPods,
     HostPort,
     NodePreference,
+    NodeSelectorRequirement,
+    Operator,
     Pod,
     PodEnd,
+    PodPreference,
+    PodRule,
     PodShape,
+    RuleKind,
     SelectorTerm,
     SoftRules,
     Toleration,
@@ -113,7 +122,6 @@ def pod_of(
     """Return the pod of the core.
 
     Args:
-        priorities: Used if `spec.priority` is not set, which happens in files only.
         shape: What `shape_of` returns, if it is known.
 
     Raises:
@@ -250,11 +258,7 @@ def shape_key(pod: api.Pod) -> bytes | None:
 
 
 def shape_of(pod: api.Pod, volumes: VolumeConstraints) -> PodShape:
-    """Return everything that decides on which nodes a pod fits.
-
-    Raises:
-        BadInput: A quantity, selector or toleration is invalid.
-    """
+    """Return everything that decides on which nodes a pod fits."""
     spec = pod.spec
     selectors = volumes.selectors
     if spec.affinity.node_affinity.required is not None:
@@ -349,9 +353,6 @@ def requests_of(pod: api.Pod) -> tuple[tuple[str, int], ...]:
 
     Returns:
         By resource name, without zeros and markers, `pods` always 1; CPU in millicores.
-
-    Raises:
-        BadInput: A quantity is invalid or negative.
 
     Source:
         PodRequests in component-helpers resource/helpers.go; NodeResourcesFit's computePodResourceRequest.
@@ -459,3 +460,179 @@ def _raise(most: _Exact, other: Mapping[str, int]) -> None:
     for name, amount in other.items():
         if amount > most.get(name, 0):
             most[name] = amount
+
+
+_NO_POD = NodeSelectorRequirement("", "In")  # without values it holds for no label
+
+
+def pod_rules(pod: api.Pod) -> tuple[tuple[PodRule, ...], tuple[str, ...]]:
+    """Return the rules of a pod.
+
+    Returns:
+        The rules, sorted; and the texts of those that are not modelled, sorted.
+    """
+    affinity, rules = pod.spec.affinity, set[PodRule]()
+    unmodelled = set[str]()
+    for term in affinity.pod_anti_affinity.required:
+        about = _about(pod, term)
+        if about is None:
+            unmodelled.add(f"{AVOIDS_PODS}{term.topology_key}")
+        else:
+            rules.add(PodRule("apart", (term.topology_key,), (about,)))
+    if terms := affinity.pod_affinity.required:
+        every = tuple(about for term in terms if (about := _about(pod, term)) is not None)
+        if len(every) < len(terms):
+            unmodelled.update(f"{NEEDS_PODS}{term.topology_key}" for term in terms)
+        else:
+            rules.add(PodRule("near", tuple(term.topology_key for term in terms), every))
+    rules.update(_spread(pod, anyway=False))
+    return tuple(sorted(rules, key=repr)), tuple(sorted(unmodelled))
+
+
+def pod_preferences(pod: api.Pod) -> tuple[tuple[PodPreference, ...], tuple[str, ...]]:
+    """Return the rules about other pods that a pod prefers, sorted; and the texts of those that are not modelled, sorted."""
+    affinity, unseen = pod.spec.affinity, set[str]()
+    preferred = [PodPreference(rule) for rule in _spread(pod, anyway=True)]
+    both: tuple[tuple[RuleKind, tuple[api.WeightedPodAffinityTerm, ...]], ...] = (
+        ("near", affinity.pod_affinity.preferred),
+        ("apart", affinity.pod_anti_affinity.preferred),
+    )
+    for kind, terms in both:
+        for weighted in terms:
+            term = weighted.pod_affinity_term
+            about = _about(pod, term)
+            rule = PodRule(kind, (term.topology_key,), () if about is None else (about,))
+            if about is None:
+                unseen.add(f"preferred {rule.text} of namespaces that a label selects")
+            elif weighted.weight:
+                preferred.append(PodPreference(rule, weighted.weight))
+    return tuple(sorted(preferred, key=repr)), tuple(sorted(unseen))
+
+
+def _spread(pod: api.Pod, *, anyway: bool) -> Iterator[PodRule]:
+    for constraint in pod.spec.topology_spread_constraints:
+        if (constraint.when_unsatisfiable == "ScheduleAnyway") != anyway:
+            continue
+        own = _of_keys(pod.metadata.labels, constraint.match_label_keys, "In")
+        labels = (*label_requirements(constraint.label_selector), *own)
+        yield PodRule(
+            kind="spread",
+            keys=(constraint.topology_key,),
+            about=(AboutPods((pod.metadata.namespace,), labels),),
+            skew=constraint.max_skew,
+            least_domains=constraint.min_domains or 1,
+            honors_affinity=constraint.node_affinity_policy != "Ignore",
+            honors_taints=constraint.node_taints_policy == "Honor",
+        )
+
+
+def _about(pod: api.Pod, term: api.PodAffinityTerm) -> AboutPods | None:
+    """Return the pods that a term selects; None if it selects namespaces by label."""
+    selector = term.namespace_selector
+    if selector is not None and (selector.match_labels or selector.match_expressions):
+        return None
+    namespaces = tuple(sorted(set(term.namespaces)))
+    if selector is not None:
+        namespaces = ()
+    elif not namespaces:
+        namespaces = (pod.metadata.namespace,)
+    pod_labels = pod.metadata.labels
+    labels = (
+        *label_requirements(term.label_selector),
+        *_of_keys(pod_labels, term.match_label_keys, "In"),
+        *_of_keys(pod_labels, term.mismatch_label_keys, "NotIn"),
+    )
+    return AboutPods(namespaces, tuple(dict.fromkeys(labels)))
+
+
+def label_requirements(selector: api.LabelSelector | None) -> tuple[NodeSelectorRequirement, ...]:
+    """Return the requirements of a selector; None selects no pod, an empty one every pod."""
+    if selector is None:
+        return (_NO_POD,)
+    equal = (
+        NodeSelectorRequirement(k, "In", (v,)) for k, v in sorted(selector.match_labels.items())
+    )
+    more = (
+        NodeSelectorRequirement(r.key, r.operator, r.values) for r in selector.match_expressions
+    )
+    return (*equal, *more)
+
+
+def _of_keys(
+    labels: Mapping[str, str], keys: tuple[str, ...], operator: Operator
+) -> tuple[NodeSelectorRequirement, ...]:
+    """Return requirements with the pod's own values, as the API server does; keys without a label are skipped."""
+    return tuple(NodeSelectorRequirement(k, operator, (labels[k],)) for k in keys if k in labels)
+
+
+_PERCENT: Final = re.compile(r"([0-9]{1,3})%")
+
+
+def budget_of(budget: api.PodDisruptionBudget) -> PodDisruptionBudget:
+    """Return the budget of the core; without a status it allows no disruption.
+
+    Source:
+        policy/v1: a missing selector matches no pod, an empty one every pod of the namespace.
+    """
+    namespace, name = budget.key
+    selector = budget.spec.selector
+    for n, expression in enumerate(selector.match_expressions if selector is not None else ()):
+        wants_values = expression.operator in {"In", "NotIn"}
+        if expression.operator in {"Gt", "Lt"} or wants_values != bool(expression.values):
+            field = f"spec.selector.matchExpressions[{n}]"
+            raise bad(
+                budget,
+                field,
+                f"{expression.key} {expression.operator} {list(expression.values)}: is not a valid expression",
+            )
+    about = None
+    if selector is not None:
+        about = AboutPods((namespace,), label_requirements(selector))
+    return PodDisruptionBudget(
+        namespace=namespace,
+        name=name,
+        about=about,
+        allowed=max(budget.status.disruptions_allowed or 0, 0),
+    )
+
+
+def with_status(
+    written: api.PodDisruptionBudget, pods: Iterable[api.Pod]
+) -> api.PodDisruptionBudget:
+    """Return the budget with the number of allowed disruptions in its status, computed if it was not set.
+
+    Args:
+        pods: All pods of the files; one that has a node and has not ended counts as healthy.
+
+    Source:
+        The disruption controller, with the number of existing pods as the expected count.
+    """
+    if written.status.disruptions_allowed is not None:
+        return written
+    budget = budget_of(written)
+    mine = [
+        p for p in pods if not ended(p) and budget.protects(p.metadata.namespace, p.metadata.labels)
+    ]
+    healthy = sum(1 for p in mine if p.spec.node_name and p.metadata.deletion_timestamp is None)
+    if written.spec.max_unavailable is not None:
+        desired_healthy = len(mine) - _scaled(
+            written, "maxUnavailable", written.spec.max_unavailable, len(mine)
+        )
+    elif written.spec.min_available is not None:
+        desired_healthy = _scaled(written, "minAvailable", written.spec.min_available, len(mine))
+    else:
+        desired_healthy = 0
+    status = msgspec.structs.replace(
+        written.status, disruptions_allowed=max(healthy - max(desired_healthy, 0), 0)
+    )
+    return msgspec.structs.replace(written, status=status)
+
+
+def _scaled(budget: api.PodDisruptionBudget, field: str, bound: int | str, of: int) -> int:
+    """Return a number, or a percentage of `of`, rounded up."""
+    if isinstance(bound, int):
+        return bound
+    match = _PERCENT.fullmatch(bound)
+    if match is None:
+        raise bad(budget, f"spec.{field}", f'"{bound}" is neither a number nor a percentage')
+    return -(-int(match[1]) * of // 100)

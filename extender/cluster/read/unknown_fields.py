@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from extender.cluster import types as api
 from extender.cluster.read.field_problems import FieldProblem
-from extender.cluster.types import group_types, node_types, tree_profile_types, volume_types
 from extender.core.model.message_formatting import did_you_mean
 
 PREFIX: Final = "gang-extender.dev/"
@@ -49,23 +48,23 @@ _WHOLE: Final[dict[type, frozenset[str]]] = {
             api.Workload,
             api.GroupSpec,
             api.SchedulingPolicy,
-            group_types.GangPolicy,
+            api.GangPolicy,
             api.SchedulingConstraints,
-            group_types.TopologyEntry,
-            group_types.ExclusiveEntry,
-            group_types.NearEntry,
-            group_types.SliceEntry,
+            api.TopologyEntry,
+            api.ExclusiveEntry,
+            api.NearEntry,
+            api.SliceEntry,
             api.DisruptionMode,
-            group_types.WorkloadRef,
-            group_types.OldTemplateRef,
-            group_types.TemplateRef,
+            api.WorkloadRef,
+            api.OldTemplateRef,
+            api.TemplateRef,
             api.Template,
             api.TreeProfile,
-            tree_profile_types.TreeProfileSpec,
-            tree_profile_types.KindProfile,
-            tree_profile_types.ProfileTopology,
-            tree_profile_types.ProfileExclusive,
-            tree_profile_types.ProfileNear,
+            api.TreeProfileSpec,
+            api.KindProfile,
+            api.ProfileTopology,
+            api.ProfileExclusive,
+            api.ProfileNear,
         ),
         frozenset(),
     ),
@@ -74,12 +73,12 @@ _WHOLE: Final[dict[type, frozenset[str]]] = {
     **dict.fromkeys(
         (
             api.LimitRange,
-            node_types.LimitRangeSpec,
-            node_types.LimitRangeItem,
-            node_types.RuntimeOverhead,
-            node_types.RuntimeScheduling,
-            volume_types.TopologyTerm,
-            volume_types.TopologyLabel,
+            api.LimitRangeSpec,
+            api.LimitRangeItem,
+            api.RuntimeOverhead,
+            api.RuntimeScheduling,
+            api.TopologyTerm,
+            api.TopologyLabel,
         ),
         frozenset(),
     ),

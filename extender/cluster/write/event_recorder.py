@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
-from extender.cluster.write.group_status import rfc3339
+from extender.cluster.write.pod_writer import rfc3339
 from extender.core.model.errors import ClusterUnavailable
 from extender.ports.cluster_ports import K8sEvent
 from extender.ports.log_ports import Clock

@@ -9,14 +9,13 @@ The object is read first only if its conditions are not completely known, or ano
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
 from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
-from extender.cluster.write.pod_writer import fault_of
+from extender.cluster.write.pod_writer import MESSAGE_MAX, fault_of, rfc3339
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pod_groups import Group
 from extender.core.reconcile.finalizer_rules import FinalizerChange
@@ -25,7 +24,6 @@ from extender.ports.log_ports import Clock
 
 PLURALS: Final = {"PodGroup": "podgroups", "CompositePodGroup": "compositepodgroups"}
 TRIES_MAX = 4  # against other writers of the same status; there are few
-MESSAGE_MAX = 32768  # of a condition, in every version
 
 
 class _Condition(msgspec.Struct, rename="camel"):
@@ -60,12 +58,6 @@ class _Stored(msgspec.Struct):
         return [(c.type, c.status, c.reason, c.message) for c in self.conditions()]
 
 
-def rfc3339(at_us: int, *, micro: bool = False) -> str:
-    """Return an instant in the format of the Kubernetes API."""
-    at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
-
-
 def differing(
     stored: Sequence[tuple[str, str, str, str]], desired: Sequence[Condition]
 ) -> list[Condition]:
@@ -91,7 +83,6 @@ class GroupStatusWriter:
 
         Raises:
             RequestRejected: The group was deleted or recreated.
-            ClusterUnavailable: Try again later.
         """
         cut = [msgspec.structs.replace(c, message=c.message[:MESSAGE_MAX]) for c in conditions]
         if not differing(group.conditions, cut) and self._has_seen_our_write(group):

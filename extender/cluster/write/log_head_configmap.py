@@ -55,9 +55,9 @@ def own_namespace() -> str:
 class LogHeadConfigMap:
     """Reads and writes the ConfigMap."""
 
-    def __init__(self, server: ApiServer, namespace: str = "") -> None:
+    def __init__(self, server: ApiServer) -> None:
         self._server = server
-        self._folder = f"/api/v1/namespaces/{namespace or own_namespace()}/configmaps"
+        self._folder = f"/api/v1/namespaces/{own_namespace()}/configmaps"
 
     async def published(self) -> tuple[Anchor, ...]:
         """Return the published anchors; see the port."""

@@ -1,4 +1,4 @@
-"""Write to pods: nominate, remove our scheduling gate, bind.
+"""Write to pods: nominate, remove our scheduling gate, bind, mark as disrupted, evict; and read how they ended.
 
 Owns the requests and the mapping of their errors to faults. Every request has the UID of the pod as a
 precondition, so that a recreated pod of the same name is never changed.
@@ -7,6 +7,7 @@ precondition, so that a recreated pod of the same name is never changed.
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final
 
@@ -19,14 +20,30 @@ from extender.cluster.connection.api_client import (
     STRATEGIC_PATCH,
     ApiResponse,
     ApiServer,
+    Method,
     Request,
 )
 from extender.cluster.read import object_decoding
+from extender.cluster.read.pod_conversion import (
+    disruption_reason,
+    end_of,
+    end_of_terminating,
+    ended,
+)
 from extender.core.admit.plan_request import GATE
+from extender.core.log.events import GoneVia
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import NodeName
+from extender.core.model.pods import PodEnd
 from extender.ports.cluster_ports import Binding, PodRef
-from extender.ports.written_names import GATED, PLAN_ANNOTATION, POD_SCHEDULED
+from extender.ports.log_ports import Clock
+from extender.ports.written_names import (
+    DISRUPTION_TARGET,
+    GATED,
+    PLAN_ANNOTATION,
+    POD_SCHEDULED,
+    PREEMPTED,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +69,15 @@ def fault_of(action: str, refusal: ApiResponse) -> RequestRejected | ClusterUnav
 def pod_path(pod: PodRef, subresource: str = "") -> str:
     """Return the path of a pod or of one of its subresources."""
     return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}{subresource}"
+
+
+MESSAGE_MAX = 32768  # of a condition, in every version
+
+
+def rfc3339(at_us: int, *, micro: bool = False) -> str:
+    """Return an instant in the format of the Kubernetes API."""
+    at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 
 class PodWriter:
@@ -175,3 +201,67 @@ async def patch_pod(
         await server.call(request)
     except ApiResponse as refusal:
         raise fault_of(f"patch pod {pod.namespace}/{pod.name}{subresource}", refusal) from refusal
+
+
+class PodEvictions:
+    """Writes to victims of preemption."""
+
+    def __init__(self, server: ApiServer, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+
+    async def mark_disrupted(self, pod: PodRef, message: str) -> None:
+        """Write condition DisruptionTarget as kube-scheduler does; other conditions stay (merged by type)."""
+        condition = {
+            "type": DISRUPTION_TARGET,
+            "status": "True",
+            "reason": PREEMPTED,
+            "message": message[:MESSAGE_MAX],
+            "lastTransitionTime": rfc3339(self._clock.now_us()),
+        }
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        await patch_pod(self._server, pod, "/status", STRATEGIC_PATCH, body)
+
+    async def evict(self, pod: PodRef, via: GoneVia) -> None:
+        """Delete a pod, or evict it by the Eviction API, with the grace period of its spec.
+
+        Source:
+            pkg/scheduler/util/utils.go (DeletePod), pkg/registry/core/pod/storage/eviction.go: 429 with
+            Retry-After where a PodDisruptionBudget allows no more.
+        """
+        options = {"preconditions": {"uid": pod.uid}}
+        if via == "evicted":
+            method: Method = "POST"
+            path = pod_path(pod, "/eviction")
+            body: dict[str, object] = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": pod.name, "namespace": pod.namespace},
+                "deleteOptions": options,
+            }
+        else:
+            method, path = "DELETE", pod_path(pod)
+            body = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+        request = Request(
+            method=method,
+            path=path,
+            body=msgspec.json.encode(body),
+            content_type=JSON,
+            effect=True,
+            tries_max=1,  # before another try the caller checks whether it is still wanted
+        )
+        try:
+            await self._server.call(request)
+        except ApiResponse as refusal:
+            raise fault_of(f"evict {pod.namespace}/{pod.name}", refusal) from refusal
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        """Return how a pod ended, or will end if it terminates; None if it does neither."""
+        current = await read_pod(self._server, pod)
+        if current is None or current.metadata.uid != pod.uid:
+            return PodEnd("deleted")
+        if ended(current):
+            return end_of(current)
+        if current.metadata.deletion_timestamp is not None:
+            return end_of_terminating(disruption_reason(current), current.spec.node_name)
+        return None

@@ -31,7 +31,7 @@ from extender.core.model.errors import CorruptLog, ExtenderError, NotLeading, St
 from extender.core.model.ids import NIL_GANG
 from extender.ports.log_ports import Clock, EventLog, LeaseGrant, Snapshots
 from extender.runtime.periodic import ObjectFaults
-from extender.snapshots.snapshot_writer import SnapshotWriter
+from extender.snapshots.state_loader import SnapshotWriter
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from extender.core.model.errors import (
 )
 from extender.ports.log_ports import Clock, EventLog, LeaseGrant
 from extender.runtime.periodic import ObjectFaults
-from extender.snapshots.snapshot_writer import SnapshotWriter
+from extender.snapshots.state_loader import SnapshotWriter
 
 log = logging.getLogger(__name__)
 

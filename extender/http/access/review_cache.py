@@ -35,7 +35,6 @@ def names_due(last: Sweep | None, names: Sequence[str]) -> tuple[list[str], str]
 
     Args:
         last: The sweep before; None: there was none, so all are reviewed.
-        names: All names, in order.
 
     >>> names = [f"n{number:04}" for number in range(3 * AT_ONCE)]
     >>> due, turn = names_due(Sweep(0.0, frozenset(["n0001"]), "n4999"), names)

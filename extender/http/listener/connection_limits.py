@@ -3,7 +3,7 @@
 aiohttp limits the time between requests only. So each connection has a gate, an asyncio protocol in front of that of
 aiohttp: it refuses the connection, or closes it when the headers of a request do not arrive in time. The middleware
 of `request_limits` calls `begin` and `end` for each request. Usual calls of kube-scheduler are answered by the gate
-itself, with `fast_path_calls`; the protocol of aiohttp is made for the first other request, and has the connection from then on.
+itself, with `listener_access`; the protocol of aiohttp is made for the first other request, and has the connection from then on.
 
 Note: bytes that arrive while a request is handled are not looked at. A connection with a part of a next request among
 them is closed as one without requests is, by `keepalive_timeout_s`.

@@ -1,4 +1,4 @@
-"""Requests that are exactly as kube-scheduler sends them; `fast_path_calls` answers them without aiohttp."""
+"""Requests that are exactly as kube-scheduler sends them; `listener_access` answers them without aiohttp."""
 
 from __future__ import annotations
 

@@ -345,11 +345,7 @@ def _load_authorities(context: ssl.SSLContext, path: str, setting: str) -> None:
 
 
 def read_certificates(setting: str, path: str) -> tuple[x509.Certificate, ...]:
-    """Return the certificates of a PEM file, one or more.
-
-    Raises:
-        BadInput: The file cannot be read, or has none.
-    """
+    """Return the certificates of a PEM file, one or more."""
     try:
         return tuple(x509.load_pem_x509_certificates(Path(path).read_bytes()))
     except OSError as error:

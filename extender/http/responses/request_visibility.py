@@ -1,4 +1,4 @@
-"""What the caller of a request may see, as authorization has found it.
+"""What the caller of a request may see, as authorization has found it, and the body as the limits have read it.
 
 `access_middleware` sets `request[VISIBILITY]` and `request[CALLER]` before the handler is called. Handlers ask only `visibility_of`.
 """
@@ -37,12 +37,16 @@ def encoded_visibility(visibility: Visibility) -> str:
 
 
 def decoded_visibility(text: str) -> Visibility:
-    """Return the visibility in the value of a header; the inverse of `encoded_visibility`.
-
-    Raises:
-        ValueError: It is no visibility.
-    """
+    """Return the visibility in the value of a header; the inverse of `encoded_visibility`."""
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(text), type=Visibility)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
+
+
+BODY = web.RequestKey("body", bytes)
+
+
+def body_of(request: web.Request) -> bytes:
+    """Return the whole body of a request; it was read, within its limits, before the handler was called."""
+    return request[BODY]

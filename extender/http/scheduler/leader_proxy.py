@@ -24,9 +24,9 @@ from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import HANDOVER_MS
 from extender.core.model.errors import NotReady
 from extender.http.listener.tls_contexts import TlsContexts
-from extender.http.responses.request_body import body_of
+from extender.http.responses.request_visibility import body_of
 from extender.http.scheduler import wire
-from extender.http.scheduler.verb_call import JSON, Verb, VerbAnswer, VerbCall, text_answer
+from extender.http.scheduler.wire import JSON, Verb, VerbAnswer, VerbCall, text_answer
 from extender.settings import Settings
 from extender.telemetry import METRICS
 

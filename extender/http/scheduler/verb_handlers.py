@@ -23,10 +23,10 @@ from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
 from extender.core.verbs.filter_and_prioritize import FilterDecision
 from extender.core.verbs.preempt_verb import NodeCandidate
-from extender.http.responses.error_responses import Handler
+from extender.http.responses.json_responses import Handler
 from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import LeaderProxy, call_of, error_answer
-from extender.http.scheduler.verb_call import Verb, VerbAnswer, VerbCall, text_answer
+from extender.http.scheduler.wire import Verb, VerbAnswer, VerbCall, text_answer
 from extender.ports.cluster_ports import PodRef
 from extender.runtime.cooperative_yield import Yielder
 from extender.telemetry import METRICS, LimitedLines

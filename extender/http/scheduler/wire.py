@@ -8,9 +8,14 @@ Source: staging/src/k8s.io/kube-scheduler/extender/v1/types.go (K06).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
 import msgspec
+from aiohttp import web
 
 from extender.core.model.ids import NodeName, PodUid
+from extender.http.responses.unsent_answers import SentResponse
 
 
 class _NodeMeta(msgspec.Struct):
@@ -139,11 +144,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode_args(body: bytes) -> ExtenderArgs:
-    """Return a decoded filter or prioritize request.
-
-    Raises:
-        msgspec.MsgspecError: The body is not such a request.
-    """
+    """Return a decoded filter or prioritize request."""
     return _args.decode(body)
 
 
@@ -159,20 +160,12 @@ def uid_of(pod: msgspec.Raw) -> PodUid:
 
 
 def decode_binding(body: bytes) -> ExtenderBindingArgs:
-    """Return a decoded bind request.
-
-    Raises:
-        msgspec.MsgspecError: The body is not such a request.
-    """
+    """Return a decoded bind request."""
     return _binding.decode(body)
 
 
 def decode_preemption(body: bytes) -> ExtenderPreemptionArgs:
-    """Return a decoded preempt request.
-
-    Raises:
-        msgspec.MsgspecError: The body is not such a request.
-    """
+    """Return a decoded preempt request."""
     return _preemption.decode(body)
 
 
@@ -211,3 +204,37 @@ def preemption_result(victims: dict[NodeName, MetaVictims]) -> bytes:
 def encode(value: object) -> bytes:
     """Return an encoded answer."""
     return _encoder.encode(value)
+
+
+Verb = Literal["filter", "prioritize", "preempt", "bind"]
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+
+class VerbCall(NamedTuple):
+    """A call whose body has arrived within its limits."""
+
+    verb: Verb
+    body: bytes
+    closed: Callable[[], bool]  # whether the caller has closed its connection
+    forwarded: bool = False  # by another replica
+    waited_ms: int = 0  # at that replica
+
+
+class VerbAnswer(NamedTuple):
+    """The response to a call."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = JSON
+    headers: Mapping[str, str] = {}
+
+    def response(self) -> web.Response:
+        """Return it as a response of aiohttp."""
+        headers = {"Content-Type": self.content_type, **self.headers}
+        return SentResponse(status=self.status, body=self.body, headers=headers)
+
+
+def text_answer(status: int, text: str, headers: Mapping[str, str] | None = None) -> VerbAnswer:
+    """Return an answer of one line of text."""
+    return VerbAnswer(f"{text}\n".encode(), status, TEXT, headers or {})

@@ -15,8 +15,7 @@ from aiohttp import web
 
 from extender.core.model.errors import BadInput, ExtenderError, PositionGone, TooManyQueries
 from extender.core.model.ids import Position
-from extender.http.responses.error_responses import ProblemDetails
-from extender.http.responses.json_responses import answer, listed, next_page
+from extender.http.responses.json_responses import ProblemDetails, answer, listed, next_page
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import (
     EVENT_TYPE_NAMES,
@@ -43,9 +42,9 @@ from extender.http.v1.query_parameters import (
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import EventLine, event_line
+from extender.queries.log.event_filter import visible_queries
 from extender.queries.log.event_stream import EventBatch, EventStream
 from extender.queries.log.gang_history import events_page, gang_of_name
-from extender.queries.log.visible_queries import visible_queries
 
 READERS_MAX = 512  # the service opens half as many; one that it closed ends here within ten seconds
 CHUNK_BYTES = 64 * 1024

@@ -15,8 +15,13 @@ from extender.http.v1.openapi import MOMENT, NAME, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import field, known, number
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.explain.explanation import Explanation
-from extender.queries.explain.name_lookup import WantedName, parse_name
-from extender.queries.explain.name_search import SEARCH_LIMIT, SEARCH_LIMIT_MAX, NameSearch
+from extender.queries.explain.name_lookup import (
+    SEARCH_LIMIT,
+    SEARCH_LIMIT_MAX,
+    NameSearch,
+    WantedName,
+    parse_name,
+)
 from extender.queries.explain.past_explanation import PastExplanations
 from extender.queries.log.parameter_validation import checked_name, checked_text
 

@@ -1,4 +1,4 @@
-"""Gangs under /v1 as they are now, from the state in memory; `explain` also reads the log."""
+"""Gangs and trees of workloads under /v1 as they are now, from the state in memory; `explain` also reads the log."""
 
 from __future__ import annotations
 
@@ -22,14 +22,24 @@ from extender.ports.log_ports import DecisionInputs, StateSource
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, event_line, rfc3339
-from extender.queries.log.visible_queries import visible_queries
-from extender.queries.state.gang_selection import GANG_STATES, GangSelection
+from extender.queries.log.event_filter import visible_queries
+from extender.queries.state.gang_selection import (
+    GANG_STATES,
+    TREE_STATES,
+    GangSelection,
+    ObjectLabels,
+)
 from extender.queries.state.gang_status import RootWorkload, gang_status
-from extender.queries.state.object_labels import ObjectLabels
 from extender.queries.state.service_status import WaitLine
 from extender.queries.state.state_dto import GangAt
 from extender.queries.state.state_report import gang_at
-from extender.queries.state.workload_trees import RootKey, suspended_roots, workloads_of_roots
+from extender.queries.state.workload_trees import (
+    RootKey,
+    TreeAt,
+    suspended_roots,
+    trees_at,
+    workloads_of_roots,
+)
 from extender.runtime.cooperative_yield import Yielder
 
 
@@ -206,3 +216,39 @@ def _by_name(roots: Iterable[GangState]) -> Mapping[str, list[GangState]]:
     for root in roots:
         by_name.setdefault(root.gang, []).append(root)
     return by_name
+
+
+TREE_OPERATIONS = (
+    Operation(
+        path="/v1/trees",
+        about="Workloads (Job, JobSet, ...) with a tree label, by name: their root groups and states, or why no tree can be made; a replica that does not lead answers as far as it has followed the log",
+        answer=list[TreeAt],
+        parameters=selection_parameters(
+            TREE_STATES,
+            namespace="workloads",
+            state="workloads with this outcome, or with a root group in this state",
+            labels="of the workload",
+        ),
+        problems=(400,),
+        tagged=True,
+    ),
+)
+
+
+class TreeApi:
+    """Handler of /v1/trees."""
+
+    def __init__(self, state: StateSource, labels: ObjectLabels) -> None:
+        self._state = state
+        self._labels = labels
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.get("/v1/trees", self.trees)]
+
+    async def trees(self, request: web.Request) -> web.StreamResponse:
+        """Return the trees of workloads of a selection, by namespace and name."""
+        selection = selection_in(request, TREE_STATES)
+        state = self._state.committed
+        pieces = await listed(trees_at(state, selection, self._labels, visibility_of(request)))
+        return await answer(request, pieces, state.position)

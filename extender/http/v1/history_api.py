@@ -1,4 +1,4 @@
-"""Histories, decisions and preemptions under /v1, from the log."""
+"""Histories, decisions, preemptions and reports under /v1, from the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aiohttp import web
 
 from extender.core.model.errors import Forbidden, NotFound
 from extender.core.model.ids import GangUid, Position
-from extender.http.responses.json_responses import answer, listed, next_page
+from extender.http.responses.json_responses import answer, at_position, listed, next_page, problem
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import (
     GANG_NAME,
@@ -36,8 +36,9 @@ from extender.http.v1.query_parameters import (
     time_in,
     whole,
 )
-from extender.ports.log_ports import DecisionInputs
+from extender.ports.log_ports import Clock, DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
+from extender.queries.log import reports
 from extender.queries.log.decision_details import (
     Decision,
     StoredDecision,
@@ -45,12 +46,22 @@ from extender.queries.log.decision_details import (
     decision_with_input,
     stored_decision,
 )
-from extender.queries.log.event_dto import EventLine, event_line
+from extender.queries.log.event_dto import EventLine, event_line, parse_time
+from extender.queries.log.event_filter import visible_queries
 from extender.queries.log.gang_history import HistoryLine, HistoryQuery, gang_of_name, history
-from extender.queries.log.parameter_validation import checked_text
+from extender.queries.log.parameter_validation import checked_name, checked_text
 from extender.queries.log.preemption_dto import OUTCOMES, PreemptionLine
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions, victim_of_name
-from extender.queries.log.visible_queries import visible_queries
+from extender.queries.log.reports import (
+    REPORTS,
+    Report,
+    ReportLine,
+    ReportQueries,
+    catalogue,
+    check_report_query,
+    report,
+    unknown_report,
+)
 from extender.queries.state.gang_selection import checked_states
 
 
@@ -231,3 +242,77 @@ class HistoryApi:
         page = await preemptions(reader, preemption_query)
         link = next_page(request, page.last) if page.more else ""
         return await answer(request, await listed(page.lines), page.head, link=link)
+
+
+PARAMETERS = {"since", "until", "namespace", "gang", "limit"}
+
+
+REPORT_OPERATIONS = (
+    Operation(
+        path="/v1/reports",
+        about="The list of reports, with a description and the meaning of their columns",
+        answer=list[ReportLine],
+        problems=(400,),
+        positioned=False,
+    ),
+    Operation(
+        path="/v1/reports/{name}",
+        about="One report for a span of time; default: the last 24 hours",
+        answer=Report,
+        parameters=(
+            Parameter(name="name", about="Name of a report of /v1/reports", schema={"type": "string", "enum": sorted(REPORTS)},
+                      where="path"),
+            Parameter(name="since", about="From this time on", schema=TIME),
+            Parameter(name="until", about="Before this time", schema=TIME),
+            Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
+            Parameter(name="gang", about="Only this root group: namespace/name; a name alone as in /v1/events", schema=PATH_OR_NAME),
+            Parameter(name="limit", about="Maximum number of rows",
+                      schema={"type": "integer", "minimum": 0, "maximum": reports.LIMIT_MAX}),
+        ),
+        problems=(400, 404, 503),
+    ),
+)  # fmt: skip
+
+
+class ReportApi:
+    """Handlers of /v1/reports."""
+
+    def __init__(self, reader: ReportQueries, events: EventQueries, clock: Clock) -> None:
+        self._reader = reader
+        self._events = events
+        self._clock = clock
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.get("/v1/reports", self.catalogue), web.get("/v1/reports/{name}", self.report)]
+
+    async def catalogue(self, request: web.Request) -> web.Response:
+        """Return the list of reports."""
+        known(request, set())
+        return _json(catalogue())
+
+    async def report(self, request: web.Request) -> web.Response:
+        """Return one report for the span from `since` to `until`; default: the last 24 hours."""
+        name = request.match_info["name"]
+        if name not in REPORTS:
+            return problem(404, "Not found", unknown_report(name))
+        query = known(request, PARAMETERS)
+        if "namespace" in query:
+            checked_name(query["namespace"], field("namespace"))
+        events = visible_queries(self._events, visibility_of(request))
+        gang = await path_in(query, "gang", partial(gang_of_name, events))
+        report_query = check_report_query(
+            name,
+            now_us=self._clock.now_us(),
+            since_us=parse_time(query["since"], "since") if "since" in query else None,
+            until_us=parse_time(query["until"], "until") if "until" in query else None,
+            namespace=query.get("namespace", ""),
+            gang=gang,
+            limit=number(query, "limit", reports.LIMIT, most=reports.LIMIT_MAX),
+        )
+        answer = await report(self._reader, events, report_query, visibility_of(request))
+        return _json(answer, position=answer.position)
+
+
+def _json(value: list[ReportLine] | Report, *, position: int | None = None) -> web.Response:
+    return at_position(msgspec.json.encode(value), position)

@@ -16,7 +16,7 @@ import msgspec
 
 from extender import __version__
 from extender.core.log.events import AnyEventData
-from extender.http.responses.error_responses import ProblemDetails
+from extender.http.responses.json_responses import ProblemDetails
 from extender.queries.log.event_dto import EventLine
 
 Json = dict[str, Any]

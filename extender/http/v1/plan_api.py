@@ -9,8 +9,7 @@ from aiohttp import web
 from extender.core.model.errors import BadInput
 from extender.core.model.visibility import Visibility
 from extender.http.responses.json_responses import at_position
-from extender.http.responses.request_body import body_of
-from extender.http.responses.request_visibility import visibility_of
+from extender.http.responses.request_visibility import body_of, visibility_of
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import known
 from extender.queries.plan.moves_query import MovesAnswer, MovesQuestion

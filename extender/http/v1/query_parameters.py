@@ -1,4 +1,4 @@
-"""Parse query parameters; errors name the parameter and its value."""
+"""Parse query parameters; a value that is not valid raises `BadInput`, which names the parameter and its value."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from extender.queries.log.parameter_validation import (
     checked_type,
     storable,
 )
-from extender.queries.state.gang_selection import GangSelection, checked_states
-from extender.queries.state.label_selector import FORMS, PATTERN, LabelSelector, parse_selector
+from extender.queries.state.gang_selection import (
+    FORMS,
+    PATTERN,
+    GangSelection,
+    LabelSelector,
+    checked_states,
+    parse_selector,
+)
 
 SELECTION = frozenset({"namespace", "state", "labelSelector"})
 POSITION_MAX = 2**62
@@ -27,11 +33,7 @@ LIMIT_MAX = 1000
 def known(
     request: web.Request, names: Collection[str], *, repeatable: Collection[str] = ()
 ) -> MultiMapping[str]:
-    """Return the query parameters of a request.
-
-    Raises:
-        BadInput: A parameter is not in `names`, or is given twice and is not repeatable.
-    """
+    """Return the query parameters of a request."""
     for name, text in request.query.items():
         if name not in names:
             valid = f"there are {', '.join(sorted(names))}" if names else "there are none here"
@@ -73,11 +75,7 @@ def selection_parameters(
 
 
 def selection_in(request: web.Request, states: tuple[str, ...]) -> GangSelection:
-    """Return which gangs or trees are requested by namespace, state and labels.
-
-    Raises:
-        BadInput: A parameter is not known, or its value is not valid.
-    """
+    """Return which gangs or trees are requested by namespace, state and labels."""
     query = known(request, SELECTION, repeatable={"state"})
     return GangSelection(
         namespace=name_in(query, "namespace"),
@@ -97,30 +95,18 @@ def _selector_in(query: MultiMapping[str]) -> LabelSelector:
 
 
 def gang_named(request: web.Request) -> str:
-    """Return the `namespace/name` of the path.
-
-    Raises:
-        BadInput: It is not a valid name.
-    """
+    """Return the `namespace/name` of the path."""
     namespace, name = request.match_info["namespace"], request.match_info["name"]
     return checked_path(f"{namespace}/{name}", "gang")
 
 
 def number(query: MultiMapping[str], name: str, default: int, *, least: int = 0, most: int) -> int:
-    """Return a parameter as a whole number.
-
-    Raises:
-        BadInput: It is not a whole number from `least` to `most`.
-    """
+    """Return a parameter as a whole number from `least` to `most`."""
     return whole(query.get(name, str(default)), field(name), least=least, most=most)
 
 
 def whole(text: str, subject: str, *, least: int = 0, most: int) -> int:
-    """Return a text as a whole number.
-
-    Raises:
-        BadInput: It is not a whole number from `least` to `most`.
-    """
+    """Return a text as a whole number from `least` to `most`."""
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
     if not digits or not least <= int(text) <= most:
         raise BadInput(f"{subject}: {text[:40]!r} is not a whole number from {least} to {most}")
@@ -128,11 +114,7 @@ def whole(text: str, subject: str, *, least: int = 0, most: int) -> int:
 
 
 def flag(query: MultiMapping[str], name: str) -> bool:
-    """Return a boolean parameter; one without a value is true.
-
-    Raises:
-        BadInput: It is neither true nor false.
-    """
+    """Return a boolean parameter; one without a value is true."""
     text = query.get(name, "false")
     if text not in ("", "true", "false"):
         raise BadInput(f"{field(name)}: {text[:40]!r} is neither true nor false")
@@ -140,11 +122,7 @@ def flag(query: MultiMapping[str], name: str) -> bool:
 
 
 def newest_first(query: MultiMapping[str]) -> bool:
-    """Return whether `order` is `newest`; the default is `oldest`.
-
-    Raises:
-        BadInput: It is another text.
-    """
+    """Return whether `order` is `newest`; the default is `oldest`."""
     text = query.get("order", "oldest")
     if text not in ("oldest", "newest"):
         raise BadInput(f"{field('order')}: {text[:40]!r} is neither oldest nor newest")
@@ -152,20 +130,12 @@ def newest_first(query: MultiMapping[str]) -> bool:
 
 
 def time_in(query: MultiMapping[str], name: str) -> int | None:
-    """Return a time as microseconds since the epoch, or None where it is not given.
-
-    Raises:
-        BadInput: It is not an RFC 3339 time with offset.
-    """
+    """Return a time as microseconds since the epoch, or None where it is not given."""
     return parse_time(query[name], field(name)) if name in query else None
 
 
 def name_in(query: MultiMapping[str], name: str) -> str:
-    """Return the name of a namespace or a node, or an empty string where it is not given.
-
-    Raises:
-        BadInput: It is not a valid name.
-    """
+    """Return the name of a namespace or a node, or an empty string where it is not given."""
     return checked_name(query[name], field(name)) if name in query else ""
 
 
@@ -179,9 +149,6 @@ async def path_in(
     Args:
         query: Query parameters; `namespace` is that of a name without one.
         of_name: Finds the `namespace/name` that a name without a namespace means.
-
-    Raises:
-        BadInput: It is neither a valid `namespace/name` nor a valid name, or `of_name` rejects the name.
     """
     if name not in query:
         return ""
@@ -192,9 +159,5 @@ async def path_in(
 
 
 def types_in(query: MultiMapping[str], name: str) -> tuple[str, ...]:
-    """Return event types.
-
-    Raises:
-        BadInput: There is no such event type.
-    """
+    """Return event types."""
     return tuple(checked_type(text, field(name)) for text in query.getall(name, []))

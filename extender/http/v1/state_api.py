@@ -1,4 +1,4 @@
-"""`/v1/state` and `/v1/nodes/{name}`: the state now and at any time of the past.
+"""`/v1/state` and `/v1/nodes/{name}`: the state now and at any time of the past; `/v1/nodes` and the tree of a gang as they are now.
 
 The answer for a position never changes, so its ETag is made from the hash of the log at that position, and
 `X-Log-Position` is that position. `PastNodesApi` answers for a node from the log alone; `NodesApi` adds the node as
@@ -15,14 +15,23 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from extender.core.model.ids import NodeName
+from extender.http.responses.json_responses import answer
 from extender.http.responses.request_visibility import visibility_of, visibility_tag
-from extender.http.v1.openapi import MOMENT, NAME, PAIR, Operation, Parameter
-from extender.http.v1.query_parameters import field, known
+from extender.http.v1.openapi import GANG_NAME, MOMENT, NAME, NAMESPACE, PAIR, Operation, Parameter
+from extender.http.v1.query_parameters import field, gang_named, known
 from extender.ports.cluster_ports import Cluster
+from extender.ports.log_ports import StateSource
 from extender.queries.log.parameter_validation import checked_name, checked_text
 from extender.queries.state.gang_selection import GANG_STATES, checked_states
 from extender.queries.state.historical_state import HistoricalState, StateAt, StateDiff
-from extender.queries.state.live_node import NodeNow, live_node
+from extender.queries.state.node_inventory import (
+    NodeInventory,
+    NodeInventoryReport,
+    NodeNow,
+    TreeNow,
+    live_node,
+    no_such_root,
+)
 from extender.queries.state.state_dto import NodeAt, Scope, scope_of
 
 PARAMETERS = {"at", "diff", "node", "domain", "namespace", "state"}
@@ -160,11 +169,7 @@ class NodesApi:
 
 
 def _checked(query: MultiMapping[str]) -> MultiMapping[str]:
-    """Return the query parameters of a state query.
-
-    Raises:
-        BadInput: A time, domain or name is not valid.
-    """
+    """Return the query parameters of a state query."""
     for name in ("at", "diff", "domain"):
         if name in query:
             checked_text(query[name], field(name))
@@ -194,3 +199,52 @@ def _answer(request: web.Request, value: StateAt | StateDiff | NodeAnswer) -> we
     return web.Response(
         body=msgspec.json.encode(value), content_type="application/json", headers=headers
     )
+
+
+LIVE_OPERATIONS = (
+    Operation(
+        path="/v1/nodes",
+        about="Nodes as the cluster shows them now: labels, capacity, and usage by members and by ordinary pods",
+        answer=NodeInventoryReport,
+        problems=(400,),
+        tagged=True,
+    ),
+    Operation(
+        path="/v1/gangs/{namespace}/{name}/tree",
+        about="The groups of a tree with their members as the cluster shows them now, admitted or not",
+        answer=TreeNow,
+        parameters=(NAMESPACE, GANG_NAME),
+        problems=(400, 404),
+        tagged=True,
+    ),
+)
+
+
+class LiveNodeApi:
+    """Handlers of /v1/nodes and of trees."""
+
+    def __init__(self, fleet: NodeInventory, state: StateSource) -> None:
+        self._fleet = fleet
+        self._state = state
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/v1/nodes", self.nodes),
+            web.get("/v1/gangs/{namespace}/{name}/tree", self.tree),
+        ]
+
+    async def nodes(self, request: web.Request) -> web.StreamResponse:
+        """Return the nodes, by name."""
+        known(request, ())
+        pieces = await self._fleet.nodes()
+        return await answer(request, pieces, self._state.committed.position)
+
+    async def tree(self, request: web.Request) -> web.StreamResponse:
+        """Return the tree of a gang."""
+        known(request, ())
+        namespace, _, name = gang_named(request).partition("/")
+        if not visibility_of(request).sees(namespace):
+            raise no_such_root(namespace, name)
+        pieces = await self._fleet.tree(namespace, name)
+        return await answer(request, pieces, self._state.committed.position)

@@ -20,10 +20,9 @@ from extender.core.model.errors import AccessUnknown, ExtenderError, Forbidden, 
 from extender.core.model.visibility import Visibility
 from extender.http.access.review_cache import ReviewCache
 from extender.http.listener.connection_limits import ConnectionLimits
-from extender.http.responses.error_responses import Handler
-from extender.http.responses.request_body import body_of
-from extender.http.responses.request_visibility import CALLER, VISIBILITY
-from extender.http.web.stream_limits import is_stream
+from extender.http.responses.json_responses import Handler
+from extender.http.responses.request_visibility import CALLER, VISIBILITY, body_of
+from extender.http.web.request_limits import is_stream
 from extender.ports.access_ports import AUDIENCE, AccessRight, Caller
 from extender.telemetry import METRICS
 
@@ -164,12 +163,7 @@ class AccessControl:
         return with_namespaces
 
     async def _plannable(self, caller: Caller, body: bytes) -> Visibility:
-        """Return the namespaces in which a caller may plan.
-
-        Raises:
-            Forbidden: There is none.
-            AccessUnknown: The API server does not answer.
-        """
+        """Return the namespaces in which a caller may plan."""
         namespaces = set[str]()
         if not self._reviews.too_many(self._existing_namespaces):
             created = await self._reviews.namespaces(caller, "create", self._existing_namespaces)
@@ -185,13 +179,7 @@ class AccessControl:
         return Visibility.of(namespaces)
 
     async def _checked(self, request: web.Request, need: RouteRight | None) -> Visibility:
-        """Return what the caller of a request may see, and count the outcome.
-
-        Raises:
-            Unauthenticated: There is no valid token.
-            Forbidden: The caller does not have the right.
-            AccessUnknown: The API server does not answer.
-        """
+        """Return what the caller of a request may see, and count the outcome."""
         outcome = "unknown"
         try:
             grant = await self._grant(request, need)
@@ -231,12 +219,7 @@ class AccessControl:
                 raise Forbidden(f"{request.path}: no right for this path is known")
 
     async def _caller(self, request: web.Request) -> Caller:
-        """Return who sent a request.
-
-        Raises:
-            Unauthenticated: There is no valid token.
-            AccessUnknown: The API server does not answer.
-        """
+        """Return who sent a request."""
         given = request.headers.get("Authorization", "")
         if not given:
             raise Unauthenticated(f"the request has no token; {HOW}")
@@ -271,11 +254,7 @@ class AccessControl:
         )
 
     async def _readable(self, caller: Caller, verb: str, namespace: str) -> Visibility:
-        """Return what a caller may see.
-
-        Args:
-            namespace: The namespace that the request names; empty: none.
-        """
+        """Return what a caller may see."""
         named = AccessRight(verb, namespace) if NAMESPACE.fullmatch(namespace) else None
         if named is not None and not await self._reviews.may(caller, named):
             raise Forbidden(refusal(caller, named, VIEWER))

@@ -33,8 +33,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from extender.core.model.errors import QueryUnavailable
-from extender.http.responses.error_responses import Handler, problems
-from extender.http.responses.json_responses import TURN
+from extender.http.responses.json_responses import TURN, Handler, problems
 from extender.http.responses.request_visibility import (
     VISIBILITY,
     decoded_visibility,
@@ -395,7 +394,6 @@ async def serve_queries(
 
     Args:
         before_end: Called after SIGTERM; ends streams.
-        key: That each query must have.
     """
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import logging
 import ssl
 import time
 from collections.abc import Callable, Iterable
+from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -19,10 +22,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
+from extender.core.model.errors import NotFound
 from extender.http.access.review_cache import ReviewCache
 from extender.http.listener.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.listener.tls_contexts import TlsContexts
-from extender.http.responses.error_responses import problems
+from extender.http.responses.json_responses import not_modified, problems
 from extender.http.responses.unsent_answers import BytesInFlight
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1 import (
@@ -30,27 +34,22 @@ from extender.http.v1 import (
     explain_api,
     gang_api,
     history_api,
-    node_api,
     plan_api,
-    report_api,
     state_api,
     status_api,
-    tree_api,
 )
 from extender.http.v1.openapi import Operation, document
 from extender.http.web import health
 from extender.http.web.access_middleware import AccessControl
-from extender.http.web.fast_path_calls import DirectCalls
 from extender.http.web.health import Probes
-from extender.http.web.listener_access import check_of, close_outdated, direct_check_of
+from extender.http.web.listener_access import DirectCalls, check_of, close_outdated, direct_check_of
 from extender.http.web.request_limits import ClusterSize, RequestLimits
-from extender.http.web.ui import StaticPages
 from extender.listener_settings import Listener, http_url, listeners
 from extender.ports.access_ports import AccessReviews
 from extender.settings import Settings
 from extender.telemetry import METRICS, LimitedLines
 
-# Each module with routes under /v1 has a tuple OPERATIONS.
+# Each module with routes under /v1 has such tuples.
 OPERATIONS: tuple[Operation, ...] = (
     *gang_api.OPERATIONS,
     *history_api.OPERATIONS,
@@ -58,9 +57,9 @@ OPERATIONS: tuple[Operation, ...] = (
     *explain_api.OPERATIONS,
     *plan_api.OPERATIONS,
     *state_api.OPERATIONS,
-    *report_api.OPERATIONS,
-    *node_api.OPERATIONS,
-    *tree_api.OPERATIONS,
+    *history_api.REPORT_OPERATIONS,
+    *state_api.LIVE_OPERATIONS,
+    *gang_api.TREE_OPERATIONS,
     *health.OPERATIONS,
     *status_api.OPERATIONS,
 )
@@ -136,11 +135,7 @@ PLACE = web.AppKey("place", Place)
 def applications(
     parts: ApplicationParts, settings: Settings, tls: TlsContexts | None = None
 ) -> tuple[web.Application, ...]:
-    """Return one application for each listener, that of the verbs first.
-
-    Args:
-        tls: The certificates; None: the listeners have no TLS.
-    """
+    """Return one application for each listener, that of the verbs first."""
     in_flight = BytesInFlight()
     limits = RequestLimits(settings, parts.cluster_size, in_flight)
     all_listeners = listeners(settings)
@@ -295,3 +290,97 @@ async def listen(app: web.Application, settings: Settings) -> web.AppRunner:
         await runner.cleanup()
         raise OSError(error.errno, error.strerror, place.listener.address) from error
     return runner
+
+
+CONTENT_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+}
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+VERSIONED = "vendor/"  # names in this folder have a version in them
+START_PAGE = "index.html"
+
+
+class StaticFile(msgspec.Struct, frozen=True):
+    """A file of the page, ready to send."""
+
+    body: bytes
+    content_type: str
+    tag: str
+    caching: str
+
+
+def pages() -> dict[str, StaticFile]:
+    """Return the files of the page, by their path below /ui/."""
+    return {
+        path: StaticFile(
+            body=body,
+            content_type=CONTENT_TYPES["." + path.rpartition(".")[2]],
+            tag=f'"{hashlib.sha256(body).hexdigest()[:32]}"',
+            caching="max-age=31536000, immutable" if path.startswith(VERSIONED) else "no-cache",
+        )
+        for path, body in _files(resources.files("extender.http") / "pages", "")
+    }
+
+
+def _files(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+    files: list[tuple[str, bytes]] = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            files += _files(entry, f"{prefix}{entry.name}/")
+        else:
+            files.append((prefix + entry.name, entry.read_bytes()))
+    return files
+
+
+class StaticPages:
+    """Handlers of /ui/, the page of the package, which uses only /v1 of this service.
+
+    All files are read at the start, so a response reads no disk. Those with a version in their name never change; browsers
+    validate the others each time and mostly get a 304.
+    """
+
+    def __init__(self) -> None:
+        self._pages = pages()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/", self.start),
+            web.get("/ui", self.moved),
+            web.get("/ui/{path:.*}", self.page),
+        ]
+
+    async def start(self, _: web.Request) -> web.Response:
+        """Return a redirect from / to the page; temporary, because / may get a page of its own."""
+        return web.Response(status=302, headers={"Location": "ui/"})
+
+    async def moved(self, _: web.Request) -> web.Response:
+        """Return a redirect to the page; relative, so that it works behind a proxy."""
+        return web.Response(status=308, headers={"Location": "ui/"})
+
+    async def page(self, request: web.Request) -> web.Response:
+        """Return a file of the page.
+
+        Raises:
+            NotFound: There is no such file.
+        """
+        path = request.match_info["path"] or START_PAGE
+        page = self._pages.get(path)
+        if page is None:
+            raise NotFound(f"/ui/{path[:80]}: there is no such page; begin at /ui/")
+        headers = {
+            "Cache-Control": page.caching,
+            "Content-Security-Policy": POLICY,
+            "ETag": page.tag,
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+        if not_modified(request, page.tag):
+            return web.Response(status=304, headers=headers)
+        return web.Response(
+            body=page.body, content_type=page.content_type, charset="utf-8", headers=headers
+        )

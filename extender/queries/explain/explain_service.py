@@ -53,8 +53,14 @@ from extender.queries.explain.gang_checks import (
     with_bind_failure,
     with_unheld,
 )
-from extender.queries.explain.name_lookup import ObjectName, WantedName, all_names, similar_names
-from extender.queries.explain.name_search import NameSearch, search_names
+from extender.queries.explain.name_lookup import (
+    NameSearch,
+    ObjectName,
+    WantedName,
+    all_names,
+    search_names,
+    similar_names,
+)
 from extender.queries.explain.object_explanation import ObjectDetails, ObjectReader, gangs_on_node
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.node_groups import NodeGroup
@@ -66,8 +72,7 @@ from extender.queries.state.gang_status import (
     gang_status,
     status_before_the_log,
 )
-from extender.queries.state.live_node import live_node
-from extender.queries.state.node_inventory import groups_below, groups_by_parent
+from extender.queries.state.node_inventory import groups_below, groups_by_parent, live_node
 from extender.queries.state.state_report import gang_at
 from extender.queries.state.workload_trees import RootKey, root_groups, workloads_of_roots
 from extender.runtime.cooperative_yield import Yielder
@@ -428,7 +433,6 @@ def extra_finding(
 
     Args:
         pod: The member that the finding is about; None: it is about their group.
-        pods: The members; not empty.
     """
     subject = f"Pod {pod.path}" if pod is not None else spaced(leaf)
     role = "an extra member" if pod is not None else "a child group beyond the minimum"

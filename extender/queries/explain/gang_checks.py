@@ -263,10 +263,8 @@ def with_unheld(
     """Return a finding about a gang without a hold, with the reason why no capacity is held for it, if it waits for some.
 
     Args:
-        state: The state that has the gang.
         gang: The gang; None: the log does not have it yet.
         refusal: What the last search for a place to hold found; None: it is not known, or there was none.
-        now_us: The time of the state.
     """
     if gang is None or not gang.refused_since_us or gang.reservations:
         return finding

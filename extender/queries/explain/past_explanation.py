@@ -45,7 +45,7 @@ from extender.queries.explain.gang_checks import (
 from extender.queries.explain.name_lookup import GROUP_KINDS, ObjectName, WantedName
 from extender.queries.explain.object_explanation import ObjectDetails, ObjectReader, gangs_on_node
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.log.visible_queries import visible_queries
+from extender.queries.log.event_filter import visible_queries
 from extender.queries.state.gang_status import GangStatus, gang_status, loss_text
 from extender.queries.state.historical_state import HistoricalState, PointInTime
 from extender.queries.state.state_report import ORDINARY, gang_at
@@ -151,13 +151,8 @@ class PastExplanations:
     ) -> Explanation:
         """Return the state of an object at a time or position, and why it was in it; see `ObjectReader`.
 
-        Args:
-            at: Time (RFC 3339 with offset) or position.
-
         Raises:
-            BadInput: There is no such time or position in the log.
             NotFound: The log has nothing of that name; the message has similar names.
-            StoreUnavailable: The database did not answer.
         """
         moment, state = await self._past.state_at(at, readers)
         log = self._log if readers.everything else visible_queries(self._log, readers)

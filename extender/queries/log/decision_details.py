@@ -68,7 +68,6 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
 
     Raises:
         CorruptLog: The stored input is damaged.
-        StoreUnavailable: The database did not answer.
     """
     data = event.data
     if not isinstance(data, DecisionEventData) or not data.input_digest:
@@ -183,7 +182,6 @@ async def decision_with_input(
 
     Raises:
         NotFound: The log has no such position, it is no decision, or its input is not stored any more.
-        StoreUnavailable: The database did not answer.
     """
     page = await reader.page(EventFilter(after=Position(position - 1), limit=1))
     if not page.events or page.events[0].position != position:

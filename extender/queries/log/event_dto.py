@@ -123,11 +123,7 @@ def _date(days: int) -> str:
 
 
 def parse_time(text: str, field: str) -> int:
-    """Return an RFC 3339 time with an offset or Z as microseconds since the epoch.
-
-    Raises:
-        BadInput: The text is not a time, or has no offset.
-    """
+    """Return an RFC 3339 time with an offset or Z as microseconds since the epoch."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

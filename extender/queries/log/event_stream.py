@@ -28,8 +28,7 @@ from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.ports.log_ports import EventLog
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import event_line
-from extender.queries.log.event_filter import matches
-from extender.queries.log.visible_queries import visible_queries
+from extender.queries.log.event_filter import matches, visible_queries
 from extender.runtime.cooperative_yield import Yielder
 
 log = logging.getLogger(__name__)
@@ -89,11 +88,7 @@ class EventStream:
         self.readers = 0
 
     async def head(self) -> Position:
-        """Return the position of the end of the log.
-
-        Raises:
-            StoreUnavailable: The database did not answer.
-        """
+        """Return the position of the end of the log."""
         return (await self._reader.page(EventFilter(limit=0))).head
 
     async def follow(

@@ -117,7 +117,6 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
 
     Raises:
         NotFound: The log has no event of it.
-        StoreUnavailable: The database did not answer.
     """
     lives = await reader.incarnations(query.gang, uid=query.uid)
     if query.uid is not None:
@@ -167,7 +166,6 @@ async def gang_of_name(
 
     Raises:
         NotFound: Several other namespaces have it, or none has and it is not expected.
-        StoreUnavailable: The database did not answer.
     """
     if not name or "/" in name:
         return name
@@ -198,7 +196,6 @@ async def events_page(reader: EventQueries, event_filter: EventFilter) -> EventP
 
     Raises:
         NotFound: It is empty, and the log does not have the gang, the namespace or the node of the filter.
-        StoreUnavailable: The database did not answer.
     """
     page = await reader.page(event_filter)
     if not page.events:
@@ -218,7 +215,6 @@ async def check_names(
 
     Raises:
         NotFound: The log does not have one of them; with the gangs of the same name in other namespaces, or a similar one.
-        StoreUnavailable: The database did not answer.
     """
     if gang and gang not in (others := await reader.gangs_named(gang.partition("/")[2])):
         raise NotFound(f"gang {gang}: {await _absent(reader, gang, others)}")

@@ -1,4 +1,4 @@
-"""Validation of names, event types and texts in queries, for HTTP and the command line."""
+"""Validation of names, event types and texts in queries, for HTTP and the command line: the text, or `BadInput` with what is wrong."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ EVENT_TYPE_NAMES = tuple(data.__name__ for data in get_args(AnyEventData))
 
 
 def checked_text(text: str, field: str) -> str:
-    """Return a text that can be a name or an id.
-
-    Raises:
-        BadInput: The text is empty, too long, has a NUL character, or is not Unicode.
-    """
+    """Return a text that can be a name or an id."""
     if not text:
         raise BadInput(f"{field}: is empty")
     if len(text) > TEXT_MAX:
@@ -28,11 +24,7 @@ def checked_text(text: str, field: str) -> str:
 
 
 def storable(text: str, field: str) -> str:
-    """Return a text that PostgreSQL can store; another one would look like a failed database.
-
-    Raises:
-        BadInput: The text has a NUL character, or is not Unicode.
-    """
+    """Return a text that PostgreSQL can store; another one would look like a failed database."""
     if "\0" in text:
         raise BadInput(f"{field}: {text[:40]!r} contains a NUL character")
     try:
@@ -43,11 +35,7 @@ def storable(text: str, field: str) -> str:
 
 
 def checked_name(text: str, field: str) -> str:
-    """Return a text that can be the name of a namespace, a node or a group.
-
-    Raises:
-        BadInput: The text has a slash or more than 253 characters, or `checked_text` rejects it.
-    """
+    """Return a text that can be the name of a namespace, a node or a group."""
     checked_text(text, field)
     if "/" in text or len(text) > NAME_MAX:
         raise BadInput(
@@ -57,11 +45,7 @@ def checked_name(text: str, field: str) -> str:
 
 
 def checked_path(text: str, field: str) -> str:
-    """Return a text that can be a `namespace/name`.
-
-    Raises:
-        BadInput: The text does not have two parts, or `checked_name` rejects one of them.
-    """
+    """Return a text that can be a `namespace/name`."""
     namespace, slash, name = checked_text(text, field).partition("/")
     if not (namespace and slash and name):
         raise BadInput(f"{field}: {text[:40]!r} is not NAMESPACE/NAME")
@@ -71,20 +55,12 @@ def checked_path(text: str, field: str) -> str:
 
 
 def checked_type(text: str, field: str) -> str:
-    """Return a text that is an event type.
-
-    Raises:
-        BadInput: There is no such type; the message lists all types.
-    """
+    """Return a text that is an event type."""
     return checked_choice(text, EVENT_TYPE_NAMES, field, "event type")
 
 
 def checked_choice(text: str, choices: Sequence[str], field: str, noun: str) -> str:
-    """Return a text that is one of several.
-
-    Raises:
-        BadInput: It is none of them; the message has the one that is most like it, and all of them.
-    """
+    """Return a text that is one of several."""
     if text in choices:
         return text
     article = "an" if noun[0] in "aeiou" else "a"

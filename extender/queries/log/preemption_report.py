@@ -21,6 +21,7 @@ from extender.core.model.visibility import is_hidden, namespace_of
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import PAGE, rfc3339
+from extender.queries.log.event_filter import with_plans
 from extender.queries.log.gang_history import check_names, chosen_path
 from extender.queries.log.preemption_dto import (
     AlternativeLine,
@@ -28,7 +29,6 @@ from extender.queries.log.preemption_dto import (
     PreemptionLine,
     UnitLine,
 )
-from extender.queries.log.visible_queries import with_plans
 
 PLANS_MAX = 1_000_000  # that are read to find a victim by its name
 PLANS = (PreemptionPlanned.__name__,)

@@ -95,11 +95,7 @@ class ReportQueries(Protocol):
     """Reads rows of reports."""
 
     async def rows(self, query: ReportQuery) -> ReportRows:
-        """Return the rows of a report of `REPORTS`; one more than `limit` when there are more.
-
-        Raises:
-            StoreUnavailable: The database did not answer in time.
-        """
+        """Return the rows of a report of `REPORTS`; one more than `limit` when there are more."""
         ...
 
 
@@ -358,7 +354,6 @@ async def report(
 
     Raises:
         NotFound: There are no rows, and the log does not have the gang or the namespace of the query.
-        StoreUnavailable: The database did not answer in time.
     """
     kind = REPORTS[query.name]
     if not readers.everything:

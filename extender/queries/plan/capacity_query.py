@@ -245,7 +245,6 @@ def read_relaxations(
     Args:
         texts: `GROUP:topology`, `GROUP:slices`, `GROUP:exclusive`, `GROUP:minCount=N` or `GROUP:minGroupCount=N`; GROUP is the name of a group, with
             namespace or kind and namespace where that is needed, or its role in a workload.
-        origins: What groups were made from.
 
     Raises:
         BadInput: The form, the group, the field or the number is wrong; the message has those that exist.

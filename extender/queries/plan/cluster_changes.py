@@ -52,9 +52,6 @@ def without_nodes(
     Args:
         texts: Names of nodes, or `key=value` of a label.
         planned: Whether a pod belongs to a tree that is planned.
-
-    Raises:
-        BadInput: No node has the name or the label.
     """
     given: list[str] = []
     away: dict[NodeName, None] = {}
@@ -148,9 +145,6 @@ def further_nodes(
     Args:
         view: The cluster, also with nodes that `without_nodes` takes away: a model may be one of them.
         texts: `NxNODE`, or `NODE` for one.
-
-    Raises:
-        BadInput: The text has another form, or the cluster has no such node.
     """
     given = []
     added: dict[NodeName, Node] = {}

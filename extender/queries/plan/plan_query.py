@@ -289,11 +289,7 @@ class _Unit(msgspec.Struct, frozen=True):
 
 
 def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
-    """Return the answer to a plan query; plans in queue order.
-
-    Raises:
-        BadInput: There are more trees than `roots_max`.
-    """
+    """Return the answer to a plan query; plans in queue order."""
     verdicts, _ = plan_in_order(view, question, NodeRowCache(question.topology_keys))
     return PlanAnswer(verdict=worst_verdict(verdicts), gangs=verdicts)
 
@@ -308,11 +304,7 @@ def worst_verdict(verdicts: Iterable[GangVerdict]) -> AnswerWord:
 def plan_in_order(
     view: ClusterView, question: PlanInput, rows: NodeRowCache
 ) -> tuple[tuple[GangVerdict, ...], ClusterView]:
-    """Return the answers for the trees in queue order, and the cluster with the pods that they place.
-
-    Raises:
-        BadInput: There are more trees than `roots_max`.
-    """
+    """Return the answers for the trees in queue order, and the cluster with the pods that they place."""
     verdicts: list[GangVerdict] = []
     partly: dict[int, Tree] = {}  # place in `verdicts` -> tree whose extra members come later
     units = sorted(_units(view, forest_of(view), question), key=lambda u: u.order)

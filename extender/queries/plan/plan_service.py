@@ -95,7 +95,6 @@ class PlanService:
     """Sends plan queries to the worker process.
 
     Args:
-        clock: For the time of the answer.
         answer_body: Answers the JSON of a `PlanQuestion`, there.
     """
 
@@ -129,7 +128,6 @@ class PlanService:
             answer: Answers the body of another question in the worker process, such as one about moves.
 
         Raises:
-            BadInput: The query is invalid; the message names object, field and value.
             TooManyQueries: Too many queries wait already, or the query is too large.
             ClusterUnavailable: The query is about the live cluster, and the view is not current.
         """

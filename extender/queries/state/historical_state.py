@@ -25,8 +25,8 @@ from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshots
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import parse_time, rfc3339
+from extender.queries.log.event_filter import visible_queries
 from extender.queries.log.gang_history import check_names
-from extender.queries.log.visible_queries import visible_queries
 from extender.queries.state.state_dto import Scope, StateDifference, StateReport
 from extender.queries.state.state_report import build_state_report, compare, topology_of
 from extender.snapshots.state_loader import fold_from, gc_paused, load_historical_state
@@ -98,9 +98,7 @@ class HistoricalState:
             exists: Whether the node or namespace is known to exist, so that an empty answer is not an error.
 
         Raises:
-            BadInput: There is no such time or position in the log.
             NotFound: The log has no event about the node or the namespace, or no node of the domain.
-            StoreUnavailable: The database did not answer.
         """
         end = await self._end()
         moment = await self._moment(at, "at", end)
@@ -119,10 +117,6 @@ class HistoricalState:
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
-
-        Raises:
-            BadInput: There is no such time or position in the log.
-            StoreUnavailable: The database did not answer.
         """
         moment = await self._moment(at, "at", await self._end())
         with gc_paused():
@@ -138,9 +132,7 @@ class HistoricalState:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
 
         Raises:
-            BadInput: There is no such time or position in the log.
             NotFound: The log has no event about the node or the namespace, or no node of the domain.
-            StoreUnavailable: The database did not answer.
         """
         end = await self._end()
         moments = [await self._moment(at, "at", end), await self._moment(other, "diff", end)]
@@ -158,7 +150,6 @@ class HistoricalState:
 
         Raises:
             CorruptLog: The log is damaged.
-            StoreUnavailable: The database did not answer.
         """
         chain = bytes.fromhex(moment.hash)
         async with self._turn:

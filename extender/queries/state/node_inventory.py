@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
+from immutables import Map
 
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Node, Taint
@@ -18,6 +19,7 @@ from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.ports.cluster_ports import Cluster
+from extender.queries.state.state_dto import NodeAt
 from extender.runtime.cooperative_yield import Yielder
 
 
@@ -240,4 +242,45 @@ def _group_now(group: Group, view: ClusterView) -> GroupNow:
             )
             for pod in sorted(pods.values() if pods is not None else (), key=lambda p: p.name)
         ],
+    )
+
+
+class NodeNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A node now. Amounts in the units of requests: CPU in millicores, memory in bytes, the rest in units."""
+
+    labels: dict[str, str]
+    unschedulable: bool
+    deleting: bool
+    allocatable: dict[str, int]
+    used: dict[str, int]  # by all pods on it, also ordinary and terminating ones
+    free: dict[str, int]  # allocatable minus used minus reserved for pods that are not there yet
+    pods: int
+    ordinary: int  # unmanaged pods among them
+
+
+def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> NodeNow | None:
+    """Return a node as the view shows it, or None when the view does not have it."""
+    node = view.nodes.get(name)
+    if node is None:
+        return None
+    on_it = view.on_node.get(name, Map())
+    used = view.usage.get(name, NOTHING).requests
+    taken = dict(used)
+    for pod in had.pods if had is not None else ():
+        if pod.state == "reserved" and pod.uid not in on_it:
+            for resource, amount in pod.requests.items():
+                taken[resource] = taken.get(resource, 0) + amount
+    for other in had.others if had is not None else ():
+        if other.state == "reserved":
+            for resource, amount in other.requests.items():
+                taken[resource] = taken.get(resource, 0) + amount
+    return NodeNow(
+        labels=node.labels,
+        unschedulable=node.unschedulable,
+        deleting=node.deleting,
+        allocatable=node.allocatable,
+        used=used,
+        free={key: amount - taken.get(key, 0) for key, amount in node.allocatable.items()},
+        pods=len(on_it),
+        ordinary=sum(pod.group is None for pod in on_it.values()),
     )

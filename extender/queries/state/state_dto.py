@@ -260,10 +260,7 @@ def scope_of(node: str, domain: str, namespace: str, states: Collection[str] = (
     """Return the requested part of a state.
 
     Args:
-        node: Name of a node, or empty.
         domain: `key=value` of a topology label, or empty.
-        namespace: Namespace of root groups, or empty.
-        states: States of gangs; empty: all.
 
     Raises:
         BadInput: The domain is not KEY=VALUE, or node and domain are both given.

@@ -163,9 +163,6 @@ def topology_of(
     """Return the recorded labels of nodes; of different records, that of the newest admission.
 
     A label that was removed from a node has an empty value.
-
-    Args:
-        node: Return only the labels of this node; None: of all.
     """
     by_node: dict[NodeName, dict[str, str]] = {}
     roots = [root for root in state.gangs.values() if not node or node in root.topology]
@@ -178,12 +175,7 @@ def topology_of(
 def gang_at(
     root: GangState, made_for: Mapping[RootKey, RootWorkload], *, with_members: bool = True
 ) -> GangAt:
-    """Return a gang in the form of the API, with or without its members.
-
-    Args:
-        made_for: The workloads of root groups, see `workloads_of_roots`.
-        with_members: Whether its members are wanted.
-    """
+    """Return a gang in the form of the API, with or without its members."""
     answer = root.last_decision
     workload = made_for.get(RootKey(root.gang, root.kind))
     status = gang_status(root, workload)

@@ -11,9 +11,8 @@ from extender.core.log.waiting_gangs import roots_of
 from extender.core.model.ids import GangUid
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.state.gang_selection import GangSelection
+from extender.queries.state.gang_selection import GangSelection, ObjectLabels
 from extender.queries.state.gang_status import RootWorkload, gang_status
-from extender.queries.state.object_labels import ObjectLabels
 
 
 class TreeRoot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -72,9 +71,6 @@ def suspended_roots(
     """Yield the root groups of suspended workloads that have had no pod yet, so that the log has no gang for them.
 
     Their UID is empty, and they are observed since the workload was recorded as suspended.
-
-    Args:
-        made_for: The workloads of root groups, see `workloads_of_roots`.
     """
     suspended = {key: workload for key, workload in made_for.items() if workload.suspended}
     if suspended:

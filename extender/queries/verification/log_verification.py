@@ -384,7 +384,6 @@ def row_fault(
     """Return how a stored row differs from the computed one, or an empty text.
 
     Args:
-        stored: The row with the same key, or None.
         fixed_only: The row was open at `position`; later events may have ended it since.
         position: Position up to which rows were computed.
     """

@@ -25,15 +25,16 @@ from urllib.parse import quote
 
 from extender.core.model.errors import InvariantBroken, StoreUnavailable
 from extender.runtime.child_process import end_with_parent
-from extender.store.database_roles import AUDITOR, WRITER, prepare_roles
 from extender.store.embedded.os_account import (
     PORT,
+    Binaries,
     ServerHome,
     change_owner,
+    find_binaries,
     prepare_server_home,
     usable_binaries,
 )
-from extender.store.embedded.postgres_binaries import Binaries, find_binaries
+from extender.store.schema_migration import AUDITOR, WRITER, prepare_roles
 
 
 def pid_file(server_home: ServerHome) -> list[str]:
@@ -461,13 +462,7 @@ class EmbeddedPostgres:
 def running(
     data_dir: Path, *, pg_bin: Path | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[EmbeddedPostgres]:
-    """Run a server for a block of synchronous code, without restarting it when it ends.
-
-    Args:
-        data_dir: See `EmbeddedPostgres`.
-        pg_bin: See `EmbeddedPostgres`.
-        settings: See `EmbeddedPostgres`.
-    """
+    """Run a server for a block of synchronous code, without restarting it when it ends."""
     server = EmbeddedPostgres(data_dir, pg_bin=pg_bin, settings=settings)
     loop = asyncio.new_event_loop()
     try:

@@ -127,9 +127,6 @@ async def next_page(
 def verify(rows: Sequence[asyncpg.Record], *, after: int, previous: bytes) -> LogPage:
     """Decode rows, and verify that their positions have no gap and their hashes form a chain.
 
-    Args:
-        rows: Result of `PAGE`.
-
     Raises:
         CorruptLog: A position is missing or a hash is wrong; names the first such position.
     """

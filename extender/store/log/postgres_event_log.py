@@ -336,11 +336,7 @@ class PostgresLeaseRenewal:
     """The `LeaseRenewal` port on PostgreSQL; all calls from one event loop."""
 
     def __init__(self, url: str) -> None:
-        """Prepare; `open` connects.
-
-        Args:
-            url: As for `PostgresEventLog`.
-        """
+        """Prepare; `open` connects."""
         self._url = url
         self._connection: asyncpg.Connection | None = None
 

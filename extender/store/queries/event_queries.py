@@ -59,20 +59,12 @@ _namespace = sa.func.split_part(EVENT.c.gang, sa.literal_column("'/'"), sa.liter
 
 
 def create_reading_engine(url: str, *, pool_size: int = 2) -> AsyncEngine:
-    """Return the connection pool for queries: read-only, at most five seconds a statement.
-
-    Args:
-        url: Database URL; that of a standby, if there is one.
-    """
+    """Return the connection pool for queries: read-only, at most five seconds a statement."""
     return create_engine(url, name="audit", settings=SETTINGS, pool_size=pool_size)
 
 
 class PostgresEventQueries:
-    """The `EventQueries` port on PostgreSQL.
-
-    Args:
-        engine: From `create_reading_engine`.
-    """
+    """The `EventQueries` port on PostgreSQL."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -160,11 +152,7 @@ class PostgresEventQueries:
         return Position(position or 0)
 
     async def database_bytes(self) -> int:
-        """Return the size of the database, in bytes.
-
-        Raises:
-            StoreUnavailable: No answer, or it took too long.
-        """
+        """Return the size of the database, in bytes."""
         async with transaction(self._engine, "asking for the size of the database") as connection:
             size = sa.func.pg_database_size(sa.func.current_database())
             return int((await connection.execute(sa.select(size))).scalar_one())

@@ -341,11 +341,7 @@ def _datetime(at_us: int) -> datetime:
 
 
 class PostgresReportQueries:
-    """The `ReportQueries` port on PostgreSQL.
-
-    Args:
-        engine: From `create_reading_engine`.
-    """
+    """The `ReportQueries` port on PostgreSQL."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
+from extender.cluster.api_server.kubernetes_cluster import KubernetesAccessReviews
 from extender.cluster.connection.api_client import ApiServer, load_configuration
 from extender.ports.access_ports import AUDIENCE, RESOURCE, AccessRight, Caller
 from tests.contract.test_access_reviews import (  # noqa: F401 - pytest collects them here

@@ -11,14 +11,13 @@ from functools import partial
 
 import msgspec
 
-from extender.cluster.api_server.access_reviews import KubernetesAccessReviews
-from extender.cluster.api_server.feature_gate_reader import DryRunProber
+from extender.cluster.api_server.api_discovery import DryRunProber
+from extender.cluster.api_server.kubernetes_cluster import KubernetesAccessReviews
 from extender.cluster.connection.api_client import ApiServer, Request
 from extender.cluster.write.event_recorder import WRITE_SERIES_EVERY_MS, EventRecorder
 from extender.cluster.write.group_status import GroupStatusWriter, write_finalizers
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
-from extender.cluster.write.pod_evictions import PodEvictions
-from extender.cluster.write.pod_writer import PodWriter, read_pod
+from extender.cluster.write.pod_writer import PodEvictions, PodWriter, read_pod
 from extender.cluster.write.tree_group_writer import TreeGroupWriter
 from extender.core.log.anchors import Anchor
 from extender.core.model.cluster_view import Guard
@@ -103,7 +102,7 @@ class Uses:
         self._pods = PodWriter(server)
         self._evictions = PodEvictions(server, self._clock)
         self._trees = TreeGroupWriter(server)
-        self._head = LogHeadConfigMap(server, "gang-extender")
+        self._head = LogHeadConfigMap(server)
 
     def all(self) -> tuple[Use, ...]:
         """Return all uses."""

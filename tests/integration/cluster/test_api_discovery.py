@@ -11,7 +11,7 @@ import pytest
 
 from extender.cluster import types as api
 from extender.cluster.api_server import api_discovery, kubernetes_cluster
-from extender.cluster.api_server.feature_gate_reader import DryRunProber
+from extender.cluster.api_server.api_discovery import DryRunProber
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.cluster.connection.api_client import ApiServer
 from extender.cluster.read.object_decoding import blueprints_of, convert

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from extender.cluster.api_server.feature_gate_reader import DryRunProber, SchedulerMetrics
+from extender.cluster.api_server.api_discovery import DryRunProber, SchedulerMetrics
 from extender.cluster.connection.api_client import ApiServer
 from extender.core.log.control_plane_features import NAME, PriorityOf, SchedulerGates, features_of
 from extender.core.model.errors import ClusterUnavailable

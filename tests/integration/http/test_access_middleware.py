@@ -15,7 +15,7 @@ from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
 from extender.composition import Service, Store
 from extender.core.model.visibility import Visibility
 from extender.http.access.review_cache import NAMESPACES_MAX, ReviewCache
-from extender.http.responses.error_responses import problems
+from extender.http.responses.json_responses import problems
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.web import access_middleware
 from extender.http.web.access_middleware import RIGHTS, AccessControl, RouteRight, refusal

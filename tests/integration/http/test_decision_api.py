@@ -13,13 +13,12 @@ from extender.composition import read_wire_pod
 from extender.core.log.events import GangAdmitted, PreemptionPlanned
 from extender.core.model.ids import PlanId
 from extender.core.planner.codec.request_codec import BUCKETS
-from extender.http.responses.error_responses import problems
-from extender.http.responses.request_body import BODY
+from extender.http.responses.json_responses import problems
+from extender.http.responses.request_visibility import BODY
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.explain_api import ExplainApi
-from extender.http.v1.gang_api import GangApi
+from extender.http.v1.gang_api import GangApi, TreeApi
 from extender.http.v1.history_api import HistoryApi
-from extender.http.v1.tree_api import TreeApi
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.log.gang_history import HistoryQuery, history
 from tests.support.logs.fake_store import FakeEventQueries

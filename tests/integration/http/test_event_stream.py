@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from extender.core.log.events import GangUnschedulable, PodBound
-from extender.http.responses.error_responses import problems
+from extender.http.responses.json_responses import problems
 from extender.http.v1.event_api import EventApi
 from extender.queries.log.event_stream import BUFFER_EVENTS, EventStream
 from extender.store import schema_migration

@@ -18,15 +18,14 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from extender.composition import ANSWERING
 from extender.core.model.visibility import Visibility
-from extender.http.responses.error_responses import problems
+from extender.http.responses.json_responses import problems
 from extender.http.responses.request_visibility import (
     VISIBILITY,
     decoded_visibility,
     encoded_visibility,
 )
 from extender.http.v1.event_api import EventApi
-from extender.http.v1.history_api import HistoryApi
-from extender.http.v1.report_api import ReportApi
+from extender.http.v1.history_api import HistoryApi, ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.web import query_process
 from extender.http.web.query_process import KEY, PATHS, VISIBLE, QueryProcess

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from extender.cli.main import app as program
 from extender.core.model.errors import BadInput
-from extender.http.responses.error_responses import problems
-from extender.http.v1.report_api import ReportApi
+from extender.http.responses.json_responses import problems
+from extender.http.v1.history_api import ReportApi
 from extender.queries.log.parameter_validation import NAME_MAX
 from extender.queries.log.reports import (
     DAY_US,

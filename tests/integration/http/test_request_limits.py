@@ -401,7 +401,7 @@ async def test_a_user_has_some_streams_from_all_addresses(counted):
 
 async def test_the_streams_of_all_are_shared_evenly(counted, monkeypatch):
     """When all are used up, who has few gets the oldest one of the user with the most; who has as many already gets none."""
-    monkeypatch.setattr("extender.http.web.stream_limits.STREAMS_MAX", 4)
+    monkeypatch.setattr("extender.http.web.request_limits.STREAMS_MAX", 4)
     reviews = FakeAccessReviews()
     ann, bob, eve = (
         {"Authorization": f"Bearer {reviews.add_user(user, AccessRight('list'))}"}

@@ -21,11 +21,10 @@ from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import LeaderProxy
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.event_api import EventApi
-from extender.http.v1.gang_api import GangApi
+from extender.http.v1.gang_api import GangApi, TreeApi
 from extender.http.v1.history_api import HistoryApi
-from extender.http.v1.node_api import LiveNodeApi
 from extender.http.v1.plan_api import PlanApi
-from extender.http.v1.tree_api import TreeApi
+from extender.http.v1.state_api import LiveNodeApi
 from extender.http.web.health import Probes
 from extender.http.web.request_limits import ClusterSize
 from extender.http.web.server import ApplicationParts, applications

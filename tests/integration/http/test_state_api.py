@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from extender.http.responses.error_responses import problems
+from extender.http.responses.json_responses import problems
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.queries.state.historical_state import HistoricalState
 from extender.store.log.event_codec import chain, encode_event

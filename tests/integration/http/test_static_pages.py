@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from extender.http.responses.error_responses import problems
-from extender.http.web.ui import CONTENT_TYPES, StaticPages, pages
+from extender.http.responses.json_responses import problems
+from extender.http.web.server import CONTENT_TYPES, StaticPages, pages
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted(path for path in (ROOT / "extender/http/pages").rglob("*") if path.is_file())

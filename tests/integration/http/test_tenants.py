@@ -16,18 +16,14 @@ from aiohttp.test_utils import TestClient, TestServer
 from extender.core.log.events import GangUnschedulable, PreemptionPlanned
 from extender.core.model.ids import Position
 from extender.core.model.visibility import Visibility
-from extender.http.responses.error_responses import problems
-from extender.http.responses.request_body import BODY
-from extender.http.responses.request_visibility import VISIBILITY
+from extender.http.responses.json_responses import problems
+from extender.http.responses.request_visibility import BODY, VISIBILITY
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.explain_api import ExplainApi
-from extender.http.v1.gang_api import GangApi
-from extender.http.v1.history_api import HistoryApi
-from extender.http.v1.node_api import LiveNodeApi
+from extender.http.v1.gang_api import GangApi, TreeApi
+from extender.http.v1.history_api import HistoryApi, ReportApi
 from extender.http.v1.plan_api import PlanApi
-from extender.http.v1.report_api import ReportApi
-from extender.http.v1.state_api import NodesApi, StateApi
-from extender.http.v1.tree_api import TreeApi
+from extender.http.v1.state_api import LiveNodeApi, NodesApi, StateApi
 from extender.http.web.access_middleware import RIGHTS, RouteRight
 from extender.http.web.health import Probes
 from extender.http.web.server import OPERATIONS, OpenApiRoute

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from extender.store import schema_migration
-from extender.store.database_roles import excess_rights
+from extender.store.schema_migration import excess_rights
 from tests.support.logs.postgres import database_of, execute, running_postgres
 
 pytestmark = pytest.mark.postgres

@@ -13,13 +13,13 @@ from extender.core.model.errors import BadInput
 from extender.ports.log_ports import DecisionInput, Snapshot
 from extender.ports.query_ports import EventFilter
 from extender.store import schema_migration
-from extender.store.database_roles import AUDITOR, WRITER, as_role, excess_rights
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.engine import create_engine, plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresIntervalProjection, rebuild_projection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.schema_migration import AUDITOR, WRITER, as_role, excess_rights
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.integration.store.test_tampering import verified
 from tests.support.hypothesis_profile import daily

@@ -14,7 +14,7 @@ import pytest
 
 from extender.core.model.errors import StoreUnavailable
 from extender.store import schema_migration
-from extender.store.database_roles import excess_rights
+from extender.store.schema_migration import excess_rights
 from tests.support.certificates import certificate_folder
 from tests.support.logs.postgres import execute, make_roles, running_postgres
 

@@ -20,10 +20,10 @@ from asyncpg import connect_utils
 
 from extender.core.model.errors import BadInput, InvariantBroken, StoreUnavailable
 from extender.ports.log_ports import START
-from extender.store import database_roles, schema_migration
-from extender.store.embedded import embedded_server, os_account, postgres_binaries
+from extender.store import schema_migration
+from extender.store.embedded import embedded_server, os_account
 from extender.store.embedded.embedded_server import EmbeddedPostgres
-from extender.store.embedded.postgres_binaries import find_binaries, wheel_folder
+from extender.store.embedded.os_account import find_binaries, wheel_folder
 from extender.store.engine import plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import Script
@@ -122,8 +122,8 @@ async def test_nothing_comes_from_the_environment(folder, monkeypatch, tmp_path)
         async with EmbeddedPostgres(folder, settings=FAST) as server:
             assert await ask(server.url, "SHOW port") == str(os_account.PORT)
             await schema_migration.upgrade(server.url)
-            writer = database_roles.as_role(server.url, database_roles.WRITER)
-            assert await database_roles.excess_rights(writer) == []
+            writer = schema_migration.as_role(server.url, schema_migration.WRITER)
+            assert await schema_migration.excess_rights(writer) == []
     async with EmbeddedPostgres(folder, settings=FAST) as server:
         for name, value in values.items():
             with monkeypatch.context() as alone:
@@ -321,8 +321,8 @@ async def read(log):
 
 
 def test_nothing_installed_is_a_message_of_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(postgres_binaries, "wheel_folder", lambda: None)
-    monkeypatch.setattr(postgres_binaries, "DISTRIBUTIONS", ())
+    monkeypatch.setattr(os_account, "wheel_folder", lambda: None)
+    monkeypatch.setattr(os_account, "DISTRIBUTIONS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadInput, match=r"gang-extender\[embedded\].*DATABASE_URL"):
         find_binaries()

@@ -13,11 +13,10 @@ from sqlalchemy import make_url
 from extender.core.log.events import GangObserved, GangRemoved, GangUnschedulable
 from extender.ports.log_ports import DecisionInput
 from extender.store import schema_migration
-from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.decision_inputs import PostgresDecisionInputs, prune
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log_evidence import PostgresLogEvidence
-from extender.store.retention import prune
 from tests.integration.test_name_queries import command
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import execute, fresh_database, make_roles, run

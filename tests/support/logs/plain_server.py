@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from extender.store.embedded.os_account import Account, prepare_server_home, usable_binaries
-from extender.store.embedded.postgres_binaries import find_binaries
+from extender.store.embedded.os_account import (
+    Account,
+    find_binaries,
+    prepare_server_home,
+    usable_binaries,
+)
 
 
 class PlainServer:

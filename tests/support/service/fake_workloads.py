@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from extender.cluster.api_server.workload_informers import WorkloadStore
 from extender.cluster.read.object_decoding import convert
-from extender.cluster.read.workload_store import WorkloadStore
 from extender.cluster.types import WorkloadManifest
 from extender.cluster.write.tree_group_writer import manifest
 from extender.core.model.cluster_view import without_group
@@ -20,7 +20,7 @@ from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.core.workloads.workload_object import PARENT_ANNOTATION
 from extender.ports.workload_ports import GroupLink, GroupManifest, WorkloadView
-from extender.queries.state.object_labels import ObjectLabels
+from extender.queries.state.gang_selection import ObjectLabels
 from tests.support.service.fakes import FakeCluster, Stage
 from tests.support.service.manifest_builders import a_manifest
 

@@ -6,7 +6,7 @@ import shlex
 
 from extender.cli.main import COMMANDS, imported_command
 from extender.cli.options.command_examples import EXAMPLES, examples_text
-from extender.cli.options.time_options import past_text, span_us
+from extender.cli.options.list_options import past_text, span_us
 from tests.support.service.command_line import run_command
 
 

@@ -10,7 +10,7 @@ from extender.cli.commands import explain_command
 from extender.cli.commands.gang_commands import root_path
 from extender.cli.output.printing import Output
 from extender.core.model.errors import BadInput, NotFound
-from extender.queries.explain.name_search import FoundName, NameSearch
+from extender.queries.explain.name_lookup import FoundName, NameSearch
 from extender.queries.log.preemption_dto import PreemptionLine
 from extender.queries.state.workload_trees import TreeAt, TreeRoot
 

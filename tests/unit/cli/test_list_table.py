@@ -21,8 +21,7 @@ from extender.cli.output.list_table import (
     number_column,
     time_column,
 )
-from extender.cli.output.printing import console
-from extender.cli.output.table_rows import print_rows
+from extender.cli.output.printing import console, print_rows
 from extender.core.model.errors import BadInput
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.cli.output.plan_markdown import ROWS_MAX, plan_markdown
+from extender.cli.output.plan_text import ROWS_MAX, plan_markdown
 from extender.queries.plan.plan_query import (
     AssignmentLine,
     CopiesLine,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.cli.connection.service_list import END_PATH, INTERVAL_S, RETRY_S, ServiceList
+from extender.cli.connection.service_client import END_PATH, INTERVAL_S, RETRY_S, ServiceList
 from extender.cli.output.list_table import Column, ListForm, ListFormat, ListTable
 from extender.core.model.errors import BadInput
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from extender.cli.commands.status_bundle import NamesRemoved
+from extender.cli.commands.status_command import NamesRemoved
 
 STATUS = {
     "version": "1", "replica": "annbook.corp:8888", "replicas": ["annbook.corp:8888"], "leader": {"name": "annbook.corp:8888", "address": "https://10.0.0.7:8888"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cli.options.time_options import moment_us, past_text, span_us
+from extender.cli.options.list_options import moment_us, past_text, span_us
 from extender.core.model.errors import BadInput
 from extender.queries.log.event_dto import parse_time, rfc3339
 

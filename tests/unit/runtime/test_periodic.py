@@ -206,7 +206,7 @@ STARTED = {
     "http/access/review_cache.py": "the callers get it",
     "http/scheduler/leader_proxy.py": "the caller gets it; the watch of closed connections starts again with the next call",
     "http/web/access_middleware.py": "the caller gets it",
-    "http/web/fast_path_calls.py": "answered as an internal error",
+    "http/web/listener_access.py": "answered as an internal error",
     "query_main.py": "PeriodicTask",
     "queries/log/event_stream.py": "the readers get it, and the next one starts it again",
     "runtime/wakeup.py": "waits, without work",

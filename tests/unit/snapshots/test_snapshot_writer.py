@@ -9,8 +9,7 @@ import pytest
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.model.errors import StoreUnavailable
-from extender.snapshots.snapshot_writer import SnapshotWriter
-from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC
+from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC, SnapshotWriter
 from extender.store.log.event_codec import chain, encode_event
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeSnapshots
 from tests.support.logs.short_log import story

@@ -9,7 +9,7 @@ import pytest
 from extender.cluster.manifests.manifest_entries import Role, entries_in, read
 from extender.cluster.manifests.manifest_loader import build, complete
 from extender.cluster.manifests.yaml_reader import Document
-from extender.cluster.read.workload_conversion import workload_of
+from extender.cluster.read.object_decoding import workload_of
 from extender.core.model.errors import BadInput
 from extender.core.trees.leaves_in_use import LeafUses, WorkloadName
 from extender.core.trees.tree_events import compile_request, profile_name

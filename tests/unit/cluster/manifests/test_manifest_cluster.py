@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cluster.manifests.served import file_watcher, journal
+from extender.cluster.manifests.served import journal, manifest_cluster
 from extender.cluster.manifests.served.manifest_cluster import OBJECTS_PER_SLICE, ManifestCluster
 from extender.core.model.errors import BadInput, RequestRejected
 from extender.core.model.ids import NodeName
@@ -580,7 +580,7 @@ async def test_a_defect_with_one_object_keeps_no_other(write, running, monkeypat
 async def test_a_defect_with_a_file_keeps_no_other(write, running, monkeypatch, place) -> None:
     """A file whose content shows a defect is ignored; after one of the whole poll all files are read again."""
     monkeypatch.setattr(periodic, "FIRST_MS", 1)
-    inner = file_watcher.entries_in
+    inner = manifest_cluster.entries_in
 
     def fails(documents, role):
         entries = inner(documents, role)
@@ -590,7 +590,7 @@ async def test_a_defect_with_a_file_keeps_no_other(write, running, monkeypatch, 
 
     with monkeypatch.context() as broken:
         if place == "content":
-            broken.setattr(file_watcher, "entries_in", fails)
+            broken.setattr(manifest_cluster, "entries_in", fails)
         else:
             broken.setattr(ManifestCluster, "_take", lambda self, files: 1 / 0)
         write(a_node("bad"), name="bad.yaml")

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cluster.manifests.served.file_watcher import FileWatcher
-from extender.cluster.manifests.served.manifest_cluster import ManifestCluster
+from extender.cluster.manifests.served.manifest_cluster import FileWatcher, ManifestCluster
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import NodeName
 from extender.ports.cluster_ports import Binding, PodRef

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from extender.cluster import types as api
-from extender.cluster.read.object_decoding import convert
-from extender.cluster.read.tree_profile_conversion import profile_of
+from extender.cluster.read.object_decoding import convert, profile_of
 from extender.core.model.errors import BadInput
 from extender.core.model.scheduling_constraints import ExclusiveDomain, SliceLevel
 from extender.core.workloads.tree_policy import KindPolicy, NearRole, TreeProfile

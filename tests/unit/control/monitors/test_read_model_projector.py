@@ -13,9 +13,9 @@ from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.model.errors import StoreUnavailable
 from extender.core.model.ids import GangUid, Position
-from extender.snapshots.snapshot_writer import backfill_snapshots
 from extender.snapshots.state_loader import (
     HISTORICAL_CODEC,
+    backfill_snapshots,
     decode_historical,
     load_historical_state,
     load_state,

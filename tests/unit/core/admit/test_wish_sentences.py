@@ -8,8 +8,7 @@ import pytest
 from extender.cli.commands.explain_command import print_explanation
 from extender.cli.commands.report_command import _placement
 from extender.cli.options.list_options import listed
-from extender.cli.output.plan_markdown import plan_markdown
-from extender.cli.output.plan_text import print_plan
+from extender.cli.output.plan_text import plan_markdown, print_plan
 from extender.core.admit import verdict_events
 from extender.core.admit.wish_sentences import (
     plan_lines,

@@ -9,9 +9,9 @@ import msgspec
 from jsonschema import Draft202012Validator
 
 from extender.http.v1.explain_api import ExplainApi
+from extender.http.v1.history_api import ReportApi
 from extender.http.v1.openapi import EVENT_TYPES, document
 from extender.http.v1.plan_api import PlanApi
-from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import PastNodesApi, StateApi
 from extender.http.v1.status_api import StatusApi
 from extender.http.web.server import OPERATIONS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.queries.explain.name_search import search_names
+from extender.queries.explain.name_lookup import search_names
 from extender.runtime.cooperative_yield import Yielder
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node

@@ -7,8 +7,8 @@ import pytest
 from extender.core.log.events import PreemptionPlanned
 from extender.core.model.visibility import Visibility
 from extender.ports.query_ports import EventFilter
-from extender.queries.log import visible_queries
-from extender.queries.log.visible_queries import with_plans
+from extender.queries.log import event_filter
+from extender.queries.log.event_filter import with_plans
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries, Script
 from tests.support.service.tenant_story import filled
 from tests.support.service.two_tenants import FOREIGN, OWN
@@ -37,8 +37,8 @@ async def reader():
 @pytest.mark.parametrize("examined", [2, 1_000])
 async def test_pages_are_whole_and_in_order(reader, monkeypatch, limit, examined, *, newest_first):
     """Every own event is in one page; a page is shorter than its limit only at the end."""
-    monkeypatch.setattr(visible_queries, "EXAMINED", examined)
-    mine = visible_queries.visible_queries(reader, Visibility.of([OWN]))
+    monkeypatch.setattr(event_filter, "EXAMINED", examined)
+    mine = event_filter.visible_queries(reader, Visibility.of([OWN]))
     found, after = [], 0
     while True:
         page = await mine.page(EventFilter(limit=limit, after=after, newest_first=newest_first))
@@ -52,13 +52,13 @@ async def test_pages_are_whole_and_in_order(reader, monkeypatch, limit, examined
 
 async def test_a_reader_of_everything_reads_the_log_itself(reader):
     """No projection, and no cost of one."""
-    assert visible_queries.visible_queries(reader, Visibility.all()) is reader
+    assert event_filter.visible_queries(reader, Visibility.all()) is reader
     assert with_plans(reader, ["p"]) is reader
 
 
 async def test_names_of_others_are_not_in_the_log(reader):
     """Questions about a namespace, a gang or a pod of others find nothing."""
-    mine = visible_queries.visible_queries(reader, Visibility.of([OWN]))
+    mine = event_filter.visible_queries(reader, Visibility.of([OWN]))
     assert await reader.has_namespace(FOREIGN)
     assert not await mine.has_namespace(FOREIGN)
     assert await reader.incarnations(f"{FOREIGN}/g1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.core.model.errors import BadInput
-from extender.queries.state.label_selector import parse_selector, selects
+from extender.queries.state.gang_selection import parse_selector, selects
 
 LABELS = {"a": "b", "tier": "web", "empty": "", "x.io/y": "1"}
 

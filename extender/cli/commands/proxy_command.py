@@ -43,11 +43,7 @@ class LocalProxy(ThreadingHTTPServer):
     """Passes requests on, each in a thread of its own.
 
     Args:
-        server: As `ServiceFinder.find` takes it.
         port: The port of loopback; 0: any.
-
-    Raises:
-        BadInput: The port cannot be listened on.
     """
 
     daemon_threads = True
@@ -63,11 +59,7 @@ class LocalProxy(ThreadingHTTPServer):
         self._finding = ThreadPoolExecutor(1)
 
     def find(self) -> str:
-        """Return the URL of the service.
-
-        Raises:
-            BadInput: It cannot be reached.
-        """
+        """Return the URL of the service."""
         return self._finding.submit(self.finder.find, self._server).result()
 
 

@@ -1,42 +1,39 @@
-"""`verify`: the log against its hashes and anchors, read from files or from the cluster, and what is stored beside it against the log.
+"""`verify`: the log against its hashes and anchors, and what is stored beside it against the log. `keys`: the keys that sign anchors.
 
 Without a database, the last verification of the service is asked for: the leader verifies the whole log again and again.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+import yaml
 
 from extender import settings as settings_module
 from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
-from extender.cli.connection.service_client import Server
-from extender.cli.connection.service_list import Ask
+from extender.cli.connection.kubectl import Kubectl
+from extender.cli.connection.service_client import Ask, Server
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
-from extender.core.model.errors import CorruptLog, SchemaOutdated
+from extender.core.log.anchors import Anchor, decode_anchors
+from extender.core.model.errors import BadInput, CorruptLog, SchemaOutdated
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
 from extender.ports.query_ports import EventFilter
+from extender.ports.written_names import LOG_HEAD_CONFIGMAP, NAMESPACE
 from extender.queries.log.event_dto import event_line
 from extender.queries.log.gang_history import ServedEvent
 from extender.queries.state.service_status import FindingLine, ServiceStatus, finding_lines
+from extender.runtime.log_keys import make_key, parse_keys, public_blocks, read_keys
 
 if TYPE_CHECKING:
     from extender.composition import Store
     from extender.queries.verification.log_verification import Verdict
-
-from pathlib import Path
-
-import yaml
-
-from extender.cli.connection.kubectl import Kubectl
-from extender.core.log.anchors import Anchor, decode_anchors
-from extender.core.model.errors import BadInput
-from extender.ports.written_names import LOG_HEAD_CONFIGMAP, NAMESPACE
 
 FROM_CLUSTER = "cluster"
 BESIDE_DATABASE = "log-end.json"  # of a service with --cluster
@@ -55,9 +52,6 @@ def find_anchors(given: str | None, data_dir: str, *, embedded: bool) -> Anchors
     Args:
         given: Value of --anchors: a file, or `cluster`.
         embedded: Whether the log is in it; then the file beside it is used if no other is given.
-
-    Raises:
-        BadInput: They cannot be read.
     """
     if given == FROM_CLUSTER:
         place = f"ConfigMap {NAMESPACE}/{LOG_HEAD_CONFIGMAP}"
@@ -153,8 +147,6 @@ def verify(
         _verify_served(source, output)
         return
     settings = settings_module.load_for_log(database_url, data_dir, anchor_key_file=keys)
-    from extender.runtime.log_keys import read_keys
-
     log_keys = read_keys(settings.anchor_key_file, "--keys" if keys else "--anchor-key-file")
     embedded = not settings.database_url
     anchor_set = find_anchors(anchors, settings.data_dir, embedded=embedded)
@@ -201,12 +193,7 @@ def verify(
 
 
 def _verify_served(source: Ask, output: Output) -> None:
-    """Print the last verification of the leader.
-
-    Raises:
-        BadInput: There is none yet, or what it found is hidden from this reader.
-        typer.Exit: With 1: it found something.
-    """
+    """Print the last verification of the leader."""
     status = source("/v1/status", ServiceStatus)
     verified = status.verification
     if not status.leader_answers:
@@ -316,3 +303,64 @@ def _print(verdict: Verdict, anchor_set: Anchors, losses: list[str], *, has_keys
     for line in losses:
         out.print(line)
     _print_roles(verdict.privileged_roles)
+
+
+def keys(
+    file: Annotated[Path, typer.Argument(help="File for the private key; FILE.pub gets the public one.")],
+    rotate: Annotated[
+        bool,
+        typer.Option("--rotate", help="Write a new key in front of those of the file: it signs from the next start on, and the others are still accepted."),
+    ] = False,
+) -> None:  # fmt: skip
+    """Make the key that signs anchors (Ed25519) and authenticates snapshots, or replace it.
+
+    Give the file to the service as --anchor-key-file, and keep it away from the database. FILE.pub is enough for verify.
+    """
+    before = _read_key(file)
+    if before and not rotate:
+        raise BadInput(
+            f"{file} exists; --rotate adds a new key and keeps the old one for what it signed"
+        )
+    if rotate and not before:
+        raise BadInput(
+            f"--rotate: {file} has no key yet; leave the option out to make the first one"
+        )
+    if before:
+        parse_keys(before, str(file))
+    private, _ = make_key()
+    text = private + before
+    _write(file, text, 0o600)
+    public = file.with_name(f"{file.name}.pub")
+    _write(public, public_blocks(text, str(file)), 0o644)
+    ids = parse_keys(text, str(file)).key_ids
+    out = console(wrap=False)
+    out.print(f"wrote {file} (signs with key {ids[0]}) and {public}")
+    for old in ids[1:]:
+        out.print(f"key {old} is still accepted")
+    out.print(f"gang-extender serve --anchor-key-file {file}")
+    out.print(
+        "kubectl -n gang-extender create secret generic gang-extender-anchor-key "
+        f"--from-file=anchor.key={file} --dry-run=client -o yaml | kubectl apply -f -"
+    )
+
+
+def _read_key(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _write(file: Path, text: bytes, mode: int) -> None:
+    """Write a file with a mode; the old content is replaced at once."""
+    new = file.with_name(f"{file.name}.new")
+    try:
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(text)
+        new.replace(file)
+    except OSError as error:
+        raise BadInput(f"{file} cannot be written: {error.strerror}") from error
