@@ -16,8 +16,7 @@ from extender.cluster import types as api
 from extender.cluster.read.interpod_terms import label_requirements
 from extender.cluster.read.object_decoding import bad
 from extender.cluster.read.pod_conversion import ended
-from extender.core.model.disruption_budgets import PodDisruptionBudget
-from extender.core.model.pods import AboutPods
+from extender.core.model.pods import AboutPods, PodDisruptionBudget
 
 _PERCENT: Final = re.compile(r"([0-9]{1,3})%")
 

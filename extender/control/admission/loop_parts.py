@@ -17,12 +17,9 @@ from extender.control.admission.preemption_policy import PreemptionPolicy
 from extender.control.admission.request_builder import RequestBuilder
 from extender.control.admission.termination_reasons import TerminationReasons
 from extender.control.binding.bind_barrier import BindBarriers
-from extender.control.log.append_batch import AppendBatch
-from extender.control.log.leader import Leader
-from extender.control.published.loss_predictor import LossPredictor
-from extender.control.published.members_to_retry import HeldBackMembers
+from extender.control.log.leader import AppendBatch, Leader
 from extender.control.published.pass_result import PublishedPass
-from extender.control.published.shared_state import LoopExchange
+from extender.control.published.shared_state import HeldBackMembers, LoopExchange, LossPredictor
 from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.admit.readmission_backoff import Readmissions
 from extender.ports.cluster_ports import Cluster

@@ -20,7 +20,7 @@ from extender.core.admit.plan_request import (
     ruled_part,
 )
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.fairness.search_backoff import SearchBackoff
+from extender.core.fairness.search_turns import SearchBackoff
 from extender.core.holds.hold_planning import HoldRequests
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
