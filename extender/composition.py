@@ -511,8 +511,10 @@ class Service(Engine):
         from extender.control.monitors.clock_monitor import ClockMonitor
         from extender.control.monitors.event_loop_monitor import EventLoopMonitor
         from extender.control.monitors.log_verifier import LogVerifier
-        from extender.control.monitors.read_model_projector import ReadModelProjector
-        from extender.control.monitors.reference_indexer import ReferenceIndexer
+        from extender.control.monitors.read_model_projector import (
+            ReadModelProjector,
+            ReferenceIndexer,
+        )
         from extender.control.monitors.state_verifier import StateVerifier
         from extender.runtime.worker_process import NICE, WorkerProcess
         from extender.verification_worker import verify_slice

@@ -44,7 +44,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 SEARCHING_MAX = 100  # namespaces with a series of their own
-STAGES = ("complete", "admitted", "scheduled")  # of a gang, see `core/log/waiting_gangs`
+STAGES = ("complete", "admitted", "scheduled")  # of a gang, see `core/log/gang_phase`
 # Values of labels; no name of Kubernetes has parentheses.
 NO_CLASS = "(none)"  # without a priority class
 OTHERS = "(other)"  # all beyond those that have series of their own

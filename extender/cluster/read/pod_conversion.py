@@ -22,7 +22,6 @@ from extender.cluster import types as api
 from extender.cluster.read.object_decoding import bad, micros, node_selector, selector_term
 from extender.cluster.read.priority_classes import Priorities
 from extender.cluster.types import Instant
-from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.errors import BadInput, BadQuantity
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import leaf_key
@@ -40,6 +39,7 @@ from extender.core.model.pods import (
     NodeSelectorRequirement,
     Operator,
     Pod,
+    PodDisruptionBudget,
     PodEnd,
     PodPreference,
     PodRule,

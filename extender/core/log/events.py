@@ -14,7 +14,7 @@ import msgspec
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.pods import EndCause
 from extender.core.model.visibility import is_hidden
-from extender.core.workloads.native.native_groups import AdoptedGroup
+from extender.core.workloads.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 
 ReleaseReason = Literal[

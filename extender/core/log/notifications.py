@@ -19,7 +19,7 @@ from extender.core.log.events import (
     RecordedEvent,
     VictimUnit,
 )
-from extender.core.log.waiting_gangs import WaitingGang
+from extender.core.log.gang_phase import WaitingGang
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
 
 # preempted: pods are evicted for a preemptor; spared: planned so, but its pods stay; never-fits: not even when no other pod

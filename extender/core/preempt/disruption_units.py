@@ -18,10 +18,9 @@ from extender.core.capacity.replacement_holds import may_wait_for_capacity
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, groups_above
-from extender.core.model.disruption_budgets import BudgetIndex
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
-from extender.core.model.pods import EXEMPT_NAMESPACES, Pod, PodShape
+from extender.core.model.pods import EXEMPT_NAMESPACES, BudgetIndex, Pod, PodShape
 from extender.core.planner.preemption_types import (
     Evictable,
     PlanBudget,

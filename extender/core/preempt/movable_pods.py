@@ -10,12 +10,11 @@ from extender.core.admit.exclusive_domains import exclusive_nodes, kept_from
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.disruption_budgets import BudgetIndex
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
-from extender.core.model.pods import EXEMPT_NAMESPACES, Pod, PodShape
+from extender.core.model.pods import EXEMPT_NAMESPACES, BudgetIndex, Pod, PodShape
 from extender.core.planner.moves.move_problem import Mover, StayingPod
 
 MOVE_LABEL = "gang-extender.dev/move"  # on pods; with the value "never" they are not moved

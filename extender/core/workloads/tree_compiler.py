@@ -29,7 +29,7 @@ from extender.core.model.scheduling_constraints import (
 )
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
 from extender.core.workloads.name_rules import NAME_MAX
-from extender.core.workloads.native.native_groups import (
+from extender.core.workloads.native_groups import (
     AdoptedGroup,
     NativeGroup,
     adopted_groups,

@@ -36,8 +36,14 @@ from extender.core.model.ids import GroupKey, PodUid, Position
 from extender.core.model.message_formatting import counted, duration_text, join_names, spaced
 from extender.core.model.pod_groups import Orphan, Tree
 from extender.core.model.visibility import namespace_of
-from extender.core.planner.model.feasibility import admissible, waiting_reasons
-from extender.core.planner.plan_types import COMPLETE, GIVEN, TERMINATES, PlanGroup
+from extender.core.planner.plan_types import (
+    COMPLETE,
+    GIVEN,
+    TERMINATES,
+    PlanGroup,
+    admissible,
+    waiting_reasons,
+)
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import GangVerdict

@@ -19,7 +19,7 @@ from extender.core.model.pods import (
     SelectorTerm,
     Toleration,
 )
-from extender.core.planner.explain.tree_variants import walk
+from extender.core.planner.explain.relaxation_solver import walk
 from extender.core.planner.model.interpod_constraints import compile_rules
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (

@@ -14,7 +14,6 @@ from extender.core.planner.explain.rank_order import (
     seats_by_rank,
     with_groups_in_order,
 )
-from extender.core.planner.model.feasibility import domain_keys, waiting_reasons
 from extender.core.planner.model.leaf_slices import group_name, object_key
 from extender.core.planner.model.node_scores import uncounted_preferences
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
@@ -26,6 +25,8 @@ from extender.core.planner.plan_types import (
     PlanRequest,
     SearchEffort,
     WishOutcome,
+    domain_keys,
+    waiting_reasons,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved

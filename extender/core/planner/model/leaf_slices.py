@@ -14,8 +14,13 @@ from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.feasibility import required_names, threshold
-from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
+from extender.core.planner.plan_types import (
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    required_names,
+    threshold,
+)
 
 RANK_STEP = 10**9  # ranks from two labels are the outer index times this, plus the inner one
 SLICE_MARK = "/slice-"  # no name of a Kubernetes object has a slash

@@ -12,9 +12,12 @@ from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_fields import JobFields
-from extender.core.workloads.workload_kind import HeldWorkload, Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import (
+from extender.core.workloads.workload_kind import (
     UID_PIECE,
+    HeldWorkload,
+    Notice,
+    WorkloadKind,
+    WorkloadParts,
     has_condition,
     is_suspended,
     managed_by_other,

@@ -50,10 +50,13 @@ from extender.core.workloads.tree_policy import (
     not_a_key,
     refusal_of,
 )
-from extender.core.workloads.workload_fields import PODS_MAX, JobSetFields
-from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import (
+from extender.core.workloads.workload_fields import PODS_MAX, JobSetFields, TrainJobFields
+from extender.core.workloads.workload_kind import (
     UID_PIECE,
+    Notice,
+    RuntimePatch,
+    WorkloadKind,
+    WorkloadParts,
     has_condition,
     is_suspended,
     managed_by_other,
@@ -501,4 +504,29 @@ JOBSET = WorkloadKind(
     refusals=_refusals,
     kept_out=_kept_out,
     native_parts=_native_parts,
+)
+
+
+# --- TrainJob: its JobSet is compiled, with its annotations; it owns the groups
+
+
+TRAINJOB_MANAGER = "trainer.kubeflow.org/trainjob-controller"
+
+TRAINJOB = WorkloadKind(
+    kind="TrainJob",
+    group="trainer.kubeflow.org",
+    versions=("v1alpha1",),
+    plural="trainjobs",
+    manager=TRAINJOB_MANAGER,
+    label_patch=RuntimePatch(
+        field="runtimePatches",
+        key="manager",
+        path=("trainingRuntimeSpec", "template", "metadata", "labels"),
+    ),
+    gang_modes=("all", "per-replicated-job", "per-job"),  # of its JobSet
+    parts=None,
+    spec_type=TrainJobFields,
+    finished=lambda workload: has_condition(workload, "Complete", "Failed"),
+    suspended=is_suspended,
+    kept_out=lambda workload: managed_by_other(workload, TRAINJOB_MANAGER),
 )

@@ -17,8 +17,11 @@ from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameR
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, PartStep
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
-from extender.core.workloads.workload_kind import Notice, PodLabels, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import (
+from extender.core.workloads.workload_kind import (
+    Notice,
+    PodLabels,
+    WorkloadKind,
+    WorkloadParts,
     has_condition,
     managed_by_other,
     number,

@@ -23,8 +23,10 @@ from extender.core.workloads.workload_fields import (
     ResourceFields,
     TemplateFields,
 )
-from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import (
+from extender.core.workloads.workload_kind import (
+    HeldWorkload,
+    WorkloadKind,
+    WorkloadParts,
     is_suspended,
     managed_by_other,
     number,

@@ -38,8 +38,7 @@ from extender.core.model.cluster_view import (
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pods import HostPort, Pod, PodShape
-from extender.core.planner.model.feasibility import waiting_reasons
-from extender.core.planner.plan_types import PlanNear
+from extender.core.planner.plan_types import PlanNear, waiting_reasons
 from extender.core.workloads.workload_object import MANAGED_BY
 from extender.ports.written_names import MANAGED_BY_LABEL
 from tests.support.hypothesis_profile import examples

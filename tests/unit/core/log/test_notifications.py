@@ -13,9 +13,9 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
+from extender.core.log.gang_phase import WaitingGang
 from extender.core.log.notifications import notifications_of, waiting_notification
 from extender.core.log.reservation_state import GangState, LastDecision
-from extender.core.log.waiting_gangs import WaitingGang
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.visibility import EVERYTHING, Visibility
 

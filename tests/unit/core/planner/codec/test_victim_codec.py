@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodShape
-from extender.core.planner.codec.content_defined_chunks import ROWS_PER_PART
 from extender.core.planner.codec.request_codec import PARTS, decode, digest_of, encode, summarize
-from extender.core.planner.codec.victim_codec import from_parts, to_parts
+from extender.core.planner.codec.victim_codec import ROWS_PER_PART, from_parts, to_parts
 from extender.core.planner.preempt.victim_search import preempt
 from extender.core.planner.preemption_types import (
     Evictable,

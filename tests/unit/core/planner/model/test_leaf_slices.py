@@ -9,7 +9,6 @@ from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.feasibility import admissible, threshold
 from extender.core.planner.model.leaf_slices import (
     RANK_STEP,
     group_name,
@@ -18,7 +17,7 @@ from extender.core.planner.model.leaf_slices import (
     slice_pods,
     with_slices,
 )
-from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
+from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember, admissible, threshold
 from tests.support.hypothesis_profile import examples
 
 KEY = GroupKey(namespace="ns", name="g", kind="PodGroup")

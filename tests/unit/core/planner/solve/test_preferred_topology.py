@@ -14,7 +14,6 @@ from msgspec import UNSET
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.model.leaf_slices import with_slices
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
@@ -27,6 +26,7 @@ from extender.core.planner.plan_types import (
     PlanNode,
     PlanRequest,
     WishValue,
+    satisfied_by_bound,
 )
 from extender.core.planner.planning import plan, plan_at_once
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
