@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from extender.core.planner.model.node_table import Ints, NodeTable
+from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
 from extender.core.planner.solve.cp_sat_placement import PlacementModel, steps_of
@@ -115,14 +115,10 @@ class GroupPods:
         is_open = np.isin(pairs % most, opened)
         left = np.full(len(regions), least, dtype=np.int64)
         np.subtract.at(left, of[is_open], totals[is_open])
-        order = np.lexsort((-totals, of))
-        order = order[~is_open[order]]
-        # of each region, the pods that the domains before each one can hold, the largest first
-        sums = np.cumsum(totals[order]) - totals[order]
-        first = np.searchsorted(of[order], np.arange(len(regions)))
-        before = sums - np.append(sums, 0)[first[of[order]]]
-        needed = np.bincount(of[order[before < left[of[order]]]], minlength=len(regions))
-        needed[np.bincount(of[order], weights=totals[order], minlength=len(regions)) < left] = least
+        of, totals = of[~is_open], totals[~is_open]
+        order, amounts = filled(of, totals, np.maximum(left, 0))
+        needed = np.bincount(of[order[amounts > 0]], minlength=len(regions))
+        needed[np.bincount(of, weights=totals, minlength=len(regions)) < left] = least
         return max(start + int(needed.min(initial=least)), 1)
 
     def largest(self, problem: PlacementProblem, level: CountedLevel) -> int:
@@ -139,6 +135,47 @@ class GroupPods:
             minlength=level.labelled,
         ).astype(np.int64)
         return int((np.minimum(totals, self.size) + bound).max())
+
+
+def filled(of: Ints, capacity: Ints, pods: Ints) -> tuple[Ints, Ints]:
+    """Return the domains in the order of their regions, those with most capacity first, and the pods that each of them gets so.
+
+    No other way uses fewer domains of a region for as many pods.
+
+    Args:
+        of: The region of each domain.
+        pods: Of each region.
+
+    >>> filled(np.array([0, 0, 1, 1]), np.array([2, 5, 4, 3]), np.array([6, 4]))
+    (array([1, 0, 2, 3]), array([5, 1, 4, 0]))
+    """
+    order = np.lexsort((-capacity, of))
+    of, capacity = of[order], capacity[order]
+    sums = np.append(0, np.cumsum(capacity))
+    before = sums[:-1] - sums[np.searchsorted(of, of)]
+    return order, np.clip(pods[of] - before, 0, capacity)
+
+
+def most_pairs(pods: Ints, first: int) -> tuple[int, Ints]:
+    """Return how many pairs of pods of two groups can be together, and how many of the first group each domain has then.
+
+    With x of t pods of a domain there are x (t - x) pairs in it, and one more of the first group adds t - 2x - 1: less each time, so
+    the largest gains are the best. Where the two groups may be up to c pods together in a domain, it is best to fill the largest
+    domains first: of two domains that are used, either a pod of the first or one of the second group gains nothing less in the one
+    with more pods than it has in the other.
+
+    Args:
+        pods: Of both groups, in each domain.
+        first: Pods of the first group.
+
+    >>> most_pairs(np.array([5, 3]), 4)
+    (8, array([3, 1]))
+    """
+    at = np.repeat(np.arange(len(pods)), pods)
+    have = np.arange(len(at)) - np.repeat(np.cumsum(pods) - pods, pods)
+    gains = pods[at] - 2 * have - 1
+    largest = np.argsort(-gains, kind="stable")[:first]
+    return int(gains[largest].sum()), np.bincount(at[largest], minlength=len(pods))
 
 
 @dataclass(slots=True, frozen=True)
@@ -171,34 +208,58 @@ class PairCount:
         sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
         return sizes[0] * sizes[1] - sum(pods * right.get(d, 0) for d, pods in left.items())
 
-    def fewest(self, problem: PlacementProblem, solution: Solution) -> int:
+    def fewest(
+        self,
+        problem: PlacementProblem,
+        solution: Solution,
+        most: Sequence[int] = (FIT_MAX, FIT_MAX),
+    ) -> int:
         """Return a lower bound on the pairs, for placements that have as many pods of each group as this one.
 
-        With t pods of both in each of k domains the pairs together are the sum of (t^2 - d^2) / 4, where d is the difference of
-        the two groups there: no sum of t^2 is above that of the largest domains filled first, and none of d^2 is below D^2 / k.
+        No placement has more pairs together than the one that fills the domains with most capacity first (`most_pairs`).
+
+        Args:
+            most: In how many domains each group is at most.
         """
         if any(group.missing for group in self.groups):
             return 0
         sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
-        total, difference = sum(sizes), sizes[0] - sizes[1]
         kinds = sorted({kind for group in self.groups for kind in group.kinds})
         capacity = np.bincount(self.level.domain, weights=problem.pods().per_node(kinds)).astype(
             np.int64
         )
         for group in self.groups:
             np.add.at(capacity, self.level.domain[group.bound_nodes], 1)
-        capacity = np.sort(np.minimum(capacity[capacity > 0], total))[::-1]
-        together = 0
-        for used in range(1, min(len(capacity), total) + 1):
-            spare = np.cumsum(capacity[:used] - 1)  # beside one pod in each
-            if spare[-1] < total - used:
-                continue
-            pods = np.diff(np.minimum(spare, total - used), prepend=0) + 1
-            squares = int((pods * pods).sum())
-            if squares <= 4 * together:
-                break  # more domains have less
-            together = max(together, (squares * used - difference**2) // (4 * used))
+        every = np.array([sum(sizes)], dtype=np.int64)
+        _, amounts = filled(np.zeros(len(capacity), dtype=np.int64), capacity, every)
+        together, _ = most_pairs(amounts[amounts > 0], sizes[0])
+        for whole in (0, 1):
+            if most[whole] == 1 and not any(group.bound for group in self.groups):
+                beside = self._beside(problem, whole, sizes, most[1 - whole])
+                together = min(together, sizes[whole] * beside)
         return sizes[0] * sizes[1] - together
+
+    def _beside(
+        self, problem: PlacementProblem, whole: int, sizes: Sequence[int], most: int
+    ) -> int:
+        """Return how many pods of the other group can be in the domain that has all pods of one; `most`: its domains at most."""
+        of_whole, other = self.groups[whole].kinds, self.groups[1 - whole].kinds
+        pods = sizes[1 - whole]
+        per_node = problem.pods().per_node(other)
+        alone = np.bincount(self.level.domain, weights=per_node).astype(np.int64)
+        left = alone.copy()
+        usable = (per_node > 0) | (problem.pods().per_node(of_whole) > 0)
+        for axis in range(problem.requests.shape[1]):
+            ask = int(problem.requests[other, axis].min())
+            if ask:
+                free = np.where(usable, problem.free[:, axis], 0)
+                total = np.bincount(self.level.domain, weights=free).astype(np.int64)
+                taken = sizes[whole] * int(problem.requests[of_whole, axis].min())
+                left = np.minimum(left, (total - taken) // ask)
+        # of the domains beside it, those with most capacity
+        largest = np.sort(alone)[::-1]
+        rest = int(largest[: most - 1].sum())
+        return int(np.clip(np.where(left + rest >= pods, left, 0), 0, pods).max(initial=0))
 
 
 @dataclass(slots=True, frozen=True)

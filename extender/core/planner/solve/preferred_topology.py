@@ -14,7 +14,8 @@ CP-SAT decide it as any other request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -23,7 +24,7 @@ from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey
 from extender.core.planner.model.interpod_constraints import AntiAffinityDomains
-from extender.core.planner.model.node_table import Ints, count_fitting
+from extender.core.planner.model.node_table import FIT_MAX, Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, with_keys
 from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, WishOutcome, WishValue
@@ -36,6 +37,8 @@ from extender.core.planner.solve.domain_counts import (
     PairCount,
     ShareCount,
     TopologyCount,
+    filled,
+    most_pairs,
     solve_counts,
 )
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
@@ -299,6 +302,10 @@ class _PreferredSearch:
                 least = max(self.at_least - self._others(wish), 0)
                 fewest = wish.pods.fewest(problem, bounds, level, least)
                 wish.best[position] = max(wish.best[position], fewest)
+            for wish in wishes if self.left > 0 else ():
+                if wish.pods.domains(self.solution, level) > wish.best[position]:
+                    self._place_directly([wish.group], level, problem, wish.best[position])
+            value = count.value(self.solution)
             if value > sum(wish.best[position] for wish in wishes) and self.left > 0:
                 value = self._minimise(wishes, position, problem, bounds, value)
         self.counts.append(DomainCount(pods, level, value))
@@ -373,14 +380,18 @@ class _PreferredSearch:
         """Take equal shares of as many domains for a leaf of one kind without bound pods, where these have place for them."""
         leaf, level = wish.group, wish.levels[0]
         placed = self.solution.get(leaf.index, {})
-        if leaf.bound or len(placed) != 1 or len(leaf.members) > 1:
+        if not leaf.leaf or leaf.bound or len(placed) != 1 or len(leaf.members) > 1:
             return
         ((kind, nodes),) = placed.items()
         shares = wish.pods.per_domain(self.solution, level)
         pods, equal = sum(nodes.values()), sum(nodes.values()) // len(shares)
-        if min(shares.values()) >= equal or not self._is_plain(kind):
+        if min(shares.values()) >= equal:
             return
-        fit = self._capacity(leaf, kind)
+        room = self._room([leaf], self._tightened(self.tight))
+        if room is None:
+            return
+        fit, region = room
+        fit[region != region[next(iter(nodes))]] = 0
         for wider in wish.levels[1:]:  # in the same domains of these as now
             fit[~np.isin(wider.domain, wider.domain[list(nodes)])] = 0
         capacity = np.bincount(level.domain, weights=fit).astype(np.int64)
@@ -401,6 +412,116 @@ class _PreferredSearch:
             if self._keeps(other):
                 self.solution = other
 
+    def _place_directly(
+        self,
+        groups: Sequence[CompiledGroup],
+        level: CountedLevel,
+        problem: PlacementProblem,
+        enough: int,
+    ) -> None:
+        """Place the pods of one or two groups anew where nothing but capacity decides: no other placement of them is better.
+
+        Of one group it is the one in the fewest domains, of two groups with equal requests the one with most pairs of pods together; of
+        equally good ones one in a single domain of a wider key, the tightest. It stays as it was where that is worse for what is kept.
+
+        Args:
+            problem: With the keys that groups keep.
+            enough: Domains, or pairs apart, below which no placement is.
+        """
+        room = self._room(groups, problem)
+        if room is None:
+            return
+        self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
+        fit, region = room
+        sizes = [sum(self._pods_of(group.index).placed(self.solution).values()) for group in groups]
+        nodes = np.flatnonzero(fit)
+        best = math.inf
+        chosen = nodes[:0]
+        for outer in self._wider(level):
+            codes = region[nodes] * (int(outer.max(initial=0)) + 1) + outer[nodes]
+            of = np.unique(codes, return_inverse=True)[1].reshape(-1)
+            cost, inside = best_region(of, level.domain[nodes], fit[nodes], sizes)
+            if cost < best:
+                best, chosen = cost, nodes[inside]
+            if best <= enough:
+                break
+        if not len(chosen):
+            return
+        other = {**self.solution}
+        chosen = chosen[np.argsort(level.domain[chosen], kind="stable")]
+        parts = divided(level.domain[chosen], fit[chosen], sizes)
+        for group, amounts in zip(groups, parts, strict=False):
+            seats = np.repeat(chosen, amounts)
+            for leaf in self._pods_of(group.index).leaves:
+                for kind, pods in self.solution.get(leaf, {}).items():
+                    number = sum(pods.values())
+                    used, amount = np.unique(seats[:number], return_counts=True)
+                    dealt = dict(zip(used.tolist(), amount.tolist(), strict=True))
+                    other[leaf] = {**other[leaf], kind: dealt}
+                    seats = seats[number:]
+        if self._keeps(other):
+            self._accept(other)
+
+    def _wider(self, level: CountedLevel) -> Iterator[Ints]:
+        """Yield the domains per node of each key of which a domain of a level is in one domain, the narrowest first; then one of all."""
+        keys = {*self.keys, *(near.count.level.key for near in self.near), *self._levels}
+        levels = [self._level(key) for key in keys if key != level.key]
+        levels.sort(key=lambda other: (-other.labelled, other.key))
+        yield from (other.domain for other in levels if self._inside(level, other))
+        yield np.zeros(len(level.domain), dtype=np.int64)
+
+    def _room(
+        self, groups: Sequence[CompiledGroup], problem: PlacementProblem
+    ) -> tuple[Ints, Ints] | None:
+        """Return how many pods of some groups each node could have beside those of all others, and their domains per node.
+
+        Each group stays in the domain of the one above it, an exclusive one in its own. None: some pods are bound, it depends on which
+        pod is placed, or on more than capacity and the node.
+
+        Args:
+            problem: With the keys that groups keep.
+        """
+        leaves = [leaf for group in groups for leaf in self._pods_of(group.index).leaves]
+        kinds = [kind for leaf in leaves for kind in self.solution.get(leaf, {})]
+        asks, allowed = self.problem.requests[kinds], self.problem.allowed[kinds]
+        if (
+            not all(map(self._is_plain, kinds))
+            or (asks != asks[:1]).any()
+            or (allowed != allowed[:1]).any()
+        ):
+            return None
+        free = self.problem.free.copy()
+        for index, by_kind in self.solution.items():
+            for other, nodes in by_kind.items() if index not in leaves else ():
+                at = np.array(list(nodes), dtype=np.int64)
+                amounts = np.array(list(nodes.values()), dtype=np.int64)
+                free[at] -= amounts[:, None] * self.problem.requests[other]
+        region = np.zeros(len(free), dtype=np.int64)
+        inside = np.ones(len(free), dtype=np.bool_)
+        for group in groups:
+            pods, own = self._pods_of(group.index), problem.groups[group.index].level
+            placed = pods.placed(self.solution)
+            below = {i for leaf in pods.leaves for i in self._path(problem.groups[leaf])}
+            below.difference_update(self._path(group))
+            if (
+                not placed
+                or pods.bound
+                or any(
+                    problem.groups[i].level is not own or problem.groups[i].exclusive for i in below
+                )
+            ):
+                return None
+            inside &= own.domain >= 0
+            mine = next(iter(placed))
+            if group.exclusive:
+                inside &= own.domain == own.domain[mine]
+            elif group.parent >= 0:
+                above = problem.groups[group.parent].level
+                inside &= above.domain == above.domain[mine]
+            region = region * own.count + own.domain
+        fit = count_fitting(free, asks[0])
+        return np.where(inside & allowed[0], fit, 0), region
+
     def _is_plain(self, kind: int) -> bool:
         """Return whether nothing but capacity and the node decides where a pod of a kind can be."""
         rules, shape = self.problem.rules, self.problem.kinds[kind]
@@ -410,23 +531,6 @@ class _PreferredSearch:
             for rule in rules.dynamic
         )
         return not (self.problem.claims[kind] or any(moving))
-
-    def _capacity(self, leaf: CompiledGroup, kind: int) -> Ints:
-        """Return how many pods of a kind each node could have for a leaf, in its domain, beside those of all others."""
-        free = self.problem.free.copy()
-        for index, kinds in self.solution.items():
-            for other, nodes in kinds.items() if index != leaf.index else ():
-                at = np.array(list(nodes), dtype=np.int64)
-                amounts = np.array(list(nodes.values()), dtype=np.int64)
-                free[at] -= amounts[:, None] * self.problem.requests[other]
-        fit = count_fitting(free, self.problem.requests[kind])
-        mine = next(iter(self.solution[leaf.index][kind]))
-        inside = leaf.level.domain == leaf.level.domain[mine]
-        for index in self._path(leaf):
-            if (key := self.tight.get(index)) is not None:
-                domain = self._level(key).domain
-                inside &= domain == domain[mine]
-        return np.where(inside & self.problem.allowed[kind], fit, 0)
 
     def _gather(self) -> None:
         """Put all pods into the fewest domains of the levels of the cluster, the widest first, beside what the wishes reached."""
@@ -443,18 +547,22 @@ class _PreferredSearch:
 
     def _settle_near(self, wish: _NearWish) -> None:
         """Find a placement with the fewest pairs of pods in different domains, and keep what is reached."""
-        level = wish.count.level
-        if wish.count.value(self.solution) > wish.best == 0:
+        level, pair = wish.count.level, (wish.group, wish.partner)
+        value = wish.count.value(self.solution)
+        # so all placements have these pods
+        if value > wish.best and self.at_least == self._all_pods:
+            most = [self._most_domains(group, level) for group in pair]
+            wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution, most))
+        if value > wish.best and self.left > 0:
+            self._place_directly(pair, level, self._tightened(self.tight), wish.best)
+            value = wish.count.value(self.solution)
+        if value > wish.best == 0:
             # all that is below the group above both in one domain: more than is asked for, and found without CP-SAT
-            pair = (wish.group, wish.partner)
             above = [a for a, b in zip(*map(self._path, pair), strict=False) if a == b][-1]
             held = self.tight.get(above)
             if held is None or self._inside(level, self._level(held)):
                 self._attempt(self.tight | {above: level.key}, complete=False)
-        value = wish.count.value(self.solution)
-        # so all placements have these pods
-        if value > wish.best and self.at_least == self._all_pods:
-            wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution))
+            value = wish.count.value(self.solution)
         if value > wish.best and self.at_once:
             raise NotAtOnce
         if value > wish.best and self.left > 0:
@@ -463,6 +571,20 @@ class _PreferredSearch:
             value, bound = self._lower(count, problem, bound_all(problem))
             wish.best = max(wish.best, min(bound, value))
         self.counts.append(replace(wish.count, most=value))
+
+    def _most_domains(self, group: CompiledGroup, level: CountedLevel) -> int:
+        """Return in how many domains of a level a group may be, by what is kept of it and of the groups above."""
+        kept = (self.tight[index] for index in self._path(group) if index in self.tight)
+        if any(self._inside(self._level(key), level) for key in (*group.level.keys, *kept)):
+            return 1
+        limits = (
+            count.most
+            for count in self.counts
+            if isinstance(count, DomainCount)
+            and count.level is level
+            and [pods.index for pods in count.groups] == [group.index]
+        )
+        return min(limits, default=FIT_MAX)
 
     def _others(self, wish: _Wish) -> int:
         """Return how many new pods can be placed outside a group at most."""
@@ -611,6 +733,57 @@ class _PreferredSearch:
             pods=pods.bound + sum(pods.placed(self.solution).values()),
             partner=wish.partner.source.key,
         )
+
+
+def best_region(of: Ints, domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[float, Ints]:
+    """Return the cost of the best region for the pods of one or two leaves, and the positions of its nodes; inf: none holds them.
+
+    Args:
+        of: The region of each node.
+        domain: Of each node.
+        fit: How many pods each node can have.
+        sizes: Of one leaf, whose cost is the domains that it is in; or of two, whose cost is the pairs of pods in different domains.
+    """
+    pods, width = sum(sizes), int(domain.max(initial=0)) + 1
+    pairs, at = np.unique(of * width + domain, return_inverse=True)
+    capacity = np.bincount(at.reshape(-1), weights=fit).astype(np.int64)
+    regions = pairs // width
+    totals = np.bincount(regions, weights=capacity).astype(np.int64)
+    order, amounts = filled(regions, capacity, np.full(len(totals), pods, dtype=np.int64))
+    domains = np.bincount(regions[order], weights=amounts > 0)
+    squares = np.bincount(regions[order], weights=amounts * amounts)
+    holds = np.flatnonzero(totals >= pods)
+    if not len(holds):
+        return math.inf, holds
+    cost = domains if len(sizes) == 1 else -squares
+    best = int(holds[np.lexsort((totals[holds], cost[holds]))[0]])
+    inside = np.flatnonzero(of == best)
+    if len(sizes) == 1:
+        return float(domains[best]), inside
+    together, _ = most_pairs(amounts[(regions[order] == best) & (amounts > 0)], sizes[0])
+    return float(sizes[0] * sizes[1] - together), inside
+
+
+def divided(domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
+    """Return how many pods of a first and of a second leaf each node gets: in few domains, with many pairs of pods together.
+
+    >>> divided(np.array([0, 0, 1]), np.array([2, 2, 4]), [3, 2])
+    (array([1, 0, 2]), array([0, 0, 2]))
+    """
+    pods = sum(sizes)
+    capacity = np.bincount(domain, weights=fit).astype(np.int64)
+    chosen = fewest_first(capacity, np.zeros(len(capacity), dtype=np.bool_), None, pods)
+    amounts = np.diff(np.minimum(np.cumsum(capacity[chosen]), pods), prepend=0)
+    _, of_first = most_pairs(amounts, sizes[0])
+    first, second = np.zeros(len(fit), dtype=np.int64), np.zeros(len(fit), dtype=np.int64)
+    for each, both, mine in zip(chosen.tolist(), amounts.tolist(), of_first.tolist(), strict=True):
+        inside = np.flatnonzero(domain == each)
+        unused = np.zeros(len(inside), dtype=np.bool_)
+        nodes = inside[fewest_first(fit[inside], unused, None, both)]
+        sums = np.minimum(np.cumsum(fit[nodes]), both)
+        first[nodes] = np.diff(np.minimum(sums, mine), prepend=0)
+        second[nodes] = np.diff(sums, prepend=0) - first[nodes]
+    return first, second
 
 
 def tightest_for_shares(capacity: Ints, number: int, pods: int) -> Ints:
