@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable
+from extender.core.planner.model.node_table import FIT_MAX, Bools, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
 from extender.core.planner.solve.cp_sat_placement import PlacementModel, steps_of
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 BROKEN = 2  # domains that a group with a pod on a node without the label has at least
+PRICES_MAX = 16  # that are tried for one bound
 CountOutcome = Literal["best", "found", "none", "unknown"]
 
 
@@ -97,9 +98,18 @@ class GroupPods:
         return max(len(used) + self.missing, BROKEN if broken else 1)
 
     def fewest(
-        self, problem: PlacementProblem, bounds: UpperBounds, level: CountedLevel, least: int
+        self,
+        problem: PlacementProblem,
+        bounds: UpperBounds,
+        level: CountedLevel,
+        least: int,
+        limit: DomainCount | None = None,
     ) -> int:
-        """Return a lower bound on the domains, if at least so many new pods are placed: whole pods per node are counted."""
+        """Return a lower bound on the domains, if at least so many new pods are placed: whole pods per node are counted.
+
+        Args:
+            limit: The domains of a narrower level that the group is in at most.
+        """
         group = problem.groups[self.index]
         per_node = problem.pods().per_node(self.kinds)
         opened = np.unique(level.domain[self.bound_nodes])
@@ -107,18 +117,14 @@ class GroupPods:
         # all regions at once: a tree has up to 500 leaves, a level thousands of domains
         region = group.level.domain
         fits = bounds.best[group.index] >= 0
-        nodes = np.flatnonzero((region >= 0) & fits[region])
-        most = int(level.domain.max(initial=0)) + 1
-        pairs, pair = np.unique(region[nodes] * most + level.domain[nodes], return_inverse=True)
-        totals = np.bincount(pair, weights=per_node[nodes]).astype(np.int64)
-        regions, of = np.unique(pairs // most, return_inverse=True)
-        is_open = np.isin(pairs % most, opened)
-        left = np.full(len(regions), least, dtype=np.int64)
-        np.subtract.at(left, of[is_open], totals[is_open])
-        of, totals = of[~is_open], totals[~is_open]
-        order, amounts = filled(of, totals, np.maximum(left, 0))
-        needed = np.bincount(of[order[amounts > 0]], minlength=len(regions))
-        needed[np.bincount(of, weights=totals, minlength=len(regions)) < left] = least
+        nodes = np.flatnonzero((region >= 0) & fits[region] & (per_node > 0))
+        regions, of = np.unique(region[nodes], return_inverse=True)
+        of, domain, capacity = of.reshape(-1), level.domain[nodes], per_node[nodes]
+        if limit is not None:
+            of, domain, capacity = merged(of, limit.level.domain[nodes], capacity, domain)
+        needed = np.zeros(len(regions), dtype=np.int64)
+        for option in by_price(of, domain, capacity, least, limit, opened):
+            needed = np.maximum(needed, option.needed)
         return max(start + int(needed.min(initial=least)), 1)
 
     def largest(self, problem: PlacementProblem, level: CountedLevel) -> int:
@@ -137,7 +143,7 @@ class GroupPods:
         return int((np.minimum(totals, self.size) + bound).max())
 
 
-def filled(of: Ints, capacity: Ints, pods: Ints) -> tuple[Ints, Ints]:
+def filled(of: Ints, capacity: Ints, pods: Ints, opened: Bools | None = None) -> tuple[Ints, Ints]:
     """Return the domains in the order of their regions, those with most capacity first, and the pods that each of them gets so.
 
     No other way uses fewer domains of a region for as many pods.
@@ -145,15 +151,73 @@ def filled(of: Ints, capacity: Ints, pods: Ints) -> tuple[Ints, Ints]:
     Args:
         of: The region of each domain.
         pods: Of each region.
+        opened: Domains that come before all others.
 
     >>> filled(np.array([0, 0, 1, 1]), np.array([2, 5, 4, 3]), np.array([6, 4]))
     (array([1, 0, 2, 3]), array([5, 1, 4, 0]))
     """
-    order = np.lexsort((-capacity, of))
+    order = np.lexsort((-capacity, of) if opened is None else (-capacity, ~opened, of))
     of, capacity = of[order], capacity[order]
     sums = np.append(0, np.cumsum(capacity))
     before = sums[:-1] - sums[np.searchsorted(of, of)]
     return order, np.clip(pods[of] - before, 0, capacity)
+
+
+def merged(of: Ints, domain: Ints, capacity: Ints, outer: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the domains of each region: their region, the wider domain that they are in, and their capacity.
+
+    Args:
+        of: The region of each node.
+        domain: Of each node.
+        capacity: Of each node.
+        outer: The wider domain of each node.
+    """
+    width = int(domain.max(initial=0)) + 1
+    pairs, first, at = np.unique(of * width + domain, return_index=True, return_inverse=True)
+    totals = np.bincount(at.reshape(-1), weights=capacity, minlength=len(pairs)).astype(np.int64)
+    return pairs // width, outer[first], totals
+
+
+class DomainsNeeded(NamedTuple):
+    """In how many domains of each region some pods are at least, and the domains in the order in which they hold most."""
+
+    needed: Ints  # per region; all of the pods where it cannot hold them
+    of: Ints  # the region of each domain
+    domains: Ints
+
+
+def by_price(
+    of: Ints, domain: Ints, capacity: Ints, pods: int, limit: DomainCount | None, opened: Ints
+) -> Iterator[DomainsNeeded]:
+    """Yield bounds on the domains that some pods are in, each of which holds.
+
+    Where no more than k parts of these domains may be used, each part costs a price p in pods: k parts hold p k pods at most, and what
+    each of them holds beyond p. So the domains that hold most parts of more than p pods are the best.
+
+    Args:
+        of: The region of each part.
+        domain: Of each part.
+        capacity: Of each part.
+        limit: How many parts may be used, if that is limited.
+        opened: Domains that are used in any case, and not counted.
+    """
+    regions, width = int(of.max(initial=-1)) + 1, int(domain.max(initial=0)) + 1
+    pairs, at = np.unique(of * width + domain, return_inverse=True)
+    by, at = pairs // width, at.reshape(-1)
+    is_open = np.isin(pairs % width, opened)
+    values = [0]
+    if limit is not None:
+        distinct = np.unique(capacity)
+        values += distinct[:: len(distinct) // PRICES_MAX + 1].tolist()
+    for price in values:
+        beyond = np.maximum(capacity - price, 0)
+        totals = np.bincount(at, weights=beyond, minlength=len(pairs)).astype(np.int64)
+        left = np.full(regions, max(pods - price * (limit.most if limit else 0), 0), dtype=np.int64)
+        order, amounts = filled(by, totals, left, is_open)
+        counted = order[(amounts > 0) & ~is_open[order]]
+        needed = np.bincount(by[counted], minlength=regions)
+        needed[np.bincount(by, weights=totals, minlength=regions) < left] = pods
+        yield DomainsNeeded(needed, by[order], pairs[order] % width)
 
 
 def most_pairs(pods: Ints, first: int) -> tuple[int, Ints]:

@@ -37,7 +37,9 @@ from extender.core.planner.solve.domain_counts import (
     PairCount,
     ShareCount,
     TopologyCount,
+    by_price,
     filled,
+    merged,
     most_pairs,
     solve_counts,
 )
@@ -47,6 +49,7 @@ from extender.core.planner.solve.solver_pipeline import Solved, size, solve_quic
 BUDGET_PART = 4  # fraction of the budget of a request that its wishes may spend in addition
 COMPLETE_PART = 4  # fraction of what is left of it for one complete search
 GROUPS_PER_STEP = 3  # groups that are compiled and bounded in the time of one search node
+MORE_DOMAINS = 4  # that are tried beyond a bound on domains
 NODES_PER_STEP = 100  # nodes that are bounded in the time of one search node
 
 
@@ -122,6 +125,7 @@ class _PreferredSearch:
         self.counts: list[TopologyCount] = []  # limits that later steps keep
         self.keys = request.levels or ()
         self.searched = False  # by CP-SAT, which knows nothing of compactness
+        self._bounded: tuple[dict[int, str], PlacementProblem, UpperBounds] | None = None
         self._impossible: set[frozenset[tuple[int, str]]] = set()
 
     def run(self) -> None:
@@ -296,11 +300,11 @@ class _PreferredSearch:
         if value > sum(wish.best[position] for wish in wishes):
             problem, bounds = self.problem, self.bounds
             if self.left > 0:  # else what holds without the limits of earlier groups is enough
-                problem = self._tightened(self.tight)
-                bounds = bound_all(problem)
+                problem, bounds = self._kept()
             for wish in wishes:
                 least = max(self.at_least - self._others(wish), 0)
-                fewest = wish.pods.fewest(problem, bounds, level, least)
+                limit = self._limit(wish.group, level)
+                fewest = wish.pods.fewest(problem, bounds, level, least, limit)
                 wish.best[position] = max(wish.best[position], fewest)
             for wish in wishes if self.left > 0 else ():
                 if wish.pods.domains(self.solution, level) > wish.best[position]:
@@ -366,9 +370,8 @@ class _PreferredSearch:
             if fewest > BROKEN or bool((level.domain < level.labelled).all()):
                 wishes[0].share_best = every - every // fewest
         if value > sum(wish.share_best for wish in wishes) and self.left > 0:
-            problem = self._tightened(self.tight)
             count = replace(count, most=value)
-            value, bound = self._lower(count, problem, bound_all(problem))
+            value, bound = self._lower(count, *self._kept())
             for wish in wishes:
                 if bound >= value:  # proved for all together, so for each
                     wish.share_best = replace(count, groups=(wish.pods,)).value(self.solution)
@@ -387,7 +390,7 @@ class _PreferredSearch:
         pods, equal = sum(nodes.values()), sum(nodes.values()) // len(shares)
         if min(shares.values()) >= equal:
             return
-        room = self._room([leaf], self._tightened(self.tight))
+        room = self._room([leaf], self._kept()[0])
         if room is None:
             return
         fit, region = room
@@ -433,6 +436,8 @@ class _PreferredSearch:
             return
         self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
         fit, region = room
+        limit = self._limit(groups[0], level) if len(groups) == 1 else None
+        parts = level if limit is None else limit.level
         sizes = [sum(self._pods_of(group.index).placed(self.solution).values()) for group in groups]
         nodes = np.flatnonzero(fit)
         best = math.inf
@@ -440,7 +445,12 @@ class _PreferredSearch:
         for outer in self._wider(level):
             codes = region[nodes] * (int(outer.max(initial=0)) + 1) + outer[nodes]
             of = np.unique(codes, return_inverse=True)[1].reshape(-1)
-            cost, inside = best_region(of, level.domain[nodes], fit[nodes], sizes)
+            if len(sizes) > 1:
+                cost, inside = best_region_of_two(of, level.domain[nodes], fit[nodes], sizes)
+            else:
+                cost, inside = best_region(
+                    of, level.domain[nodes], fit[nodes], sizes[0], limit, parts.domain[nodes]
+                )
             if cost < best:
                 best, chosen = cost, nodes[inside]
             if best <= enough:
@@ -449,8 +459,8 @@ class _PreferredSearch:
             return
         other = {**self.solution}
         chosen = chosen[np.argsort(level.domain[chosen], kind="stable")]
-        parts = divided(level.domain[chosen], fit[chosen], sizes)
-        for group, amounts in zip(groups, parts, strict=False):
+        divisions = divided(parts.domain[chosen], fit[chosen], sizes)
+        for group, amounts in zip(groups, divisions, strict=False):
             seats = np.repeat(chosen, amounts)
             for leaf in self._pods_of(group.index).leaves:
                 for kind, pods in self.solution.get(leaf, {}).items():
@@ -461,6 +471,17 @@ class _PreferredSearch:
                     seats = seats[number:]
         if self._keeps(other):
             self._accept(other)
+
+    def _limit(self, group: CompiledGroup, level: CountedLevel) -> DomainCount | None:
+        """Return the limit of the domains of a narrower level, inside those of a level, that is kept of a group alone; the first one."""
+        limits = (
+            count
+            for count in self.counts
+            if isinstance(count, DomainCount)
+            and [pods.index for pods in count.groups] == [group.index]
+            and self._inside(count.level, level)
+        )
+        return next(limits, None)
 
     def _wider(self, level: CountedLevel) -> Iterator[Ints]:
         """Yield the domains per node of each key of which a domain of a level is in one domain, the narrowest first; then one of all."""
@@ -482,22 +503,27 @@ class _PreferredSearch:
             problem: With the keys that groups keep.
         """
         leaves = [leaf for group in groups for leaf in self._pods_of(group.index).leaves]
-        kinds = [kind for leaf in leaves for kind in self.solution.get(leaf, {})]
-        asks, allowed = self.problem.requests[kinds], self.problem.allowed[kinds]
-        if (
-            not all(map(self._is_plain, kinds))
-            or (asks != asks[:1]).any()
-            or (allowed != allowed[:1]).any()
-        ):
+        kinds = sorted({kind for leaf in leaves for kind in self.solution.get(leaf, {})})
+        requests, allowed = self.problem.requests, self.problem.allowed
+        if not kinds or not all(map(self._is_plain, kinds)):
             return None
-        free = self.problem.free.copy()
+        ask = requests[kinds[0]]
+        for kind in kinds[1:]:
+            if (requests[kind] != ask).any() or (allowed[kind] != allowed[kinds[0]]).any():
+                return None
+        fit = self.problem.counts[kinds[0]].copy()
+        used, amounts = np.zeros(0, dtype=np.int64), np.zeros((0, len(ask)), dtype=np.int64)
         for index, by_kind in self.solution.items():
-            for other, nodes in by_kind.items() if index not in leaves else ():
-                at = np.array(list(nodes), dtype=np.int64)
-                amounts = np.array(list(nodes.values()), dtype=np.int64)
-                free[at] -= amounts[:, None] * self.problem.requests[other]
-        region = np.zeros(len(free), dtype=np.int64)
-        inside = np.ones(len(free), dtype=np.bool_)
+            for kind, pods_on in by_kind.items() if index not in leaves else ():
+                pods = np.array(list(pods_on.values()), dtype=np.int64)
+                used = np.append(used, np.array(list(pods_on), dtype=np.int64))
+                amounts = np.concatenate((amounts, pods[:, None] * requests[kind]))
+        used, at = np.unique(used, return_inverse=True)
+        free = self.problem.free[used]
+        np.subtract.at(free, at.reshape(-1), amounts)
+        fit[used] = np.where(allowed[kinds[0]][used], count_fitting(free, ask), 0)
+        region = np.zeros(len(fit), dtype=np.int64)
+        inside = np.ones(len(fit), dtype=np.bool_)
         for group in groups:
             pods, own = self._pods_of(group.index), problem.groups[group.index].level
             placed = pods.placed(self.solution)
@@ -519,8 +545,8 @@ class _PreferredSearch:
                 above = problem.groups[group.parent].level
                 inside &= above.domain == above.domain[mine]
             region = region * own.count + own.domain
-        fit = count_fitting(free, asks[0])
-        return np.where(inside & allowed[0], fit, 0), region
+        fit[~inside] = 0
+        return fit, region
 
     def _is_plain(self, kind: int) -> bool:
         """Return whether nothing but capacity and the node decides where a pod of a kind can be."""
@@ -539,8 +565,7 @@ class _PreferredSearch:
         for level in levels:
             value = pods.domains(self.solution, level)
             if level.labelled and value > 1 and self.left > 0:
-                problem = self._tightened(self.tight)
-                bounds = bound_all(problem)
+                problem, bounds = self._kept()
                 if value > pods.fewest(problem, bounds, level, self.at_least):
                     value, _ = self._lower(DomainCount((pods,), level, value), problem, bounds)
             self.counts.append(DomainCount((pods,), level, value))
@@ -554,7 +579,7 @@ class _PreferredSearch:
             most = [self._most_domains(group, level) for group in pair]
             wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution, most))
         if value > wish.best and self.left > 0:
-            self._place_directly(pair, level, self._tightened(self.tight), wish.best)
+            self._place_directly(pair, level, self._kept()[0], wish.best)
             value = wish.count.value(self.solution)
         if value > wish.best == 0:
             # all that is below the group above both in one domain: more than is asked for, and found without CP-SAT
@@ -567,8 +592,7 @@ class _PreferredSearch:
             raise NotAtOnce
         if value > wish.best and self.left > 0:
             count = replace(wish.count, most=value)
-            problem = self._tightened(self.tight)
-            value, bound = self._lower(count, problem, bound_all(problem))
+            value, bound = self._lower(count, *self._kept())
             wish.best = max(wish.best, min(bound, value))
         self.counts.append(replace(wish.count, most=value))
 
@@ -591,6 +615,13 @@ class _PreferredSearch:
         return self._all_pods - wish.pods.size
 
     # --- placing -----------------------------------------------------------------------------------
+
+    def _kept(self) -> tuple[PlacementProblem, UpperBounds]:
+        """Return the problem with the keys of which groups stay in one domain, and its bounds."""
+        if self._bounded is None or self._bounded[0] != self.tight:
+            problem = self._tightened(self.tight)
+            self._bounded = {**self.tight}, problem, bound_all(problem)
+        return self._bounded[1:]
 
     def _tightened(self, tight: Mapping[int, str]) -> PlacementProblem:
         self._spend(
@@ -706,8 +737,10 @@ class _PreferredSearch:
     def _balanced_outcome(self, wish: _Wish) -> Iterator[WishOutcome]:
         """Yield how far the smallest share of a balanced group is below an equal one, if it is in several domains."""
         level = wish.levels[0]
+        if not wish.group.source.balanced or not self._is_on_nodes(level.key):
+            return
         shares = {d: n for d, n in wish.pods.per_domain(self.solution, level).items() if n}
-        if not wish.group.source.balanced or len(shares) < 2 or not self._is_on_nodes(level.key):  # noqa: PLR2004 -- one share
+        if len(shares) < 2:  # noqa: PLR2004 -- one share
             return
         pods = wish.pods.bound + sum(wish.pods.placed(self.solution).values())
         equal = pods // wish.pods.domains(self.solution, level)
@@ -735,33 +768,60 @@ class _PreferredSearch:
         )
 
 
-def best_region(of: Ints, domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[float, Ints]:
-    """Return the cost of the best region for the pods of one or two leaves, and the positions of its nodes; inf: none holds them.
+def best_region(
+    of: Ints, level: Ints, fit: Ints, pods: int, limit: DomainCount | None, parts: Ints
+) -> tuple[float, Ints]:
+    """Return the fewest domains of some pods in one region, and the positions of nodes that hold them in so many; inf: there are none.
 
     Args:
         of: The region of each node.
-        domain: Of each node.
+        level: The domain of each node.
         fit: How many pods each node can have.
-        sizes: Of one leaf, whose cost is the domains that it is in; or of two, whose cost is the pairs of pods in different domains.
+        limit: How many parts of domains may be used, if that is limited.
+        parts: The part of each node.
     """
-    pods, width = sum(sizes), int(domain.max(initial=0)) + 1
-    pairs, at = np.unique(of * width + domain, return_inverse=True)
-    capacity = np.bincount(at.reshape(-1), weights=fit).astype(np.int64)
-    regions = pairs // width
-    totals = np.bincount(regions, weights=capacity).astype(np.int64)
-    order, amounts = filled(regions, capacity, np.full(len(totals), pods, dtype=np.int64))
-    domains = np.bincount(regions[order], weights=amounts > 0)
-    squares = np.bincount(regions[order], weights=amounts * amounts)
+    totals = np.bincount(of, weights=fit).astype(np.int64)
     holds = np.flatnonzero(totals >= pods)
     if not len(holds):
         return math.inf, holds
-    cost = domains if len(sizes) == 1 else -squares
-    best = int(holds[np.lexsort((totals[holds], cost[holds]))[0]])
-    inside = np.flatnonzero(of == best)
-    if len(sizes) == 1:
-        return float(domains[best]), inside
-    together, _ = most_pairs(amounts[(regions[order] == best) & (amounts > 0)], sizes[0])
-    return float(sizes[0] * sizes[1] - together), inside
+    by, domain, capacity = merged(of, parts, fit, level)
+    none = np.zeros(0, dtype=np.int64)
+    options = list(by_price(by, domain, capacity, pods, limit, none))
+    needed = np.max([option.needed for option in options], axis=0)
+    best = int(holds[np.lexsort((totals[holds], needed[holds]))[0]])
+    inside = of == best
+    if limit is None:
+        return float(needed[best]), np.flatnonzero(inside)
+    for number in range(int(needed[best]), int(needed[best]) + MORE_DOMAINS):
+        for option in options:
+            used = option.domains[option.of == best][:number]
+            largest = np.sort(capacity[(by == best) & np.isin(domain, used)])[::-1]
+            if int(largest[: limit.most].sum()) >= pods:
+                return float(number), np.flatnonzero(inside & np.isin(level, used))
+    return math.inf, none
+
+
+def best_region_of_two(
+    of: Ints, level: Ints, fit: Ints, sizes: Sequence[int]
+) -> tuple[float, Ints]:
+    """Return the fewest pairs of pods of two groups apart in one region, and the positions of its nodes; inf: none holds them.
+
+    Args:
+        of: The region of each node.
+        level: The domain of each node.
+        fit: How many pods each node can have.
+    """
+    by, _, capacity = merged(of, level, fit, level)
+    totals = np.bincount(by, weights=capacity).astype(np.int64)
+    pods = np.full(len(totals), sum(sizes), dtype=np.int64)
+    order, amounts = filled(by, capacity, pods)
+    squares = np.bincount(by[order], weights=amounts * amounts)
+    holds = np.flatnonzero(totals >= pods)
+    if not len(holds):
+        return math.inf, holds
+    best = int(holds[np.lexsort((totals[holds], -squares[holds]))[0]])
+    together, _ = most_pairs(amounts[(by[order] == best) & (amounts > 0)], sizes[0])
+    return float(sizes[0] * sizes[1] - together), np.flatnonzero(of == best)
 
 
 def divided(domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
@@ -774,15 +834,22 @@ def divided(domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
     capacity = np.bincount(domain, weights=fit).astype(np.int64)
     chosen = fewest_first(capacity, np.zeros(len(capacity), dtype=np.bool_), None, pods)
     amounts = np.diff(np.minimum(np.cumsum(capacity[chosen]), pods), prepend=0)
-    _, of_first = most_pairs(amounts, sizes[0])
+    of_first = most_pairs(amounts, sizes[0])[1] if len(sizes) > 1 else amounts
+    rank = np.full(len(capacity), len(chosen), dtype=np.int64)
+    rank[chosen] = np.arange(len(chosen))
+    rank = rank[domain]
+    # all domains but the last one are full
+    last = np.flatnonzero(rank == len(chosen) - 1)
+    unused = np.zeros(len(last), dtype=np.bool_)
+    last = last[fewest_first(fit[last], unused, None, int(amounts[-1]))]
+    full = np.flatnonzero(rank < len(chosen) - 1)
+    nodes = np.concatenate((full[np.lexsort((-fit[full], rank[full]))], last))
+    sums = np.minimum(np.cumsum(fit[nodes]), pods)
+    both = np.diff(sums, prepend=0)
+    have = sums - both - (np.cumsum(amounts) - amounts)[rank[nodes]]
     first, second = np.zeros(len(fit), dtype=np.int64), np.zeros(len(fit), dtype=np.int64)
-    for each, both, mine in zip(chosen.tolist(), amounts.tolist(), of_first.tolist(), strict=True):
-        inside = np.flatnonzero(domain == each)
-        unused = np.zeros(len(inside), dtype=np.bool_)
-        nodes = inside[fewest_first(fit[inside], unused, None, both)]
-        sums = np.minimum(np.cumsum(fit[nodes]), both)
-        first[nodes] = np.diff(np.minimum(sums, mine), prepend=0)
-        second[nodes] = np.diff(sums, prepend=0) - first[nodes]
+    first[nodes] = np.clip(of_first[rank[nodes]] - have, 0, both)
+    second[nodes] = both - first[nodes]
     return first, second
 
 
