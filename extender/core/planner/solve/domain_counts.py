@@ -297,11 +297,39 @@ class PairCount:
         every = np.array([sum(sizes)], dtype=np.int64)
         _, amounts = filled(np.zeros(len(capacity), dtype=np.int64), capacity, every)
         together, _ = most_pairs(amounts[amounts > 0], sizes[0])
+        if not any(group.bound for group in self.groups):
+            together = min(together, *self._by_resource(problem, sizes, together))
         for whole in (0, 1):
             if most[whole] == 1 and not any(group.bound for group in self.groups):
                 beside = self._beside(problem, whole, sizes, most[1 - whole])
                 together = min(together, sizes[whole] * beside)
         return sizes[0] * sizes[1] - together
+
+    def _by_resource(
+        self, problem: PlacementProblem, sizes: Sequence[int], most: int
+    ) -> Iterator[int]:
+        """Yield how many pairs can be together by each resource of which pods of the groups request different amounts; at least `most`.
+
+        As if pods could be divided: with amounts t of both groups in each of k domains, the pairs together are the sum of (t^2 - d^2) / 4,
+        where d is the difference of the two groups there: no sum of t^2 is above that of the largest domains filled first, and none of
+        d^2 is below D^2 / k.
+        """
+        yield most
+        kinds = [group.kinds for group in self.groups]
+        usable = problem.pods().per_node(sorted({*kinds[0], *kinds[1]})) > 0
+        for axis in range(problem.requests.shape[1]):
+            asks = [int(problem.requests[each, axis].min()) for each in kinds]
+            if not all(asks) or asks[0] == asks[1]:
+                continue
+            free = np.where(usable, problem.free[:, axis], 0)
+            capacity = np.bincount(self.level.domain, weights=free).astype(np.int64)
+            need = [n * ask for n, ask in zip(sizes, asks, strict=True)]
+            every = np.array([sum(need)], dtype=np.int64)
+            _, filled_first = filled(np.zeros(len(capacity), dtype=np.int64), capacity, every)
+            amounts = filled_first[filled_first > 0].tolist()
+            squares = sum(amount * amount for amount in amounts)
+            used = max(len(amounts), 1)
+            yield (squares * used - (need[0] - need[1]) ** 2) // (4 * used * asks[0] * asks[1])
 
     def _beside(
         self, problem: PlacementProblem, whole: int, sizes: Sequence[int], most: int

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -29,6 +31,14 @@ from extender.core.planner.model.problem import CompiledGroup, PlacementProblem,
 from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, WishOutcome, WishValue
 from extender.core.planner.solve.compactness import fewest_first
+from extender.core.planner.solve.direct_placement import (
+    best_region,
+    best_region_of_two,
+    divided,
+    divided_by_weight,
+    equal_shares,
+    tightest_for_shares,
+)
 from extender.core.planner.solve.domain_counts import (
     BROKEN,
     CountedLevel,
@@ -37,19 +47,16 @@ from extender.core.planner.solve.domain_counts import (
     PairCount,
     ShareCount,
     TopologyCount,
-    by_price,
-    filled,
-    merged,
-    most_pairs,
     solve_counts,
 )
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve_quickly
 
 BUDGET_PART = 4  # fraction of the budget of a request that its wishes may spend in addition
+# With more domains a complete search takes 20 to 100 times as long as all else at 5,000 nodes, and bettered no direct placement.
+COMPLETE_DOMAINS = 64
 COMPLETE_PART = 4  # fraction of what is left of it for one complete search
 GROUPS_PER_STEP = 3  # groups that are compiled and bounded in the time of one search node
-MORE_DOMAINS = 4  # that are tried beyond a bound on domains
 NODES_PER_STEP = 100  # nodes that are bounded in the time of one search node
 
 
@@ -67,6 +74,14 @@ class _Wish:
     whole: int = -1  # position of the narrowest key of which it is in one domain; -1: none
     best: list[int] = field(default_factory=list)  # per level, a lower bound
     share_best: int = 0  # a lower bound of the pods outside of its smallest share
+
+
+class _Room(NamedTuple):
+    """Where the pods of a group could be."""
+
+    fit: Ints  # per node, how many pods
+    region: Ints  # per node, the domain of which the group has one; -1: it cannot be there
+    ask: Ints  # what each pod requests
 
 
 @dataclass(slots=True)
@@ -306,11 +321,18 @@ class _PreferredSearch:
                 limit = self._limit(wish.group, level)
                 fewest = wish.pods.fewest(problem, bounds, level, least, limit)
                 wish.best[position] = max(wish.best[position], fewest)
+            settled = True
             for wish in wishes if self.left > 0 else ():
                 if wish.pods.domains(self.solution, level) > wish.best[position]:
-                    self._place_directly([wish.group], level, problem, wish.best[position])
+                    best = wish.best[position]
+                    settled &= self._place_directly([wish.group], level, problem, best)
             value = count.value(self.solution)
-            if value > sum(wish.best[position] for wish in wishes) and self.left > 0:
+            settled &= self._is_large(level)
+            if (
+                value > sum(wish.best[position] for wish in wishes)
+                and self.left > 0
+                and not settled
+            ):
                 value = self._minimise(wishes, position, problem, bounds, value)
         self.counts.append(DomainCount(pods, level, value))
 
@@ -390,11 +412,11 @@ class _PreferredSearch:
         pods, equal = sum(nodes.values()), sum(nodes.values()) // len(shares)
         if min(shares.values()) >= equal:
             return
-        room = self._room([leaf], self._kept()[0])
+        room = self._room(leaf, {leaf.index}, self._kept()[0])
         if room is None:
             return
-        fit, region = room
-        fit[region != region[next(iter(nodes))]] = 0
+        fit = room.fit
+        fit[room.region != room.region[next(iter(nodes))]] = 0
         for wider in wish.levels[1:]:  # in the same domains of these as now
             fit[~np.isin(wider.domain, wider.domain[list(nodes)])] = 0
         capacity = np.bincount(level.domain, weights=fit).astype(np.int64)
@@ -421,45 +443,41 @@ class _PreferredSearch:
         level: CountedLevel,
         problem: PlacementProblem,
         enough: int,
-    ) -> None:
-        """Place the pods of one or two groups anew where nothing but capacity decides: no other placement of them is better.
+    ) -> bool:
+        """Place the pods of one or two groups anew where nothing but capacity decides; return whether it does.
 
-        Of one group it is the one in the fewest domains, of two groups with equal requests the one with most pairs of pods together; of
-        equally good ones one in a single domain of a wider key, the tightest. It stays as it was where that is worse for what is kept.
+        Of one group the placement is the one in the fewest domains, of two groups the one with most pairs of pods together: where all ask
+        for the same, no other one is better. Of equally good ones it is one in a single domain of a wider key, the tightest. It stays as
+        it was where that is worse for what is kept.
 
         Args:
             problem: With the keys that groups keep.
             enough: Domains, or pairs apart, below which no placement is.
         """
-        room = self._room(groups, problem)
-        if room is None:
-            return
+        leaves = {leaf for group in groups for leaf in self._pods_of(group.index).leaves}
+        rooms = [room for group in groups if (room := self._room(group, leaves, problem))]
+        if len(rooms) < len(groups):
+            return False
         self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
-        fit, region = room
-        limit = self._limit(groups[0], level) if len(groups) == 1 else None
-        parts = level if limit is None else limit.level
         sizes = [sum(self._pods_of(group.index).placed(self.solution).values()) for group in groups]
-        nodes = np.flatnonzero(fit)
-        best = math.inf
-        chosen = nodes[:0]
-        for outer in self._wider(level):
-            codes = region[nodes] * (int(outer.max(initial=0)) + 1) + outer[nodes]
-            of = np.unique(codes, return_inverse=True)[1].reshape(-1)
-            if len(sizes) > 1:
-                cost, inside = best_region_of_two(of, level.domain[nodes], fit[nodes], sizes)
-            else:
-                cost, inside = best_region(
-                    of, level.domain[nodes], fit[nodes], sizes[0], limit, parts.domain[nodes]
-                )
-            if cost < best:
-                best, chosen = cost, nodes[inside]
-            if best <= enough:
-                break
+        weights = self._weights(rooms, sizes)
+        fit = np.max([room.fit * w for room, w in zip(rooms, weights, strict=True)], axis=0)
+        region = rooms[0].region
+        if len(rooms) > 1:
+            region = region * (int(rooms[1].region.max(initial=0)) + 1) + rooms[1].region
+            fit[(rooms[0].region < 0) | (rooms[1].region < 0)] = 0
+        limit = self._limit(groups[0], level) if len(groups) == 1 else None
+        need = [n * w for n, w in zip(sizes, weights, strict=True)]
+        chosen = self._best_nodes(level, fit, region, need, limit, enough * math.prod(weights))
         if not len(chosen):
-            return
+            return True
+        if max(weights) == 1:
+            parts = level if limit is None else limit.level
+            divisions = divided(parts.domain[chosen], fit[chosen], sizes)
+        else:
+            fits = [room.fit[chosen] for room in rooms]
+            divisions = divided_by_weight(level.domain[chosen], fit[chosen], fits, sizes, weights)
         other = {**self.solution}
-        chosen = chosen[np.argsort(level.domain[chosen], kind="stable")]
-        divisions = divided(parts.domain[chosen], fit[chosen], sizes)
         for group, amounts in zip(groups, divisions, strict=False):
             seats = np.repeat(chosen, amounts)
             for leaf in self._pods_of(group.index).leaves:
@@ -469,8 +487,80 @@ class _PreferredSearch:
                     dealt = dict(zip(used.tolist(), amount.tolist(), strict=True))
                     other[leaf] = {**other[leaf], kind: dealt}
                     seats = seats[number:]
-        if self._keeps(other):
+        if self._keeps(other) and (max(weights) == 1 or self._has_capacity(other)):
             self._accept(other)
+        return True
+
+    def _best_nodes(
+        self,
+        level: CountedLevel,
+        fit: Ints,
+        region: Ints,
+        sizes: Sequence[int],
+        limit: DomainCount | None,
+        enough: int,
+    ) -> Ints:
+        """Return the nodes of the best region for one or two groups, by domain; none holds them: none.
+
+        Args:
+            region: Of each node; a domain of a wider key in it is preferred where it is as good.
+        """
+        nodes = np.flatnonzero(fit)
+        best, chosen = math.inf, nodes[:0]
+        fit, domain = fit[nodes], level.domain[nodes]
+        parts = domain if limit is None else limit.level.domain[nodes]
+        for outer in self._wider(level):
+            codes = region[nodes] * (int(outer.max(initial=0)) + 1) + outer[nodes]
+            of = np.unique(codes, return_inverse=True)[1].reshape(-1)
+            if len(sizes) > 1:
+                cost, inside = best_region_of_two(of, domain, fit, sizes)
+            else:
+                cost, inside = best_region(of, domain, fit, sizes[0], limit, parts)
+            if cost < best:
+                best, chosen = cost, nodes[inside]
+            if best <= enough:
+                break
+        return chosen[np.argsort(level.domain[chosen], kind="stable")]
+
+    def _is_large(self, level: CountedLevel) -> bool:
+        """Return whether a complete search would hardly better a direct placement: a count of it has many domains."""
+        levels = (level, *(count.level for count in self.counts))
+        return max(each.labelled for each in levels) > COMPLETE_DOMAINS
+
+    def _weights(self, rooms: Sequence[_Room], sizes: Sequence[int]) -> list[int]:
+        """Return what a pod of each group takes: 1 where all ask for the same, else of the resource that is scarcest."""
+        asks = [room.ask for room in rooms]
+        if len(rooms) == 1 or (
+            (asks[0] == asks[1]).all()
+            and (
+                (rooms[0].fit == rooms[1].fit) | (rooms[0].region < 0) | (rooms[1].region < 0)
+            ).all()
+        ):
+            return [1] * len(rooms)
+        demand = sizes[0] * asks[0].astype(np.float64) + sizes[1] * asks[1]
+        share = demand / np.maximum(self.problem.free.sum(axis=0, dtype=np.float64), 1)
+        axis = int(np.where((asks[0] > 0) & (asks[1] > 0), share, -1).argmax())
+        step = math.gcd(int(asks[0][axis]), int(asks[1][axis]))
+        return [int(ask[axis]) // step for ask in asks]
+
+    def _has_capacity(self, solution: Solution) -> bool:
+        """Return whether the nodes have the capacity that a placement needs."""
+        used, amounts = self._needs(solution, set())
+        nodes, at = np.unique(used, return_inverse=True)
+        free = self.problem.free[nodes]
+        np.subtract.at(free, at.reshape(-1), amounts)
+        return bool((free >= 0).all())
+
+    def _needs(self, solution: Solution, without: AbstractSet[int]) -> tuple[Ints, Ints]:
+        """Return the nodes of the pods of all other leaves, and what these pods request there."""
+        used = [np.zeros(0, dtype=np.int64)]
+        amounts = [np.zeros((0, self.problem.requests.shape[1]), dtype=np.int64)]
+        for index, by_kind in solution.items():
+            for kind, pods_on in by_kind.items() if index not in without else ():
+                used.append(np.array(list(pods_on), dtype=np.int64))
+                pods = np.array(list(pods_on.values()), dtype=np.int64)
+                amounts.append(pods[:, None] * self.problem.requests[kind])
+        return np.concatenate(used), np.concatenate(amounts)
 
     def _limit(self, group: CompiledGroup, level: CountedLevel) -> DomainCount | None:
         """Return the limit of the domains of a narrower level, inside those of a level, that is kept of a group alone; the first one."""
@@ -492,61 +582,48 @@ class _PreferredSearch:
         yield np.zeros(len(level.domain), dtype=np.int64)
 
     def _room(
-        self, groups: Sequence[CompiledGroup], problem: PlacementProblem
-    ) -> tuple[Ints, Ints] | None:
-        """Return how many pods of some groups each node could have beside those of all others, and their domains per node.
+        self, group: CompiledGroup, without: AbstractSet[int], problem: PlacementProblem
+    ) -> _Room | None:
+        """Return where the pods of a group could be beside those of other leaves.
 
-        Each group stays in the domain of the one above it, an exclusive one in its own. None: some pods are bound, it depends on which
-        pod is placed, or on more than capacity and the node.
+        It stays in the domain of the group above it, an exclusive one in its own. None: some pods are bound, it depends on which of them
+        is placed, or on more than capacity and the node.
 
         Args:
+            without: Leaves whose pods are not counted.
             problem: With the keys that groups keep.
         """
-        leaves = [leaf for group in groups for leaf in self._pods_of(group.index).leaves]
-        kinds = sorted({kind for leaf in leaves for kind in self.solution.get(leaf, {})})
+        pods, own = self._pods_of(group.index), problem.groups[group.index].level
+        placed = pods.placed(self.solution)
+        kinds = sorted({kind for leaf in pods.leaves for kind in self.solution.get(leaf, {})})
         requests, allowed = self.problem.requests, self.problem.allowed
-        if not kinds or not all(map(self._is_plain, kinds)):
+        below = {i for leaf in pods.leaves for i in self._path(problem.groups[leaf])}
+        below.difference_update(self._path(group))
+        if (
+            not placed
+            or pods.bound
+            or not all(map(self._is_plain, kinds))
+            or any(problem.groups[i].level is not own or problem.groups[i].exclusive for i in below)
+            or any((requests[kind] != requests[kinds[0]]).any() for kind in kinds[1:])
+            or any((allowed[kind] != allowed[kinds[0]]).any() for kind in kinds[1:])
+        ):
             return None
-        ask = requests[kinds[0]]
-        for kind in kinds[1:]:
-            if (requests[kind] != ask).any() or (allowed[kind] != allowed[kinds[0]]).any():
-                return None
         fit = self.problem.counts[kinds[0]].copy()
-        used, amounts = np.zeros(0, dtype=np.int64), np.zeros((0, len(ask)), dtype=np.int64)
-        for index, by_kind in self.solution.items():
-            for kind, pods_on in by_kind.items() if index not in leaves else ():
-                pods = np.array(list(pods_on.values()), dtype=np.int64)
-                used = np.append(used, np.array(list(pods_on), dtype=np.int64))
-                amounts = np.concatenate((amounts, pods[:, None] * requests[kind]))
+        used, amounts = self._needs(self.solution, without)
         used, at = np.unique(used, return_inverse=True)
         free = self.problem.free[used]
         np.subtract.at(free, at.reshape(-1), amounts)
-        fit[used] = np.where(allowed[kinds[0]][used], count_fitting(free, ask), 0)
-        region = np.zeros(len(fit), dtype=np.int64)
-        inside = np.ones(len(fit), dtype=np.bool_)
-        for group in groups:
-            pods, own = self._pods_of(group.index), problem.groups[group.index].level
-            placed = pods.placed(self.solution)
-            below = {i for leaf in pods.leaves for i in self._path(problem.groups[leaf])}
-            below.difference_update(self._path(group))
-            if (
-                not placed
-                or pods.bound
-                or any(
-                    problem.groups[i].level is not own or problem.groups[i].exclusive for i in below
-                )
-            ):
-                return None
-            inside &= own.domain >= 0
-            mine = next(iter(placed))
-            if group.exclusive:
-                inside &= own.domain == own.domain[mine]
-            elif group.parent >= 0:
-                above = problem.groups[group.parent].level
-                inside &= above.domain == above.domain[mine]
-            region = region * own.count + own.domain
+        fitting = count_fitting(free, requests[kinds[0]])
+        fit[used] = np.where(allowed[kinds[0]][used], fitting, 0)
+        inside = own.domain >= 0
+        mine = next(iter(placed))
+        if group.exclusive:
+            inside &= own.domain == own.domain[mine]
+        elif group.parent >= 0:
+            above = problem.groups[group.parent].level
+            inside &= above.domain == above.domain[mine]
         fit[~inside] = 0
-        return fit, region
+        return _Room(fit, np.where(inside, own.domain, -1), requests[kinds[0]])
 
     def _is_plain(self, kind: int) -> bool:
         """Return whether nothing but capacity and the node decides where a pod of a kind can be."""
@@ -578,19 +655,21 @@ class _PreferredSearch:
         if value > wish.best and self.at_least == self._all_pods:
             most = [self._most_domains(group, level) for group in pair]
             wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution, most))
+        settled = False
         if value > wish.best and self.left > 0:
-            self._place_directly(pair, level, self._kept()[0], wish.best)
+            settled = self._place_directly(pair, level, self._kept()[0], wish.best)
+            settled &= self._is_large(level)
             value = wish.count.value(self.solution)
-        if value > wish.best == 0:
+        if value > wish.best == 0 and not settled:
             # all that is below the group above both in one domain: more than is asked for, and found without CP-SAT
             above = [a for a, b in zip(*map(self._path, pair), strict=False) if a == b][-1]
             held = self.tight.get(above)
             if held is None or self._inside(level, self._level(held)):
                 self._attempt(self.tight | {above: level.key}, complete=False)
             value = wish.count.value(self.solution)
-        if value > wish.best and self.at_once:
+        if value > wish.best and self.at_once and not settled:
             raise NotAtOnce
-        if value > wish.best and self.left > 0:
+        if value > wish.best and self.left > 0 and not settled:
             count = replace(wish.count, most=value)
             value, bound = self._lower(count, *self._kept())
             wish.best = max(wish.best, min(bound, value))
@@ -766,123 +845,6 @@ class _PreferredSearch:
             pods=pods.bound + sum(pods.placed(self.solution).values()),
             partner=wish.partner.source.key,
         )
-
-
-def best_region(
-    of: Ints, level: Ints, fit: Ints, pods: int, limit: DomainCount | None, parts: Ints
-) -> tuple[float, Ints]:
-    """Return the fewest domains of some pods in one region, and the positions of nodes that hold them in so many; inf: there are none.
-
-    Args:
-        of: The region of each node.
-        level: The domain of each node.
-        fit: How many pods each node can have.
-        limit: How many parts of domains may be used, if that is limited.
-        parts: The part of each node.
-    """
-    totals = np.bincount(of, weights=fit).astype(np.int64)
-    holds = np.flatnonzero(totals >= pods)
-    if not len(holds):
-        return math.inf, holds
-    by, domain, capacity = merged(of, parts, fit, level)
-    none = np.zeros(0, dtype=np.int64)
-    options = list(by_price(by, domain, capacity, pods, limit, none))
-    needed = np.max([option.needed for option in options], axis=0)
-    best = int(holds[np.lexsort((totals[holds], needed[holds]))[0]])
-    inside = of == best
-    if limit is None:
-        return float(needed[best]), np.flatnonzero(inside)
-    for number in range(int(needed[best]), int(needed[best]) + MORE_DOMAINS):
-        for option in options:
-            used = option.domains[option.of == best][:number]
-            largest = np.sort(capacity[(by == best) & np.isin(domain, used)])[::-1]
-            if int(largest[: limit.most].sum()) >= pods:
-                return float(number), np.flatnonzero(inside & np.isin(level, used))
-    return math.inf, none
-
-
-def best_region_of_two(
-    of: Ints, level: Ints, fit: Ints, sizes: Sequence[int]
-) -> tuple[float, Ints]:
-    """Return the fewest pairs of pods of two groups apart in one region, and the positions of its nodes; inf: none holds them.
-
-    Args:
-        of: The region of each node.
-        level: The domain of each node.
-        fit: How many pods each node can have.
-    """
-    by, _, capacity = merged(of, level, fit, level)
-    totals = np.bincount(by, weights=capacity).astype(np.int64)
-    pods = np.full(len(totals), sum(sizes), dtype=np.int64)
-    order, amounts = filled(by, capacity, pods)
-    squares = np.bincount(by[order], weights=amounts * amounts)
-    holds = np.flatnonzero(totals >= pods)
-    if not len(holds):
-        return math.inf, holds
-    best = int(holds[np.lexsort((totals[holds], -squares[holds]))[0]])
-    together, _ = most_pairs(amounts[(by[order] == best) & (amounts > 0)], sizes[0])
-    return float(sizes[0] * sizes[1] - together), np.flatnonzero(of == best)
-
-
-def divided(domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
-    """Return how many pods of a first and of a second leaf each node gets: in few domains, with many pairs of pods together.
-
-    >>> divided(np.array([0, 0, 1]), np.array([2, 2, 4]), [3, 2])
-    (array([1, 0, 2]), array([0, 0, 2]))
-    """
-    pods = sum(sizes)
-    capacity = np.bincount(domain, weights=fit).astype(np.int64)
-    chosen = fewest_first(capacity, np.zeros(len(capacity), dtype=np.bool_), None, pods)
-    amounts = np.diff(np.minimum(np.cumsum(capacity[chosen]), pods), prepend=0)
-    of_first = most_pairs(amounts, sizes[0])[1] if len(sizes) > 1 else amounts
-    rank = np.full(len(capacity), len(chosen), dtype=np.int64)
-    rank[chosen] = np.arange(len(chosen))
-    rank = rank[domain]
-    # all domains but the last one are full
-    last = np.flatnonzero(rank == len(chosen) - 1)
-    unused = np.zeros(len(last), dtype=np.bool_)
-    last = last[fewest_first(fit[last], unused, None, int(amounts[-1]))]
-    full = np.flatnonzero(rank < len(chosen) - 1)
-    nodes = np.concatenate((full[np.lexsort((-fit[full], rank[full]))], last))
-    sums = np.minimum(np.cumsum(fit[nodes]), pods)
-    both = np.diff(sums, prepend=0)
-    have = sums - both - (np.cumsum(amounts) - amounts)[rank[nodes]]
-    first, second = np.zeros(len(fit), dtype=np.int64), np.zeros(len(fit), dtype=np.int64)
-    first[nodes] = np.clip(of_first[rank[nodes]] - have, 0, both)
-    second[nodes] = both - first[nodes]
-    return first, second
-
-
-def tightest_for_shares(capacity: Ints, number: int, pods: int) -> Ints:
-    """Return so many domains with place for the largest smallest share, of these some with little free capacity; empty: none.
-
-    >>> tightest_for_shares(np.array([15, 13, 10, 30]), 2, 23)
-    array([1, 0])
-    """
-    order = np.argsort(capacity, kind="stable")
-    if len(order) < number or int(capacity[order[-number:]].sum()) < pods:
-        return order[:0]
-    share = min(pods // number, int(capacity[order[-number]]))
-    order = order[capacity[order] >= share]
-    sums = np.convolve(capacity[order], np.ones(number, dtype=np.int64), mode="valid")
-    first = int(np.argmax(sums >= pods))
-    return order[first : first + number]
-
-
-def equal_shares(capacity: Ints, pods: int) -> list[int]:
-    """Return shares of so many pods, as equal as the place in each domain allows.
-
-    >>> equal_shares(np.array([10, 2, 10]), 13)
-    [6, 2, 5]
-    """
-    shares = np.zeros(len(capacity), dtype=np.int64)
-    left = pods
-    while left > 0 and (open_ones := np.flatnonzero(shares < capacity)).size:
-        more = np.minimum(capacity[open_ones] - shares[open_ones], max(left // open_ones.size, 1))
-        more = np.diff(np.minimum(np.cumsum(more), left), prepend=0)
-        shares[open_ones] += more
-        left -= int(more.sum())
-    return [int(share) for share in shares]
 
 
 def _unit_key(group: CompiledGroup) -> tuple[object, ...]:
