@@ -39,7 +39,7 @@ def best_region(
     holds = np.flatnonzero(totals >= pods)
     if not len(holds):
         return math.inf, holds
-    by, domain, capacity = merged(of, parts, fit, level)
+    by, domain, capacity = (of, level, fit) if limit is None else merged(of, parts, fit, level)
     none = np.zeros(0, dtype=np.int64)
     options = list(by_price(by, domain, capacity, pods, limit, none))
     needed = np.max([option.needed for option in options], axis=0)

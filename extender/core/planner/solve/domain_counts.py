@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 BROKEN = 2  # domains that a group with a pod on a node without the label has at least
-PRICES_MAX = 16  # that are tried for one bound
+PRICES = 3  # that are tried for one bound
 CountOutcome = Literal["best", "found", "none", "unknown"]
 
 
@@ -100,7 +100,6 @@ class GroupPods:
     def fewest(
         self,
         problem: PlacementProblem,
-        bounds: UpperBounds,
         level: CountedLevel,
         least: int,
         limit: DomainCount | None = None,
@@ -116,13 +115,15 @@ class GroupPods:
         start = len(opened) + self.missing
         # all regions at once: a tree has up to 500 leaves, a level thousands of domains
         region = group.level.domain
-        fits = bounds.best[group.index] >= 0
-        nodes = np.flatnonzero((region >= 0) & fits[region] & (per_node > 0))
-        regions, of = np.unique(region[nodes], return_inverse=True)
-        of, domain, capacity = of.reshape(-1), level.domain[nodes], per_node[nodes]
+        nodes = np.flatnonzero((region >= 0) & (per_node > 0))
+        if group.pinned >= 0:
+            nodes = nodes[region[nodes] == group.pinned]
+        elif (closed := problem.exclusive.closed.get(group.index)) is not None:
+            nodes = nodes[~closed[region[nodes]]]
+        of, domain, capacity = numbered(region[nodes]), level.domain[nodes], per_node[nodes]
         if limit is not None:
             of, domain, capacity = merged(of, limit.level.domain[nodes], capacity, domain)
-        needed = np.zeros(len(regions), dtype=np.int64)
+        needed = np.zeros(int(of.max(initial=-1)) + 1, dtype=np.int64)
         for option in by_price(of, domain, capacity, least, limit, opened):
             needed = np.maximum(needed, option.needed)
         return max(start + int(needed.min(initial=least)), 1)
@@ -156,11 +157,25 @@ def filled(of: Ints, capacity: Ints, pods: Ints, opened: Bools | None = None) ->
     >>> filled(np.array([0, 0, 1, 1]), np.array([2, 5, 4, 3]), np.array([6, 4]))
     (array([1, 0, 2, 3]), array([5, 1, 4, 0]))
     """
-    order = np.lexsort((-capacity, of) if opened is None else (-capacity, ~opened, of))
+    place = of * 2 if opened is None else of * 2 + ~opened
+    order = np.argsort(place * (int(capacity.max(initial=0)) + 1) - capacity, kind="stable")
     of, capacity = of[order], capacity[order]
     sums = np.append(0, np.cumsum(capacity))
     before = sums[:-1] - sums[np.searchsorted(of, of)]
     return order, np.clip(pods[of] - before, 0, capacity)
+
+
+def numbered(codes: Ints) -> Ints:
+    """Return some numbers as numbers from 0 on, in their order.
+
+    >>> numbered(np.array([7, 3, 7]))
+    array([1, 0, 1])
+    """
+    if codes.max(initial=0) > len(codes) * 4:
+        return np.unique(codes, return_inverse=True)[1].reshape(-1)
+    there = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    there[codes] = 1
+    return (np.cumsum(there) - 1)[codes]
 
 
 def merged(of: Ints, domain: Ints, capacity: Ints, outer: Ints) -> tuple[Ints, Ints, Ints]:
@@ -204,20 +219,24 @@ def by_price(
     regions, width = int(of.max(initial=-1)) + 1, int(domain.max(initial=0)) + 1
     pairs, at = np.unique(of * width + domain, return_inverse=True)
     by, at = pairs // width, at.reshape(-1)
-    is_open = np.isin(pairs % width, opened)
+    domains = pairs % width
+    is_open = np.isin(domains, opened) if len(opened) else None
     values = [0]
-    if limit is not None:
-        distinct = np.unique(capacity)
-        values += distinct[:: len(distinct) // PRICES_MAX + 1].tolist()
+    if limit is not None and len(
+        capacity
+    ):  # best is what the last part holds that is used, or a little less
+        distinct, number = np.unique(-capacity, return_counts=True)
+        last = int(np.searchsorted(np.cumsum(number), limit.most))
+        values += (-distinct[last : last + PRICES]).tolist()
     for price in values:
         beyond = np.maximum(capacity - price, 0)
         totals = np.bincount(at, weights=beyond, minlength=len(pairs)).astype(np.int64)
         left = np.full(regions, max(pods - price * (limit.most if limit else 0), 0), dtype=np.int64)
         order, amounts = filled(by, totals, left, is_open)
-        counted = order[(amounts > 0) & ~is_open[order]]
+        counted = order[amounts > 0 if is_open is None else (amounts > 0) & ~is_open[order]]
         needed = np.bincount(by[counted], minlength=regions)
         needed[np.bincount(by, weights=totals, minlength=regions) < left] = pods
-        yield DomainsNeeded(needed, by[order], pairs[order] % width)
+        yield DomainsNeeded(needed, by[order], domains[order])
 
 
 def most_pairs(pods: Ints, first: int) -> tuple[int, Ints]:

@@ -28,7 +28,7 @@ from extender.core.model.ids import GroupKey
 from extender.core.planner.model.interpod_constraints import AntiAffinityDomains
 from extender.core.planner.model.node_table import FIT_MAX, Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, with_keys
-from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
+from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, WishOutcome, WishValue
 from extender.core.planner.solve.compactness import fewest_first
 from extender.core.planner.solve.direct_placement import (
@@ -47,6 +47,7 @@ from extender.core.planner.solve.domain_counts import (
     PairCount,
     ShareCount,
     TopologyCount,
+    numbered,
     solve_counts,
 )
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
@@ -140,7 +141,7 @@ class _PreferredSearch:
         self.counts: list[TopologyCount] = []  # limits that later steps keep
         self.keys = request.levels or ()
         self.searched = False  # by CP-SAT, which knows nothing of compactness
-        self._bounded: tuple[dict[int, str], PlacementProblem, UpperBounds] | None = None
+        self._tight: tuple[dict[int, str], PlacementProblem] | None = None
         self._impossible: set[frozenset[tuple[int, str]]] = set()
 
     def run(self) -> None:
@@ -313,13 +314,12 @@ class _PreferredSearch:
         count = DomainCount(pods, level, 0)
         value = count.value(self.solution)
         if value > sum(wish.best[position] for wish in wishes):
-            problem, bounds = self.problem, self.bounds
-            if self.left > 0:  # else what holds without the limits of earlier groups is enough
-                problem, bounds = self._kept()
+            # without budget what holds without the limits of earlier groups is enough
+            problem = self._kept() if self.left > 0 else self.problem
             for wish in wishes:
                 least = max(self.at_least - self._others(wish), 0)
                 limit = self._limit(wish.group, level)
-                fewest = wish.pods.fewest(problem, bounds, level, least, limit)
+                fewest = wish.pods.fewest(problem, level, least, limit)
                 wish.best[position] = max(wish.best[position], fewest)
             settled = True
             for wish in wishes if self.left > 0 else ():
@@ -333,20 +333,18 @@ class _PreferredSearch:
                 and self.left > 0
                 and not settled
             ):
-                value = self._minimise(wishes, position, problem, bounds, value)
+                value = self._minimise(wishes, position, value)
         self.counts.append(DomainCount(pods, level, value))
 
     def _minimise(
         self,
         wishes: list[_Wish],
         position: int,
-        problem: PlacementProblem,
-        bounds: UpperBounds,
         value: int,
     ) -> int:
         """Search for fewer domains with CP-SAT; return how many there are then."""
         count = DomainCount(tuple(wish.pods for wish in wishes), wishes[0].levels[position], value)
-        value, bound = self._lower(count, problem, bounds)
+        value, bound = self._lower(count)
         if bound >= value:  # proved for all together, so for each
             for wish in wishes:
                 reached = wish.pods.domains(self.solution, count.level)
@@ -355,15 +353,14 @@ class _PreferredSearch:
             wishes[0].best[position] = max(wishes[0].best[position], bound)
         return value
 
-    def _lower(
-        self, count: TopologyCount, problem: PlacementProblem, bounds: UpperBounds
-    ) -> tuple[int, int]:
+    def _lower(self, count: TopologyCount) -> tuple[int, int]:
         """Search for a count below its `most` with CP-SAT, beside what earlier groups keep; return what is reached, and a lower bound."""
         if self.at_once:
             raise NotAtOnce
+        problem = self._kept()
         result = solve_counts(
             problem,
-            bounds,
+            bound_all(problem),
             [*self.counts, count],
             limit=self._complete_limit(),
             at_least=self.at_least,
@@ -393,7 +390,7 @@ class _PreferredSearch:
                 wishes[0].share_best = every - every // fewest
         if value > sum(wish.share_best for wish in wishes) and self.left > 0:
             count = replace(count, most=value)
-            value, bound = self._lower(count, *self._kept())
+            value, bound = self._lower(count)
             for wish in wishes:
                 if bound >= value:  # proved for all together, so for each
                     wish.share_best = replace(count, groups=(wish.pods,)).value(self.solution)
@@ -412,7 +409,7 @@ class _PreferredSearch:
         pods, equal = sum(nodes.values()), sum(nodes.values()) // len(shares)
         if min(shares.values()) >= equal:
             return
-        room = self._room(leaf, {leaf.index}, self._kept()[0])
+        room = self._room(leaf, {leaf.index}, self._kept())
         if room is None:
             return
         fit = room.fit
@@ -511,7 +508,7 @@ class _PreferredSearch:
         parts = domain if limit is None else limit.level.domain[nodes]
         for outer in self._wider(level):
             codes = region[nodes] * (int(outer.max(initial=0)) + 1) + outer[nodes]
-            of = np.unique(codes, return_inverse=True)[1].reshape(-1)
+            of = numbered(codes)
             if len(sizes) > 1:
                 cost, inside = best_region_of_two(of, domain, fit, sizes)
             else:
@@ -641,10 +638,13 @@ class _PreferredSearch:
         levels = sorted(map(self._level, self.keys), key=lambda level: (level.labelled, level.key))
         for level in levels:
             value = pods.domains(self.solution, level)
-            if level.labelled and value > 1 and self.left > 0:
-                problem, bounds = self._kept()
-                if value > pods.fewest(problem, bounds, level, self.at_least):
-                    value, _ = self._lower(DomainCount((pods,), level, value), problem, bounds)
+            if (
+                level.labelled
+                and value > 1
+                and self.left > 0
+                and value > pods.fewest(self._kept(), level, self.at_least)
+            ):
+                value, _ = self._lower(DomainCount((pods,), level, value))
             self.counts.append(DomainCount((pods,), level, value))
 
     def _settle_near(self, wish: _NearWish) -> None:
@@ -657,7 +657,7 @@ class _PreferredSearch:
             wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution, most))
         settled = False
         if value > wish.best and self.left > 0:
-            settled = self._place_directly(pair, level, self._kept()[0], wish.best)
+            settled = self._place_directly(pair, level, self._kept(), wish.best)
             settled &= self._is_large(level)
             value = wish.count.value(self.solution)
         if value > wish.best == 0 and not settled:
@@ -671,7 +671,7 @@ class _PreferredSearch:
             raise NotAtOnce
         if value > wish.best and self.left > 0 and not settled:
             count = replace(wish.count, most=value)
-            value, bound = self._lower(count, *self._kept())
+            value, bound = self._lower(count)
             wish.best = max(wish.best, min(bound, value))
         self.counts.append(replace(wish.count, most=value))
 
@@ -695,12 +695,11 @@ class _PreferredSearch:
 
     # --- placing -----------------------------------------------------------------------------------
 
-    def _kept(self) -> tuple[PlacementProblem, UpperBounds]:
-        """Return the problem with the keys of which groups stay in one domain, and its bounds."""
-        if self._bounded is None or self._bounded[0] != self.tight:
-            problem = self._tightened(self.tight)
-            self._bounded = {**self.tight}, problem, bound_all(problem)
-        return self._bounded[1:]
+    def _kept(self) -> PlacementProblem:
+        """Return the problem with the keys of which groups stay in one domain."""
+        if self._tight is None or self._tight[0] != self.tight:
+            self._tight = {**self.tight}, self._tightened(self.tight)
+        return self._tight[1]
 
     def _tightened(self, tight: Mapping[int, str]) -> PlacementProblem:
         self._spend(
