@@ -151,8 +151,9 @@ def ranked(root: PlanGroup) -> PlanGroup:
     return msgspec.structs.replace(root, groups=leaves)
 
 
-def wishes_of_all_kinds(per_rack: int, nodes, rounds: int) -> list[Figure]:
-    """Measure each wish beside the same tree without it."""
+def wishes(size: int, rounds: int) -> list[Figure]:
+    """Measure the wishes of groups, slices and exclusive domains beside the same tree without them."""
+    per_rack, nodes = size // 100 * 8, make_nodes(size, gpus=lambda i: (i * 7919) % 9)
     uneven = composite(
         "root", leaf("a", per_rack // 2), leaf("b", per_rack, shape=1), leaf("c", per_rack * 2)
     )
@@ -172,6 +173,7 @@ def wishes_of_all_kinds(per_rack: int, nodes, rounds: int) -> list[Figure]:
         leaf("c", per_rack // 4),
     )
     rows = [
+        ("3 leaves prefer one rack, then one zone", wishing(uneven, "rack", "zone"), uneven),
         ("near, one rack holds both", near(small, "rack"), small),
         ("near, no rack holds both", near(large, "rack"), large),
         ("near, no rack holds both, two shapes", near(mixed, "rack"), mixed),
@@ -187,14 +189,20 @@ def wishes_of_all_kinds(per_rack: int, nodes, rounds: int) -> list[Figure]:
         ("exclusive racks", msgspec.structs.replace(alone, groups=tuple(msgspec.structs.replace(g, exclusive=PlanExclusive(key="rack")) for g in alone.groups)), alone),
     ]  # fmt: skip
     return [
-        measured(f"{what}, lived in", root, nodes, rounds=rounds, target="2 x", plain=plain)
+        measured(f"wishes: {what}, lived in", root, nodes, rounds=rounds, target="2 x", plain=plain)
         for what, root, plain in rows
     ]
 
 
 def run(scale: Scale) -> list[Figure]:
-    rack, zone = ("rack",), ("zone",)
     size, many, few = (500, 5, 1) if scale.quick else (5000, 3 * scale.rounds, scale.rounds)
+    figures = trees(size, many, few) if scale.asks_for("trees") else []
+    return figures + (wishes(size, many) if scale.asks_for("wishes") else [])
+
+
+def trees(size: int, many: int, few: int) -> list[Figure]:
+    """Measure trees with a fleet that is kept, beside one that is made anew."""
+    rack, zone = ("rack",), ("zone",)
     full = make_nodes(size)
     lived = make_nodes(size, gpus=lambda i: (i * 7919) % 9)
     two = (leaf("p", 3, topo=rack), leaf("d", 3, shape=1, topo=rack))
@@ -222,9 +230,6 @@ def run(scale: Scale) -> list[Figure]:
             for j in range(8)
         ),
         topo=zone,
-    )
-    uneven = composite(
-        "root", leaf("a", per_rack // 2), leaf("b", per_rack, shape=1), leaf("c", per_rack * 2)
     )
     two_big = composite("root", leaf("p", half), leaf("d", half, shape=1))
     return [
@@ -273,15 +278,6 @@ def run(scale: Scale) -> list[Figure]:
         measured(
             "20 composites x 2 leaves, lived in", composite("root", *pairs), lived, rounds=few
         ),
-        measured(
-            "3 leaves prefer one rack, then one zone, lived in",
-            wishing(uneven, "rack", "zone"),
-            lived,
-            rounds=many,
-            target="2 x",
-            plain=uneven,
-        ),
-        *wishes_of_all_kinds(per_rack, lived, rounds=many),
         measured(
             f"{size // 5} leaves x 4 pods in racks", composite("root", *leaves), full, rounds=1
         ),

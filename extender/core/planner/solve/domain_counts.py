@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 BROKEN = 2  # domains that a group with a pod on a node without the label has at least
+SMALL = 1 << 15
 PRICES = 3  # that are tried for one bound
 CountOutcome = Literal["best", "found", "none", "unknown"]
 
@@ -158,7 +159,10 @@ def filled(of: Ints, capacity: Ints, pods: Ints, opened: Bools | None = None) ->
     (array([1, 0, 2, 3]), array([5, 1, 4, 0]))
     """
     place = of * 2 if opened is None else of * 2 + ~opened
-    order = np.argsort(place * (int(capacity.max(initial=0)) + 1) - capacity, kind="stable")
+    keys = place * (int(capacity.max(initial=0)) + 1) - capacity
+    if np.abs(keys).max(initial=0) < SMALL:  # sorted in linear time
+        keys = keys.astype(np.int16)
+    order = np.argsort(keys, kind="stable")
     of, capacity = of[order], capacity[order]
     sums = np.append(0, np.cumsum(capacity))
     before = sums[:-1] - sums[np.searchsorted(of, of)]
@@ -187,10 +191,27 @@ def merged(of: Ints, domain: Ints, capacity: Ints, outer: Ints) -> tuple[Ints, I
         capacity: Of each node.
         outer: The wider domain of each node.
     """
-    width = int(domain.max(initial=0)) + 1
-    pairs, first, at = np.unique(of * width + domain, return_index=True, return_inverse=True)
-    totals = np.bincount(at.reshape(-1), weights=capacity, minlength=len(pairs)).astype(np.int64)
-    return pairs // width, outer[first], totals
+    by, _, at = paired(of, domain)
+    wider = np.zeros(len(by), dtype=np.int64)
+    wider[at] = outer
+    return by, wider, np.bincount(at, weights=capacity, minlength=len(by)).astype(np.int64)
+
+
+def paired(of: Ints, domain: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return region and number of each domain in a region, ordered by domain in each of them, and the position of each node among these.
+
+    Args:
+        of: The region of each node.
+        domain: Of each node.
+    """
+    width = int(domain.max(initial=-1)) + 1
+    region = np.zeros(width, dtype=np.int64)
+    region[domain] = of
+    if (region[domain] == of).all():  # no domain is in two regions
+        domains = np.flatnonzero(np.bincount(domain, minlength=width))
+        return region[domains], domains, numbered(domain)
+    pairs, at = np.unique(of * width + domain, return_inverse=True)
+    return pairs // width, pairs % width, at.reshape(-1)
 
 
 class DomainsNeeded(NamedTuple):
@@ -216,10 +237,8 @@ def by_price(
         limit: How many parts may be used, if that is limited.
         opened: Domains that are used in any case, and not counted.
     """
-    regions, width = int(of.max(initial=-1)) + 1, int(domain.max(initial=0)) + 1
-    pairs, at = np.unique(of * width + domain, return_inverse=True)
-    by, at = pairs // width, at.reshape(-1)
-    domains = pairs % width
+    regions = int(of.max(initial=-1)) + 1
+    by, domains, at = paired(of, domain)
     is_open = np.isin(domains, opened) if len(opened) else None
     values = [0]
     if limit is not None and len(
@@ -230,7 +249,7 @@ def by_price(
         values += (-distinct[last : last + PRICES]).tolist()
     for price in values:
         beyond = np.maximum(capacity - price, 0)
-        totals = np.bincount(at, weights=beyond, minlength=len(pairs)).astype(np.int64)
+        totals = np.bincount(at, weights=beyond, minlength=len(by)).astype(np.int64)
         left = np.full(regions, max(pods - price * (limit.most if limit else 0), 0), dtype=np.int64)
         order, amounts = filled(by, totals, left, is_open)
         counted = order[amounts > 0 if is_open is None else (amounts > 0) & ~is_open[order]]
