@@ -167,7 +167,7 @@ _HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in ki
 _ALL_KINDS: Final = sorted(
     {*(kind for _, kind in _HOLDERS), *api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)}
 )
-_PLANNED: Final = sorted({"Pod", "PodGroup", "CompositePodGroup", "PodCliqueSet", *(kind for _, kind in _HOLDERS), *BY_KIND})  # fmt: skip
+_PLANNED: Final = sorted({"Pod", "PodGroup", "CompositePodGroup", "PodCliqueSet", *(kind for _, kind in _HOLDERS), *(kind.kind for kind in KINDS if kind.plural)})  # fmt: skip
 _ALL_GROUPS: Final = sorted({*_READ, *(one.group for one in KINDS), *_SOURCE_VERSIONS} - {""})
 
 
