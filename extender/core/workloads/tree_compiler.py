@@ -694,9 +694,10 @@ def _groups(
         priority_class = _one_priority_class(workload, root)
         depth = _depth(root) + bool(policy.parent)
         if depth > DEPTH_MAX:
-            above, help_ = (
-                "",
-                "such as subgroups, a size of slices, or the start-up policy LeaderReady",
+            above = ""
+            help_ = (
+                "such as subgroups, the start-up policy LeaderReady, or slices of several Jobs, which the label "
+                f"{LEAF_LABEL}: replicated-job in the pod template makes slices of one group"
             )
             if policy.parent:
                 above, help_ = f" with its parent {policy.parent!r}", f"such as {PARENT_ANNOTATION}"

@@ -715,6 +715,21 @@ def test_jobs_in_one_group_have_slices_of_any_size():
     assert result.notices == ()  # that are true of more than 512 Jobs
 
 
+def test_slices_of_jobs_below_a_step_are_too_deep():
+    """With what helps: the same in one group."""
+    spec = {"template": sliced(required_topology="net/rack", size="4")}
+    after = [{"name": "i", "status": "Complete"}]
+
+    def train(leaf):
+        workers = replicated("a", replicas=4, parallelism=2, leaf=leaf, spec=spec, dependsOn=after)
+        beside = replicated("b", dependsOn=after)
+        return placed_as_kueue(jobset(replicated("i"), workers, beside))
+
+    assert train(None).refusal.reason == "TooDeep"
+    assert "the label gang-extender.dev/leaf: replicated-job" in train(None).refusal.message
+    assert [g.slices for g in train("replicated-job").groups if g.slices] == [(SliceLevel("net/rack", 4),)]  # fmt: skip
+
+
 def test_a_slice_has_no_pods_of_two_groups_that_are_no_jobs():
     uses = [use(f"serve-0-a-s{at}", 2) for at in range(2)]
     worker = sliced(required_topology="net/rack", size="4")
