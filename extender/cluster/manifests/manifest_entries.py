@@ -72,6 +72,16 @@ _MAKES_PODS: Final = frozenset(  # kinds that make pods and are not planned, als
     }.items()
     for kind in kinds.split()
 )
+# What the topology of groups of other schedulers is here, by API group
+_THEIR_TOPOLOGY: Final = {
+    **dict.fromkeys(
+        ("scheduling.volcano.sh", "batch.volcano.sh"),
+        "networkTopology has tiers where groups here have keys of node labels, mode soft in schedulingConstraints.preferred "
+        "(of a workload gang-extender.dev/topology: root=~KEY), mode hard in schedulingConstraints.topology (root=KEY)",
+    ),
+    "scheduling.run.ai": "topologyConstraint.preferredTopologyLevel is in schedulingConstraints.preferred here (of a workload "
+    "gang-extender.dev/topology: root=~KEY), requiredTopologyLevel in schedulingConstraints.topology (root=KEY)",
+}
 _KUSTOMIZE: Final = "kustomize.config.k8s.io"
 _KUSTOMIZED: Final = "; of a kustomization give the output of `kubectl kustomize`"
 _NO_PODS: Final = frozenset(("", "apps", "autoscaling", "batch", "policy", "kueue.x-k8s.io"))
@@ -156,7 +166,7 @@ _HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in ki
 _ALL_KINDS: Final = sorted(
     {*(kind for _, kind in _HOLDERS), *api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)}
 )
-_PLANNED: Final = sorted({"Pod", "PodGroup", "CompositePodGroup", "PodCliqueSet", *(kind for _, kind in _HOLDERS), *BY_KIND})  # fmt: skip
+_PLANNED: Final = sorted({"Pod", "PodGroup", "CompositePodGroup", "PodCliqueSet", *(kind for _, kind in _HOLDERS), *(kind.kind for kind in KINDS if kind.plural)})  # fmt: skip
 _ALL_GROUPS: Final = sorted({*_READ, *(one.group for one in KINDS), *_SOURCE_VERSIONS} - {""})
 
 
@@ -423,6 +433,8 @@ def _check_ignored(obj: Mapping[str, object], kind: str, version: str, role: Rol
         if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
             if makes_pods:
                 hint += "; or give its pods and groups" if hint else "; give its pods and groups"
+            if group in _THEIR_TOPOLOGY:
+                hint += f"; its {_THEIR_TOPOLOGY[group]}"
             if "did you mean" not in hint:
                 hint += f"; planned are {', '.join(_PLANNED)}"
             raise BadInput(f"kind {kind} of {version} is not planned{hint}")

@@ -862,6 +862,11 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerd
     )
 
 
+_AFTER_EVICTIONS: Final = (
+    "what wishes reach is the best with these evictions, which are chosen by their cost alone (E-9)"
+)
+
+
 def _placed(
     view: ClusterView,
     tree: Tree,
@@ -875,6 +880,11 @@ def _placed(
         pod = view.pods[assignment.uid]
         stays = pod.static or question.keep_placed
         view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node, static=stays))
+    wishes, texts = plan_lines(verdict.wishes), notes.texts
+    if notes.victims and any(
+        w.kind != "rank" and w.value > (w.kind == "preferred") for w in wishes
+    ):
+        texts += (_AFTER_EVICTIONS,)
     placed = GangVerdict(
         gang=tree.root.key.path,
         kind=kind,
@@ -883,9 +893,9 @@ def _placed(
         assignments=_lines(verdict),
         unplaced=tuple(sorted({*verdict.unplaced, *notes.held})),
         victims=notes.victims,
-        reasons=(*verdict.reasons, *notes.texts),
+        reasons=(*verdict.reasons, *texts),
         search=SearchLine(search.nodes, search.exhausted),
-        wishes=plan_lines(verdict.wishes),
+        wishes=wishes,
     )
     return _Planned(placed, view, tuple(a.uid for a in verdict.assignments if a.extra))
 

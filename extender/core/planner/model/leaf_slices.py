@@ -146,7 +146,8 @@ def _positions(leaf: PlanGroup) -> dict[PodUid, int]:
         return inner
     if len({*inner.values()}) == 1:
         return outer
-    return {uid: at for at, uid in enumerate(sorted(ranked, key=lambda uid: ranked[uid]))}
+    each = max(inner.values()) + 1  # pods of a Job
+    return {uid: outer[uid] * each + inner[uid] for uid in ranked}
 
 
 def _by_position(leaf: PlanGroup, size: int, positions: dict[PodUid, int]) -> dict[int, _Part]:

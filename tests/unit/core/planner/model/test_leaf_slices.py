@@ -73,7 +73,11 @@ def test_slices_follow_the_ranks():
     [
         ([k * RANK_STEP + 3 for k in range(4)], [2, 2]),  # Jobs of a JobSet with one pod each
         ([2 * RANK_STEP + k for k in range(4)], [2, 2]),  # the pods of its Job 2
-        ([0, RANK_STEP, RANK_STEP + 1], [2, 1]),  # neither: by their order
+        (
+            [j * RANK_STEP + k for j in range(3) for k in range(3)],
+            [2, 2, 2, 2, 1],
+        ),  # of several Jobs
+        ([0, RANK_STEP, RANK_STEP + 1], [1, 2]),  # a finished pod leaves its slice smaller
         ([0, 2, 3], [1, 2]),  # a finished pod leaves its slice smaller
     ],
 )
