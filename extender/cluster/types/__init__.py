@@ -36,6 +36,7 @@ from extender.cluster.types.pod_types import (
     PodAffinityTerm,
     PodSpec,
     PodToleration,
+    ResourceClaim,
     ResourceNeeds,
     WeightedPodAffinityTerm,
 )
@@ -65,6 +66,7 @@ Readable = (
     | Workload
     | PersistentVolume
     | PersistentVolumeClaim
+    | ResourceClaim
     | StorageClass
     | PriorityClass
     | PodDisruptionBudget
@@ -77,7 +79,7 @@ __all__ = [
     "GroupSpec", "KubernetesObject", "LabelSelector", "LimitRange", "Node", "NodeSelectorTerm", "ObjectMeta",
     "OtherObject", "PersistentVolume", "PersistentVolumeClaim", "Pod", "PodAffinityTerm", "PodCliqueSet",
     "PodDisruptionBudget", "PodGroup", "PodSpec", "PodToleration", "PriorityClass", "Readable", "RequiredNodes",
-    "ResourceNeeds", "Resources", "RuntimeClass", "SchedulingConstraints", "SchedulingPolicy", "SelectorRequirement",
+    "ResourceClaim", "ResourceNeeds", "Resources", "RuntimeClass", "SchedulingConstraints", "SchedulingPolicy", "SelectorRequirement",
     "StorageClass", "StoredCondition", "Template", "TrainingRuntime", "TreeProfile", "Watched",
     "WeightedPodAffinityTerm", "Workload", "WorkloadManifest", "WorkloadSpec",
 ]  # fmt: skip
