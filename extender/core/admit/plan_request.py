@@ -44,8 +44,8 @@ from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_IND
 from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL
 from extender.core.workloads.kinds.kubeflow_kinds import REPLICA_INDEX_LABEL
 from extender.core.workloads.kinds.leader_worker_replicas import WORKER_INDEX
-from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
+from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
 from extender.core.workloads.workload_object import MANAGED_BY, MIN_ANNOTATION
 
 # Labels with the position of a pod in its leaf, the outer one first; the first row that all its pods have counts.

@@ -191,9 +191,14 @@ def _refusals(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeR
         elif framework.kind == "MPIJob" and count < 1:
             text = f"is {count}; write 1 or more, or leave out the {role}"
             yield refusal_of(workload, "InvalidField", f"{place}[{role}].replicas", text)
-    for role, replicas in types.items():
+    yield from _container_refusals(framework, workload)
+    yield from only_whole(workload)
+
+
+def _container_refusals(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeRefusal]:
+    for role, replicas in framework.replicas(workload).items():
         containers = ((replicas.get("template") or {}).get("spec") or {}).get("containers")
-        field = f"{place}[{role}].template.spec.containers"
+        field = f"spec.{framework.field}[{role}].template.spec.containers"
         names = [str(container.get("name", "")) for container in containers or ()]
         if containers and framework.container and framework.container not in names:
             text = f"none is named {framework.container}, as {framework.manager} requires; there are {', '.join(names)}"
@@ -201,7 +206,6 @@ def _refusals(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeR
         if not containers:
             text = f"is missing or empty, and the operator makes no pod without one; add it, or leave out the {role}"
             yield refusal_of(workload, "InvalidField", field, text)
-    yield from only_whole(workload)
 
 
 def _kept_out(framework: _Framework, workload: WorkloadObject) -> str:

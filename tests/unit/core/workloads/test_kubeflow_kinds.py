@@ -131,7 +131,7 @@ def test_a_replica_type_that_the_kind_does_not_have_is_refused_with_those_it_has
             workload(
                 "TFJob",
                 "tune",
-                {"tfReplicaSpecs": dict.fromkeys(("Chief", "Master"), {"template": TEMPLATE})},
+                {"tfReplicaSpecs": {role: {"template": TEMPLATE} for role in ("Chief", "Master")}},
             ),
             "spec.tfReplicaSpecs[Master]: is beside Chief",
         ),
