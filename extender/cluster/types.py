@@ -354,6 +354,10 @@ class PodSpec(Part, frozen=True, kw_only=True):
     topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
 
 
+class ResourceClaim(KubernetesObject, frozen=True, kw_only=True):
+    """A claim of devices; what it claims is not read."""
+
+
 class ContainerStatus(Part, frozen=True, kw_only=True):
     """The actual resources of a running container (in-place resize)."""
 
@@ -370,6 +374,9 @@ class PodStatus(Part, frozen=True, kw_only=True):
     message: str = ""  # for users; set together with the reason
     nominated_node_name: str = ""
     conditions: tuple[StoredCondition, ...] = ()
+    resource_claim_statuses: tuple[
+        ClaimReference, ...
+    ] = ()  # of templates; without a claim: none is needed
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     resources: ResourceNeeds | None = None
@@ -765,6 +772,7 @@ Readable = (
     | Workload
     | PersistentVolume
     | PersistentVolumeClaim
+    | ResourceClaim
     | StorageClass
     | PriorityClass
     | PodDisruptionBudget

@@ -145,7 +145,9 @@ def waiting_notification(gang: WaitingGang, after_us: int, readers: Visibility) 
     Args:
         readers: Who gets it; they see the namespace of the gang.
     """
-    root, decision = gang.root, gang.root.last_decision
+    root = gang.root
+    # of an admitted one it is about further members
+    decision = root.last_decision if gang.state != "admitted" else None
     reasons: tuple[str, ...] = ()
     if decision is not None:
         reduced = () if readers == EVERYTHING else decision.reasons_reduced

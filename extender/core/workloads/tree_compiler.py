@@ -92,7 +92,7 @@ def with_minima(
     """
     if not policy.minima or not roots:
         return roots
-    roles = dict.fromkeys(part.role for root in roots for part in _counted(root))
+    roles = dict.fromkeys(part.role for root in roots for part in counted_parts(root))
     minima = dict(policy.minima)
     if "" in minima:
         if len(roles) > 1:
@@ -106,13 +106,13 @@ def with_minima(
     return tuple(_with_minimum(workload, root, minima) for root in roots)
 
 
-def _counted(part: Part) -> Iterable[Part]:
+def counted_parts(part: Part) -> Iterable[Part]:
     """Yield the parts that an annotation may give a minimum: the topmost ones of each role."""
     if part.role:
         yield part
     elif isinstance(part, Composite):
         for child in part.children:
-            yield from _counted(child)
+            yield from counted_parts(child)
 
 
 def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int]) -> Part:
@@ -392,7 +392,7 @@ def _roles_at_first(
     if uses == request.uses:
         return frozenset()
     plan = workload_parts(kind, msgspec.structs.replace(request, uses=uses), policy)
-    return frozenset(part.role for root in plan.roots for part in _counted(root))
+    return frozenset(part.role for root in plan.roots for part in counted_parts(root))
 
 
 def _field_notes(request: CompileRequest) -> tuple[tuple[WorkloadObject, FieldNote], ...]:

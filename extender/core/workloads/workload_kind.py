@@ -59,6 +59,7 @@ class HeldWorkload(msgspec.Struct, frozen=True, kw_only=True):
     spec: Mapping[str, Any] | None  # None: it makes none
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
+    metadata_at: str = "metadata"  # where the object has them; empty: nowhere
     note: str = ""  # what a plan of it leaves out
 
 

@@ -30,6 +30,7 @@ from extender.core.log.reservation_state import (
     GangState,
     LastDecision,
     ReservationState,
+    WorkloadTree,
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, PodUid, Position
@@ -83,6 +84,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.subject}, which {self.text}"
 
 
+CORRECT: Final = "correct the workload; docs/workloads.md has the reasons"
+
+
 def waits_at(reason: str) -> CheckName:
     """Return the check at which a tree waits: for members, for the capacity of terminating pods, or for its next look."""
     return "fits now" if TERMINATES in reason or reason == COMPLETE else "members complete"
@@ -101,9 +105,18 @@ def checks_until(name: CheckName, outcome: Outcome, text: str = "") -> tuple[Che
     )
 
 
-def missing_group(key: GroupKey, pods: int, similar: Iterable[str]) -> Finding:
-    """Return the finding about a group that pods name and that does not exist."""
+def missing_group(
+    key: GroupKey, pods: int, similar: Iterable[str], refused: WorkloadTree | None = None
+) -> Finding:
+    """Return the finding about a group that pods name and that does not exist; `refused`: the tree of their workload."""
     text = missing_text(pods)
+    if refused is not None:
+        return Finding(
+            subject=spaced(key),
+            text=f"{text}: {refused.message}",
+            checks=checks_until("group exists", "no", refused.message),
+            help=(CORRECT,),
+        )
     near = tuple(similar)
     create = f"create {spaced(key)}, or correct the name in the pods"
     help_ = (f"did you mean {', '.join(near)}? Then correct the name in the pods", create)

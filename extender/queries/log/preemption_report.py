@@ -334,12 +334,14 @@ def _needed(line: PreemptionLine) -> str:
 def _why(line: PreemptionLine, units: list[UnitLine]) -> Iterable[str]:
     if all(unit.priority < line.priority for unit in units):
         yield f"Its priority is higher: {line.priority} instead of {max(u.priority for u in units)}."
+    members = Counter(pod.group for unit in units if _is_pod(unit) for pod in unit.pods[:1])
     for unit in units:
         if not _is_pod(unit):
             yield f"{_at_begin(spaced(unit.unit))} has the disruption mode *all*, so it is evicted as a whole or not at all."
-        elif any(pod.group for pod in unit.pods):
-            group = next(pod.group for pod in unit.pods if pod.group)
-            yield f"The pod is a member of PodGroup {group}, whose disruption mode *single* lets one pod be evicted."
+    for group, count in members.items():
+        if group:
+            who = "The pod is a member" if count == 1 else f"{count} pods are members"
+            yield f"{who} of PodGroup {group}, whose disruption mode *single* lets one pod be evicted."
     if line.proved:
         yield "No set of victims with a lower cost exists: the search was complete."
     else:

@@ -114,7 +114,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "since": "begin of the first of them; may be before the span",
             "until": "end of the last of them; empty: it still waits",
         },
-        limitations="Pods without a group are not in the log. Extra members of a running tree and suspended workloads do not count as waiting.",
+        limitations="Pods without a group are not in the log. Extra members of a running tree, gangs that ran and lost members, and suspended workloads do not count as waiting.",
     ),
     "pending-namespaces": ReportKind(
         description="How long the gangs of each namespace waited, and why.",
@@ -126,7 +126,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "seconds": "waited by all of them together within the span",
             "longest": "seconds of the longest wait within the span",
         },
-        limitations="Pods without a group are not in the log. Extra members of a running tree and suspended workloads do not count as waiting.",
+        limitations="Pods without a group are not in the log. Extra members of a running tree, gangs that ran and lost members, and suspended workloads do not count as waiting.",
     ),
     "queue-bypass": ReportKind(
         description="Which trees of lower priority, or later ones of equal priority, were admitted while a gang was unschedulable.",

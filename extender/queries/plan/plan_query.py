@@ -54,7 +54,6 @@ from extender.core.planner.preempt.victim_search import (
 )
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.preempt.preemption_planning import preemption_request
-from extender.core.workloads.workload_object import MIN_ANNOTATION
 from extender.queries.plan.node_groups import (
     NodeGroup,
     NodeGroupGrowth,
@@ -136,11 +135,10 @@ def change_texts(
         if origin is None:
             plain.append(change.text)
             continue
-        if not origin.role:  # of a group over several roles, for which the workload has no field
-            continue
-        annotation = f"{MIN_ANNOTATION}: {origin.role}={change.minimum}"
-        text = f"{change.kind} {change.minimum}: annotation {annotation} on {origin.workload}"
-        yield evicting(text, change.evicts)
+        before, behind = origin.lowered_by
+        if before:
+            text = f"{change.kind} {change.minimum}: {before}{change.minimum}{behind}"
+            yield evicting(text, change.evicts)
     yield from plain
 
 

@@ -253,7 +253,9 @@ def _left_out(problem: PlacementProblem, solution: Solution, solved: Solved) -> 
         if not out:
             continue
         reason = "no more fit" if solved.proved else "no place found within the budget"
-        if new + group.bound >= group.minimum:
+        if group.source.basic:  # each for itself
+            lines.append(f"{name}: {out} of {group.size} not placed: {reason}")
+        elif new + group.bound >= group.minimum:
             lines.append(
                 f"{name}: {out} beyond the minimum of {group.minimum} not placed: {reason}"
             )

@@ -323,7 +323,7 @@ def _lower_minimum(
         best, now = best * step, now * step
         text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
         if set_by is not UNSET:
-            text = f"{r.kind} {best}: {set_by}={best} on its workload"
+            text = f"{r.kind} {best}: {set_by}{best} on its workload"
         change = Relaxation(kind=r.kind, text=text, groups=(r.object,), minimum=best)
         lowered.append((now - best, change))
     return [change for _, change in sorted(lowered, key=lambda pair: (pair[0], pair[1].text))]

@@ -27,7 +27,7 @@ from extender.core.workloads.workload_kind import (
     scheduling_block,
     template_kept_out,
 )
-from extender.core.workloads.workload_object import TREE_LABEL, WorkloadObject
+from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "batch.kubernetes.io/job-name"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
@@ -183,19 +183,12 @@ def _of_cronjob(cronjob: Mapping[str, Any]) -> HeldWorkload:
     """Return the Job that a CronJob makes when its time has come: labels of the CronJob itself do not reach it."""
     template = required(cronjob, "spec", "jobTemplate")
     metadata, spec = template.get("metadata") or {}, required(template, "spec")
-    labels = metadata.get("labels") or {}
-    note = ""
-    if (
-        TREE_LABEL in ((cronjob.get("metadata") or {}).get("labels") or {})
-        and TREE_LABEL not in labels
-    ):
-        note = f"metadata.labels[{TREE_LABEL}]: does not reach the Jobs; write it to spec.jobTemplate.metadata.labels"
     suspended = {"suspend": True} if cronjob["spec"].get("suspend") else {}
     return HeldWorkload(
         spec={**spec, **suspended},
-        labels=labels,
+        labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
-        note=note,
+        metadata_at="spec.jobTemplate.metadata",
     )
 
 

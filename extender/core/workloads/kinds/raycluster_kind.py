@@ -233,6 +233,7 @@ def _of_rayjob(rayjob: Mapping[str, Any], place: str = "spec") -> HeldWorkload:
         spec=cluster,
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
+        metadata_at="metadata" if place == "spec" else "",
         note=note,
     )
 

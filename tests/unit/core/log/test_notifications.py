@@ -109,6 +109,8 @@ def test_a_gang_that_waits_is_notified_with_its_reasons():
     reduced = waiting_notification(gang, 60_000_000, TEAM_A)
     assert reduced.data["reasons"] == ("another holds it",)
     assert reduced.id == full.id
+    admitted = waiting_notification(gang._replace(state="admitted"), 60_000_000, EVERYTHING)
+    assert (admitted.data["reasons"], admitted.data["help"]) == ((), ()), "of further members"
 
 
 def test_the_form_is_that_of_cloud_events():
