@@ -310,7 +310,7 @@ async def _change(
     differ = sum(gang.changed not in (None, gang.tree) for gang in gangs)
     yield f"{counted(changed, 'gang')} of {len(gangs)} made with --profile, {differ} of them as another tree"
     if kept:
-        yield f"{counted(kept, 'gang')} with such a profile unchanged: their pods would be in other groups"
+        yield f"{counted(kept, 'gang')} with such a profile unchanged: the pods would be in other groups"
     if named[""]:
         yield f"{counted(named[''], 'gang')} unchanged: the log has no input of a workload for them"
 

@@ -189,8 +189,9 @@ def test_a_workload_of_the_log_becomes_the_tree_of_another_profile(tmp_path: Pat
     )
     assert [outcome.jobs[0].bound_s is not None for outcome in (before, after)] == [True, False]
 
-    apart = with_policy("default", gang="per-job")  # each Job a gang: several trees of one workload
-    assert {spec.parent for spec in apart.jobs(1, changed=True)[0].tree.groups} == {""}  # type: ignore[union-attr]
+    (apart,) = with_policy("default", gang="per-job").jobs(1, changed=True)
+    assert apart.tree is not None
+    assert [group.basic for group in apart.tree.groups] == [True, True, True, False, False]
     with pytest.raises(BadInput, match="the TreeProfile racks; the log has workloads with default"):
         with_policy("racks")
 
