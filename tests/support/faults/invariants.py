@@ -335,7 +335,7 @@ class Truth:
     def _judge_victims(self, event: RecordedEvent) -> None:
         """Judge the victims of a preemption by their cost: none of them could stay, nor all of their priority."""
         data, database = event.data, self.run.database.shared
-        if not isinstance(data, PreemptionPlanned) or not data.exhausted or not data.assignments:
+        if not isinstance(data, PreemptionPlanned) or not (data.exhausted and data.assignments and data.victims):  # fmt: skip
             return
         leader = next((r for r in self.run.replicas if r.name == database.holder and not r.process.dead), None)  # fmt: skip
         job = next((j for j in self.run.controllers.jobs if j.ended_s is None and j.arrival and self._root(j) == event.gang_uid), None)  # fmt: skip
@@ -415,6 +415,8 @@ class Truth:
         node = self.run.model.stored().nodes.get(NodeName(place.node))
         if pod is None or pod.node is not None or pod.deleting or node is None:
             return
+        if self._admitted_s.get(call.uid, 0.0) > call.began_s:
+            return  # its reservation is another one
         is_late = (now_s - call.began_s) * 1000 > self.run.settings.bind_post_within_ms
         taken = self._used(place.node) + place.gpus > node.allocatable.get(GPU, 0)
         if leader.may_act() and not leader.in_flight and not is_late and not taken:
