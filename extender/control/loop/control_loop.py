@@ -326,12 +326,16 @@ class ControlLoop:
 
         Args:
             before: Before the last pass.
-            after: The same, with the state as the pass left it: what it appended itself does not need another pass at once.
+            after: The same, with the state as the pass left it: what it appended itself needs another pass only where a
+                preemption or a hold ends after what was recorded.
             took_ms: CPU time of the last pass.
         """
         more_ms = max(EXPECTED_CHANGES_MS, took_ms * EXPECTED_PER_PASS)
         more_ms = min(more_ms, EXPECTED_CHANGES_MS_MAX)
         look_every_ms = LOOK_EVERY_MS if took_ms > LONG_PASS_MS else 0
+        state = self._leader.committed
+        if not (state.preemptions or state.capacity_holds):
+            before = before._replace(state=after.state)
         await first_of(*(change() for change in self._changes_after(before)), timeout_s=TICK_S)
         now = self._seen()
         if (now.state, now.wakeups) == (after.state, after.wakeups) and self._can_wait(

@@ -15,7 +15,7 @@ BEGINS = {
     "loop/control_loop.py": {
         "_run_pass", "search",  # a moment begins
         "_actuate", "_end_recovery",  # the committed state, once
-        "_seen", "_unexpected_change", "_can_wait", "_changes_after",  # what is waited for
+        "_seen", "_next_change", "_unexpected_change", "_can_wait", "_changes_after",  # what is waited for
     },
     "admission/pending_trees.py": {"admit_postponed", "_perform"},
     "admission/tree_searches.py": {"away", "_run"},
