@@ -16,9 +16,16 @@ from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, complain, print_value
 from extender.cli.output.table_rows import column_widths, visible
 from extender.core.model.errors import BadInput, merged_by_object
-from extender.core.model.message_formatting import counted, did_you_mean, duration_s, join_names
+from extender.core.model.message_formatting import (
+    counted,
+    did_you_mean,
+    duration_s,
+    gpu_time_text,
+    join_names,
+)
 
 if TYPE_CHECKING:
+    from extender.core.planner.moves.move_problem import Move
     from extender.queries.plan.moves_query import MovesAnswer
 
 ClusterFiles = Annotated[list[str] | None, typer.Option("--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable.")]  # fmt: skip
@@ -187,7 +194,8 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
         budget=asked.budget,
         max_priority=asked.max_priority,
     )
-    return msgspec.structs.replace(answer_moves(view, question), warnings=manifest.warnings)
+    answer = answer_moves(view, question)
+    return msgspec.structs.replace(answer, warnings=(*manifest.warnings, *answer.warnings))
 
 
 def _finish(answer: MovesAnswer, output: PlanOutput) -> NoReturn:
@@ -214,7 +222,8 @@ def headline(answer: MovesAnswer) -> str:
         case "moves":
             bound = f"{answer.least} at least" if answer.least < len(answer.moves) else ""
             proof = f"proved: {bound or 'no fewer lead there'}"
-            return f"{answer.question}: {moves} ({proof})"
+            lost = f"; lost: {gpu_time_text(answer.lost_min)}" if answer.lost_min else ""
+            return f"{answer.question}: {moves} ({proof}){lost}"
         case "impossible":
             if answer.stays or answer.unmoved:
                 return f"{answer.question}: not all pods can move (proved); as far as possible: {moves}"
@@ -224,11 +233,12 @@ def headline(answer: MovesAnswer) -> str:
 
 
 def _tables(answer: MovesAnswer) -> Iterator[Table]:
+    lost = ("lost",) if answer.lost_min else ()
     yield (
         "Moves, one after the other",
-        ("#", "pod", "from", "to", "priority", "group"),
+        ("#", "pod", "from", "to", "priority", *lost, "group"),
         [
-            (str(n), m.pod, m.source, m.target, str(m.priority), m.group)
+            (str(n), m.pod, m.source, m.target, str(m.priority), *_lost(m, lost), m.group)
             for n, m in enumerate(answer.moves, 1)
         ],
     )
@@ -256,6 +266,11 @@ def _tables(answer: MovesAnswer) -> Iterator[Table]:
             for n in answer.nodes
         ],
     )
+
+
+def _lost(move: Move, shown: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the cell about the work that a move loses; none where the table has no such column."""
+    return (gpu_time_text(move.lost_min) if move.lost_min else "-",) if shown else ()
 
 
 def _notes(answer: MovesAnswer) -> Iterator[str]:

@@ -121,9 +121,10 @@ def answer_moves_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         max_age_s=parsed.max_age_s,
         now_us=given.question.moment.now_us,
     )
+    answer = answer_moves(given.view, moves)
     answer = msgspec.structs.replace(
-        answer_moves(given.view, moves),
-        warnings=given.warnings,
+        answer,
+        warnings=(*given.warnings, *answer.warnings),
         as_of=ours.as_of if ours is not None else "",
     )
     return msgspec.json.encode(answer)

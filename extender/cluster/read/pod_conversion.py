@@ -26,6 +26,7 @@ from extender.core.model.errors import BadInput, BadQuantity
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import (
+    CHECKPOINT_ANNOTATION,
     ENDED_BY,
     NO_VOLUMES,
     ONE_POD_VOLUME,
@@ -137,6 +138,7 @@ def pod_of(
         created_us=micros(metadata.creation_timestamp),
         node=NodeName(spec.node_name) if spec.node_name else None,
         assigned_us=_assigned_us(pod) if spec.node_name else 0,
+        checkpoint=metadata.annotations.get(CHECKPOINT_ANNOTATION, ""),
         nominated=NodeName(pod.status.nominated_node_name)
         if pod.status.nominated_node_name
         else None,

@@ -159,6 +159,7 @@ def _carries_out(before: Pod, pod: Pod, recorded: Reservation | BoundMember | No
         node=pod.node,
         plan=pod.plan,
         assigned_us=pod.assigned_us,
+        checkpoint=pod.checkpoint,
         nominated=pod.nominated,
         gates=pod.gates,
         resource_version=pod.resource_version,

@@ -31,6 +31,7 @@ class UnitLine(msgspec.Struct, kw_only=True):
     priority: int
     pods: list[EvictedPodLine]
     spared: bool = False  # the preemption ended before the eviction of this unit began
+    lost_min: int = 0  # GPU-minutes of its work since its start, or its last checkpoint
     # why it was not reprieved, although the counted capacity would allow it
     not_reprieved_reason: str = ""
 

@@ -16,7 +16,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import PlanId, Position
-from extender.core.model.message_formatting import amounts_text, counted, spaced
+from extender.core.model.message_formatting import amounts_text, counted, gpu_time_text, spaced
 from extender.core.model.visibility import is_hidden, namespace_of
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
@@ -205,6 +205,7 @@ def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:
             UnitLine(
                 unit=unit.name,
                 priority=unit.priority,
+                lost_min=unit.cost.get("lost_min", 0),
                 not_reprieved_reason=unit.not_reprieved_reason,
                 pods=[EvictedPodLine(pod=p.pod, node=p.node, group=p.group) for p in unit.pods],
             )
@@ -340,6 +341,8 @@ def _why(line: PreemptionLine, units: list[UnitLine]) -> Iterable[str]:
         elif any(pod.group for pod in unit.pods):
             group = next(pod.group for pod in unit.pods if pod.group)
             yield f"The pod is a member of PodGroup {group}, whose disruption mode *single* lets one pod be evicted."
+    if lost_min := sum(unit.lost_min for unit in units if not unit.spared):
+        yield f"Lost: {gpu_time_text(lost_min)}, since the start or the last checkpoint."
     if line.proved:
         yield "No set of victims with a lower cost exists: the search was complete."
     else:

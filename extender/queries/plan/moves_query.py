@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
@@ -27,6 +28,7 @@ from extender.core.planner.moves.move_problem import (
 )
 from extender.core.planner.moves.move_search import find_moves
 from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
+from extender.core.preempt.lost_work import checkpoint_warnings
 from extender.core.preempt.movable_pods import (
     MovablePods,
     MoveLimits,
@@ -85,7 +87,9 @@ class MovesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     question: str
     moves: tuple[Move, ...] = ()  # in order, one after the other
     least: int = 0  # proved: no fewer moves lead there
-    cheapest: bool = False  # proved: of equally many moves none have a lower sum of priorities
+    # proved: of equally many moves none have a lower sum of priorities, and with the same none lose less work
+    cheapest: bool = False
+    lost_min: int = 0  # GPU-minutes of work that all moves lose
     emptied: tuple[str, ...] = ()  # domains or nodes
     assignments: tuple[AssignmentLine, ...] = ()  # of the tree, after the moves
     unmoved: tuple[str, ...] = ()  # pods that have no place elsewhere
@@ -153,7 +157,7 @@ def _limits(question: MovesInput) -> MoveLimits:
     if question.max_age_s and not question.now_us:
         raise BadInput(f"max_age_s {question.max_age_s}: the time of the cluster is not known")
     oldest = question.now_us - question.max_age_s * 1_000_000 if question.max_age_s else 0
-    return MoveLimits(max_priority=question.max_priority, oldest_us=oldest)
+    return MoveLimits(max_priority=question.max_priority, oldest_us=oldest, now_us=question.now_us)
 
 
 # --- a tree ----------------------------------------------------------------------------------------
@@ -186,7 +190,7 @@ def _for_tree(
             search_budget=question.plan.budget,
         )
     )
-    answer = _answer(f"make room for {name}", planned, request.nodes, pods, view)
+    answer = _answer(f"make room for {name}", planned, request.nodes, pods, view, question.now_us)
     if planned.plan is not None:
         lines = [AssignmentLine(a.pod, a.group.name, a.node) for a in planned.plan.assignments]
         answer = msgspec.structs.replace(
@@ -224,7 +228,7 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
     )
     names = [*sets]
     title = f"free {question.free}" if count else f"drain {join_names(names)}"
-    answer = _answer(title, planned, nodes, pods, view)
+    answer = _answer(title, planned, nodes, pods, view, question.now_us)
     emptied = tuple(names[at] for at in planned.emptied)
     if count:
         reasons = answer.reasons
@@ -297,9 +301,15 @@ def _breaks(
 
 
 def _answer(
-    title: str, planned: MovesPlan, nodes: Sequence[PlanNode], pods: MovablePods, view: ClusterView
+    title: str,
+    planned: MovesPlan,
+    nodes: Sequence[PlanNode],
+    pods: MovablePods,
+    view: ClusterView,
+    now_us: int,
 ) -> MovesAnswer:
     reasons = planned.reasons
+    checkpointed = (pod for mover in pods.movers if (pod := view.pods[mover.uid]).checkpoint)
     if planned.outcome in ("impossible", "unknown") and pods.staying:
         kinds: dict[str, int] = {}
         for pod in pods.staying:
@@ -316,10 +326,12 @@ def _answer(
         moves=planned.moves,
         least=planned.least,
         cheapest=planned.cheapest,
+        lost_min=sum(move.lost_min for move in planned.moves),
         unmoved=planned.unmoved,
         nodes=tuple(_pictures(planned, nodes, view)),
         reasons=reasons,
         proved=planned.search.exhausted,
+        warnings=tuple(islice(checkpoint_warnings(checkpointed, now_us), SOME)),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
-from extender.core.model.pods import PodShape
+from extender.core.model.pods import CHECKPOINT_ANNOTATION, PodShape
 from extender.core.planner.moves import moves_cp_sat
 from extender.core.planner.moves.move_problem import (
     Mover,
@@ -19,6 +19,7 @@ from extender.core.planner.moves.move_problem import (
     moves_in_order,
 )
 from extender.core.planner.plan_types import PlanNode
+from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.moves_query import MovesAnswer, MovesInput, answer_moves
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.hypothesis_profile import PROFILE
@@ -28,6 +29,7 @@ from tests.support.service.manifest_builders import GPU, RACK, Object, a_group, 
 
 CLUSTERS = 1_000 if PROFILE == "full" else 30
 PARTS = 5
+NOW_US = 1_800_000_000_000_000 + 30_000_000  # in the middle of a minute
 PLACE, FREE, DRAIN = "place", "free", "drain"
 
 
@@ -60,7 +62,7 @@ def _random_model(rng: random.Random, question: str) -> MoveModel:
                 continue
             name = "" if lone else f"g{number}"
             model.pods[f"p{number}-{member}"] = Member(
-                rng.choice(nodes), amount, name, priority, stays
+                rng.choice(nodes), amount, name, priority, stays, minutes=rng.choice([0, 1, 5])
             )
             if name:
                 model.gangs[name] = gang
@@ -71,6 +73,11 @@ def _random_model(rng: random.Random, question: str) -> MoveModel:
     else:
         model.to_drain = tuple(rng.sample(sorted(racks), rng.choice([1, 1, 2])))
     return model
+
+
+def _checkpointed(minutes: int) -> Object:
+    """Return the metadata of a pod whose last checkpoint is so many minutes ago."""
+    return {"annotations": {CHECKPOINT_ANNOTATION: rfc3339(NOW_US - minutes * 60_000_000)}}
 
 
 def _objects(model: MoveModel) -> list[Object]:
@@ -93,7 +100,7 @@ def _objects(model: MoveModel) -> list[Object]:
             pod.gang,
             node=pod.node,
             requests={GPU: pod.amount},
-            metadata=owned(name) if not pod.stays else {},
+            metadata=_checkpointed(pod.minutes) | (owned(name) if not pod.stays else {}),
             priority=pod.priority,
         )
         for name, pod in model.pods.items()
@@ -115,6 +122,7 @@ def _ask(model: MoveModel, budget: int = 0) -> MovesAnswer:
         free=f"{RACK}={model.racks_to_free}" if model.racks_to_free else "",
         drain=model.to_drain,
         budget=budget,
+        now_us=NOW_US,
     )
     return answer_moves(FakeCluster(*_objects(model)).view(), question)
 
@@ -153,7 +161,7 @@ def _check_fewest(model: MoveModel, answer: MovesAnswer) -> None:
     assert answer.cheapest
     lowest = min((p.priority for p in model.pods.values() if model._can_ever(p)), default=0)
     price = sum(move.priority - lowest for move in answer.moves)
-    assert (len(answer.moves), price) == best
+    assert (len(answer.moves), price, answer.lost_min) == best
     if best[0]:
         assert answer.least == best[0]
         enough = _ask(model, best[0])
