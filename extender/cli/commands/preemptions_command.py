@@ -149,6 +149,7 @@ def _columns(now_us: Callable[[], int]) -> tuple[Column[PreemptionLine], ...]:
         number_column("placed", lambda line: line.placed, wide=True),
         Column(title="proved", text=lambda line: "yes" if line.proved else "no", wide=True),
         Column(title="reason", text=lambda line: line.reason, wide=True),
+        Column(title="in vain", text=lambda line: line.in_vain, wide=True),
         Column(
             title="lost",
             text=lambda line: gpu_time_text(_lost_min(line)) if _lost_min(line) else "",
@@ -202,10 +203,15 @@ def _print(line: PreemptionLine) -> None:
 
 def _end(line: PreemptionLine) -> str:
     if line.outcome == "completed":
-        return f"completed after {line.duration_ms / 1000:.1f} s, {line.bound} bound"
+        return f"completed after {line.duration_ms / 1000:.1f} s, {line.bound} bound{_vain(line)}"
     if line.outcome == "cancelled":
-        return f"cancelled ({line.reason})" + (f": {line.message}" if line.message else "")
+        message = f": {line.message}" if line.message else ""
+        return f"cancelled ({line.reason}){message}{_vain(line)}"
     return "pending"
+
+
+def _vain(line: PreemptionLine) -> str:
+    return f"; in vain: {line.in_vain}" if line.in_vain else ""
 
 
 def _gone(unit: UnitLine, gone_at: str) -> str:

@@ -164,6 +164,21 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         limitations="Preemptions by kube-scheduler itself are not in the log; members that it evicted are in `terminations`.",
         others={"preemptor": ("preemptor", "priority"), "victim": ("unit", "victim_priority")},
     ),
+    "lost-work": ReportKind(
+        description="Work that preemptions lost per hour, by the namespaces of victims and preemptor, and which evictions were in vain.",
+        columns={
+            "hour": "begin of the hour in which the preemption was planned, UTC",
+            "namespace": "of the victims",
+            "preemptor_namespace": "of the preemptors",
+            "preemptions": "with a victim of the namespace that is gone",
+            "pods": "victims that are gone",
+            "gpu_hours": "their work since their start, or their last checkpoint",
+            "in_vain": "preemptions after which the preemptor ran for less than a minute, or never",
+            "gpu_hours_in_vain": "lost for these",
+        },
+        limitations="Preemptions by kube-scheduler itself, moves and lost nodes are not included. How long a preemptor without a group ran is not in the log.",
+        others={"namespace": ("namespace", ""), "preemptor_namespace": ("namespace", "")},
+    ),
     "largest-free": ReportKind(
         description="The largest free domain over time: the capacity for the largest tree with a required domain.",
         columns={

@@ -309,7 +309,7 @@ def _answer(
     now_us: int,
 ) -> MovesAnswer:
     reasons = planned.reasons
-    checkpointed = (pod for mover in pods.movers if (pod := view.pods[mover.uid]).checkpoint)
+    running = (view.pods[mover.uid] for mover in pods.movers)
     if planned.outcome in ("impossible", "unknown") and pods.staying:
         kinds: dict[str, int] = {}
         for pod in pods.staying:
@@ -331,7 +331,7 @@ def _answer(
         nodes=tuple(_pictures(planned, nodes, view)),
         reasons=reasons,
         proved=planned.search.exhausted,
-        warnings=tuple(islice(checkpoint_warnings(checkpointed, now_us), SOME)),
+        warnings=tuple(islice(checkpoint_warnings(running, now_us), SOME)),
     )
 
 
