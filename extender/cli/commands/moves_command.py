@@ -49,6 +49,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     gang: str = ""  # NAMESPACE/NAME
     free: str = ""
     drain: tuple[str, ...] = ()
+    by_us: int = 0
     budget: int = 0
     max_priority: int | None = None
     max_age_s: int = 0
@@ -87,8 +88,9 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
     _finish(_answered(cluster, server, asked), output)
 
 
-def drain(
+def drain(  # noqa: PLR0917 -- typer reads options from the signature
     nodes: Annotated[list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")],
+    by: Annotated[str, typer.Option("--by", help="What ends by this time need not move: 4h from now, or RFC 3339 with offset.")] = "",
     cluster: ClusterFiles = None,
     server: ServerUrl = None,
     max_priority: MaxPriority = None,
@@ -102,6 +104,7 @@ def drain(
     """
     asked = _Asked(
         drain=tuple(nodes),
+        by_us=_time_us(by),
         max_priority=max_priority,
         max_age_s=_seconds(max_age),
         search_budget=search_budget,
@@ -115,6 +118,21 @@ def _seconds(text: str) -> int:
     if text and not seconds:
         raise BadInput(f"--max-age {text}: write a number above 0 and s, m, h or d, such as 36h")
     return seconds or 0
+
+
+def _time_us(text: str) -> int:
+    """Return a time after now in microseconds since 1970; 0 for an empty text."""
+    if not text:
+        return 0
+    from extender.queries.log.event_dto import parse_time
+    from extender.runtime.system_clock import SystemClock
+
+    now_us = SystemClock().now_us()
+    after_s = duration_s(text)
+    at_us = parse_time(text, "--by") if after_s is None else now_us + after_s * 1_000_000
+    if at_us <= now_us:
+        raise BadInput(f"--by {text}: is not after now; write when the nodes must be empty")
+    return at_us
 
 
 def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> MovesAnswer:
@@ -134,6 +152,7 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
         "groups": _groups_of_service(server, asked.gang) if asked.gang else [],
         "free": asked.free,
         "drain": asked.drain,
+        "by": _rfc3339(asked.by_us),
         "budget": asked.budget,
         "max_age_s": asked.max_age_s,
         "search_budget": asked.search_budget,
@@ -143,6 +162,12 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
         question["max_priority"] = asked.max_priority
     body = msgspec.json.encode(question)
     return ask_service(server, "/v1/moves", MovesAnswer, body=body, within_s=WITHIN_S)
+
+
+def _rfc3339(at_us: int) -> str:
+    from extender.queries.log.event_dto import rfc3339
+
+    return rfc3339(at_us) if at_us else ""
 
 
 def _check_objects(asked: _Asked, *, any_object: bool) -> None:
@@ -191,6 +216,7 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
         ),
         free=asked.free,
         drain=asked.drain,
+        by_us=asked.by_us,
         budget=asked.budget,
         max_priority=asked.max_priority,
     )
@@ -246,6 +272,11 @@ def _tables(answer: MovesAnswer) -> Iterator[Table]:
         "Then placed",
         ("pod", "group", "node"),
         [(line.pod, line.group, line.node) for line in answer.assignments],
+    )
+    yield (
+        "Ends in time, and need not move",
+        ("gang or pod", "pods", "ends at the latest"),
+        [(line.name, str(line.pods), line.ends) for line in answer.ends],
     )
     yield (
         "Gangs that break when the rest is evicted",

@@ -24,6 +24,7 @@ EXEMPT_NAMESPACES: Final = (
 )
 
 CHECKPOINT_ANNOTATION: Final = "gang-extender.dev/last-checkpoint"  # on pods: an RFC 3339 time
+RUNS_FOR: Final = "gang-extender.dev/runs-for"  # on pods: how long it runs
 MARKERS: Final = "gang-extender.dev/"  # start of the names of resources that are only markers
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
@@ -300,6 +301,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: NodeName | None = None  # spec.nodeName: bound
     # when it got its node, by the API server's clock (whole seconds); 0 without one
     assigned_us: int = 0
+    # When it ends by itself, at the latest: by its activeDeadlineSeconds or the annotation gang-extender.dev/runs-for; 0: not known
+    ends_us: int = 0
     checkpoint: str = ""  # annotation gang-extender.dev/last-checkpoint, as it is written
     nominated: NodeName | None = None  # status.nominatedNodeName
     gates: tuple[str, ...] = ()  # names of scheduling gates

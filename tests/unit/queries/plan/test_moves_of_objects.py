@@ -10,7 +10,7 @@ import pytest
 
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
-from extender.core.model.pods import CHECKPOINT_ANNOTATION, PodShape
+from extender.core.model.pods import CHECKPOINT_ANNOTATION, RUNS_FOR, PodShape
 from extender.core.planner.moves import moves_cp_sat
 from extender.core.planner.moves.move_problem import (
     Mover,
@@ -19,7 +19,7 @@ from extender.core.planner.moves.move_problem import (
     moves_in_order,
 )
 from extender.core.planner.plan_types import PlanNode
-from extender.queries.log.event_dto import rfc3339
+from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.plan.moves_query import MovesAnswer, MovesInput, answer_moves
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.hypothesis_profile import PROFILE
@@ -275,3 +275,56 @@ def test_the_trees_of_a_question_are_named_in_their_order():
         answer_moves(view, MovesInput(plan=PlanInput(groups=frozenset(view.groups))))
     first = ", ".join(f"PodGroup/default/{name}" for name in names)
     assert str(refused.value) == f"for: 6 trees; name one at a time: {first}"
+
+
+def test_what_ends_in_time_need_not_move():
+    """A gang of exactly its minimum: it breaks, but not by the time at which all its pods have ended."""
+    start = {"metadata": owned("g") | {"creationTimestamp": "2026-12-01T00:00:00Z"}}
+    hours = 3600
+    pods = [
+        a_pod(f"g-{i}", "g", node=f"n{i}", requests={GPU: 1}, **start, activeDeadlineSeconds=(i + 1) * hours)
+        for i in range(2)
+    ]  # fmt: skip
+    view = FakeCluster(*NODES, a_group("g", gang=2), *pods).view()
+
+    def asked(*, by="", nodes=("n0", "n1")):
+        by_us = parse_time(by, "by") if by else 0
+        return answer_moves(view, MovesInput(plan=PlanInput(), drain=nodes, by_us=by_us))
+
+    now = asked()
+    assert (now.verdict, now.ends, now.begin_after) == ("impossible", (), "2026-12-01T02:00:00.000000Z")  # fmt: skip
+    assert [line.gang for line in now.breaks] == ["PodGroup/default/g"]
+    text = "nothing breaks when you begin after PodGroup/default/g has ended, at 2026-12-01T02:00:00.000000Z at the latest"
+    assert now.reasons[-1] == text
+    early = asked(
+        by="2026-12-01T01:59:59Z", nodes=("n0",)
+    )  # its own pod has ended then, the gang has not
+    assert (early.verdict, early.ends) == ("impossible", ())
+    assert early.breaks
+    late = asked(by="2026-12-01T02:00:00Z")
+    assert (late.verdict, late.stays, late.breaks) == ("fits", (), ())
+    assert late.reasons == (text,)
+    (line,) = late.ends
+    assert (line.name, line.pods, line.ends) == ("PodGroup/default/g", 2, "2026-12-01T02:00:00.000000Z")  # fmt: skip
+
+
+def test_an_end_that_is_not_known_is_not_waited_for():
+    """Of two pods that stay one has an end: there is no time after which nothing breaks."""
+    ends = {RUNS_FOR: "2h-6h"}
+    pods = [
+        a_pod("a", node="n0", requests={GPU: 1}, metadata={"annotations": ends, "creationTimestamp": "2026-12-01T00:00:00Z"}),
+        a_pod("b", node="n0", requests={GPU: 1}),
+    ]  # fmt: skip
+    view = FakeCluster(*NODES, *pods).view()
+    by_us = parse_time("2026-12-01T06:00:00Z", "by")
+    answer = answer_moves(view, MovesInput(plan=PlanInput(), drain=("n0",), by_us=by_us))
+    assert [(line.name, line.ends) for line in answer.ends] == [("Pod/default/a", "2026-12-01T06:00:00.000000Z")]  # fmt: skip
+    assert [pod.pod for pod in answer.stays] == ["default/b"]
+    assert answer.begin_after == ""
+
+
+def test_a_time_is_for_a_drain():
+    with pytest.raises(BadInput, match=r"by: .* it is for drain"):
+        answer_moves(
+            FakeCluster(*NODES).view(), MovesInput(plan=PlanInput(), free=f"{RACK}=1", by_us=1)
+        )
