@@ -298,7 +298,7 @@ def lost_work(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
         vain = [row for row in rows if row[3]]
         yield (
             *key, len({row[0] for row in rows}), sum(row[1] for row in rows), sum(row[2] for row in rows),
-            len({row[0] for row in vain}), sum(row[2] for row in vain),
+            len({row[0] for row in vain}), sum((row[2] for row in vain), 0.0),
         )  # fmt: skip
 
 
