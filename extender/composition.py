@@ -781,7 +781,7 @@ def _count(events: Sequence[RecordedEvent]) -> None:
                 "history lost",
                 extra={"position": event.position, **log_fields(event.data)},
             )
-        METRICS.appended(event.data)
+        METRICS.appended(event)
 
 
 async def serve(settings: Settings, on_listening: Callable[[], None], children: Children) -> None:

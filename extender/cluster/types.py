@@ -338,6 +338,7 @@ class PodSpec(Part, frozen=True, kw_only=True):
     priority: Priority | None = None
     priority_class_name: str = ""
     preemption_policy: str = ""
+    active_deadline_seconds: int | None = None
     node_selector: dict[str, str] = field(default_factory=dict)
     affinity: Affinity = Affinity()
     tolerations: tuple[PodToleration, ...] = ()

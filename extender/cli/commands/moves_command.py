@@ -15,9 +15,16 @@ from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, Plan
 from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, column_widths, complain, print_value, visible
 from extender.core.model.errors import BadInput, merged_by_object
-from extender.core.model.message_formatting import counted, did_you_mean, duration_s, join_names
+from extender.core.model.message_formatting import (
+    counted,
+    did_you_mean,
+    duration_s,
+    gpu_time_text,
+    join_names,
+)
 
 if TYPE_CHECKING:
+    from extender.core.planner.moves.move_problem import Move
     from extender.queries.plan.moves_query import MovesAnswer
 
 ClusterFiles = Annotated[list[str] | None, typer.Option("--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable.")]  # fmt: skip
@@ -41,6 +48,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     gang: str = ""  # NAMESPACE/NAME
     free: str = ""
     drain: tuple[str, ...] = ()
+    by_us: int = 0
     budget: int = 0
     max_priority: int | None = None
     max_age_s: int = 0
@@ -79,8 +87,9 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
     _finish(_answered(cluster, server, asked), output)
 
 
-def drain(
+def drain(  # noqa: PLR0917 -- typer reads options from the signature
     nodes: Annotated[list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")],
+    by: Annotated[str, typer.Option("--by", help="What ends by this time need not move: 4h from now, or RFC 3339 with offset.")] = "",
     cluster: ClusterFiles = None,
     server: ServerUrl = None,
     max_priority: MaxPriority = None,
@@ -94,6 +103,7 @@ def drain(
     """
     asked = _Asked(
         drain=tuple(nodes),
+        by_us=_time_us(by),
         max_priority=max_priority,
         max_age_s=_seconds(max_age),
         search_budget=search_budget,
@@ -107,6 +117,21 @@ def _seconds(text: str) -> int:
     if text and not seconds:
         raise BadInput(f"--max-age {text}: write a number above 0 and s, m, h or d, such as 36h")
     return seconds or 0
+
+
+def _time_us(text: str) -> int:
+    """Return a time after now in microseconds since 1970; 0 for an empty text."""
+    if not text:
+        return 0
+    from extender.queries.log.event_dto import parse_time
+    from extender.runtime.system_clock import SystemClock
+
+    now_us = SystemClock().now_us()
+    after_s = duration_s(text)
+    at_us = parse_time(text, "--by") if after_s is None else now_us + after_s * 1_000_000
+    if at_us <= now_us:
+        raise BadInput(f"--by {text}: is not after now; write when the nodes must be empty")
+    return at_us
 
 
 def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> MovesAnswer:
@@ -126,6 +151,7 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
         "groups": _groups_of_service(server, asked.gang) if asked.gang else [],
         "free": asked.free,
         "drain": asked.drain,
+        "by": _rfc3339(asked.by_us),
         "budget": asked.budget,
         "max_age_s": asked.max_age_s,
         "search_budget": asked.search_budget,
@@ -135,6 +161,12 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
         question["max_priority"] = asked.max_priority
     body = msgspec.json.encode(question)
     return ask_service(server, "/v1/moves", MovesAnswer, body=body, within_s=WITHIN_S)
+
+
+def _rfc3339(at_us: int) -> str:
+    from extender.queries.log.event_dto import rfc3339
+
+    return rfc3339(at_us) if at_us else ""
 
 
 def _check_objects(asked: _Asked, *, any_object: bool) -> None:
@@ -183,10 +215,12 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
         ),
         free=asked.free,
         drain=asked.drain,
+        by_us=asked.by_us,
         budget=asked.budget,
         max_priority=asked.max_priority,
     )
-    return msgspec.structs.replace(answer_moves(view, question), warnings=manifest.warnings)
+    answer = answer_moves(view, question)
+    return msgspec.structs.replace(answer, warnings=(*manifest.warnings, *answer.warnings))
 
 
 def _finish(answer: MovesAnswer, output: PlanOutput) -> NoReturn:
@@ -213,7 +247,8 @@ def headline(answer: MovesAnswer) -> str:
         case "moves":
             bound = f"{answer.least} at least" if answer.least < len(answer.moves) else ""
             proof = f"proved: {bound or 'no fewer lead there'}"
-            return f"{answer.question}: {moves} ({proof})"
+            lost = f"; lost: {gpu_time_text(answer.lost_min)}" if answer.lost_min else ""
+            return f"{answer.question}: {moves} ({proof}){lost}"
         case "impossible":
             if answer.stays or answer.unmoved:
                 return f"{answer.question}: not all pods can move (proved); as far as possible: {moves}"
@@ -223,11 +258,12 @@ def headline(answer: MovesAnswer) -> str:
 
 
 def _tables(answer: MovesAnswer) -> Iterator[Table]:
+    lost = ("lost",) if answer.lost_min else ()
     yield (
         "Moves, one after the other",
-        ("#", "pod", "from", "to", "priority", "group"),
+        ("#", "pod", "from", "to", "priority", *lost, "group"),
         [
-            (str(n), m.pod, m.source, m.target, str(m.priority), m.group)
+            (str(n), m.pod, m.source, m.target, str(m.priority), *_lost(m, lost), m.group)
             for n, m in enumerate(answer.moves, 1)
         ],
     )
@@ -235,6 +271,11 @@ def _tables(answer: MovesAnswer) -> Iterator[Table]:
         "Then placed",
         ("pod", "group", "node"),
         [(line.pod, line.group, line.node) for line in answer.assignments],
+    )
+    yield (
+        "Ends in time, and need not move",
+        ("gang or pod", "pods", "ends at the latest"),
+        [(line.name, str(line.pods), line.ends) for line in answer.ends],
     )
     yield (
         "Gangs that break when the rest is evicted",
@@ -255,6 +296,11 @@ def _tables(answer: MovesAnswer) -> Iterator[Table]:
             for n in answer.nodes
         ],
     )
+
+
+def _lost(move: Move, shown: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the cell about the work that a move loses; none where the table has no such column."""
+    return (gpu_time_text(move.lost_min) if move.lost_min else "-",) if shown else ()
 
 
 def _notes(answer: MovesAnswer) -> Iterator[str]:

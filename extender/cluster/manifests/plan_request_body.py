@@ -31,6 +31,7 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
+from extender.queries.log.event_dto import parse_time
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
 from extender.queries.plan.moves_query import MovesInput, MovesQuestion, answer_moves
 from extender.queries.plan.plan_query import (
@@ -108,14 +109,16 @@ def answer_moves_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         plan=msgspec.structs.replace(given.question, budget=parsed.search_budget),
         free=parsed.free,
         drain=parsed.drain,
+        by_us=parse_time(parsed.by, "by") if parsed.by else 0,
         budget=parsed.budget,
         max_priority=None if isinstance(parsed.max_priority, UnsetType) else parsed.max_priority,
         max_age_s=parsed.max_age_s,
         now_us=given.question.moment.now_us,
     )
+    answer = answer_moves(given.view, moves)
     answer = msgspec.structs.replace(
-        answer_moves(given.view, moves),
-        warnings=given.warnings,
+        answer,
+        warnings=(*given.warnings, *answer.warnings),
         as_of=ours.as_of if ours is not None else "",
     )
     return msgspec.json.encode(answer)

@@ -18,12 +18,12 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid
 from extender.core.model.nodes import Taint
+from extender.core.model.pods import is_extended
 from extender.core.planner.plan_types import PlanNode
 
 NO_ROOT = GangUid("")
 LOWEST = -(1 << 31)  # the lowest priority (32 bits), so that every claim counts
 SYSTEM_TAINTS = "node.kubernetes.io/"
-MARKERS = "gang-extender.dev/"  # start of the names of resources that are only markers
 # bound: members of gangs; others: other pods, also nominated ones; reserved: for members that are not bound yet; held: for
 # replacements, preemptors and trees that wait for long; unusable: on nodes that take no pods
 CapacityUse: TypeAlias = Literal["bound", "others", "reserved", "held", "free", "unusable"]
@@ -189,8 +189,7 @@ def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
 def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:
     """Return the resources to measure, sorted: extended ones (their names have a slash), or CPU if there are none."""
     names = {name for row in nodes for name, amount in row.allocatable.items() if amount > 0}
-    extended = {name for name in names if "/" in name and not name.startswith(MARKERS)}
-    return tuple(sorted(extended)) or ("cpu",)
+    return tuple(sorted(filter(is_extended, names))) or ("cpu",)
 
 
 def takes_pods(row: SchedulableNode) -> bool:

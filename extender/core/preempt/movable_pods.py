@@ -16,6 +16,7 @@ from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
 from extender.core.model.pods import EXEMPT_NAMESPACES, BudgetIndex, Pod, PodShape
 from extender.core.planner.moves.move_problem import Mover, StayingPod
+from extender.core.preempt.lost_work import lost_work_min
 
 MOVE_LABEL = "gang-extender.dev/move"  # on pods; with the value "never" they are not moved
 DAEMON = "DaemonSet"
@@ -26,6 +27,7 @@ class MoveLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_priority: int | None = None  # those above it
     oldest_us: int = 0  # those that were created before it; 0: none
+    now_us: int = 0  # decides about the work that a move loses; 0: none counts
 
 
 class MovablePods(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +176,7 @@ class _Parting:
                     shape=shapes.setdefault(pod.shape, len(shapes)),
                     priority=max((g.priority for g in self._groups(pod)), default=pod.priority),
                     group=leaf,
+                    lost_min=lost_work_min(pod, self.limits.now_us),
                     within=tuple(sorted(set(self._within(pod, node)))),
                 )
             )

@@ -27,6 +27,7 @@ class OfferedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
     group: str  # name of its leaf, empty outside of groups
     priority: int
     created_us: int
+    lost_min: int = 0  # GPU-minutes of work that its eviction loses, at the minute of the call
 
 
 class OfferedUnit(msgspec.Struct, frozen=True, array_like=True, gc=False):

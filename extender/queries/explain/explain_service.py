@@ -34,6 +34,7 @@ from extender.core.model.pods import Pod
 from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.planner.plan_types import SEARCH_BUDGET
+from extender.core.preempt.lost_work import checkpoint_warnings
 from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
 from extender.ports.log_ports import Clock, StateSource
@@ -313,6 +314,7 @@ class _Now(ObjectReader):
         view = self._view
         labels = self._service.labels.get(lambda: NodeLabels(view.nodes), same=(view.nodes,))
         warnings = [*chain.from_iterable(collect_warnings(view, tree, labels).values())]
+        warnings += checkpoint_warnings(tree.pods, self._service.clock.now_us())
         if not warnings:
             return checks
         text = f"warning: {'; '.join(warnings[:WARNINGS_MAX])}"

@@ -48,7 +48,7 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import STILL_ARRIVING
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
-from extender.core.model.message_formatting import counted
+from extender.core.model.message_formatting import counted, gpu_time_text
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC; a naive value is faster to add to
 _TWO = tuple(f"{number:02}" for number in range(60))
@@ -244,6 +244,8 @@ def _preemption(data: PreemptionPlanned) -> str:
         more = " and more" if len(data.victims) > NAMED_MAX else ""
         units = counted(len(data.victims), "unit")
         parts.append(f"evicts {counted(pods, 'pod')} of {units}: {names}{more}")
+    if lost_min := sum(unit.cost.get("lost_min", 0) for unit in data.victims):
+        parts.append(f"lost: {gpu_time_text(lost_min)}")
     if data.superseded:
         gangs = ", ".join(s.gang for s in data.superseded[:NAMED_MAX])
         parts.append(f"supersedes unbound reservations of {gangs}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
@@ -27,6 +29,7 @@ from extender.core.planner.moves.move_problem import (
 )
 from extender.core.planner.moves.move_search import find_moves
 from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
+from extender.core.preempt.lost_work import checkpoint_warnings
 from extender.core.preempt.movable_pods import (
     MovablePods,
     MoveLimits,
@@ -34,6 +37,7 @@ from extender.core.preempt.movable_pods import (
     broken_gangs,
     movable_pods,
 )
+from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.cluster_changes import named_nodes
 from extender.queries.plan.plan_query import (
     AssignmentLine,
@@ -53,6 +57,7 @@ class MovesQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_field
 
     free: str = ""  # KEY=N: so many whole domains of a topology key
     drain: tuple[str, ...] = ()  # names of nodes, or key=value of a label
+    by: str = ""  # RFC 3339, with `drain`: what ends by then need not move
     budget: Count = 0  # moves at most; 0: any number
     max_priority: int | UnsetType = UNSET  # pods above it stay
     max_age_s: Count = 0  # pods that run for longer stay; 0: none
@@ -66,6 +71,14 @@ class BreakLine(msgspec.Struct, frozen=True, kw_only=True):
     minimum: int
     running: int  # pods, of a composite groups that have their minimum
     left: int
+
+
+class EndLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What ends by itself in time, and so need not move."""
+
+    name: str  # Kind/namespace/name: the root group, or the pod
+    pods: int  # on the nodes to drain
+    ends: str  # RFC 3339, at the latest
 
 
 class NodePicture(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +98,18 @@ class MovesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     question: str
     moves: tuple[Move, ...] = ()  # in order, one after the other
     least: int = 0  # proved: no fewer moves lead there
-    cheapest: bool = False  # proved: of equally many moves none have a lower sum of priorities
+    # proved: of equally many moves none have a lower sum of priorities, and with the same none lose less work
+    cheapest: bool = False
+    lost_min: int = 0  # GPU-minutes of work that all moves lose
     emptied: tuple[str, ...] = ()  # domains or nodes
     assignments: tuple[AssignmentLine, ...] = ()  # of the tree, after the moves
     unmoved: tuple[str, ...] = ()  # pods that have no place elsewhere
     stays: tuple[StayingPod, ...] = ()
     breaks: tuple[BreakLine, ...] = ()
+    ends: tuple[EndLine, ...] = ()  # by the time of the question, the first to end first
+    begin_after: str = (
+        ""  # RFC 3339: begin after it, and nothing stays or breaks; empty: now, or it is not known
+    )
     nodes: tuple[NodePicture, ...] = ()
     reasons: tuple[str, ...] = ()
     proved: bool = True  # False: the search was cut short
@@ -104,6 +123,7 @@ class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanInput  # the tree to make room for, and the state
     free: str = ""
     drain: tuple[str, ...] = ()
+    by_us: int = 0  # 0: nothing is waited for
     budget: int = 0
     max_priority: int | None = None
     max_age_s: int = 0
@@ -134,6 +154,8 @@ def answer_moves(view: ClusterView, question: MovesInput) -> MovesAnswer:
         raise BadInput(
             f"budget {question.budget}: a drain moves all that can move; leave it out, or ask for free"
         )
+    if question.by_us and not question.drain:
+        raise BadInput("by: a time until which something may end; it is for drain")
     if trees:
         return _for_tree(view, forest, trees, question)
     return _for_nodes(view, forest, question)
@@ -153,7 +175,7 @@ def _limits(question: MovesInput) -> MoveLimits:
     if question.max_age_s and not question.now_us:
         raise BadInput(f"max_age_s {question.max_age_s}: the time of the cluster is not known")
     oldest = question.now_us - question.max_age_s * 1_000_000 if question.max_age_s else 0
-    return MoveLimits(max_priority=question.max_priority, oldest_us=oldest)
+    return MoveLimits(max_priority=question.max_priority, oldest_us=oldest, now_us=question.now_us)
 
 
 # --- a tree ----------------------------------------------------------------------------------------
@@ -186,7 +208,7 @@ def _for_tree(
             search_budget=question.plan.budget,
         )
     )
-    answer = _answer(f"make room for {name}", planned, request.nodes, pods, view)
+    answer = _answer(f"make room for {name}", planned, request.nodes, pods, view, question.now_us)
     if planned.plan is not None:
         lines = [AssignmentLine(a.pod, a.group.name, a.node) for a in planned.plan.assignments]
         answer = msgspec.structs.replace(
@@ -208,12 +230,15 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
         named = (named_nodes(view, text, "drain") for text in question.drain)
         sets, closed, count = dict(zip(question.drain, map(tuple, named), strict=True)), (), 0
     pods = movable_pods(view, state, forest, limits=_limits(question))
-    staying = (*pods.staying, *_held(nodes))
+    away = {name for some in sets.values() for name in some} if question.drain else set()
+    ends = {uid: end for uid, end in _known_ends(view, forest, away) if end[0] <= question.by_us}
+    ending = {view.pods[uid].path for uid in ends}
+    staying = (*(pod for pod in pods.staying if pod.pod not in ending), *_held(nodes))
     planned = find_moves(
         MovesRequest(
             nodes=nodes,
             shapes=pods.shapes,
-            movers=pods.movers,
+            movers=tuple(mover for mover in pods.movers if mover.uid not in ends),
             staying=staying,
             barred=pods.barred,
             sets=tuple(sets.values()),
@@ -224,7 +249,7 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
     )
     names = [*sets]
     title = f"free {question.free}" if count else f"drain {join_names(names)}"
-    answer = _answer(title, planned, nodes, pods, view)
+    answer = _answer(title, planned, nodes, pods, view, question.now_us)
     emptied = tuple(names[at] for at in planned.emptied)
     if count:
         reasons = answer.reasons
@@ -232,18 +257,66 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
             text = f"{counted(len(closed), 'further domain')} with a cordoned node, or one that is not ready"
             reasons += (f"{text}: {join_names(closed[:SOME])}",)
         return msgspec.structs.replace(answer, emptied=emptied, reasons=reasons)
-    away = {name for some in sets.values() for name in some}
     stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
+    last = _last_end(view, forest, ends, {*planned.unmoved, *(line.pod for line in stays)}, away)
     proved = bool(stays) or planned.search.exhausted
     return msgspec.structs.replace(
         answer,
         verdict=planned.outcome if complete else "impossible" if proved else "unknown",
         emptied=emptied if complete else (),
         stays=stays,
+        ends=_end_lines(ends),
+        begin_after=rfc3339(last[0]) if last[0] else "",
+        reasons=answer.reasons + ((_begin_text(*last),) if last[0] else ()),
         breaks=tuple(
             _breaks(view, state, forest, {*planned.unmoved, *(line.pod for line in stays)})
         ),
+    )
+
+
+def _known_ends(
+    view: ClusterView, forest: Forest, nodes: Collection[NodeName]
+) -> Iterator[tuple[PodUid, tuple[int, str]]]:
+    """Yield the pods of some nodes of which it is known when they end, with their gang: when, and its name or that of the pod."""
+    for node in nodes:
+        for pod in view.on_node.get(node, {}).values():
+            tree = forest.tree_of(pod.group)
+            of_gang = [p for p in tree.pods if p.node is not None] if tree is not None else [pod]
+            if all(p.ends_us for p in of_gang):
+                name = str(tree.root.key) if tree is not None else f"Pod/{pod.path}"
+                yield pod.uid, (max(p.ends_us for p in of_gang), name)
+
+
+def _end_lines(ends: Mapping[PodUid, tuple[int, str]]) -> tuple[EndLine, ...]:
+    return tuple(
+        EndLine(name=name, pods=pods, ends=rfc3339(at_us))
+        for (at_us, name), pods in sorted(Counter(ends.values()).items())
+    )
+
+
+def _last_end(
+    view: ClusterView,
+    forest: Forest,
+    ends: Mapping[PodUid, tuple[int, str]],
+    left: Collection[str],
+    away: Collection[NodeName],
+) -> tuple[int, str]:
+    """Return after which end nothing stays or breaks on the nodes: when, and of what; 0: now, or it is not known.
+
+    Args:
+        ends: Of what need not move, see `_known_ends`.
+        left: Paths of the pods that stay, or have no other place.
+    """
+    end_of = {view.pods[uid].path: end for uid, end in _known_ends(view, forest, away)}
+    if any(path not in end_of for path in left):
+        return 0, ""
+    return max([*ends.values(), *(end_of[path] for path in left)], default=(0, ""))
+
+
+def _begin_text(at_us: int, name: str) -> str:
+    return (
+        f"nothing breaks when you begin after {name} has ended, at {rfc3339(at_us)} at the latest"
     )
 
 
@@ -297,9 +370,15 @@ def _breaks(
 
 
 def _answer(
-    title: str, planned: MovesPlan, nodes: Sequence[PlanNode], pods: MovablePods, view: ClusterView
+    title: str,
+    planned: MovesPlan,
+    nodes: Sequence[PlanNode],
+    pods: MovablePods,
+    view: ClusterView,
+    now_us: int,
 ) -> MovesAnswer:
     reasons = planned.reasons
+    running = (view.pods[mover.uid] for mover in pods.movers)
     if planned.outcome in ("impossible", "unknown") and pods.staying:
         kinds: dict[str, int] = {}
         for pod in pods.staying:
@@ -316,10 +395,12 @@ def _answer(
         moves=planned.moves,
         least=planned.least,
         cheapest=planned.cheapest,
+        lost_min=sum(move.lost_min for move in planned.moves),
         unmoved=planned.unmoved,
         nodes=tuple(_pictures(planned, nodes, view)),
         reasons=reasons,
         proved=planned.search.exhausted,
+        warnings=tuple(islice(checkpoint_warnings(running, now_us), SOME)),
     )
 
 

@@ -114,7 +114,7 @@ def _of_preemption(draw, state, uid, root, fresh):
         return PreemptionCompleted(preemption=pending.id, bound=1, evicted=0, duration_ms=1)
     units = sorted({v.unit for v in left})
     finishing = tuple(draw(st.lists(st.sampled_from(units), unique=True))) if units else ()
-    reason = draw(st.sampled_from(["no-longer-needed", "taken-over"]))
+    reason = draw(st.sampled_from(["no-longer-needed", "taken-over", "capacity-lost"]))
     lost = tuple(n for n in sorted(pending.claims) if draw(st.booleans()))
     return PreemptionCancelled(
         preemption=pending.id, reason=reason, units_spared=(), units_in_progress=finishing, evicted=0,
@@ -139,7 +139,8 @@ def _plans(draw, state, fresh):
 
     units = tuple(
         VictimUnit(
-            kind="PodGroup", path=f"ns/u{next(fresh)}", uid="u", priority=0, pods=(victim(), victim())
+            kind="PodGroup", path=f"ns/u{next(fresh)}", uid="u", priority=0, pods=(victim(), victim()),
+            cost={"lost_min": draw(st.sampled_from([0, 7, 600]))},
         )
         for _ in range(draw(st.sampled_from([0, 1, 2, 2, 2])))
     )  # fmt: skip

@@ -62,7 +62,7 @@ class VictimRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     uid: PodUid
     node: NodeName
     shape: int  # index into the shapes of the part
-    created_us: int
+    since_us: int
     budgets: tuple[str, ...]
     gang: str  # empty: none
     rules: tuple[int, ...]
@@ -203,7 +203,7 @@ class _Writer:
             pod.uid,
             pod.node,
             shapes.setdefault(pod.shape, len(shapes)),
-            pod.created_us,
+            pod.since_us,
             tuple([self._budgets[i] for i in pod.budgets]) if pod.budgets else (),
             self._gangs[pod.gang],
             pod.rules,
@@ -307,7 +307,7 @@ class _Reader:
                 uid=row.uid,
                 node=row.node,
                 shape=self.shapes.setdefault(shapes[row.shape], len(self.shapes)),
-                created_us=row.created_us,
+                since_us=row.since_us,
                 budgets=tuple([self._budget_of[name] for name in row.budgets]),
                 gang=self._gang_of[row.gang],
                 rules=row.rules,

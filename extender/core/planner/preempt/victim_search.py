@@ -768,6 +768,7 @@ _WORDS = {
     "highest": "as highest priority of a victim",
     "broken": "running gangs broken",
     "cascades": "victims that would evict others in turn",
+    "lost_min": "GPU-minutes of work lost",
     "weight": "as sum of their priorities",
     "units": "units",
     "pods": "pods",

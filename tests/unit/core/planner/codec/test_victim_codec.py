@@ -45,7 +45,9 @@ def some(units: list[PlanUnit], **rest: object) -> Evictable:
 
 
 def head_of(source: Evictable) -> Evictable:
-    return Evictable(priority=source.priority, may_preempt=source.may_preempt)
+    return Evictable(
+        priority=source.priority, may_preempt=source.may_preempt, now_min=source.now_min
+    )
 
 
 def many(count: int = 2000) -> list[PlanUnit]:
