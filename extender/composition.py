@@ -433,6 +433,7 @@ class Engine:
             "control loop": self.control_loop.run,
             "nominations": self.parts.nominator.run,
             "evictions": self.parts.evictor.run,
+            "moves": self.parts.mover.run,
             "gate removal": self.parts.gate_remover.run,
             "reporter": self.reporter.run,
             "finalizers": self.finalizers.run,
@@ -539,6 +540,7 @@ class Service(Engine):
         from extender.cluster.manifests.node_group_file import node_groups, read_node_groups
         from extender.cluster.manifests.plan_request_body import (
             answer_moves_request,
+            answer_moves_to_apply,
             answer_plan_request,
         )
         from extender.control.trees.admission_check_controller import AdmissionCheckController
@@ -628,7 +630,13 @@ class Service(Engine):
             status,
             TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
-            PlanApi(plans.plan, functools.partial(plans.plan, answer=answer_moves_request)),
+            PlanApi(
+                plans.plan,
+                functools.partial(plans.plan, answer=answer_moves_request),
+                functools.partial(plans.plan, answer=answer_moves_to_apply),
+                self.parts.mover,
+                self.leader,
+            ),
             ExplainApi(
                 ExplainService(
                     self.cluster,

@@ -107,6 +107,7 @@ class ControlLoop:
         self._nominator = parts.nominator
         self._gate_remover = parts.gate_remover
         self._evictor = parts.evictor
+        self._mover = parts.mover
         self._reporter = parts.reporter
         self._reconciler = Reconciler(parts)
         self._pending_trees = PendingTrees(parts)
@@ -274,6 +275,7 @@ class ControlLoop:
         attempt("nominations", lambda: self._nominator.sync(view, state))
         attempt("gate removal", lambda: self._gate_remover.sync(self._gated(state, forest)))
         attempt("evictions", lambda: self._evictor.sync(view, state))
+        attempt("moves", lambda: self._mover.sync(view, forest, state))
         attempt("status reports", lambda: self._report(view, state, forest))
 
     def _gated(self, state: ReservationState, forest: Forest) -> Iterable[Pod]:

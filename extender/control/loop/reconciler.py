@@ -34,7 +34,7 @@ from extender.core.log.reservation_state import (
     reservation_of,
 )
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GangUid, PlanId, PodUid
+from extender.core.model.ids import NIL_GANG, GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
 from extender.core.preempt.preemption_lifecycle import decide_evictions
 from extender.core.preempt.preemption_takeover import takeovers_by_pods
@@ -140,6 +140,7 @@ class Reconciler:
         self._barriers = parts.barriers
         self._reporter = parts.reporter
         self._evictor = parts.evictor
+        self._mover = parts.mover
         self._rejections = parts.exchange.rejections
         self._preemption_policy = parts.preemption_policy
         self._readmissions = parts.readmissions
@@ -172,10 +173,12 @@ class Reconciler:
         )
         drafts += decide_evictions(view, state, forest, eviction_context, gangs)
         drafts += self._differences(moment, now, gangs)
+        drafts += gangs.decide(NIL_GANG, "moves", lambda: self._mover.decide(moment, now.cause))
         drafts += takeovers_by_pods(view, state, drafts, eviction_context, gangs)
         self._preemption_policy.allow_retry(drafts)
         await self._appends.append([*drafts, *self._nominations.look(view, state, now, gangs)])
         warn_overcommit(drafts)
+        self._mover.count(drafts)
         self._back_off_released(moment, state, drafts)
         self._published.mark_compared(view)
 
