@@ -29,7 +29,13 @@ MaxPriority = Annotated[
 ]
 MaxAge = Annotated[str, typer.Option("--max-age", help="Pods that run for longer stay, such as 36h; of a service only.")]  # fmt: skip
 SearchBudget = Annotated[int, typer.Option(help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX)]  # fmt: skip
-Apply = Annotated[bool, typer.Option("--apply", help="Let the service make the moves, one after the other; members of gangs only.")]
+Apply = Annotated[
+    bool,
+    typer.Option(
+        "--apply",
+        help="Let the service make the moves, one after the other; members of gangs only.",
+    ),
+]
 Form = Annotated[PlanOutput, typer.Option("-o", "--output", help="Form of the output; markdown: one page to review.")]  # fmt: skip
 
 
@@ -85,7 +91,7 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
     _finish(_answered(cluster, server, asked), output)
 
 
-def drain(
+def drain(  # noqa: PLR0917 -- likewise
     nodes: Annotated[list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")],
     cluster: ClusterFiles = None,
     server: ServerUrl = None,
@@ -161,7 +167,9 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
     if bool(cluster) == asks_service:
         raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
     if asked.apply and not asks_service:
-        raise BadInput("--apply: moves are made by a service; give --server URL (or --context NAME)")
+        raise BadInput(
+            "--apply: moves are made by a service; give --server URL (or --context NAME)"
+        )
     if not asks_service:
         return _of_files(cluster or [], asked)
     from extender.cluster.manifests.yaml_reader import files_of, read_file

@@ -69,7 +69,7 @@ class _EvictionJob(msgspec.Struct, frozen=True):
 
 
 class Evictor:
-    """Deletes victims; only `Mover` evicts other pods."""
+    """Deletes victims; only `MoveController` evicts other pods."""
 
     def __init__(self, cluster: Cluster, leader: Leader, clock: Clock, settings: Settings) -> None:
         self._cluster = cluster

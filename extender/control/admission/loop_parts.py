@@ -8,7 +8,7 @@ import msgspec
 
 from extender.control.actuators.evictor import Evictor
 from extender.control.actuators.gate_remover import GateRemover
-from extender.control.actuators.mover import Mover
+from extender.control.actuators.move_controller import MoveController
 from extender.control.actuators.nominator import Nominator
 from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.admission.cluster_observer import ClusterObserver
@@ -49,7 +49,7 @@ class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
     # actuators
     nominator: Nominator
     evictor: Evictor
-    mover: Mover
+    mover: MoveController
     gate_remover: GateRemover
     reporter: StatusReporter
     # planning
@@ -101,7 +101,7 @@ def loop_parts(
             cluster, leader, barriers.arrived, held_back, settings.nomination_delay_ms / 1000
         ),
         evictor=evictor,
-        mover=Mover(cluster, leader, inputs, clock, settings, published.forest_of),
+        mover=MoveController(cluster, leader, inputs, clock, settings, published.forest_of),
         gate_remover=GateRemover(cluster, leader),
         reporter=reporter,
         planner=PlannerPool(),

@@ -22,8 +22,8 @@ from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
     LeaseAcquired,
-    NewEvent,
     MovesPlanned,
+    NewEvent,
     PreemptionPlanned,
     RecordedEvent,
 )

@@ -57,7 +57,9 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     paused: bool = False  # no further pod is evicted
     progress_us: int  # when they were planned or resumed, the pod of a move was lost or replaced, or a move completed
     lost_us: int = 0  # when the pod of the current move was lost; 0: it runs
-    replacement: PodUid = _NONE  # has a reservation on the new node of the current move, or is bound there
+    replacement: PodUid = (
+        _NONE  # has a reservation on the new node of the current move, or is bound there
+    )
 
     @property
     def current(self) -> PendingMove:
@@ -100,7 +102,7 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
         )
 
 
-def after_event(before: PendingMoves | None, event: RecordedEvent) -> PendingMoves | None:  # noqa: PLR0911 -- one arm per event
+def after_event(before: PendingMoves | None, event: RecordedEvent) -> PendingMoves | None:
     """Return the moves that are under way after an event; the same object where it changes nothing."""
     data = event.data
     if isinstance(data, MovesPlanned):
@@ -108,32 +110,35 @@ def after_event(before: PendingMoves | None, event: RecordedEvent) -> PendingMov
     if before is None:
         return None
     match data:
-        case MoveCompleted() if data.plan == before.id:
-            made = before.made + 1
-            if made == len(before.moves):  # `MovesEnded` follows in the same append
-                return before
-            return msgspec.structs.replace(
-                before, made=made, progress_us=event.at_us, lost_us=0, replacement=_NONE
-            )
-        case MovesPaused() if data.plan == before.id:
-            return msgspec.structs.replace(before, paused=data.paused, progress_us=event.at_us)
-        case MovesEnded() if data.plan == before.id:
-            return None
+        case MoveCompleted() | MovesPaused() | MovesEnded() if data.plan == before.id:
+            return _followed(before, event, data)
         case MemberTerminated() if event.gang_uid == before.current.gang_uid:
             return _lost(before, event, data)
         case GangAdmitted() | GangExtended():
             for record in data.assignments:
                 if before.takes(event.gang_uid, record.group, record.node):
                     return _replaced(before, event, record.uid)
-        case PodBound() if data.uid == before.current.uid:  # it came back with its node
-            return msgspec.structs.replace(before, lost_us=0)
-        case PodBound() if before.takes(event.gang_uid, data.group, data.node):
-            return _replaced(before, event, data.uid)
+        case PodBound():
+            return _bound(before, event, data)
         case ReservationReleased() if before.replacement in {pod.uid for pod in data.pods}:
             return _replaced(before, event, _NONE)
         case _:
             pass
     return before
+
+
+def _followed(
+    before: PendingMoves, event: RecordedEvent, data: MoveCompleted | MovesPaused | MovesEnded
+) -> PendingMoves | None:
+    if isinstance(data, MovesEnded):
+        return None
+    if isinstance(data, MovesPaused):
+        return msgspec.structs.replace(before, paused=data.paused, progress_us=event.at_us)
+    if data.number == len(before.moves):  # `MovesEnded` follows in the same append
+        return before
+    return msgspec.structs.replace(
+        before, made=data.number, progress_us=event.at_us, lost_us=0, replacement=_NONE
+    )
 
 
 def _planned(event: RecordedEvent, data: MovesPlanned) -> PendingMoves:
@@ -165,6 +170,13 @@ def _lost(before: PendingMoves, event: RecordedEvent, data: MemberTerminated) ->
     if data.uid == before.current.uid:
         return msgspec.structs.replace(before, lost_us=event.at_us, progress_us=event.at_us)
     return _replaced(before, event, _NONE) if data.uid == before.replacement else before
+
+
+def _bound(before: PendingMoves, event: RecordedEvent, data: PodBound) -> PendingMoves:
+    if data.uid == before.current.uid:  # it came back with its node
+        return msgspec.structs.replace(before, lost_us=0)
+    taken = before.takes(event.gang_uid, data.group, data.node)
+    return _replaced(before, event, data.uid) if taken else before
 
 
 def _replaced(before: PendingMoves, event: RecordedEvent, uid: PodUid) -> PendingMoves:

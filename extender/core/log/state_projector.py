@@ -330,9 +330,7 @@ class StateProjector:
         before = self._moves
         self._moves = moves = after_event(before, event)
         if moves is not before:
-            self._replace_claims(
-                before.claims() if before else (), moves.claims() if moves else ()
-            )
+            self._replace_claims(before.claims() if before else (), moves.claims() if moves else ())
 
     def _root(self, event: ev.RecordedEvent) -> _OpenGang:
         """Return the root of an event to change it; an unknown root is created."""

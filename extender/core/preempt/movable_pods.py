@@ -58,9 +58,7 @@ def movable_pods(
     return _Parting(view, state, forest, tree, ruled, limits or MoveLimits()).parted()
 
 
-def move_of(
-    view: ClusterView, state: ReservationState, forest: Forest, pod: Pod
-) -> Mover | str:
+def move_of(view: ClusterView, state: ReservationState, forest: Forest, pod: Pod) -> Mover | str:
     """Return a running pod as one that may be moved now, its shape left out; a text: why it stays."""
     parting = _Parting(view, state, forest, None, None, MoveLimits(members_only=True))
     assert pod.node is not None

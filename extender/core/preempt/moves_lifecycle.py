@@ -151,9 +151,7 @@ def what_keeps(
             return f"node {move.target} is outside of {key}={value}, where the gang runs"
     taken = used_capacity(view, state, priority=move.priority, gang_uid=move.gang_uid)
     row = make_row(node, view.usage.get(node.name, NOTHING), taken.get(node.name))
-    lacking = [
-        name for name, amount in pod.shape.requests if row.free.get(name, 0) < amount
-    ]
+    lacking = [name for name, amount in pod.shape.requests if row.free.get(name, 0) < amount]
     if lacking:
         return f"node {move.target} has not enough {', '.join(lacking)} free"
     if not may_run(NodeTable((row,)), pod.shape)[0]:

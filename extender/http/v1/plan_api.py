@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from aiohttp import web
 
-from extender.control.actuators.mover import Mover
+from extender.control.actuators.move_controller import MoveController
 from extender.core.model.errors import BadInput
 from extender.core.model.visibility import Visibility
 from extender.http.responses.json_responses import at_position
@@ -102,7 +102,12 @@ class PlanApi:
     """
 
     def __init__(
-        self, plan: Answer, moves: Answer, moves_to_apply: Answer, mover: Mover, state: StateSource
+        self,
+        plan: Answer,
+        moves: Answer,
+        moves_to_apply: Answer,
+        mover: MoveController,
+        state: StateSource,
     ) -> None:
         self._plan = plan
         self._moves = moves
@@ -175,7 +180,9 @@ class PlanApi:
         try:
             action = msgspec.json.decode(body_of(request), type=MovesControl).action
         except msgspec.MsgspecError as error:
-            raise BadInput(f'body: {error}; expected {{"action": "pause"}}, resume or stop') from error
+            raise BadInput(
+                f'body: {error}; expected {{"action": "pause"}}, resume or stop'
+            ) from error
         if action == "stop":
             await self._mover.stop(_user(request))
         else:

@@ -168,9 +168,7 @@ def _replayed_tree(
     )
 
 
-def _replayed_moves(
-    position: Position, data: MovesPlanned, stored: DecisionInput
-) -> ReplayResult:
+def _replayed_moves(position: Position, data: MovesPlanned, stored: DecisionInput) -> ReplayResult:
     """Search the moves again, and compare them in their order."""
     try:
         planned = find_moves(msgspec.json.decode(stored.head, type=MovesRequest))

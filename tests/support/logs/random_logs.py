@@ -94,9 +94,7 @@ def histories(draw):
             data = draw(_event_data(uid, root, fresh))
         else:
             data = draw(_of_preemption(state, uid, root, fresh))
-        event = event_after(
-            state, NIL_GANG if isinstance(data, _OF_NO_GANG) else uid, data
-        )
+        event = event_after(state, NIL_GANG if isinstance(data, _OF_NO_GANG) else uid, data)
         events.append(event)
         state = fold(state, [event])
     return events

@@ -1,4 +1,4 @@
-"""Moves are made one at a time, through kill -9 at every step, and no gang falls below its minimum; else they end and say why."""
+"""Moves are made one at a time, through kill -9 at every step, and no gang falls below its minimum; else they end with the reason."""
 
 from __future__ import annotations
 
@@ -177,7 +177,10 @@ async def test_paused_moves_evict_no_further_pod():
     stage = await taken_over(stage)
     assert len(stage.cluster.did("evict")) == 1
     shown = moves_under_way(stage.leader.committed.moves, "")
-    assert (shown.made, shown.state) == (1, f"paused before {moves[1].pod} leaves {moves[1].source}")
+    assert (shown.made, shown.state) == (
+        1,
+        f"paused before {moves[1].pod} leaves {moves[1].source}",
+    )
     await stage.parts.mover.pause("ann", paused=False)
     await stage.settled()
     await evicted(stage, 2)
@@ -199,7 +202,7 @@ async def test_no_member_leaves_while_another_is_missing():
     """The plan was made when all ran; before each eviction the minimum is looked at again, for a bounded time."""
     stage = await running()
     stage.cluster.go.clear()  # the eviction waits, as while the API server is away
-    answer, request = asked(stage, "n0")
+    answer, _ = asked(stage, "n0")
     await stage.parts.mover.begin(answer.question, answer.moves, b"{}", "", proved=True)
     stage.cluster.delete_pod("g-2" if answer.moves[0].pod != "default/g-2" else "g-1")
     stage.cluster.go.set()
@@ -272,6 +275,7 @@ async def test_the_end_of_the_gang_ends_the_moves():
         stage.cluster.delete_pod(name)
     stage.cluster.delete_group("g")
     await stage.settled()
+    await stage.settled()  # how the members ended is known now
     (end,) = stage.event_data(MovesEnded)
     assert (end.reason, end.message) == ("changed", "gang default/g was removed")
     await stage.killed()

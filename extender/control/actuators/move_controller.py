@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 RETRIES = RetryPolicy(first_s=2.0, max_s=30.0, after_failure="continue")
 
 
-class Mover:
+class MoveController:
     """Makes the moves that are under way.
 
     Args:
@@ -166,7 +166,9 @@ class Mover:
         try:
             await append
         except (NotLeading, StoreUnavailable) as error:
-            raise QueryUnavailable(f"moves: {error}; look at `gang-extender moves` again") from error
+            raise QueryUnavailable(
+                f"moves: {error}; look at `gang-extender moves` again"
+            ) from error
 
     def _source(self, cause: str) -> EventSource:
         return EventSource(actor=self._settings.identity, cause=cause)
@@ -235,8 +237,14 @@ class Mover:
         text = f"moved from {move.source} to {move.target}: {moves.question}"
         await self._cluster.notice(
             K8sEvent(
-                kind="Pod", namespace=namespace, name=name, uid=uid, reason="Moved", message=text, action="Moving"
-            )  # fmt: skip
+                kind="Pod",
+                namespace=namespace,
+                name=name,
+                uid=uid,
+                reason="Moved",
+                message=text,
+                action="Moving",
+            )
         )
         return None
 
