@@ -548,7 +548,7 @@ class Service(Engine):
         from extender.http.v1.explain_api import ExplainApi
         from extender.http.v1.gang_api import GangApi
         from extender.http.v1.node_api import LiveNodeApi
-        from extender.http.v1.plan_api import PlanApi
+        from extender.http.v1.plan_api import MovesApi, PlanApi
         from extender.http.v1.state_api import NodesApi
         from extender.http.v1.status_api import StatusApi, StatusSources
         from extender.http.v1.tree_api import TreeApi
@@ -630,9 +630,8 @@ class Service(Engine):
             status,
             TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
-            PlanApi(
-                plans.plan,
-                functools.partial(plans.plan, answer=answer_moves_request),
+            PlanApi(plans.plan, functools.partial(plans.plan, answer=answer_moves_request)),
+            MovesApi(
                 functools.partial(plans.plan, answer=answer_moves_to_apply),
                 self.parts.mover,
                 self.leader,

@@ -42,7 +42,7 @@ CLAIM_RULES: Final[Mapping[ClaimKind, ClaimRule]] = {
     "preemption": ClaimRule(from_higher=True, while_used=True, empty_node=False),
     "replacement": ClaimRule(from_higher=False, while_used=True, empty_node=False),
     "hold": ClaimRule(from_higher=False, while_used=False, empty_node=True),
-    "move": ClaimRule(from_higher=False, while_used=True, empty_node=False),
+    "move": ClaimRule(from_higher=False, while_used=False, empty_node=False),
 }
 BESIDE_RESERVATIONS: Final[tuple[ClaimKind, ...]] = ("preemption", "replacement", "hold", "move")
 
@@ -81,9 +81,11 @@ def claims_against(
 
 
 def is_in_use(view: ClusterView, claim: CapacityClaim) -> bool:
-    """Return whether the pod of a claim is assigned, so that the usage of its node includes it; never of a move, whose pod leaves another node."""
+    """Return whether the pod of a claim is assigned, so that the usage of its node includes it; that of a move leaves another node."""
     pod = view.pods.get(claim.uid)
-    return claim.kind != "move" and pod is not None and pod.node is not None
+    if pod is None or pod.node is None:
+        return False
+    return claim.kind != "move" or pod.node == claim.node
 
 
 def not_free(

@@ -96,34 +96,15 @@ class PlanApi:
 
     Args:
         moves: The same of /v1/moves.
-        moves_to_apply: The same of moves that are to be made: JSON of `PlannedMoves`.
-        mover: Makes them.
-        state: Has the committed state.
     """
 
-    def __init__(
-        self,
-        plan: Answer,
-        moves: Answer,
-        moves_to_apply: Answer,
-        mover: MoveController,
-        state: StateSource,
-    ) -> None:
+    def __init__(self, plan: Answer, moves: Answer) -> None:
         self._plan = plan
         self._moves = moves
-        self._moves_to_apply = moves_to_apply
-        self._mover = mover
-        self._state = state
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [
-            web.post("/v1/plan", self.plan),
-            web.get("/v1/moves", self.moves_under_way),
-            web.post("/v1/moves", self.moves),
-            web.post("/v1/moves/apply", self.apply_moves),
-            web.post("/v1/moves/control", self.control_moves),
-        ]
+        return [web.post("/v1/plan", self.plan), web.post("/v1/moves", self.moves)]
 
     async def plan(self, request: web.Request) -> web.Response:
         """Answer as `gang-extender plan` does."""
@@ -147,7 +128,30 @@ class PlanApi:
         answer = await self._moves(body, visibility_of(request))
         return at_position(answer.body, answer.position)
 
-    async def moves_under_way(self, request: web.Request) -> web.Response:
+
+class MovesApi:
+    """Handler of the moves that the service makes.
+
+    Args:
+        answer: Sends the body of a question to the planner, and returns JSON of `PlannedMoves`.
+        mover: Makes them.
+        state: Has the committed state.
+    """
+
+    def __init__(self, answer: Answer, mover: MoveController, state: StateSource) -> None:
+        self._answer = answer
+        self._mover = mover
+        self._state = state
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/v1/moves", self.under_way),
+            web.post("/v1/moves/apply", self.apply),
+            web.post("/v1/moves/control", self.control),
+        ]
+
+    async def under_way(self, request: web.Request) -> web.Response:
         """Show the moves that the service makes, as `gang-extender moves` does."""
         known(request, ())
         return self._under_way()
@@ -157,10 +161,10 @@ class PlanApi:
         body = msgspec.json.encode(moves_under_way(state.moves, self._mover.waits_for))
         return at_position(body, state.position)
 
-    async def apply_moves(self, request: web.Request) -> web.Response:
+    async def apply(self, request: web.Request) -> web.Response:
         """Make moves, as `make-room --apply` and `drain --apply` do; answer which."""
         known(request, ())
-        given = await self._moves_to_apply(body_of(request), visibility_of(request))
+        given = await self._answer(body_of(request), visibility_of(request))
         planned = msgspec.json.decode(given.body, type=PlannedMoves)
         answer = planned.answer
         if answer.moves:
@@ -174,7 +178,7 @@ class PlanApi:
             answer = msgspec.structs.replace(answer, plan=plan)
         return at_position(msgspec.json.encode(answer), given.position)
 
-    async def control_moves(self, request: web.Request) -> web.Response:
+    async def control(self, request: web.Request) -> web.Response:
         """Pause, resume or stop the moves, as `gang-extender moves` does."""
         known(request, ())
         try:
