@@ -35,7 +35,7 @@ from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.node_api import LiveNodeApi
-from extender.http.v1.plan_api import PlanApi
+from extender.http.v1.plan_api import MovesApi, PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.v1.tree_api import TreeApi
@@ -146,6 +146,7 @@ async def served(url, *objects):
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(engine), reader, SystemClock()),
             PlanApi(no_plan, no_plan),
+            MovesApi(no_plan, stage.parts.mover, stage.leader),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan),
                 past_explain(as_of, reader),
@@ -192,6 +193,7 @@ EVERY_GET = {
     "/v1/preemptions": "/v1/preemptions?victim=ns/job-0",
     "/v1/decisions/{id}": "/v1/decisions/pre",
     "/v1/decisions/{id}/input": "/v1/decisions/1/input",
+    "/v1/moves": "/v1/moves",
     "/v1/nodes": "/v1/nodes",
     "/v1/nodes/{name}": "/v1/nodes/n1",
     "/v1/state": "/v1/state?at=5",

@@ -103,12 +103,7 @@ class MoveController:
             BadInput: Other moves are under way, or a pod is not as it was when they were planned.
             QueryUnavailable: This replica does not lead, or the log does not answer.
         """
-        state, view = self._writable(), self._cluster.view()
-        if (other := state.moves) is not None:
-            raise BadInput(
-                f"moves: {other.made} of {len(other.moves)} moves for {other.question} are made, and only one plan is made at a time; wait for "
-                "its end, or end it with `gang-extender moves stop`"
-            )
+        state, view = self.require_none(), self._cluster.view()
         encoded = DecisionInput(digest=digest_of(request, ()), head=request, parts=())
         shapes: list[dict[str, int]] = []
         data = MovesPlanned(
@@ -125,6 +120,16 @@ class MoveController:
         save = functools.partial(self._inputs.save, encoded)
         await self._durable(self._leader.append_nowait([draft], save))
         return data.plan
+
+    def require_none(self) -> ReservationState:
+        """Return the state, in which no moves are under way; raises as `begin`."""
+        state = self._writable()
+        if (other := state.moves) is not None:
+            raise BadInput(
+                f"moves: {other.made} of {len(other.moves)} moves for {other.question} are made, and one plan is made at a time; wait for "
+                "its end, or end it with `gang-extender moves stop`"
+            )
+        return state
 
     async def pause(self, by: str, *, paused: bool) -> None:
         """Pause or resume the moves that are under way; one that has begun is made to its end.

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from extender.control.actuators.move_controller import MoveController
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import BadInput, Forbidden
 from extender.core.model.visibility import Visibility
 from extender.http.responses.json_responses import at_position
 from extender.http.responses.request_body import body_of
@@ -88,6 +88,7 @@ OPERATIONS = (
 )
 
 
+EMPTY_MOVES = 'body is empty; expected {"free": "KEY=N"}, {"drain": [...]} or {"groups": [...]}'
 Answer = Callable[[bytes, Visibility], Awaitable[PlanResult]]
 
 
@@ -122,9 +123,7 @@ class PlanApi:
         known(request, ())
         body = body_of(request)
         if not body:
-            raise BadInput(
-                'body is empty; expected {"free": "KEY=N"}, {"drain": [...]} or {"groups": [...]}'
-            )
+            raise BadInput(EMPTY_MOVES)
         answer = await self._moves(body, visibility_of(request))
         return at_position(answer.body, answer.position)
 
@@ -154,6 +153,8 @@ class MovesApi:
     async def under_way(self, request: web.Request) -> web.Response:
         """Show the moves that the service makes, as `gang-extender moves` does."""
         known(request, ())
+        if not visibility_of(request).everything:
+            raise Forbidden("moves have names of all namespaces; they are for callers who see all")
         return self._under_way()
 
     def _under_way(self) -> web.Response:
@@ -164,7 +165,11 @@ class MovesApi:
     async def apply(self, request: web.Request) -> web.Response:
         """Make moves, as `make-room --apply` and `drain --apply` do; answer which."""
         known(request, ())
-        given = await self._answer(body_of(request), visibility_of(request))
+        body = body_of(request)
+        if not body:
+            raise BadInput(EMPTY_MOVES)
+        self._mover.require_none()
+        given = await self._answer(body, visibility_of(request))
         planned = msgspec.json.decode(given.body, type=PlannedMoves)
         answer = planned.answer
         if answer.moves:

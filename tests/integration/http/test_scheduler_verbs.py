@@ -24,7 +24,7 @@ from extender.http.v1.event_api import EventApi
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.node_api import LiveNodeApi
-from extender.http.v1.plan_api import PlanApi
+from extender.http.v1.plan_api import MovesApi, PlanApi
 from extender.http.v1.tree_api import TreeApi
 from extender.http.web.health import Probes
 from extender.http.web.request_limits import ClusterSize
@@ -138,6 +138,7 @@ class Served:
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
                     *((PlanApi(plan, plan),) if plan else ()),
+                    MovesApi(plan, stage.parts.mover, stage.leader),
                 ),
                 feed.stop,
                 lambda: ClusterSize(

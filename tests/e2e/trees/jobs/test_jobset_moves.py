@@ -12,13 +12,26 @@ import pytest
 
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
-from tests.e2e.scenarios.conftest import Story
+from tests.e2e.scenarios.conftest import OURS, Story
 from tests.e2e.scenarios.service import ROOT
-from tests.e2e.trees.workloads import RACK, a_jobset, a_replicated_job, racks, until_running
+from tests.e2e.trees.workloads import RACK, TREE, a_jobset, a_replicated_job, racks, until_running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 
 PODS, MINIMUM = 4, 3
+PROFILE = (
+    "movable"  # gangs of a workload are disrupted as a whole, unless its profile has another mode
+)
+
+
+@pytest.fixture
+async def movable(story: Story) -> AsyncIterator[str]:
+    """A TreeProfile whose gangs give single pods."""
+    spec = {"kinds": [{"kind": "JobSet", "disruptionMode": "single"}]}
+    profile = {"apiVersion": OURS, "kind": "TreeProfile", "metadata": {"name": PROFILE}}
+    await story.api.create(profile | {"spec": spec})
+    yield PROFILE
+    await story.api.delete(f"/apis/{OURS}/treeprofiles/{PROFILE}")
 
 
 class Running:
@@ -63,19 +76,25 @@ async def command(story: Story, *words: str) -> str:
         [sys.executable, "-m", "extender", *words, "--server", story.service.url],
         cwd=ROOT, capture_output=True, text=True, check=False, env=story.service.command_environ,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     printed: str = done.stdout
     return printed
 
 
 async def test_a_jobset_leaves_a_rack_pod_by_pod(
-    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+    story: Story,
+    tree_policies: None,
+    movable: str,
+    controllers: WorkloadControllers,
+    kubelet: Kubelet,
 ) -> None:
     """With `drain --apply` under the rights that we ship; never fewer than its minimum, each pod once, also with kill -9."""
     await story.create(*racks("r0"))
     job = a_replicated_job("worker", PODS, 1)
     job["template"]["spec"]["backoffLimit"] = 6  # an eviction is a failure of its pod
-    await story.api.create(a_jobset("train", [job], min=str(MINIMUM)))
+    jobset = a_jobset("train", [job], min=str(MINIMUM))
+    jobset["metadata"]["labels"] = {TREE: movable}
+    await story.api.create(jobset)
     await story.until_bound(PODS, "train-")
     before = await until_running(story, "train-", PODS, gone=frozenset())
     await story.until_event("GangScheduled")
