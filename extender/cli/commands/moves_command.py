@@ -139,10 +139,11 @@ def moves(
     if output is not Output.table:
         print_value(answer, output)
         return
-    sys.stdout.write(visible("\n".join(_under_way_lines(answer)) + "\n"))
+    sys.stdout.write(visible("\n".join(under_way_lines(answer)) + "\n"))
 
 
-def _under_way_lines(answer: MovesUnderWay) -> Iterator[str]:
+def under_way_lines(answer: MovesUnderWay) -> Iterator[str]:
+    """Yield the moves that a service makes, for a terminal."""
     if not answer.plan:
         yield answer.state
         return

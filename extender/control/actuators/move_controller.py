@@ -12,7 +12,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
-from extender.control.admission.cluster_observer import Moment
 from extender.control.log.leader import Leader
 from extender.core.log.events import (
     EventSource,
@@ -180,9 +179,11 @@ class MoveController:
 
     # -- for the control loop ----------------------------------------------------------------------
 
-    def decide(self, moment: Moment, cause: str) -> list[NewEvent]:
-        """Return the events that bring the moves up to date with the state of a moment."""
-        moves = moment.pending.moves
+    def decide(
+        self, view: ClusterView, forest: Forest, state: ReservationState, cause: str
+    ) -> list[NewEvent]:
+        """Return the events that bring the moves up to date with a state."""
+        moves = state.moves
         if moves is None:
             return []
         self._idle.begin_round(self._leader.terms)
@@ -195,7 +196,7 @@ class MoveController:
             longest_us=self._settings.reservation_ttl_s * 1_000_000,
             refusal=self._refusal,
         )
-        return decide_moves(moment.view, moment.pending, moment.forest, context)
+        return decide_moves(view, state, forest, context)
 
     @staticmethod
     def count(drafts: Iterable[NewEvent]) -> None:

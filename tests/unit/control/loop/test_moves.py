@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from extender.cli.commands.moves_command import under_way_lines
 from extender.core.log.events import GangExtended, MoveCompleted, MovesEnded, MovesPlanned
 from extender.core.model.errors import BadInput, ClusterUnavailable, NotFound
 from extender.core.model.ids import NodeName
@@ -14,6 +15,7 @@ from extender.queries.plan.plan_query import PlanInput
 from tests.support.service.fakes import Stage, check_state
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
 from tests.support.waiting import eventually
+from tests.unit.queries.explain.test_explain_service import explaining
 
 LEASE_MS = 3_600_000
 TTL_S = 300
@@ -184,6 +186,27 @@ async def test_paused_moves_evict_no_further_pod():
     await stage.parts.mover.pause("ann", paused=False)
     await stage.settled()
     await evicted(stage, 2)
+    await stage.killed()
+
+
+async def test_a_gang_that_is_moved_is_explained():
+    """`explain` of the gang and `moves` have what is done now."""
+    stage = await running()
+    stage.cluster.fault = lambda verb, _: (
+        ClusterUnavailable("no disruption allowed", refused=True) if verb == "evict" else None
+    )
+    moves = await begun(stage, "n0", "n1")
+    first = f"{moves[0].pod} leaves {moves[0].source}"
+    explained = await explaining(stage)("PodGroup/default/g")
+    assert explained.reasons == (f"2 members of it are being moved: drain n0, n1; {first}",)
+    await eventually(lambda: stage.parts.mover._refusal, "the refusal")
+    await stage.settled()
+    waits_for = stage.parts.mover.waits_for
+    shown = [*under_way_lines(moves_under_way(stage.leader.committed.moves, waits_for))]
+    assert shown[0].startswith("drain n0, n1: 0 of 2 moves made; since 2027-")
+    assert shown[0].endswith(", asked for by ann")
+    assert shown[1] == f"  {first} later: no disruption allowed"
+    assert shown[2] == f"    1  {moves[0].pod}  {moves[0].source} -> {moves[0].target}  now"
     await stage.killed()
 
 
