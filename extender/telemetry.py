@@ -220,6 +220,8 @@ class Metrics:
     podgroup_preemption_victims: Annotated[Histogram, Series("Number of pods that one preemption evicts.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))]
     preemptions_pending: Annotated[Gauge, Series("Preemptions whose victims are not all gone, or whose preemptor does not run yet.")]
     preemption_victims_stuck: Annotated[Gauge, Series("Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.")]
+    moves_left: Annotated[Gauge, Series("Moves of running pods (`make-room --apply`, `drain --apply`) that are under way and not made yet.")]
+    moves_ended: Annotated[Counter, Series("Plans of moves that ended, by reason; all but *completed* left moves unmade.", "reason")]
     clock_offset_seconds: Annotated[Gauge, Series("Seconds that the wall clock of this replica is ahead of the clock of the database; recorded times follow the latter.")]
     clock_steps: Annotated[Counter, Series("Steps of more than 2 s of the wall clock of this replica (service) or of the clock of the database, as this replica saw them.", "clock")]
     recorded_time_ahead_seconds: Annotated[Gauge, Series("Seconds that the newest event of the log is ahead of the clock of the database; above 0 recorded times stand still.")]

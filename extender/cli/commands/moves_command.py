@@ -1,10 +1,11 @@
-"""`make-room` and `drain`: which moves of running pods make room. Nothing is moved."""
+"""`make-room` and `drain`: which moves of running pods make room; with `--apply` a service makes them. `moves`: those that it makes."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, NoReturn
 from urllib.parse import urlencode
 
@@ -25,7 +26,7 @@ from extender.core.model.message_formatting import (
 
 if TYPE_CHECKING:
     from extender.core.planner.moves.move_problem import Move
-    from extender.queries.plan.moves_query import MovesAnswer
+    from extender.queries.plan.moves_query import MovesAnswer, MovesUnderWay
 
 ClusterFiles = Annotated[list[str] | None, typer.Option("--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable.")]  # fmt: skip
 ServerUrl = Annotated[str | None, typer.Option("--server", help="In place of --cluster: URL of a service, about its live cluster.")]  # fmt: skip
@@ -34,6 +35,13 @@ MaxPriority = Annotated[
 ]
 MaxAge = Annotated[str, typer.Option("--max-age", help="Pods that run for longer stay, such as 36h; of a service only.")]  # fmt: skip
 SearchBudget = Annotated[int, typer.Option(help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX)]  # fmt: skip
+Apply = Annotated[
+    bool,
+    typer.Option(
+        "--apply",
+        help="Let the service make the moves, one after the other; members of gangs only.",
+    ),
+]
 Form = Annotated[PlanOutput, typer.Option("-o", "--output", help="Form of the output; markdown: one page to review.")]  # fmt: skip
 
 
@@ -53,6 +61,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     max_priority: int | None = None
     max_age_s: int = 0
     search_budget: int
+    apply: bool = False
 
 
 def make_room(  # noqa: PLR0917 -- typer reads options from the signature
@@ -64,6 +73,7 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
     max_priority: MaxPriority = None,
     max_age: MaxAge = "",
     search_budget: SearchBudget = 20_000,
+    apply: Apply = False,
     output: Form = PlanOutput.table,
 ) -> None:  # fmt: skip
     """Find the fewest moves of running pods after which a tree fits, or whole domains are free. Exit 0 only when there are such.
@@ -83,11 +93,12 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
         max_priority=max_priority,
         max_age_s=_seconds(max_age),
         search_budget=search_budget,
+        apply=apply,
     )
     _finish(_answered(cluster, server, asked), output)
 
 
-def drain(  # noqa: PLR0917 -- typer reads options from the signature
+def drain(  # noqa: PLR0917 -- likewise
     nodes: Annotated[list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")],
     by: Annotated[str, typer.Option("--by", help="What ends by this time need not move: 4h from now, or RFC 3339 with offset.")] = "",
     cluster: ClusterFiles = None,
@@ -95,6 +106,7 @@ def drain(  # noqa: PLR0917 -- typer reads options from the signature
     max_priority: MaxPriority = None,
     max_age: MaxAge = "",
     search_budget: SearchBudget = 20_000,
+    apply: Apply = False,
     output: Form = PlanOutput.table,
 ) -> None:  # fmt: skip
     """Find which pods of some nodes can move elsewhere and in which order, what stays, and which gangs would break.
@@ -107,8 +119,49 @@ def drain(  # noqa: PLR0917 -- typer reads options from the signature
         max_priority=max_priority,
         max_age_s=_seconds(max_age),
         search_budget=search_budget,
+        apply=apply,
     )
     _finish(_answered(cluster, server, asked), output)
+
+
+class MovesAction(Enum):
+    """What `moves` does."""
+
+    show = "show"
+    pause = "pause"
+    resume = "resume"
+    stop = "stop"
+
+
+def moves(
+    action: Annotated[MovesAction, typer.Argument(help="pause: evict no further pod; stop: end them, and hold nothing for what is left.")] = MovesAction.show,
+    server: Annotated[str | None, typer.Option("--server", help="URL of the service that leads.")] = None,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")] = Output.table,
+) -> None:  # fmt: skip
+    """Show, pause, resume or stop the moves that the service makes (`make-room --apply`, `drain --apply`)."""
+    from extender.queries.plan.moves_query import MovesUnderWay
+
+    path, body = "/v1/moves", None
+    if action is not MovesAction.show:
+        path, body = "/v1/moves/control", msgspec.json.encode({"action": action.value})
+    answer = ask_service(server, path, MovesUnderWay, body=body)
+    if output is not Output.table:
+        print_value(answer, output)
+        return
+    sys.stdout.write(visible("\n".join(under_way_lines(answer)) + "\n"))
+
+
+def under_way_lines(answer: MovesUnderWay) -> Iterator[str]:
+    """Yield the moves that a service makes, for a terminal."""
+    if not answer.plan:
+        yield answer.state
+        return
+    by = f", asked for by {answer.by}" if answer.by else ""
+    yield f"{answer.question}: {answer.made} of {counted(len(answer.moves), 'move')} made; since {answer.since}{by}"
+    yield f"  {answer.state}"
+    for number, move in enumerate(answer.moves, 1):
+        sign = "made" if number <= answer.made else "now" if number == answer.made + 1 else ""
+        yield f"  {number:>3}  {move.pod}  {move.source} -> {move.target}  {sign}".rstrip()
 
 
 def _seconds(text: str) -> int:
@@ -138,6 +191,10 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
     asks_service = bool(server) or finder().chosen
     if bool(cluster) == asks_service:
         raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
+    if asked.apply and not asks_service:
+        raise BadInput(
+            "--apply: moves are made by a service; give --server URL (or --context NAME)"
+        )
     if not asks_service:
         return _of_files(cluster or [], asked)
     from extender.cluster.manifests.yaml_reader import files_of, read_file
@@ -160,7 +217,8 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
     if asked.max_priority is not None:
         question["max_priority"] = asked.max_priority
     body = msgspec.json.encode(question)
-    return ask_service(server, "/v1/moves", MovesAnswer, body=body, within_s=WITHIN_S)
+    path = "/v1/moves/apply" if asked.apply else "/v1/moves"
+    return ask_service(server, path, MovesAnswer, body=body, within_s=WITHIN_S)
 
 
 def _rfc3339(at_us: int) -> str:
@@ -304,6 +362,8 @@ def _lost(move: Move, shown: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _notes(answer: MovesAnswer) -> Iterator[str]:
+    if answer.plan:
+        yield "the service makes these moves now: `gang-extender moves` shows, pauses and stops them"
     yield from answer.reasons
     if answer.emptied:
         yield f"empty then: {join_names(answer.emptied)}"

@@ -320,7 +320,7 @@ class _Changes(msgspec.Struct, frozen=True):
         """
         from extender.cluster import types as api
         from extender.cluster.manifests.manifest_entries import Role, read
-        from extender.cluster.read.tree_profile_conversion import profile_of
+        from extender.cluster.read.object_decoding import profile_of
 
         if self.profile is None:
             return {}

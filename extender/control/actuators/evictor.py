@@ -71,7 +71,7 @@ class _EvictionJob(msgspec.Struct, frozen=True):
 
 
 class Evictor:
-    """Deletes pods; no other code does."""
+    """Deletes victims; only `MoveController` evicts other pods."""
 
     def __init__(self, cluster: Cluster, leader: Leader, clock: Clock, settings: Settings) -> None:
         self._cluster = cluster

@@ -8,6 +8,7 @@ import msgspec
 
 from extender.control.actuators.evictor import Evictor
 from extender.control.actuators.gate_remover import GateRemover
+from extender.control.actuators.move_controller import MoveController
 from extender.control.actuators.nominator import Nominator
 from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.admission.cluster_observer import ClusterObserver
@@ -47,6 +48,7 @@ class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
     # actuators
     nominator: Nominator
     evictor: Evictor
+    mover: MoveController
     gate_remover: GateRemover
     reporter: StatusReporter
     # planning
@@ -111,6 +113,7 @@ def loop_parts(
             cluster, leader, barriers.arrived, held_back, settings.nomination_delay_ms / 1000
         ),
         evictor=evictor,
+        mover=MoveController(cluster, leader, inputs, clock, settings, published.forest_of),
         gate_remover=GateRemover(cluster, leader),
         reporter=reporter,
         planner=PlannerPool(),

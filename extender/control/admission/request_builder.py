@@ -31,6 +31,7 @@ from extender.core.model.object_identity import changed_keys
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.planner.plan_types import PlanRequest
 from extender.core.preempt.disruption_units import EvictableContext
+from extender.core.preempt.moves_lifecycle import with_new_node
 from extender.core.preempt.preemption_lifecycle import is_stuck
 from extender.core.preempt.preemption_planning import preemption_request
 from extender.ports.log_ports import Clock
@@ -84,6 +85,7 @@ class RequestBuilder:
 
     def part(self, state: ReservationState, tree: Tree, hints: Hints) -> TreePart:
         """Return the part of a request that depends on its tree only."""
+        hints = with_new_node(state, tree, hints)
         return self._parts.of(tree, state.gangs.get(tree.root.uid), hints)
 
     def pending(

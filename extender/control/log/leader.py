@@ -26,6 +26,7 @@ from extender.core.log.events import (
     GangExtended,
     GangUnschedulable,
     LeaseAcquired,
+    MovesPlanned,
     NewEvent,
     PreemptionPlanned,
     RecordedEvent,
@@ -155,7 +156,7 @@ class Leader(LeaderRole):
                 if self.lease.grant is None
                 else f"{self.role}: cannot append"
             )
-        promises = GangAdmitted | GangExtended | PreemptionPlanned
+        promises = GangAdmitted | GangExtended | PreemptionPlanned | MovesPlanned
         if self.recovery_reason and any(isinstance(d.data, promises) for d in drafts):
             raise NotLeading(self.recovery_reason)
         return self.appends.start(drafts, self.lease.grant, after)

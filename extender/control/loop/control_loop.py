@@ -269,6 +269,7 @@ class ControlLoop:
         attempt("nominations", lambda: self._parts.nominator.sync(view, state))
         attempt("gate removal", lambda: self._parts.gate_remover.sync(self._gated(state, forest)))
         attempt("evictions", lambda: self._parts.evictor.sync(view, state))
+        attempt("moves", lambda: self._parts.mover.sync(view, forest, state))
         attempt("status reports", lambda: self._report(view, state, forest))
 
     def _gated(self, state: ReservationState, forest: Forest) -> Iterable[Pod]:
@@ -333,7 +334,7 @@ class ControlLoop:
         more_ms = max(EXPECTED_CHANGES_MS, took_ms * EXPECTED_PER_PASS)
         more_ms = min(more_ms, EXPECTED_CHANGES_MS_MAX)
         look_every_ms = LOOK_EVERY_MS if took_ms > LONG_PASS_MS else 0
-        state = self._leader.committed
+        state = self._parts.leader.committed
         if not (state.preemptions or state.capacity_holds):
             before = before._replace(state=after.state)
         await first_of(*(change() for change in self._changes_after(before)), timeout_s=TICK_S)

@@ -34,7 +34,7 @@ from extender.core.log.reservation_state import (
     reservation_of,
 )
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GangUid, PlanId, PodUid
+from extender.core.model.ids import NIL_GANG, GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
 from extender.core.preempt.preemption_lifecycle import decide_evictions
 from extender.core.preempt.preemption_takeover import takeovers_by_pods
@@ -162,12 +162,15 @@ class Reconciler:
         )
         drafts += decide_evictions(view, state, forest, eviction_context, gangs)
         drafts += self._differences(moment, now, gangs)
+        decide = functools.partial(self._parts.mover.decide, view, forest, state, now.cause)
+        drafts += gangs.decide(NIL_GANG, "moves", decide)
         drafts += takeovers_by_pods(view, state, drafts, eviction_context, gangs)
         self._parts.preemption_policy.allow_retry(drafts)
         await self._parts.appends.append(
             [*drafts, *self._nominations.look(view, state, now, gangs)]
         )
         warn_overcommit(drafts)
+        self._parts.mover.count(drafts)
         self._back_off_released(moment, state, drafts)
         self._parts.exchange.published.mark_compared(view)
 

@@ -25,6 +25,7 @@ from extender.core.log.events import (
     MemberTerminationCause,
     NoticeRecord,
 )
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.preemption_state import EvictedPod, PendingPreemption
 from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
@@ -237,6 +238,7 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     evicted_pods: Map[PodUid, EvictedPod] = Map()
     capacity_holds: Map[GangUid, CapacityHold] = Map()  # by the UID of the root; few
     unused_holds: Map[str, UnusedHolds] = Map()  # by namespace of the root
+    moves: PendingMoves | None = None  # that are under way
     # Epoch of the newest HistoryTruncated: older losses are already recorded.
     truncated_epoch: Epoch = Epoch(0)
     features: ControlPlaneFeaturesDetected | None = None  # the last record
@@ -250,6 +252,7 @@ def claims_of(
     gangs: Iterable[GangState],
     preemptions: Iterable[PendingPreemption],
     holds: Iterable[CapacityHold],
+    moves: PendingMoves | None = None,
 ) -> Iterator[CapacityClaim]:
     """Yield the claims of all kinds."""
     for gang in gangs:
@@ -260,6 +263,8 @@ def claims_of(
             yield from claims
     for hold in holds:
         yield from hold.pods
+    if moves is not None:
+        yield from moves.claims()
 
 
 def reservations_on(state: ReservationState, node: NodeName) -> dict[PodUid, Reservation]:

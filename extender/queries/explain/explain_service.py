@@ -54,6 +54,7 @@ from extender.queries.explain.gang_checks import (
     planned_finding,
     turn_finding,
     with_bind_failure,
+    with_moves,
     with_unheld,
 )
 from extender.queries.explain.name_lookup import (
@@ -246,7 +247,7 @@ class _Now(ObjectReader):
         if root.uid not in state.capacity_holds:
             unheld = live.unheld.get(root.uid)
             finding = with_unheld(finding, state, gang, unheld, self._service.clock.now_us())
-        finding = with_bind_failure(finding, gang)
+        finding = with_moves(with_bind_failure(finding, gang), state.moves, gang)
         if extras and (extra := extra_members(gang, status, tree, key, pod)):
             verdict = await self._planned(tree)
             finding = extra_finding(pod, key, extra, verdict, finding.answer)

@@ -25,6 +25,7 @@ from extender.core.admit.plan_request import GATE, TreeParts, lacking_texts
 from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.holds.hold_turns import HoldRefusal, no_hold_before_us
 from extender.core.log.gang_phase import CAPACITY_TAKEN, TAKEN, capacity_was_taken
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import (
     BindFailure,
     GangState,
@@ -265,6 +266,19 @@ def with_bind_failure(finding: Finding, gang: GangState | None) -> Finding:
     if failure is None:
         return finding
     return msgspec.structs.replace(finding, reasons=(*finding.reasons, bind_failure_text(failure)))
+
+
+def with_moves(finding: Finding, moves: PendingMoves | None, gang: GangState | None) -> Finding:
+    """Return a finding with what the moves that are under way do to members of a gang."""
+    if moves is None or gang is None:
+        return finding
+    left = [move.pod for move in moves.moves[moves.made :] if move.gang_uid == gang.uid]
+    if not left:
+        return finding
+    text = f"{counted(len(left), 'member')} of it {'is' if len(left) == 1 else 'are'} being moved: {moves.question}"
+    if moves.current.gang_uid == gang.uid:
+        text += f"; {moves.sentence()}"
+    return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))
 
 
 def bind_failure_text(failure: BindFailure) -> str:

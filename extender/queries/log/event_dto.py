@@ -31,6 +31,10 @@ from extender.core.log.events import (
     LeaseAcquired,
     MemberTerminated,
     MemberTerminationCause,
+    MoveCompleted,
+    MovesEnded,
+    MovesPaused,
+    MovesPlanned,
     NodeRejected,
     NodeTopologyChanged,
     PodBindFailed,
@@ -193,6 +197,20 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             return f"capacity is not held any more ({data.reason})" + (
                 f": {data.message}" if data.message else ""
             )
+        case MovesPlanned():
+            by = f", asked for by {data.by}" if data.by else ""
+            text = f"{counted(len(data.moves), 'move')} to {data.question}{by}: "
+            moves = (f"{m.pod} from {m.source} to {m.target}" for m in data.moves[:NAMED_MAX])
+            return text + ", ".join(moves) + (" and more" if len(data.moves) > NAMED_MAX else "")
+        case MoveCompleted():
+            return f"{data.pod} was moved from {data.source} to {data.target} as {data.replacement} in {data.duration_ms / 1000:.1f} s"
+        case MovesPaused():
+            by = f" by {data.by}" if data.by else ""
+            return f"moves are {'paused' if data.paused else 'resumed'}{by}"
+        case MovesEnded():
+            by = f" by {data.by}" if data.by else ""
+            text = f"moves ended ({data.reason}{by}): {data.made} made, {data.left} left"
+            return f"{text}; {data.message}" if data.message else text
         case CapacityMeasured():
             return _largest_free(data)
         case ControlPlaneFeaturesDetected():

@@ -14,12 +14,14 @@ from msgspec import UNSET, UnsetType
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.capacity.largest_free_domain import LOWEST, NO_ROOT, devices, takes_pods
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.visibility import namespace_of
 from extender.core.planner.moves.move_problem import (
     Move,
     MovesOutcome,
@@ -115,6 +117,27 @@ class MovesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     proved: bool = True  # False: the search was cut short
     warnings: tuple[str, ...] = ()
     as_of: str = ""  # RFC 3339: time of the live cluster; empty for a cluster in the request
+    plan: str = ""  # id of the plan, where the moves are being made
+
+
+class MovesUnderWay(msgspec.Struct, frozen=True, kw_only=True):
+    """The moves that the service makes; an empty `plan`: none are under way."""
+
+    plan: str = ""
+    question: str = ""
+    by: str = ""
+    since: str = ""  # RFC 3339
+    paused: bool = False
+    made: int = 0  # so many of `moves`
+    moves: tuple[Move, ...] = ()  # in order
+    state: str = ""  # what is done now, as a sentence
+
+
+class PlannedMoves(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer, and the canonical input of the planner."""
+
+    answer: MovesAnswer
+    request: bytes
 
 
 class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,10 +151,16 @@ class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
     max_priority: int | None = None
     max_age_s: int = 0
     now_us: int = 0
+    members_only: bool = False  # pods that the service does not place stay
 
 
 def answer_moves(view: ClusterView, question: MovesInput) -> MovesAnswer:
-    """Return the moves that make room.
+    """Return the moves that make room; raises as `planned_moves`."""
+    return planned_moves(view, question)[0]
+
+
+def planned_moves(view: ClusterView, question: MovesInput) -> tuple[MovesAnswer, MovesRequest]:
+    """Return the moves that make room, and what the planner was asked.
 
     Raises:
         BadInput: The question names no tree, several, or nodes that do not exist.
@@ -175,7 +204,42 @@ def _limits(question: MovesInput) -> MoveLimits:
     if question.max_age_s and not question.now_us:
         raise BadInput(f"max_age_s {question.max_age_s}: the time of the cluster is not known")
     oldest = question.now_us - question.max_age_s * 1_000_000 if question.max_age_s else 0
-    return MoveLimits(max_priority=question.max_priority, oldest_us=oldest, now_us=question.now_us)
+    return MoveLimits(
+        max_priority=question.max_priority,
+        oldest_us=oldest,
+        now_us=question.now_us,
+        members_only=question.members_only,
+    )
+
+
+def moves_under_way(moves: PendingMoves | None, waits_for: str) -> MovesUnderWay:
+    """Return the moves that are under way for a reader.
+
+    Args:
+        waits_for: Why the pod of the current move is not evicted; empty: it is, or that is not known.
+    """
+    if moves is None:
+        return MovesUnderWay(state="no moves are under way")
+    return MovesUnderWay(
+        plan=moves.id,
+        question=moves.question,
+        by=moves.by,
+        since=rfc3339(moves.at_us),
+        paused=moves.paused,
+        made=moves.made,
+        state=moves.sentence(waits_for),
+        moves=tuple(
+            Move(
+                pod=planned.pod,
+                uid=planned.uid,
+                group=f"PodGroup/{namespace_of(planned.pod)}/{planned.group}",
+                source=planned.source,
+                target=planned.target,
+                priority=planned.priority,
+            )
+            for planned in moves.moves
+        ),
+    )
 
 
 # --- a tree ----------------------------------------------------------------------------------------
@@ -183,7 +247,7 @@ def _limits(question: MovesInput) -> MoveLimits:
 
 def _for_tree(
     view: ClusterView, forest: Forest, trees: Sequence[Tree], question: MovesInput
-) -> MovesAnswer:
+) -> tuple[MovesAnswer, MovesRequest]:
     if len(trees) > 1:
         names = join_names(sorted(str(tree.root.key) for tree in trees)[:SOME])
         raise BadInput(f"for: {len(trees)} trees; name one at a time: {names}")
@@ -196,31 +260,32 @@ def _for_tree(
     request = plan_request(view, state, part, rows=rows, budget=question.plan.budget)
     ruled = ruled_part(view, state, part, rows=rows)
     pods = movable_pods(view, state, forest, tree=tree, ruled=ruled, limits=_limits(question))
-    planned = find_moves(
-        MovesRequest(
-            nodes=request.nodes,
-            shapes=pods.shapes,
-            movers=pods.movers,
-            staying=pods.staying,
-            barred=pods.barred,
-            tree=request,
-            budget=question.budget,
-            search_budget=question.plan.budget,
-        )
+    asked = MovesRequest(
+        nodes=request.nodes,
+        shapes=pods.shapes,
+        movers=pods.movers,
+        staying=pods.staying,
+        barred=pods.barred,
+        tree=request,
+        budget=question.budget,
+        search_budget=question.plan.budget,
     )
+    planned = find_moves(asked)
     answer = _answer(f"make room for {name}", planned, request.nodes, pods, view, question.now_us)
     if planned.plan is not None:
         lines = [AssignmentLine(a.pod, a.group.name, a.node) for a in planned.plan.assignments]
         answer = msgspec.structs.replace(
             answer, assignments=tuple(sorted(lines, key=lambda line: line.pod))
         )
-    return answer
+    return answer, asked
 
 
 # --- nodes -----------------------------------------------------------------------------------------
 
 
-def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> MovesAnswer:
+def _for_nodes(
+    view: ClusterView, forest: Forest, question: MovesInput
+) -> tuple[MovesAnswer, MovesRequest]:
     state = question.plan.state
     rows = NodeRowCache()
     nodes = rows.rows(view, rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT))
@@ -234,19 +299,18 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
     ends = {uid: end for uid, end in _known_ends(view, forest, away) if end[0] <= question.by_us}
     ending = {view.pods[uid].path for uid in ends}
     staying = (*(pod for pod in pods.staying if pod.pod not in ending), *_held(nodes))
-    planned = find_moves(
-        MovesRequest(
-            nodes=nodes,
-            shapes=pods.shapes,
-            movers=tuple(mover for mover in pods.movers if mover.uid not in ends),
-            staying=staying,
-            barred=pods.barred,
-            sets=tuple(sets.values()),
-            count=count,
-            budget=question.budget,
-            search_budget=question.plan.budget,
-        )
+    asked = MovesRequest(
+        nodes=nodes,
+        shapes=pods.shapes,
+        movers=tuple(mover for mover in pods.movers if mover.uid not in ends),
+        staying=staying,
+        barred=pods.barred,
+        sets=tuple(sets.values()),
+        count=count,
+        budget=question.budget,
+        search_budget=question.plan.budget,
     )
+    planned = find_moves(asked)
     names = [*sets]
     title = f"free {question.free}" if count else f"drain {join_names(names)}"
     answer = _answer(title, planned, nodes, pods, view, question.now_us)
@@ -256,12 +320,12 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
         if closed and planned.outcome in ("impossible", "unknown"):
             text = f"{counted(len(closed), 'further domain')} with a cordoned node, or one that is not ready"
             reasons += (f"{text}: {join_names(closed[:SOME])}",)
-        return msgspec.structs.replace(answer, emptied=emptied, reasons=reasons)
+        return msgspec.structs.replace(answer, emptied=emptied, reasons=reasons), asked
     stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
     last = _last_end(view, forest, ends, {*planned.unmoved, *(line.pod for line in stays)}, away)
     proved = bool(stays) or planned.search.exhausted
-    return msgspec.structs.replace(
+    answer = msgspec.structs.replace(
         answer,
         verdict=planned.outcome if complete else "impossible" if proved else "unknown",
         emptied=emptied if complete else (),
@@ -273,6 +337,7 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
             _breaks(view, state, forest, {*planned.unmoved, *(line.pod for line in stays)})
         ),
     )
+    return answer, asked
 
 
 def _known_ends(
