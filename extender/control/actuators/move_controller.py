@@ -187,7 +187,8 @@ class MoveController:
         if moves is None:
             return []
         self._idle.begin_round(self._leader.terms)
-        mark = (moves.made, moves.lost_us, moves.replacement, moves.paused)
+        is_there = moves.current.uid in view.pods
+        mark = (moves.made, moves.lost_us, moves.replacement, moves.paused, is_there)
         context = MovesContext(
             actor=self._settings.identity,
             cause=cause,
@@ -240,7 +241,8 @@ class MoveController:
             log.info("pod not evicted for a move", extra={"pod": move.pod, "error": str(error)})
             return Retry(error.retry_after_s if isinstance(error, ClusterUnavailable) else 0.0)
         self._refusal = ""
-        text = f"moved from {move.source} to {move.target}: {moves.question}"
+        # what for is not in it: that may be a gang of another namespace
+        text = f"moved: it leaves {move.source}, and {move.target} is held for the pod that its controller makes"
         await self._cluster.notice(
             K8sEvent(
                 kind="Pod",

@@ -244,8 +244,9 @@ class StateProjector:
             self.position = event.position
             self._epoch = event.epoch
             self._at_us = event.at_us
+            under_way = self._moves is not None
             apply(event)
-            if self._moves is not None:
+            if under_way:
                 self._follow_moves(event)
 
     def _apply(self, event: ev.RecordedEvent) -> None:  # noqa: C901, PLR0912, PLR0915 -- one arm per event, the frequent ones first

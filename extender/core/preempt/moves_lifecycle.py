@@ -28,6 +28,7 @@ from extender.core.model.pod_groups import Forest, Tree
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.preempt.movable_pods import move_of
+from extender.core.preempt.preemption_lifecycle import is_stuck
 
 
 class MovesContext(EventSource, frozen=True, kw_only=True):
@@ -83,6 +84,9 @@ def _events(
         return
     if context.idle_us < context.longest_us or (moves.paused and not moves.lost_us):
         return
+    leaving = view.pods.get(move.uid)
+    if moves.lost_us and leaving is not None and not is_stuck(leaving, context.now_us):
+        return  # it has its grace period
     seconds = context.longest_us // 1_000_000
     if moves.lost_us:
         text = f"no new pod of {move.group} was bound to {move.target} within {seconds} s after {move.pod} had left {move.source}"

@@ -275,7 +275,7 @@ def with_moves(finding: Finding, moves: PendingMoves | None, gang: GangState | N
     left = [move.pod for move in moves.moves[moves.made :] if move.gang_uid == gang.uid]
     if not left:
         return finding
-    text = f"{counted(len(left), 'member')} of it {'is' if len(left) == 1 else 'are'} being moved: {moves.question}"
+    text = f"{counted(len(left), 'member')} of it {'is' if len(left) == 1 else 'are'} being moved"
     if moves.current.gang_uid == gang.uid:
         text += f"; {moves.sentence()}"
     return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))

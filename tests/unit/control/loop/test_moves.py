@@ -198,7 +198,7 @@ async def test_a_gang_that_is_moved_is_explained():
     moves = await begun(stage, "n0", "n1")
     first = f"{moves[0].pod} leaves {moves[0].source}"
     explained = await explaining(stage)("PodGroup/default/g")
-    assert explained.reasons == (f"2 members of it are being moved: drain n0, n1; {first}",)
+    assert explained.reasons == (f"2 members of it are being moved; {first}",)
     await eventually(lambda: stage.parts.mover._refusal, "the refusal")
     await stage.settled()
     waits_for = stage.parts.mover.waits_for
@@ -268,6 +268,26 @@ async def test_a_replacement_that_does_not_come_ends_the_moves():
     (end,) = stage.event_data(MovesEnded)
     assert (end.reason, end.left) == ("not-replaced", 1)
     check_state(stage.leader.committed)
+    await stage.killed()
+
+
+async def test_a_long_grace_period_does_not_end_the_moves():
+    """The time begins when the member is gone."""
+    stage = await running()
+    stage.cluster.deletes_us = stage.clock.now_us() + 2 * TTL_S * 1_000_000
+    (move,) = await begun(stage, "n0")
+    await evicted(stage, 1)
+    await stage.settled()
+    stage.clock.advance(TTL_S + 1)
+    await stage.settled()
+    assert stage.event_data(MovesEnded) == []
+    stage.cluster.delete_pod(move.pod.partition("/")[2])
+    await stage.settled()
+    assert stage.event_data(MovesEnded) == []
+    stage.clock.advance(TTL_S + 1)
+    await stage.settled()
+    (end,) = stage.event_data(MovesEnded)
+    assert end.reason == "not-replaced"
     await stage.killed()
 
 
