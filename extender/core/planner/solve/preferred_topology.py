@@ -178,7 +178,7 @@ class _PreferredSearch:
         return bool(self.problem.node_table.label(key)[1])
 
     def _has_pods(self, pods: GroupPods) -> bool:
-        return bool(pods.bound or pods.placed(self.solution))
+        return pods.number(self.solution) > 0
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -406,8 +406,9 @@ class _PreferredSearch:
             return
         ((kind, nodes),) = placed.items()
         shares = wish.pods.per_domain(self.solution, level)
+        shares = shares[shares > 0]
         pods, equal = sum(nodes.values()), sum(nodes.values()) // len(shares)
-        if min(shares.values()) >= equal:
+        if shares.min() >= equal:
             return
         room = self._room(leaf, {leaf.index}, self._kept())
         if room is None:
@@ -429,7 +430,7 @@ class _PreferredSearch:
                 amounts[int(inside[at])] = min(left, int(fit[inside[at]]))
                 left -= amounts[int(inside[at])]
         other = {**self.solution, leaf.index: {kind: amounts}}
-        if len(chosen) and wish.pods.smallest_share(other, level) > min(shares.values()):
+        if len(chosen) and wish.pods.smallest_share(other, level) > shares.min():
             self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
             if self._keeps(other):
                 self.solution = other
@@ -456,7 +457,7 @@ class _PreferredSearch:
         if len(rooms) < len(groups):
             return False
         self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
-        sizes = [sum(self._pods_of(group.index).placed(self.solution).values()) for group in groups]
+        sizes = [self._pods_of(group.index).number(self.solution) for group in groups]
         weights = self._weights(rooms, sizes)
         fit = np.max([room.fit * w for room, w in zip(rooms, weights, strict=True)], axis=0)
         region = rooms[0].region
@@ -591,13 +592,13 @@ class _PreferredSearch:
             problem: With the keys that groups keep.
         """
         pods, own = self._pods_of(group.index), problem.groups[group.index].level
-        placed = pods.placed(self.solution)
+        nodes, _ = pods.nodes(self.solution)
         kinds = sorted({kind for leaf in pods.leaves for kind in self.solution.get(leaf, {})})
         requests, allowed = self.problem.requests, self.problem.allowed
         below = {i for leaf in pods.leaves for i in self._path(problem.groups[leaf])}
         below.difference_update(self._path(group))
         if (
-            not placed
+            not len(nodes)
             or pods.bound
             or not all(map(self._is_plain, kinds))
             or any(problem.groups[i].level is not own or problem.groups[i].exclusive for i in below)
@@ -613,7 +614,7 @@ class _PreferredSearch:
         fitting = count_fitting(free, requests[kinds[0]])
         fit[used] = np.where(allowed[kinds[0]][used], fitting, 0)
         inside = own.domain >= 0
-        mine = next(iter(placed))
+        mine = nodes[0]
         if group.exclusive:
             inside &= own.domain == own.domain[mine]
         elif group.parent >= 0:
@@ -796,7 +797,7 @@ class _PreferredSearch:
 
     def _outcome(self, wish: _Wish) -> WishOutcome:
         values = [wish.pods.domains(self.solution, level) for level in wish.levels]
-        pods = wish.pods.bound + sum(wish.pods.placed(self.solution).values())
+        pods = wish.pods.number(self.solution)
         largest = 0
         if values[0] > 1:
             largest = wish.pods.largest(self.problem, wish.levels[0])
@@ -817,12 +818,13 @@ class _PreferredSearch:
         level = wish.levels[0]
         if not wish.group.source.balanced or not self._is_on_nodes(level.key):
             return
-        shares = {d: n for d, n in wish.pods.per_domain(self.solution, level).items() if n}
+        shares = wish.pods.per_domain(self.solution, level)
+        shares = shares[shares > 0]
         if len(shares) < 2:  # noqa: PLR2004 -- one share
             return
-        pods = wish.pods.bound + sum(wish.pods.placed(self.solution).values())
+        pods = wish.pods.number(self.solution)
         equal = pods // wish.pods.domains(self.solution, level)
-        value = equal - min(shares.values())
+        value = equal - int(shares.min())
         largest = wish.pods.bound + wish.pods.size - wish.share_best  # that a smallest share can be
         best = min(max(equal - largest, 0), value)
         yield WishOutcome(
@@ -841,7 +843,7 @@ class _PreferredSearch:
             values=(WishValue(key=key, value=value, best=min(wish.best, value)),)
             if self._is_on_nodes(key)
             else (),
-            pods=pods.bound + sum(pods.placed(self.solution).values()),
+            pods=pods.number(self.solution),
             partner=wish.partner.source.key,
         )
 
