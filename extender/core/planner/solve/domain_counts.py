@@ -180,9 +180,9 @@ def numbered(codes: Ints) -> Ints:
     """
     if codes.max(initial=0) > len(codes) * 4:
         return np.unique(codes, return_inverse=True)[1].reshape(-1)
-    there = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
-    there[codes] = 1
-    return (np.cumsum(there) - 1)[codes]
+    occurs = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    occurs[codes] = 1
+    return (np.cumsum(occurs) - 1)[codes]
 
 
 def merged(of: Ints, domain: Ints, capacity: Ints, outer: Ints) -> tuple[Ints, Ints, Ints]:

@@ -699,9 +699,9 @@ def test_no_division_of_two_groups_has_more_pairs_together(capacity, first, seco
             for y in range(min(right, capacity[at] - x) + 1)
         )
 
-    rooms = np.array(capacity)
-    order, amounts = filled(np.zeros_like(rooms), rooms, np.array([first + second]))
-    assert (amounts <= rooms[order]).all()
+    capacities = np.array(capacity)
+    order, amounts = filled(np.zeros_like(capacities), capacities, np.array([first + second]))
+    assert (amounts <= capacities[order]).all()
     together, of_first = most_pairs(amounts, first)
     assert together == int((of_first * (amounts - of_first)).sum()) == best(0, first, second)
 
