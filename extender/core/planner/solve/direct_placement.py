@@ -116,7 +116,7 @@ def divided_by_weight(
     As in `divided`, with as much of both in each domain as leaves the same difference everywhere; pods that have no place are left out.
 
     Args:
-        domain: Of each node.
+        domain: Of each node, ascending.
         space: Of each node.
         fits: How many pods of each group each node can have.
         weights: How much space a pod of each group takes.
@@ -125,14 +125,15 @@ def divided_by_weight(
     capacity = np.bincount(domain, weights=space).astype(np.int64)
     unused = np.zeros(len(capacity), dtype=np.bool_)
     chosen = fewest_first(capacity, unused, None, total).tolist()
-    others = [d for d in np.argsort(-capacity, kind="stable").tolist() if d not in chosen]
+    largest = np.argsort(-capacity, kind="stable")
+    others = largest[~np.isin(largest, chosen)].tolist()
     heavy, light = (0, 1) if weights[0] >= weights[1] else (1, 0)
     left = list(sizes)
     parts = [np.zeros(len(space), dtype=np.int64) for _ in sizes]
     for position, each in enumerate((*chosen, *others)):
         if not any(left):
             break
-        inside = np.flatnonzero(domain == each)
+        inside = np.arange(*np.searchsorted(domain, (each, each + 1)))
         need = [n * w for n, w in zip(left, weights, strict=True)]
         after = max(len(chosen) - position, 1)
         want = left[heavy]
