@@ -768,7 +768,7 @@ def test_a_group_that_fills_its_rack_has_no_pod_of_the_other_one_beside_it():
 def test_in_many_racks_two_shapes_have_a_direct_placement_with_its_gap(pods, value, best):
     """Racks of 7 GPUs for 9 pods of one and some of two; there is no complete search over 70 racks.
 
-    Three and two pods in each of three racks are 18 pairs together, and 18.4 if pods could be divided.
+    Three and two pods in each of three racks are 18 pairs together, as many as if pods could be divided.
     """
     nodes = hosts(*([4, 3] for _ in range(70)))
     left = group("left", 9, near=near_to("right", "rack"))
