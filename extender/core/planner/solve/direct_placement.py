@@ -109,41 +109,42 @@ def divided(domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
 
 
 def divided_by_weight(
-    domain: Ints, room: Ints, fits: Sequence[Ints], sizes: Sequence[int], weights: Sequence[int]
+    domain: Ints, space: Ints, fits: Sequence[Ints], sizes: Sequence[int], weights: Sequence[int]
 ) -> tuple[Ints, Ints]:
     """Return how many pods of two groups each node gets where those of one take more than those of the other.
 
     As in `divided`, with as much of both in each domain as leaves the same difference everywhere; pods that have no place are left out.
 
     Args:
-        domain: Of each node.
-        room: Of each node.
+        domain: Of each node, ascending.
+        space: Of each node.
         fits: How many pods of each group each node can have.
-        weights: How much room a pod of each group takes.
+        weights: How much space a pod of each group takes.
     """
     total = sum(n * w for n, w in zip(sizes, weights, strict=True))
-    capacity = np.bincount(domain, weights=room).astype(np.int64)
+    capacity = np.bincount(domain, weights=space).astype(np.int64)
     unused = np.zeros(len(capacity), dtype=np.bool_)
     chosen = fewest_first(capacity, unused, None, total).tolist()
-    others = [d for d in np.argsort(-capacity, kind="stable").tolist() if d not in chosen]
+    largest = np.argsort(-capacity, kind="stable")
+    others = largest[~np.isin(largest, chosen)].tolist()
     heavy, light = (0, 1) if weights[0] >= weights[1] else (1, 0)
     left = list(sizes)
-    parts = [np.zeros(len(room), dtype=np.int64) for _ in sizes]
-    for number, each in enumerate((*chosen, *others)):
+    parts = [np.zeros(len(space), dtype=np.int64) for _ in sizes]
+    for position, each in enumerate((*chosen, *others)):
         if not any(left):
             break
-        inside = np.flatnonzero(domain == each)
+        inside = np.arange(*np.searchsorted(domain, (each, each + 1)))
         need = [n * w for n, w in zip(left, weights, strict=True)]
-        after = max(len(chosen) - number, 1)
+        after = max(len(chosen) - position, 1)
         want = left[heavy]
         if after > 1:
             half = min(int(capacity[each]), sum(need)) + (need[heavy] - need[light]) / after
             want = min(max(round(half / 2 / weights[heavy]), 0), want)
-        for group, wanted in ((heavy, want), (light, left[light])):
+        for group, number in ((heavy, want), (light, left[light])):
             taken = sum(p[inside] * w for p, w in zip(parts, weights, strict=True))
-            able = np.minimum((room[inside] - taken) // weights[group], fits[group][inside])
-            order = fewest_first(able, np.asarray(taken > 0), None, wanted)
-            amounts = np.diff(np.minimum(np.cumsum(able[order]), wanted), prepend=0)
+            able = np.minimum((space[inside] - taken) // weights[group], fits[group][inside])
+            order = fewest_first(able, np.asarray(taken > 0), None, number)
+            amounts = np.diff(np.minimum(np.cumsum(able[order]), number), prepend=0)
             parts[group][inside[order]] = amounts
             left[group] -= int(amounts.sum())
     return parts[0], parts[1]

@@ -8,6 +8,8 @@ least. A group without pods counts as in one.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -50,6 +52,8 @@ class GroupPods:
 
     def __init__(self, problem: PlacementProblem, index: int) -> None:
         self.index = index
+        self._leaves: list[dict[int, dict[int, int]]] = []  # of which `_nodes` are
+        self._nodes = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         groups = problem.groups
         below = {index}
         for group in groups[index + 1 :]:  # parents come before children
@@ -65,37 +69,36 @@ class GroupPods:
         self.size = sum(groups[leaf].size for leaf in self.leaves)
         self.kinds = sorted({k for leaf in self.leaves for k in groups[leaf].members})
 
-    def placed(self, solution: Solution) -> dict[int, int]:
-        """Return the new pods per node."""
-        pods: dict[int, int] = {}
-        for leaf in self.leaves:
-            for nodes in solution.get(leaf, {}).values():
-                for node, amount in nodes.items():
-                    pods[node] = pods.get(node, 0) + amount
-        return pods
+    def nodes(self, solution: Solution) -> tuple[Ints, Ints]:
+        """Return the nodes of the new pods, and how many are on each; a node may occur more than once."""
+        leaves = [placed for leaf in self.leaves if (placed := solution.get(leaf))]
+        if len(leaves) != len(self._leaves) or any(map(operator.is_not, leaves, self._leaves)):
+            on_nodes = [nodes for placed in leaves for nodes in placed.values()]
+            nodes = np.array([node for each in on_nodes for node in each], dtype=np.int64)
+            pods = np.array([n for each in on_nodes for n in each.values()], dtype=np.int64)
+            self._leaves, self._nodes = leaves, (nodes, pods)
+        return self._nodes
 
-    def per_domain(self, solution: Solution, level: CountedLevel) -> Counter[int]:
+    def number(self, solution: Solution) -> int:
+        """Return the number of its pods, bound ones counted."""
+        return self.bound + int(self.nodes(solution)[1].sum())
+
+    def per_domain(self, solution: Solution, level: CountedLevel) -> Ints:
         """Return the pods per domain of a level, bound ones counted."""
-        pods = Counter(level.domain[self.bound_nodes].tolist())
-        placed = self.placed(solution)
-        nodes = np.array([*placed], dtype=np.int64)
-        for domain, amount in zip(level.domain[nodes].tolist(), placed.values(), strict=True):
-            pods[domain] += amount
-        return pods
+        nodes, pods = self.nodes(solution)
+        count = int(level.domain.max(initial=-1)) + 1
+        new = np.bincount(level.domain[nodes], weights=pods, minlength=count)
+        return new.astype(np.int64) + np.bincount(level.domain[self.bound_nodes], minlength=count)
 
     def smallest_share(self, solution: Solution, level: CountedLevel) -> int:
         """Return the pods in the domain with the fewest, of those that have some; all pods of a group that has no place."""
-        shares = self.per_domain(solution, level).values()
-        return min((pods for pods in shares if pods), default=self.bound + self.size)
+        shares = self.per_domain(solution, level)
+        return int(shares[shares > 0].min(initial=self.bound + self.size))
 
     def domains(self, solution: Solution, level: CountedLevel) -> int:
         """Return in how many domains of a level the group is."""
-        nodes = self.bound_nodes.tolist()
-        for leaf in self.leaves:
-            for placed in solution.get(leaf, {}).values():
-                nodes.extend(placed)
-        used = set(level.domain[nodes].tolist()) if nodes else set()
-        broken = self.missing > 0 or max(used, default=-1) >= level.labelled
+        used = np.flatnonzero(self.per_domain(solution, level))
+        broken = self.missing > 0 or used.max(initial=-1) >= level.labelled
         return max(len(used) + self.missing, BROKEN if broken else 1)
 
     def fewest(
@@ -177,9 +180,9 @@ def numbered(codes: Ints) -> Ints:
     """
     if codes.max(initial=0) > len(codes) * 4:
         return np.unique(codes, return_inverse=True)[1].reshape(-1)
-    there = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
-    there[codes] = 1
-    return (np.cumsum(there) - 1)[codes]
+    occurs = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    occurs[codes] = 1
+    return (np.cumsum(occurs) - 1)[codes]
 
 
 def merged(of: Ints, domain: Ints, capacity: Ints, outer: Ints) -> tuple[Ints, Ints, Ints]:
@@ -307,8 +310,7 @@ class PairCount:
     def value(self, solution: Solution) -> int:
         """Return the pairs for a placement."""
         left, right = (group.per_domain(solution, self.level) for group in self.groups)
-        sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
-        return sizes[0] * sizes[1] - sum(pods * right.get(d, 0) for d, pods in left.items())
+        return math.prod(group.number(solution) for group in self.groups) - int(left @ right)
 
     def fewest(
         self,
@@ -325,7 +327,7 @@ class PairCount:
         """
         if any(group.missing for group in self.groups):
             return 0
-        sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
+        sizes = [group.number(solution) for group in self.groups]
         kinds = sorted({kind for group in self.groups for kind in group.kinds})
         capacity = np.bincount(self.level.domain, weights=problem.pods().per_node(kinds)).astype(
             np.int64

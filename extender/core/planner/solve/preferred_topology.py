@@ -77,7 +77,7 @@ class _Wish:
     share_best: int = 0  # a lower bound of the pods outside of its smallest share
 
 
-class _Room(NamedTuple):
+class _Capacity(NamedTuple):
     """Where the pods of a group could be."""
 
     fit: Ints  # per node, how many pods
@@ -178,7 +178,7 @@ class _PreferredSearch:
         return bool(self.problem.node_table.label(key)[1])
 
     def _has_pods(self, pods: GroupPods) -> bool:
-        return bool(pods.bound or pods.placed(self.solution))
+        return pods.number(self.solution) > 0
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -406,14 +406,15 @@ class _PreferredSearch:
             return
         ((kind, nodes),) = placed.items()
         shares = wish.pods.per_domain(self.solution, level)
+        shares = shares[shares > 0]
         pods, equal = sum(nodes.values()), sum(nodes.values()) // len(shares)
-        if min(shares.values()) >= equal:
+        if shares.min() >= equal:
             return
-        room = self._room(leaf, {leaf.index}, self._kept())
-        if room is None:
+        able = self._capacity_for(leaf, {leaf.index}, self._kept())
+        if able is None:
             return
-        fit = room.fit
-        fit[room.region != room.region[next(iter(nodes))]] = 0
+        fit = able.fit
+        fit[able.region != able.region[next(iter(nodes))]] = 0
         for wider in wish.levels[1:]:  # in the same domains of these as now
             fit[~np.isin(wider.domain, wider.domain[list(nodes)])] = 0
         capacity = np.bincount(level.domain, weights=fit).astype(np.int64)
@@ -429,7 +430,7 @@ class _PreferredSearch:
                 amounts[int(inside[at])] = min(left, int(fit[inside[at]]))
                 left -= amounts[int(inside[at])]
         other = {**self.solution, leaf.index: {kind: amounts}}
-        if len(chosen) and wish.pods.smallest_share(other, level) > min(shares.values()):
+        if len(chosen) and wish.pods.smallest_share(other, level) > shares.min():
             self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
             if self._keeps(other):
                 self.solution = other
@@ -452,17 +453,23 @@ class _PreferredSearch:
             enough: Domains, or pairs apart, below which no placement is.
         """
         leaves = {leaf for group in groups for leaf in self._pods_of(group.index).leaves}
-        rooms = [room for group in groups if (room := self._room(group, leaves, problem))]
-        if len(rooms) < len(groups):
+        capacities = [
+            capacity
+            for group in groups
+            if (capacity := self._capacity_for(group, leaves, problem)) is not None
+        ]
+        if len(capacities) < len(groups):
             return False
         self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
-        sizes = [sum(self._pods_of(group.index).placed(self.solution).values()) for group in groups]
-        weights = self._weights(rooms, sizes)
-        fit = np.max([room.fit * w for room, w in zip(rooms, weights, strict=True)], axis=0)
-        region = rooms[0].region
-        if len(rooms) > 1:
-            region = region * (int(rooms[1].region.max(initial=0)) + 1) + rooms[1].region
-            fit[(rooms[0].region < 0) | (rooms[1].region < 0)] = 0
+        sizes = [self._pods_of(group.index).number(self.solution) for group in groups]
+        weights = self._weights(capacities, sizes)
+        fit = np.max(
+            [capacity.fit * w for capacity, w in zip(capacities, weights, strict=True)], axis=0
+        )
+        region = capacities[0].region
+        if len(capacities) > 1:
+            region = region * (int(capacities[1].region.max(initial=0)) + 1) + capacities[1].region
+            fit[(capacities[0].region < 0) | (capacities[1].region < 0)] = 0
         limit = self._limit(groups[0], level) if len(groups) == 1 else None
         need = [n * w for n, w in zip(sizes, weights, strict=True)]
         chosen = self._best_nodes(level, fit, region, need, limit, enough * math.prod(weights))
@@ -472,7 +479,7 @@ class _PreferredSearch:
             parts = level if limit is None else limit.level
             divisions = divided(parts.domain[chosen], fit[chosen], sizes)
         else:
-            fits = [room.fit[chosen] for room in rooms]
+            fits = [capacity.fit[chosen] for capacity in capacities]
             divisions = divided_by_weight(level.domain[chosen], fit[chosen], fits, sizes, weights)
         other = {**self.solution}
         for group, amounts in zip(groups, divisions, strict=False):
@@ -524,16 +531,18 @@ class _PreferredSearch:
         levels = (level, *(count.level for count in self.counts))
         return max(each.labelled for each in levels) > COMPLETE_DOMAINS
 
-    def _weights(self, rooms: Sequence[_Room], sizes: Sequence[int]) -> list[int]:
+    def _weights(self, capacities: Sequence[_Capacity], sizes: Sequence[int]) -> list[int]:
         """Return what a pod of each group takes: 1 where all ask for the same, else of the resource that is scarcest."""
-        asks = [room.ask for room in rooms]
-        if len(rooms) == 1 or (
+        asks = [capacity.ask for capacity in capacities]
+        if len(capacities) == 1 or (
             (asks[0] == asks[1]).all()
             and (
-                (rooms[0].fit == rooms[1].fit) | (rooms[0].region < 0) | (rooms[1].region < 0)
+                (capacities[0].fit == capacities[1].fit)
+                | (capacities[0].region < 0)
+                | (capacities[1].region < 0)
             ).all()
         ):
-            return [1] * len(rooms)
+            return [1] * len(capacities)
         demand = sizes[0] * asks[0].astype(np.float64) + sizes[1] * asks[1]
         share = demand / np.maximum(self.problem.free.sum(axis=0, dtype=np.float64), 1)
         axis = int(np.where((asks[0] > 0) & (asks[1] > 0), share, -1).argmax())
@@ -578,9 +587,9 @@ class _PreferredSearch:
         yield from (other.domain for other in levels if self._inside(level, other))
         yield np.zeros(len(level.domain), dtype=np.int64)
 
-    def _room(
+    def _capacity_for(
         self, group: CompiledGroup, without: AbstractSet[int], problem: PlacementProblem
-    ) -> _Room | None:
+    ) -> _Capacity | None:
         """Return where the pods of a group could be beside those of other leaves.
 
         It stays in the domain of the group above it, an exclusive one in its own. None: some pods are bound, it depends on which of them
@@ -591,13 +600,13 @@ class _PreferredSearch:
             problem: With the keys that groups keep.
         """
         pods, own = self._pods_of(group.index), problem.groups[group.index].level
-        placed = pods.placed(self.solution)
+        nodes, _ = pods.nodes(self.solution)
         kinds = sorted({kind for leaf in pods.leaves for kind in self.solution.get(leaf, {})})
         requests, allowed = self.problem.requests, self.problem.allowed
         below = {i for leaf in pods.leaves for i in self._path(problem.groups[leaf])}
         below.difference_update(self._path(group))
         if (
-            not placed
+            not len(nodes)
             or pods.bound
             or not all(map(self._is_plain, kinds))
             or any(problem.groups[i].level is not own or problem.groups[i].exclusive for i in below)
@@ -613,14 +622,14 @@ class _PreferredSearch:
         fitting = count_fitting(free, requests[kinds[0]])
         fit[used] = np.where(allowed[kinds[0]][used], fitting, 0)
         inside = own.domain >= 0
-        mine = next(iter(placed))
+        mine = nodes[0]
         if group.exclusive:
             inside &= own.domain == own.domain[mine]
         elif group.parent >= 0:
             above = problem.groups[group.parent].level
             inside &= above.domain == above.domain[mine]
         fit[~inside] = 0
-        return _Room(fit, np.where(inside, own.domain, -1), requests[kinds[0]])
+        return _Capacity(fit, np.where(inside, own.domain, -1), requests[kinds[0]])
 
     def _is_plain(self, kind: int) -> bool:
         """Return whether nothing but capacity and the node decides where a pod of a kind can be."""
@@ -796,7 +805,7 @@ class _PreferredSearch:
 
     def _outcome(self, wish: _Wish) -> WishOutcome:
         values = [wish.pods.domains(self.solution, level) for level in wish.levels]
-        pods = wish.pods.bound + sum(wish.pods.placed(self.solution).values())
+        pods = wish.pods.number(self.solution)
         largest = 0
         if values[0] > 1:
             largest = wish.pods.largest(self.problem, wish.levels[0])
@@ -817,12 +826,13 @@ class _PreferredSearch:
         level = wish.levels[0]
         if not wish.group.source.balanced or not self._is_on_nodes(level.key):
             return
-        shares = {d: n for d, n in wish.pods.per_domain(self.solution, level).items() if n}
+        shares = wish.pods.per_domain(self.solution, level)
+        shares = shares[shares > 0]
         if len(shares) < 2:  # noqa: PLR2004 -- one share
             return
-        pods = wish.pods.bound + sum(wish.pods.placed(self.solution).values())
+        pods = wish.pods.number(self.solution)
         equal = pods // wish.pods.domains(self.solution, level)
-        value = equal - min(shares.values())
+        value = equal - int(shares.min())
         largest = wish.pods.bound + wish.pods.size - wish.share_best  # that a smallest share can be
         best = min(max(equal - largest, 0), value)
         yield WishOutcome(
@@ -841,7 +851,7 @@ class _PreferredSearch:
             values=(WishValue(key=key, value=value, best=min(wish.best, value)),)
             if self._is_on_nodes(key)
             else (),
-            pods=pods.bound + sum(pods.placed(self.solution).values()),
+            pods=pods.number(self.solution),
             partner=wish.partner.source.key,
         )
 

@@ -699,9 +699,9 @@ def test_no_division_of_two_groups_has_more_pairs_together(capacity, first, seco
             for y in range(min(right, capacity[at] - x) + 1)
         )
 
-    rooms = np.array(capacity)
-    order, amounts = filled(np.zeros_like(rooms), rooms, np.array([first + second]))
-    assert (amounts <= rooms[order]).all()
+    capacities = np.array(capacity)
+    order, amounts = filled(np.zeros_like(capacities), capacities, np.array([first + second]))
+    assert (amounts <= capacities[order]).all()
     together, of_first = most_pairs(amounts, first)
     assert together == int((of_first * (amounts - of_first)).sum()) == best(0, first, second)
 
@@ -762,3 +762,17 @@ def test_a_group_that_fills_its_rack_has_no_pod_of_the_other_one_beside_it():
     assert next(w for w in answer.wishes if w.kind == "near").values == (
         WishValue(key="rack", value=42, best=42),
     )
+
+
+@pytest.mark.parametrize(("pods", "value", "best"), [(6, 36, 36), (4, 24, 23)])
+def test_in_many_racks_two_shapes_have_a_direct_placement_with_its_gap(pods, value, best):
+    """Racks of 7 GPUs for 9 pods of one and some of two; there is no complete search over 70 racks.
+
+    Three and two pods in each of three racks are 18 pairs together, as many as if pods could be divided.
+    """
+    nodes = hosts(*([4, 3] for _ in range(70)))
+    left = group("left", 9, near=near_to("right", "rack"))
+    asked = request(group("t", 0, left, group("right", pods, shape=1)), *nodes)
+    answer = without_complete_search(asked)
+    assert faults(asked, answer) == []
+    assert answer.wishes[0].values == (WishValue(key="rack", value=value, best=best),)
