@@ -339,8 +339,8 @@ def _held_entry(
         raise BadInput(f"a field has another type than in the API: {fault}") from fault
     name = named(holder, obj)
     lost = _lost_metadata(kind, metadata, held)
-    notes = (*field_notes(holder, obj), *lost, held.note)
-    notes = tuple(f"{name}: {note}" for note in notes if str(note))
+    own = (*field_notes(holder, obj), *lost, held.note)
+    notes = tuple(f"{name}: {note}" for note in own if str(note))
     if held.spec is None:
         other = SourceEntry(obj=_other(obj), where=where, role=role, notes=notes)
         return other if role is Role.WANTED else None
