@@ -359,8 +359,8 @@ def _held_entry(
     owner = (holder, *workload.key)
     if role is Role.CLUSTER:
         notes = ()
-    there = f"in {held.metadata_at} of" if held.metadata_at != "metadata" else "on"
-    annotated = f"{there} {'/'.join(owner)}" if held.metadata_at else ""
+    place = f"in {held.metadata_at} of" if held.metadata_at != "metadata" else "on"
+    annotated = f"{place} {'/'.join(owner)}" if held.metadata_at else ""
     return SourceEntry(
         obj=workload, where=where, role=role, notes=notes, holder=owner, annotated=annotated
     )
