@@ -347,8 +347,8 @@ def _held_entry(
         raise BadInput(f"a field has another type than in the API: {fault}") from fault
     name = named(holder, obj)
     lost = _lost_metadata(kind, metadata, held)
-    all_notes = (*field_notes(holder, obj), *lost, held.note)
-    notes = tuple(f"{name}: {note}" for note in all_notes if str(note))
+    own = (*field_notes(holder, obj), *lost, held.note)
+    notes = tuple(f"{name}: {note}" for note in own if str(note))
     if held.spec is None:
         other = SourceEntry(obj=_other(obj), where=where, role=role, notes=notes)
         return other if role is Role.WANTED else None
@@ -367,8 +367,8 @@ def _held_entry(
     owner = (holder, *workload.key)
     if role is Role.CLUSTER:
         notes = ()
-    there = f"in {held.metadata_at} of" if held.metadata_at != "metadata" else "on"
-    annotated = f"{there} {'/'.join(owner)}" if held.metadata_at else ""
+    place = f"in {held.metadata_at} of" if held.metadata_at != "metadata" else "on"
+    annotated = f"{place} {'/'.join(owner)}" if held.metadata_at else ""
     return SourceEntry(
         obj=workload, where=where, role=role, notes=notes, holder=owner, annotated=annotated
     )

@@ -589,10 +589,10 @@ def _claims_of(api_pod: api.Pod) -> dict[Name, api.ClaimSpec | None]:
 
 def _resource_claims_of(api_pod: api.Pod) -> dict[str, str]:
     """Return the names of the ResourceClaims by entry of a pod, empty for one that needs none; without those not made yet."""
-    made = {
+    of_templates = {
         status.name: status.resource_claim_name for status in api_pod.status.resource_claim_statuses
     }
-    return made | {
+    return of_templates | {
         entry.name: entry.resource_claim_name
         for entry in api_pod.spec.resource_claims
         if entry.resource_claim_name

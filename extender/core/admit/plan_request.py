@@ -379,9 +379,8 @@ def _set_by(tree: Tree, group: Group) -> str | UnsetType:
     if group.managed_by != MANAGED_BY or group.template not in (None, group.key.name):
         return UNSET
     if group.key.kind == "PodGroup":
-        is_all = group.key == tree.root.key and group.owner_uid != plain_uid(
-            group.key.namespace, group.key.name
-        )
+        plain = group.owner_uid == plain_uid(group.key.namespace, group.key.name)
+        is_all = group.key == tree.root.key and not plain
         return f"annotation {MIN_ANNOTATION}: " if is_all else ""
     first, _, last = tree.root.key.name.rpartition("-")
     name = group.key.name

@@ -29,7 +29,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 STATE_TAINTS: Final = "node.kubernetes.io/"  # set by controllers: not ready, under pressure
 NODES_ADDED_MAX: Final = 10_000
 SHOWN_MAX: Final = 8  # names or values in one message
-_COPIES: Final = re.compile(r"(?P<count>[0-9]{1,9})x(?P<node>.+)")
+_COPIES: Final = re.compile(r"(?P<count>[0-9]{1,99})x(?P<node>.+)")
 
 
 class ChangedCluster(msgspec.Struct, frozen=True, kw_only=True):

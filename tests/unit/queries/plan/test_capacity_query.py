@@ -311,6 +311,7 @@ WRONG = [
     (("--with", "0xr0-n0"), "0 nodes change nothing"),
     (("--with", "four"), "it is not of the form 4xNODE"),
     (("--with", "10001xr0-n0"), "adds more than 10000 nodes"),
+    (("--with", f"{10**12}xr0-n0"), "adds more than 10000 nodes"),
     (("--relax", "gg:topology"), 'no planned tree has a group "gg"; the groups are default/g'),
     (("--relax", "g"), "write GROUP:topology, GROUP:slices, GROUP:exclusive, GROUP:minCount=N or GROUP:minGroupCount=N"),
     (("--relax", "g:minCuont=1"), 'has no requirement "minCuont"; did you mean minCount?'),
