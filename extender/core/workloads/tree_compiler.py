@@ -324,9 +324,9 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     try:
         plan = workload_parts(kind, request, policy)
         roots = plan.roots
-        annotated = TOPOLOGY_ANNOTATION in (request.owner or workload).annotations
-        if "Kueue" in _kind_policy(request).read_topology and not annotated:
-            roots = tuple(_with_podsets(workload, root, policy) for root in roots)
+        if "Kueue" in _kind_policy(request).read_topology:
+            ours = (request.owner or workload).annotations
+            roots = tuple(_with_podsets(workload, root, policy, ours) for root in roots)
         ended = _roles_at_first(kind, request, policy) if policy.minima else frozenset()
         roots = with_minima(workload, roots, policy, ended)
         roots, unused = with_near(workload, roots, policy)
@@ -544,25 +544,31 @@ _SLICE_SIZE = f"{_KUEUE}slice-size"
 _SLICE_LEVELS = f"{_KUEUE}slice-required-topology-constraints"
 
 
-def _with_podsets(source: WorkloadObject, part: Part, policy: TreePolicy) -> Part:
+def _with_podsets(
+    source: WorkloadObject, part: Part, policy: TreePolicy, ours: Mapping[str, str]
+) -> Part:
     """Return a part with the topology that the annotations of its pod templates ask for, which Kueue reads.
 
     A pod set of Kueue is a part with a role: its pods have one template.
+
+    Args:
+        ours: The annotations of the workload, or of what it was made from: our topology and our slices take precedence, each by itself.
 
     Raises:
         InvalidPolicy: An annotation cannot be read.
     """
     if isinstance(part, Composite) and not part.role:
-        children = tuple(_with_podsets(source, child, policy) for child in part.children)
+        children = tuple(_with_podsets(source, child, policy, ours) for child in part.children)
         return msgspec.structs.replace(part, children=children)
     annotations: dict[str, str] = {}
     for template in (t for leaf in leaves_of(part) for t in (*leaf.leading, leaf.template)):
         annotations |= (template.get("metadata") or {}).get("annotations") or {}
-    required, preferred = _podset(source, annotations, policy)
-    own = part.constraints
-    topology = own.topology or ((required,) if required else ())
-    part = with_constraints(part, topology=topology, preferred=own.preferred or preferred)
-    if SLICES_ANNOTATION in source.annotations:
+    if TOPOLOGY_ANNOTATION not in ours:
+        required, preferred = _podset(source, annotations, policy)
+        own = part.constraints
+        topology = own.topology or ((required,) if required else ())
+        part = with_constraints(part, topology=topology, preferred=own.preferred or preferred)
+    if SLICES_ANNOTATION in ours:
         return part
     levels, problem = _podset_slices(leaves_of(part)[0], annotations)
     if not problem and isinstance(part, Composite):

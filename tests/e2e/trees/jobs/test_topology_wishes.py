@@ -9,8 +9,8 @@ import pytest
 
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
-from tests.e2e.scenarios.conftest import Story
-from tests.e2e.trees.workloads import RACK, a_job, a_jobset, a_replicated_job, groups, racks
+from tests.e2e.scenarios.conftest import OURS, Story
+from tests.e2e.trees.workloads import RACK, TREE, a_job, a_jobset, a_replicated_job, groups, racks
 
 pytestmark = [
     pytest.mark.e2e,
@@ -94,6 +94,35 @@ async def test_each_slice_of_a_job_keeps_its_rack(
     await story.until(replaced, "the lost member has a successor", every_s=0.1)
     assert await racks_by_rank(story, await story.bound("train-")) == order
     await story.check_events()
+
+
+@pytest.mark.full
+async def test_a_slice_of_kueue_has_several_jobs_of_a_jobset(
+    story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
+) -> None:
+    """Two Jobs each are in one rack, where the TreeProfile reads it, though three would fit into the first."""
+    await story.create(*racks("r0", nodes=3), *racks("r1"))
+    profile = {"apiVersion": OURS, "kind": "TreeProfile", "metadata": {"name": "kueue"}}
+    kinds = [{"kind": "JobSet", "topology": {"readFrom": ["Kueue"]}}]
+    await story.api.create(profile | {"spec": {"kinds": kinds}})
+    worker = a_replicated_job("worker", 4, 2)
+    slices = {"required-topology": RACK, "size": "4"}
+    worker["template"]["spec"]["template"]["metadata"] = {
+        "annotations": {f"kueue.x-k8s.io/podset-slice-{key}": value for key, value in slices.items()}
+    }  # fmt: skip
+    jobset = a_jobset("train", [worker])
+    jobset["metadata"]["labels"] = {TREE: "kueue"}
+    await story.api.create(jobset)
+    bound = await story.until_bound(8, "train-")
+    of_jobs: dict[str, set[str]] = {}
+    for pod, node in bound.items():
+        job = pod.rpartition("-worker-")[2][0]
+        of_jobs.setdefault(job, set()).add(node.partition("-")[0])
+    assert of_jobs["0"] == of_jobs["1"]
+    assert of_jobs["2"] == of_jobs["3"]
+    assert len(of_jobs["0"] | of_jobs["2"]) == sum(map(len, (of_jobs["0"], of_jobs["2"]))) == 2
+    await story.check_events()
+    await story.api.delete(f"/apis/{OURS}/treeprofiles/kueue")
 
 
 @pytest.mark.full

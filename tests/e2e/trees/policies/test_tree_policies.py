@@ -256,22 +256,28 @@ async def test_items_of_a_list_are_known_by_their_names(
 async def test_off_in_a_template_is_no_profile(
     cluster: Api, policies: ControlPlane, name: str
 ) -> None:
-    """A new item gets none from it, and nothing of the workload is replaced by what is ours."""
+    """A new item gets none from it, or that of another one; without any, nothing of the workload is replaced by what is ours."""
     kind = BY_KIND[name]
-    thing = a_workload(kind, LABELLED, annotations={EXCLUSIVE_ANNOTATION: "leaf=net/row"})
-    for template, _ in templates_of(kind, thing):
-        template.setdefault("metadata", {}).setdefault("labels", {})[TREE_LABEL] = "off"
-    await cluster.post(path_to(kind, LABELLED), copy.deepcopy(thing))
-    if name == "JobSet":
-        new = copy.deepcopy(thing["spec"]["replicatedJobs"][-1]) | {"name": "new"}
-        new["template"]["spec"]["template"]["metadata"] = {}
-        thing["spec"]["replicatedJobs"].append(new)
-    thing["metadata"]["annotations"] = {kind.exclusive_annotation: "net/rack"}
-    replace(policies, thing)
-    after = await cluster.get(path_to(kind, LABELLED, "w"))
-    assert stamped(kind, after) == ({"off", None} if name == "JobSet" else {"off"})
-    theirs = {kind.exclusive_annotation: "net/rack", SOURCE_ANNOTATION: NAMESPACE}
-    assert after["metadata"]["annotations"] == theirs
+    for several, profile in ((True, None), (False, "gold")):
+        notes = {EXCLUSIVE_ANNOTATION: "leaf=net/row"} if several else {}
+        thing = a_workload(kind, LABELLED, annotations=notes)
+        templates = [template for template, _ in templates_of(kind, thing)]
+        for template in templates if several else templates[:1]:
+            template["metadata"] = {"labels": {TREE_LABEL: "off"}}
+        await cluster.post(path_to(kind, LABELLED), copy.deepcopy(thing))
+        if name == "JobSet":
+            new = copy.deepcopy(thing["spec"]["replicatedJobs"][-1]) | {"name": "new"}
+            new["template"]["spec"]["template"].pop("metadata", None)
+            thing["spec"]["replicatedJobs"].append(new)
+        theirs = {kind.exclusive_annotation: "net/rack"} if several else {}
+        thing["metadata"]["annotations"] = theirs
+        replace(policies, thing)
+        after = await cluster.get(path_to(kind, LABELLED, "w"))
+        if name == "JobSet":
+            assert labels_in(kind, after, TREE_LABEL)[-1] == profile
+        assert labels_in(kind, after, TREE_LABEL)[0] == "off"
+        assert after["metadata"]["annotations"] == theirs | {SOURCE_ANNOTATION: NAMESPACE}
+        await cluster.delete(path_to(kind, LABELLED, "w"), AT_ONCE)
 
 
 async def test_a_long_list_of_templates_is_within_the_cost_of_cel(cluster: Api) -> None:

@@ -635,6 +635,24 @@ def test_the_slices_of_a_pod_set_are_those_of_its_leaves():
     assert group.slices == (SliceLevel("net/block", 4),)
 
 
+def test_topology_and_slices_of_ours_take_precedence_each_by_itself():
+    """Also those of a TrainJob: one of the two does not drop what Kueue's annotations have of the other."""
+    both = podset(required="net/block")
+    both["metadata"]["annotations"] |= sliced(required_topology="net/rack", size="2")["metadata"]["annotations"]  # fmt: skip
+    for key, value, topology, slices in (
+        ("topology", "leaf=net/row", "net/row", (RACK_OF_2,)),
+        ("slices", "4@net/row", "net/block", (SliceLevel("net/row", 4),)),
+    ):
+        annotations = {f"gang-extender.dev/{key}": value}
+        (group,) = placed_as_kueue(job(8, template=both, annotations=annotations)).groups
+        assert (group.topology, group.slices) == (topology, slices)
+        made = jobset(replicated("node", parallelism=8, spec={"template": both}))
+        owner = workload("TrainJob", "tune", {}, annotations=annotations)
+        profile = TreeProfile(name="p", kinds={"TrainJob": KUEUE})
+        (group,) = compiled(made, owner=owner, profile=profile).groups
+        assert (group.topology, group.slices) == (topology, slices)
+
+
 def test_a_slice_of_several_jobs_is_a_group_of_them():
     """By the index of the Jobs, in one domain each; a Job that has ended leaves the others in their slices."""
     spec = {"template": sliced(required_topology="net/rack", size="4")}
