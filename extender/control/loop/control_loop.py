@@ -7,8 +7,8 @@ request is built again and compared. Each pass ends with one published result, w
 between passes and while they run.
 
 A change wakes the loop within milliseconds, but for those that no member waits for: what the watches report of our own
-writes, members of groups that need more of them, and what the last pass appended. They are handled together,
-`EXPECTED_CHANGES_MS` after the first, or later where a pass takes long.
+writes, and members of groups that need more of them. They are handled together, `EXPECTED_CHANGES_MS` after the first, or
+later where a pass takes long. What a pass appended itself is reconciled with the next change, a second later at the latest.
 """
 
 from __future__ import annotations
