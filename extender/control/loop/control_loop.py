@@ -136,7 +136,8 @@ class ControlLoop:
                         await self.run_pass()
                         took_us = self._clock.thread_cpu_us() - begun_us
                         took_ms = (took_us - self._appends.cpu_us_while_waiting) // 1000
-                        after = before._replace(state=self._leader.wakeup.revision)
+                        # each append wakes once; what others appended or woke meanwhile is beyond that
+                        after = before._replace(state=before.state + self._appends.committed)
                     is_done = True
                 self._report_failures(may_record=may_record)
                 if not is_done:
