@@ -92,16 +92,14 @@ class CapacityHoldSearch:
     def _publish(self, now: Moment) -> None:
         """Publish why no capacity is held for trees, as far as it is still so."""
         view, state = now.view, now.pending
-        self._parts.exchange.published.publish_unheld(
-            {
-                uid: pause.refusal
-                for uid, pause in self._pauses.items()
-                if pause.refusal is not None
-                and uid in state.gangs
-                and state.gangs[uid].refused_since_us
-                and pause.holds(view, state)
-            }
-        )
+        self._parts.exchange.published.unheld = {
+            uid: pause.refusal
+            for uid, pause in self._pauses.items()
+            if pause.refusal is not None
+            and uid in state.gangs
+            and state.gangs[uid].refused_since_us
+            and pause.holds(view, state)
+        }
 
     def _is_settled(self, state: ReservationState, now_ms: int) -> bool:
         """Return whether a look at the same state shortly before found nothing; passes may be frequent."""

@@ -37,11 +37,7 @@ class IdlePassFilter:
     """Remembers the last pass that refused every pending tree."""
 
     def __init__(self, rows: NodeRowCache) -> None:
-        """Prepare.
-
-        Args:
-            rows: Shared with the request builder, so that unchanged rows are the same objects.
-        """
+        """Prepare; `rows`: shared with the request builder, so that unchanged rows are the same objects."""
         self._rows = rows
         self._last: _RefusedPass | None = None
 

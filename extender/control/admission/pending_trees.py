@@ -61,11 +61,10 @@ class PendingTrees:
 
     def publish_pauses(self, now: Moment) -> None:
         """Publish which trees are deferred because they were released again and again without a cause, or pause otherwise."""
-        self._published.publish_paused(
-            self._parts.readmissions.pauses(),
-            self._admission.planned_again_us(),
-            self._policy.searches_again_us(now.pending),
-        )
+        published = self._published
+        published.paused = self._parts.readmissions.pauses()
+        published.planned_again_us = self._admission.planned_again_us()
+        published.victims_again_us = self._policy.searches_again_us(now.pending)
 
     def hold_capacity(self, now: Moment) -> None:
         """Let the tree that has waited longest search the capacity that is held for it, if its time has come."""
@@ -174,7 +173,7 @@ class PendingTrees:
     def _report_limited(self, progress: AdmissionProgress) -> None:
         """Publish which gangs wait because their namespace has too many new ones; a later pass tries them."""
         waiting = self._limits.waiting()
-        self._published.publish_limited(waiting)
+        self._published.limited = waiting
         METRICS.new_gangs_limited.set(len(waiting))
         if waiting:
             progress.all_stay_refused = False

@@ -173,11 +173,7 @@ class HoldShare:
     """How much of the capacity that a tree may use is held for it."""
 
     def __init__(self, request: PlanRequest, max_percent: int) -> None:
-        """Prepare.
-
-        Args:
-            max_percent: How much of each resource may be held, of the nodes that its pods may use.
-        """
+        """Prepare; `max_percent`: how much of each resource may be held, of the nodes that its pods may use."""
         self._request, self._max_percent = request, max_percent
         self.domain = _domains(request, _root_key(request.root))
 
