@@ -14,8 +14,13 @@ from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import still_holds
-from extender.core.holds.hold_planning import NO_PLACE, HoldRequests, decide_hold
-from extender.core.holds.hold_turns import HoldRefusal, trees_to_hold_for
+from extender.core.holds.hold_planning import (
+    NO_PLACE,
+    HoldRefusal,
+    HoldRequests,
+    decide_hold,
+    trees_to_hold_for,
+)
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, PlanId

@@ -14,7 +14,7 @@ import msgspec
 from extender.core.fairness.new_gang_limits import NewGangLimit
 from extender.core.fairness.search_turns import SearchTurn
 from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
-from extender.core.holds.hold_turns import HoldRefusal
+from extender.core.holds.hold_planning import HoldRefusal
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import ClusterView, forest_after, forest_steps
 from extender.core.model.ids import GangUid, PlanId, PodUid
