@@ -72,11 +72,8 @@ class PendingTrees:
 
     def nothing_to_admit(self, now: Moment) -> bool:
         """Return whether no pending tree can be admitted, as in the last pass."""
-        view, forest, state = now.view, now.forest, now.state
-        hints, now_ms = (
-            self._rejections.hints(view),
-            self._parts.clock.monotonic_ms(),
-        )
+        view, state = now.view, now.state
+        hints, now_ms = self._rejections.hints(view), self._parts.clock.monotonic_ms()
 
         def by_time(priority: int, since_ms: int) -> bool:
             return (
@@ -87,9 +84,7 @@ class PendingTrees:
                 or self._policy.some_terminate(view)
             )
 
-        return self._parts.idle_filter.nothing_to_admit(
-            view, state, forest, hints, now_ms, by_time=by_time
-        )
+        return self._parts.idle_filter.nothing_to_admit(now, hints, now_ms, by_time=by_time)
 
     @property
     def explanations(self) -> RefusalExplanations:
@@ -105,14 +100,11 @@ class PendingTrees:
         """Try to admit every pending tree; those that need the planner process wait for their turn there."""
         self.searches.begin_pass()
         self._parts.idle_filter.end_pass(None)
-        view, forest, state = now.view, now.forest, now.state
-        hints = self._rejections.hints(view)
-        pending = tuple(self._parts.requests.pending(state, forest, hints))
+        hints, now_ms = self._rejections.hints(now.view), self._parts.clock.monotonic_ms()
+        pending = tuple(self._parts.requests.pending(now.state, now.forest, hints))
         self._retain([tree for tree, _ in pending])
         parts = (part for _, part in pending if part is not None)
-        before = self._parts.idle_filter.begin_pass(
-            view, state, forest, parts, hints, self._parts.clock.monotonic_ms()
-        )
+        before = self._parts.idle_filter.begin_pass(now, parts, hints, now_ms)
         progress = AdmissionProgress(now)
         self._limits.begin()
         try:
