@@ -65,11 +65,7 @@ class SimulatedCluster(RecordedCluster):
     """
 
     def __init__(self, clock: Clock, seed: int, *, max_children: int = CHILDREN_MAX) -> None:
-        """Start without objects.
-
-        Args:
-            seed: Of how long requests, watches and kubelets take.
-        """
+        """Start without objects; `seed`: of how long requests, watches and kubelets take."""
         super().__init__(clock, max_children)
         self._seed = seed
         self._written: dict[str, int] = {}  # requests, by UID

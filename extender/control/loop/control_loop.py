@@ -249,12 +249,10 @@ class ControlLoop:
         METRICS.control_loop_failures_in_a_row.set(
             max((count for _, count, _ in failing), default=0)
         )
-        self._published.publish_failures(
-            "; ".join(
-                f"{step} has failed {count} times in a row ({error})"
-                for step, count, error in failing
-                if count >= FAILURES_SHOWN
-            )
+        self._published.failures = "; ".join(
+            f"{step} has failed {count} times in a row ({error})"
+            for step, count, error in failing
+            if count >= FAILURES_SHOWN
         )
 
     def _actuate(self, now: Moment | Observation) -> None:

@@ -42,14 +42,7 @@ def asked_in(path):
             if not isinstance(node, ast.Attribute) or node.attr not in ASKS:
                 continue
             of = ast.unparse(node.value)
-            if of.rpartition(".")[2] in (
-                "_cluster",
-                "_observer",
-                "_leader",
-                "cluster",
-                "observer",
-                "leader",
-            ):
+            if of.rpartition(".")[2].removeprefix("_") in ("cluster", "observer", "leader"):
                 yield function.name, node.attr
 
 
