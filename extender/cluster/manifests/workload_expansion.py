@@ -11,6 +11,7 @@ cluster. The pods of a workload that no tree can be made from wait. Nothing runs
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, cast
@@ -257,8 +258,49 @@ def _made(manifest: Mapping[str, Any], source: api.KubernetesObject) -> api.Work
     return with_metadata(entry.obj, uid=uid, creation_timestamp=created)
 
 
-class _WorkloadExpansion:
-    """Expands one workload."""
+class _FileWorkload(ABC):
+    """One workload of the files."""
+
+    def __init__(
+        self, entry: SourceEntry, manifest: api.WorkloadManifest, files: WorkloadSources
+    ) -> None:
+        self._entry = entry
+        self._files = files
+        self.manifest = manifest
+        self._kind = BY_KIND[manifest.kind]
+        self._owner = files.owner_of(workload_of(manifest))
+
+    def run(self) -> None:
+        """Do what the workload is there for; an error has its place."""
+        try:
+            self.expand()
+        except BadInput as fault:
+            raise located(self._entry.where, fault) from fault
+        except (TypeError, ValueError, KeyError, AttributeError) as fault:
+            text = f"a field has another type than in the API: {type(fault).__name__}: {fault}"
+            raise BadInput(f"{self._entry.where}: {self.manifest.label}: {text}") from fault
+
+    @abstractmethod
+    def expand(self) -> None:
+        """Do the same, without the place of the workload in errors."""
+
+    def _source_of_policy(self, workload: WorkloadObject) -> WorkloadObject:
+        """Return the object whose annotations count."""
+        owner = self._owner
+        return owner if owner and owner.kind in self._kind.policy_from else workload
+
+    def _entry_of(self, obj: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
+        """Return an entry in the place of the workload, as old as the workload is."""
+        mine = self.manifest.metadata
+        obj = with_metadata(
+            obj, namespace=mine.namespace, creation_timestamp=mine.creation_timestamp
+        )
+        where = f"{self._entry.where}, {self.manifest.label}"
+        return Entry(obj=obj, where=where, role=self._entry.role)
+
+
+class _WorkloadExpansion(_FileWorkload):
+    """Expands one workload: adds what it becomes to the expansion."""
 
     def __init__(
         self,
@@ -269,27 +311,13 @@ class _WorkloadExpansion:
         templates: Mapping[str, Mapping[str, Any]] = NO_TEMPLATES,
     ) -> None:
         """Start; `templates`: of pods, by the role of their leaf, where the workload has none itself."""
+        super().__init__(entry, manifest, files)
         self._templates = templates
-        self._entry = entry
-        self._manifest = manifest
-        self._files = files
         self._expansion = expansion
-        self._kind = BY_KIND[manifest.kind]
         self._workload = workload_of(manifest)
-        self._owner = files.owner_of(self._workload)
-
-    def run(self) -> None:
-        """Add what the workload becomes to the expansion."""
-        try:
-            self.expand()
-        except BadInput as fault:
-            raise located(self._entry.where, fault) from fault
-        except (TypeError, ValueError, KeyError, AttributeError) as fault:
-            text = f"a field has another type than in the API: {type(fault).__name__}: {fault}"
-            raise BadInput(f"{self._entry.where}: {self._workload}: {text}") from fault
 
     def expand(self) -> None:
-        """Do the same, without the place of the workload in errors."""
+        """Add what the workload becomes, without its place in errors."""
         workload, kind = self._workload, self._kind
         if self._is_part() or kind.parts is None:
             self._expand_relatives()
@@ -389,7 +417,7 @@ class _WorkloadExpansion:
             jobset = self._jobset()
         except BadInput as fault:
             raise located(str(trainjob), fault) from fault
-        manifest = _made(jobset, self._manifest)
+        manifest = _made(jobset, self.manifest)
         if existing is not None:
             manifest = with_metadata(manifest, uid=existing.uid)
         _WorkloadExpansion(self._entry, manifest, self._files, self._expansion).expand()
@@ -404,9 +432,7 @@ class _WorkloadExpansion:
         return jobset_of(self._workload, spec)
 
     def _policy_source(self) -> WorkloadObject:
-        """Return the object whose annotations count."""
-        owner = self._owner
-        return owner if owner and owner.kind in self._kind.policy_from else self._workload
+        return self._source_of_policy(self._workload)
 
     def _coverage(self) -> tuple[str, bool]:
         """Return the value of the tree label that covers the workload, and whether it has the label itself."""
@@ -487,17 +513,6 @@ class _WorkloadExpansion:
             text = "is missing or empty; Kubernetes refuses such pods"
             self._warn(f"{where}: spec.containers: {text}")
 
-    def _entry_of(self, obj: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
-        """Return an entry in the place of the workload, as old as the workload is."""
-        metadata = msgspec.structs.replace(
-            obj.metadata,
-            namespace=self._workload.namespace,
-            creation_timestamp=self._manifest.metadata.creation_timestamp,
-        )
-        obj = msgspec.structs.replace(obj, metadata=metadata)
-        where = f"{self._entry.where}, {self._workload}"
-        return Entry(obj=obj, where=where, role=self._entry.role)
-
 
 def _plain(workload: WorkloadObject) -> WorkloadObject:
     """Return a workload without our annotations; those of its controller change its pods."""
@@ -557,34 +572,20 @@ def served_workloads(entries: Sequence[AnyEntry]) -> ServedWorkloads:
     )
 
 
-class _PlayedWorkload:
+class _PlayedWorkload(_FileWorkload):
     """One workload: its object as it is stored, and its pods."""
 
     def __init__(
         self, entry: SourceEntry, manifest: api.WorkloadManifest, files: WorkloadSources
     ) -> None:
+        super().__init__(entry, manifest, files)
         self.ident = entry.ident
-        self.manifest = manifest
         self.pods: tuple[Entry, ...] = ()
-        self._entry = entry
-        self._files = files
-        self._kind = BY_KIND[manifest.kind]
-        self._owner = files.owner_of(workload_of(manifest))
         if self._owner is not None:
             self.manifest = _owned_by(self._owner, manifest)
 
-    def run(self) -> None:
+    def expand(self) -> None:
         """Label the workload and make its pods."""
-        where = self._entry.where
-        try:
-            self._run()
-        except BadInput as fault:
-            raise BadInput(f"{where}: {fault}") from fault
-        except (TypeError, ValueError, KeyError, AttributeError) as fault:
-            text = f"a field has another type than in the API: {type(fault).__name__}: {fault}"
-            raise BadInput(f"{where}: {self.manifest.label}: {text}") from fault
-
-    def _run(self) -> None:
         workload, kind = workload_of(self.manifest), self._kind
         label = self._coverage(workload)
         if label in ("", OFF) or kind.parts is None or kind.kept_out(workload):
@@ -595,7 +596,7 @@ class _PlayedWorkload:
         profile = profile_name(kind, workload)
         if part or not profile or kind.finished(workload) or workload.deleting:
             return
-        source = self._policy_source(workload)
+        source = self._source_of_policy(workload)
         request = CompileRequest(
             workload=workload,
             owner=None if source is workload else source,
@@ -611,11 +612,6 @@ class _PlayedWorkload:
         compile_tree(kind, request)  # what its code cannot read is an error of the file
         if kind.template_paths and not kind.suspended(workload):
             self.pods = tuple(self._pods(request))
-
-    def _policy_source(self, workload: WorkloadObject) -> WorkloadObject:
-        """Return the object whose annotations count."""
-        owner = self._owner
-        return owner if owner and owner.kind in self._kind.policy_from else workload
 
     def _coverage(self, workload: WorkloadObject) -> str:
         """Return the value of the tree label that covers a workload; empty: none."""
@@ -635,16 +631,6 @@ class _PlayedWorkload:
                 leaf, workload, numbers, labels, members=True, pod_name=kind.pod_name
             ):
                 yield self._entry_of(pod)
-
-    def _entry_of(self, pod: api.Pod) -> Entry:
-        """Return an entry in the place of the workload, as old as the workload is."""
-        mine = self.manifest.metadata
-        metadata = msgspec.structs.replace(
-            pod.metadata, namespace=mine.namespace, creation_timestamp=mine.creation_timestamp
-        )
-        pod = msgspec.structs.replace(pod, metadata=metadata)
-        where = f"{self._entry.where}, {self.manifest.label}"
-        return Entry(obj=pod, where=where, role=self._entry.role)
 
 
 def _labelled(
