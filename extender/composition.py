@@ -435,6 +435,7 @@ class Engine:
             "control loop": self.control_loop.run,
             "nominations": self.parts.nominator.run,
             "evictions": self.parts.evictor.run,
+            "moves": self.parts.mover.run,
             "gate removal": self.parts.gate_remover.run,
             "reporter": self.reporter.run,
             "finalizers": self.finalizers.run,
@@ -511,8 +512,10 @@ class Service(Engine):
         from extender.control.monitors.clock_monitor import ClockMonitor
         from extender.control.monitors.event_loop_monitor import EventLoopMonitor
         from extender.control.monitors.log_verifier import LogVerifier
-        from extender.control.monitors.read_model_projector import ReadModelProjector
-        from extender.control.monitors.reference_indexer import ReferenceIndexer
+        from extender.control.monitors.read_model_projector import (
+            ReadModelProjector,
+            ReferenceIndexer,
+        )
         from extender.control.monitors.state_verifier import StateVerifier
         from extender.runtime.worker_process import NICE, WorkerProcess
         from extender.verification_worker import verify_slice
@@ -541,13 +544,14 @@ class Service(Engine):
         from extender.cluster.manifests.node_group_file import node_groups, read_node_groups
         from extender.cluster.manifests.plan_request_body import (
             answer_moves_request,
+            answer_moves_to_apply,
             answer_plan_request,
         )
         from extender.control.trees.admission_check_controller import AdmissionCheckController
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
         from extender.http.v1.gang_api import GangApi, TreeApi
-        from extender.http.v1.plan_api import PlanApi
+        from extender.http.v1.plan_api import MovesApi, PlanApi
         from extender.http.v1.state_api import LiveNodeApi, NodesApi
         from extender.http.v1.status_api import StatusApi, StatusSources
         from extender.http.web.health import Probes
@@ -629,6 +633,11 @@ class Service(Engine):
             TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(plans.plan, functools.partial(plans.plan, answer=answer_moves_request)),
+            MovesApi(
+                functools.partial(plans.plan, answer=answer_moves_to_apply),
+                self.parts.mover,
+                self.leader,
+            ),
             ExplainApi(
                 ExplainService(
                     self.cluster,
@@ -779,7 +788,7 @@ def _count(events: Sequence[RecordedEvent]) -> None:
                 "history lost",
                 extra={"position": event.position, **log_fields(event.data)},
             )
-        METRICS.appended(event.data)
+        METRICS.appended(event)
 
 
 async def serve(settings: Settings, on_listening: Callable[[], None], children: Children) -> None:

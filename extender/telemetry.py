@@ -24,15 +24,19 @@ from extender.core.log.events import (
     AnyEventData,
     CapacityUseReason,
     DriftDetected,
-    EventData,
+    GangRemoved,
     HistoryTruncated,
+    MemberTerminated,
     PreemptionCancelled,
     PreemptionCompleted,
+    RecordedEvent,
     ReleaseReason,
     ReservationReleased,
     SteppedClock,
 )
+from extender.core.log.preemption_state import NOT_IN_VAIN, RAN_BRIEFLY_US
 from extender.core.log.tampering import TamperKind
+from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import Plan, Verdict
 
 if TYPE_CHECKING:
@@ -44,7 +48,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 SEARCHING_MAX = 100  # namespaces with a series of their own
-STAGES = ("complete", "admitted", "scheduled")  # of a gang, see `core/log/waiting_gangs`
+STAGES = ("complete", "admitted", "scheduled")  # of a gang, see `core/log/gang_phase`
 # Values of labels; no name of Kubernetes has parentheses.
 NO_CLASS = "(none)"  # without a priority class
 OTHERS = "(other)"  # all beyond those that have series of their own
@@ -194,6 +198,7 @@ class Metrics:
     manifest_files_ignored: Annotated[Gauge, Series("1 for each file of --cluster that is not valid; its last valid content stays in use.", "file")]
     reservations_released: Annotated[Counter, Series("Releases of the reservations of a gang, by reason; bound: its pods run, and are counted as such from then on.", "reason")]
     preemptions_ended: Annotated[Counter, Series("Preemptions that ended, by result. completed: the preemptor runs; cancelled: before a pod was evicted; cancelled-after-evictions: pods were evicted, but not for this preemptor.", "result")]
+    preemptions_in_vain: Annotated[Counter, Series("Preemptions with evicted victims whose preemptor never ran, or for less than a minute (of the replica that led all the time).", "ran")]
     new_gangs_limited: Annotated[Gauge, Series("New gangs that wait because their namespace has more than max_new_gangs_per_minute.")]
     full_collection_seconds: Annotated[Histogram, Series("Seconds for which the garbage collector stopped the process to look at all objects.", buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1))]
     extender_requests: Annotated[Counter, Series("Requests of kube-scheduler to this replica, by verb and outcome.", "verb", "outcome")]
@@ -215,6 +220,8 @@ class Metrics:
     podgroup_preemption_victims: Annotated[Histogram, Series("Number of pods that one preemption evicts.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))]
     preemptions_pending: Annotated[Gauge, Series("Preemptions whose victims are not all gone, or whose preemptor does not run yet.")]
     preemption_victims_stuck: Annotated[Gauge, Series("Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.")]
+    moves_left: Annotated[Gauge, Series("Moves of running pods (`make-room --apply`, `drain --apply`) that are under way and not made yet.")]
+    moves_ended: Annotated[Counter, Series("Plans of moves that ended, by reason; all but *completed* left moves unmade.", "reason")]
     clock_offset_seconds: Annotated[Gauge, Series("Seconds that the wall clock of this replica is ahead of the clock of the database; recorded times follow the latter.")]
     clock_steps: Annotated[Counter, Series("Steps of more than 2 s of the wall clock of this replica (service) or of the clock of the database, as this replica saw them.", "clock")]
     recorded_time_ahead_seconds: Annotated[Gauge, Series("Seconds that the newest event of the log is ahead of the clock of the database; above 0 recorded times stand still.")]
@@ -245,6 +252,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._priority_classes: set[str] = set()
+        # preemptors with evicted victims that were bound less than a minute ago: when, and how many of their members run
+        self._young_preemptors: dict[GangUid, tuple[int, int]] = {}
         self._searching: set[str] = set()
         for name, declared in get_type_hints(Metrics, include_extras=True).items():
             kind, series = get_args(declared)
@@ -267,6 +276,8 @@ class Metrics:
             self.reservations_released.labels(reason)
         for result in ("completed", "cancelled", "cancelled-after-evictions"):
             self.preemptions_ended.labels(result)
+        self.preemptions_in_vain.labels("never")
+        self.preemptions_in_vain.labels("less-than-a-minute")
         for kind in (*DRIFT_KINDS, *get_args(TamperKind)):
             self.drift_detected.labels(kind)
         for reason in get_args(CapacityUseReason):
@@ -306,8 +317,10 @@ class Metrics:
         label = name if name in self._priority_classes else OTHERS
         self.gang_wait_seconds.labels(stage, label).observe(max(seconds, 0))
 
-    def appended(self, data: EventData) -> None:
+    def appended(self, event: RecordedEvent) -> None:
         """Count an event that this replica appended to the log."""
+        data = event.data
+        self._count_in_vain(event)
         self.events_appended.labels(type(data).__name__).inc()
         match data:
             case DriftDetected():
@@ -322,6 +335,29 @@ class Metrics:
                 begun = data.evicted or data.units_in_progress
                 result = "cancelled-after-evictions" if begun else "cancelled"
                 self.preemptions_ended.labels(result).inc()
+            case _:
+                pass
+
+    def _count_in_vain(self, event: RecordedEvent) -> None:
+        """Count evictions after which the preemptor never ran, or ran for less than a minute."""
+        young, data = self._young_preemptors, event.data
+        match data:
+            case PreemptionCompleted() if data.evicted and data.bound:
+                now_us = event.at_us
+                self._young_preemptors = {
+                    uid: row for uid, row in young.items() if now_us - row[0] < RAN_BRIEFLY_US
+                } | {event.gang_uid: (now_us, data.bound)}
+            case PreemptionCancelled() if data.evicted and data.reason not in NOT_IN_VAIN:
+                self.preemptions_in_vain.labels("never").inc()
+            case MemberTerminated() | GangRemoved() if event.gang_uid in young:
+                begin_us, running = young.pop(event.gang_uid)
+                left = 0 if isinstance(data, GangRemoved) else running - 1
+                if event.at_us - begin_us >= RAN_BRIEFLY_US:
+                    return
+                if left:
+                    young[event.gang_uid] = begin_us, left
+                else:
+                    self.preemptions_in_vain.labels("less-than-a-minute").inc()
             case _:
                 pass
 

@@ -170,7 +170,7 @@ def controlled_by(kinds: Sequence[str]) -> str:
 def profile_to_add() -> str:
     """Return a list with the profile for templates that are new; on UPDATE it is that of the other templates."""
     stamped = (
-        f"variables.templates.filter(t, t.before.exists(old, {text(TREE_LABEL)} in old))\n"
+        f"variables.templates.filter(t, t.before.exists(old, {text(TREE_LABEL)} in old && old[{text(TREE_LABEL)}] != {text(OFF)}))\n"
         f".map(t, t.before[0][{text(TREE_LABEL)}])"
     )
     return (
@@ -252,6 +252,7 @@ def exclusive(kind: WorkloadKind) -> str:
     """Return a list with the EXCLUSIVE_ANNOTATION that is the same as that of the controller, or an empty list.
 
     The value must be the key of a label: ours reads commas, colons and equals signs in it. An update that has the annotation of the controller again is that of a manifest whose object has ours instead.
+    What the user wrote into ours stays: a value that is changed by the update, or that is not of the form that is written here.
     """
     theirs, ours = text(kind.exclusive_annotation), text(EXCLUSIVE_ANNOTATION)
     conditions = [
@@ -264,9 +265,15 @@ def exclusive(kind: WorkloadKind) -> str:
     ]
     if kind.policy_from:
         conditions.append(f"!{controlled_by(kind.policy_from)}")
+    before = f"variables.oldAnnotations[{ours}]"
+    kept = (
+        f"request.operation == 'UPDATE'\n&& ({ours} in variables.annotations && variables.annotations[{ours}] != {before}\n"
+        f"|| !{before}.matches('^(leaf|root)=[^,:]+$'))\n"
+        f"? ({ours} in variables.annotations ? variables.annotations[{ours}] : {before})"
+    )
     return (
         "\n&& ".join(conditions) + f"\n? [{kind.exclusive_level_cel}].filter(level, level != '')\n"
-        f".map(level, level + '=' + variables.annotations[{theirs}])\n: []"
+        f".map(level, {kept}\n: level + '=' + variables.annotations[{theirs}])\n: []"
     )
 
 

@@ -43,6 +43,10 @@ COMMANDS = {
         "extender.cli.commands.moves_command:drain",
         "Find which pods of some nodes can move elsewhere and in which order, what stays, and which gangs would break.",
     ),
+    "moves": (
+        "extender.cli.commands.moves_command:moves",
+        "Show, pause, resume or stop the moves that the service makes (`make-room --apply`, `drain --apply`).",
+    ),
     "simulate": (
         "extender.cli.commands.simulate_command:simulate",
         "Simulate a cluster in virtual time: waits, utilisation, evictions and what starves, by namespace and size.",

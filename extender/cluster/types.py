@@ -338,6 +338,7 @@ class PodSpec(Part, frozen=True, kw_only=True):
     priority: Priority | None = None
     priority_class_name: str = ""
     preemption_policy: str = ""
+    active_deadline_seconds: int | None = None
     node_selector: dict[str, str] = field(default_factory=dict)
     affinity: Affinity = Affinity()
     tolerations: tuple[PodToleration, ...] = ()
@@ -352,6 +353,10 @@ class PodSpec(Part, frozen=True, kw_only=True):
     volumes: tuple[Volume, ...] = ()
     resource_claims: tuple[ClaimReference, ...] = ()
     topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
+
+
+class ResourceClaim(KubernetesObject, frozen=True, kw_only=True):
+    """A claim of devices; what it claims is not read."""
 
 
 class ContainerStatus(Part, frozen=True, kw_only=True):
@@ -370,6 +375,9 @@ class PodStatus(Part, frozen=True, kw_only=True):
     message: str = ""  # for users; set together with the reason
     nominated_node_name: str = ""
     conditions: tuple[StoredCondition, ...] = ()
+    resource_claim_statuses: tuple[
+        ClaimReference, ...
+    ] = ()  # of templates; without a claim: none is needed
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     resources: ResourceNeeds | None = None
@@ -765,6 +773,7 @@ Readable = (
     | Workload
     | PersistentVolume
     | PersistentVolumeClaim
+    | ResourceClaim
     | StorageClass
     | PriorityClass
     | PodDisruptionBudget

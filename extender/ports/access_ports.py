@@ -26,7 +26,7 @@ class AccessRight(msgspec.Struct, frozen=True):
     ('list podgroups.gang-extender.dev in namespace team-a', 'get the path /metrics')
     """
 
-    verb: str  # get | list | create, as in RBAC
+    verb: str  # get | list | create, as in RBAC; of a path get | post
     namespace: str = ""  # empty: all of them
     path: str = ""  # a nonResourceURL of RBAC; empty: the right is on `RESOURCE`
 

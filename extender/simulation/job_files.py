@@ -27,6 +27,7 @@ from extender.core.model.errors import BadInput, several
 from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import did_you_mean, duration_s
 from extender.core.model.pod_groups import composite_key
+from extender.core.model.pods import RUNS_FOR
 from extender.core.workloads.kinds.plain_pods_kind import is_plain
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.workload_object import GROUP_LABEL, OFF, TREE_LABEL
@@ -35,7 +36,6 @@ from extender.simulation.controllers import Job
 
 ARRIVES_AFTER: Final = "gang-extender.dev/arrives-after"
 ARRIVES_EVERY: Final = "gang-extender.dev/arrives-every"
-RUNS_FOR: Final = "gang-extender.dev/runs-for"
 _TREE_FIELD: Final = f"metadata.labels[{TREE_LABEL}]"
 FAILURE_FIELDS: Final = 3
 FAILURES_MAX: Final = 1_000_000  # on average: more is a mistake, and takes days

@@ -1,7 +1,7 @@
 """The past of a cluster from its log: nodes, and gangs with their arrivals and run times, to be simulated again.
 
-What the log has: when a gang was observed, its groups and pods in the input of its first decision, when it ran, whether it
-ended by itself, and the nodes of each decision. What it does not have is a draw: how long a gang would run whose run was not
+What the log has: when a gang was observed, its groups and pods in the input of its first admission or of a refusal before it,
+the workload it was made from, when it ran, whether it ended by itself, and the nodes of each decision. What it does not have is a draw: how long a gang would run whose run was not
 seen to its end. What it has nothing about is not simulated, and is counted in `Past.notes`.
 """
 
@@ -34,7 +34,9 @@ from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.codec.request_codec import Decoder
 from extender.core.planner.model.leaf_slices import is_sliced, minimum_pods
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
-from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.trees.tree_events import decode_request, replay_tree
+from extender.core.workloads.tree_compiler import CompileRequest, GroupSpec
+from extender.core.workloads.tree_policy import TreeProfile
 from extender.ports.log_ports import DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.plan.cluster_changes import further_nodes, without_nodes
@@ -42,12 +44,13 @@ from extender.simulation.controllers import GivenTree, Job
 
 READ: Final = (
     ev.GangObserved, ev.GangAdmitted, ev.GangExtended, ev.GangUnschedulable, ev.PodBound, ev.GangScheduled, ev.GangGroupsChanged,
-    ev.MemberTerminated, ev.GangRemoved,
+    ev.MemberTerminated, ev.GangRemoved, ev.TreeCompiled,
 )  # fmt: skip
 AT_ONCE: Final = 1_000  # events of a page
 INPUTS_AT_ONCE: Final = 50
 US: Final = 1_000_000
 ENDS: Final = ("ended", "deleted")  # causes of a termination that the gang or its owner asked for
+EXCLUSIVE, NEAR = "exclusive domains", "nearness of groups"  # which a compiled tree has
 
 
 class PastGang(msgspec.Struct):
@@ -57,7 +60,8 @@ class PastGang(msgspec.Struct):
     name: str
     observed_us: int
     priority: int = 0
-    digest: str = ""  # of the input that has its groups and pods
+    # of the inputs that have its groups and pods, the best one last: of refusals, and of its first admission
+    digests: list[str] = []
     is_admitted: bool = False
     began_us: int | None = None  # of its last run
     ended_us: int | None = None  # of this run, by itself or by its owner
@@ -65,7 +69,12 @@ class PastGang(msgspec.Struct):
     groups: tuple[ev.GroupRecord, ...] = ()  # as recorded last
     # members that the log has bound, and not terminated -> their leaf; empty: the root
     bound: dict[PodUid, str] = {}
+    compiled: str = (
+        ""  # digest of the input that has the workload whose group it is; empty: of none
+    )
     tree: GivenTree | None = None
+    changed: GivenTree | None = None  # as another profile makes it; None: none does
+    left_out: frozenset[str] = frozenset()  # what is not simulated of it
 
     def take(self, event: ev.RecordedEvent) -> None:
         """Take over an event of the gang."""
@@ -78,7 +87,8 @@ class PastGang(msgspec.Struct):
             self.groups = data.groups
         if isinstance(data, ev.GangAdmitted | ev.GangUnschedulable):
             if data.input_digest and not self.is_admitted:
-                self.digest, self.is_admitted = data.input_digest, isinstance(data, ev.GangAdmitted)
+                self.digests.append(data.input_digest)
+                self.is_admitted = isinstance(data, ev.GangAdmitted)
         elif isinstance(data, ev.GangScheduled) or (
             isinstance(data, ev.PodBound) and self.is_admitted and self.began_us is None
         ):
@@ -116,10 +126,11 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     until_us: int
     notes: tuple[str, ...]
 
-    def jobs(self, seed: int) -> tuple[Job, ...]:
+    def jobs(self, seed: int, *, changed: bool = False) -> tuple[Job, ...]:
         """Return new jobs: what ran at the beginning arrives then, with the rest of its run.
 
         Args:
+            changed: With the trees that other profiles make.
             seed: Of the run times that the log does not have. Each is drawn from those of gangs that ended after having run
                 for at least as long; without any, the gang runs to the end.
         """
@@ -134,7 +145,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
             chance = Random(f"{seed} {gang.namespace}/{gang.name} {gang.observed_us}")  # noqa: S311 -- durations
             number = numbers[gang.namespace, gang.name]
             numbers[gang.namespace, gang.name] += 1
-            assert gang.tree is not None, f"{gang.name} was left out"
+            tree = gang.changed if changed and gang.changed is not None else gang.tree
+            assert tree is not None, f"{gang.name} was left out"
             ran_s = max(0.0, (self.since_us - gang.began_us) / US) if gang.began_us else 0.0
             jobs.append(
                 Job(
@@ -142,7 +154,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
                     name=gang.name,
                     at_s=max(0.0, (gang.observed_us - self.since_us) / US),
                     runs_for_s=max(1.0, self._run_s(gang, known_s, chance) - ran_s),
-                    tree=_renamed(gang.tree, f"-again-{number}") if number else gang.tree,
+                    tree=_renamed(tree, f"-again-{number}") if number else tree,
                 )
             )
         return tuple(jobs)
@@ -178,29 +190,44 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_past(
-    reader: EventQueries, inputs: DecisionInputs, since_us: int, until_us: int
+    reader: EventQueries,
+    inputs: DecisionInputs,
+    since_us: int,
+    until_us: int,
+    profiles: Mapping[str, TreeProfile] | None = None,
 ) -> Past:
     """Return a span of the past.
 
     Args:
         since_us: Beginning, in microseconds since the epoch.
         until_us: End.
+        profiles: That make other trees of the workloads that name them.
 
     Raises:
-        BadInput: There is no gang in it, or no input of a decision.
+        BadInput: There is no gang in it, or no input of a decision; or no tree of it is made with one of the profiles.
         StoreUnavailable: The database does not answer.
     """
     gangs: dict[GangUid, PastGang] = {}
+    compiled: dict[
+        tuple[str, str], str
+    ] = {}  # namespace and name of a root -> digest of its last input
     decided: dict[str, None] = {}  # digests of the inputs of decisions in the span, in their order
     selected = EventFilter(types=tuple(kind.__name__ for kind in READ), until_us=until_us, limit=AT_ONCE)  # fmt: skip
     more = True
     while more:
         page = await reader.page(selected)
         for event in page.events:
+            if isinstance(event.data, ev.TreeCompiled):
+                of_workload = event.data.workload.partition("/")[0]
+                roots = (spec.name for spec in event.data.groups if not spec.parent)
+                compiled |= dict.fromkeys(((of_workload, name) for name in roots), event.data.input_digest)  # fmt: skip
+                continue
             gang = gangs.get(event.gang_uid)
             if gang is None:
                 namespace, _, name = event.gang.partition("/")
                 gang = gangs[event.gang_uid] = PastGang(namespace, name, event.at_us)
+            if not gang.is_admitted:
+                gang.compiled = compiled.get((gang.namespace, gang.name), "")
             if isinstance(event.data, ev.GangObserved | ev.GangAdmitted):
                 gang.priority = event.data.priority
             gang.take(event)
@@ -215,26 +242,98 @@ async def read_past(
         for gang in gangs.values()
         if min(gang.ended_us or until_us, gang.removed_us or until_us) > since_us
     ]
-    of_digest: dict[str, list[PastGang]] = {}
-    for gang in inside:
-        of_digest.setdefault(gang.digest, []).append(gang)
-    left_out: Counter[str] = Counter()
-    async for digest, request in _requests(inputs, of_digest.keys() - {""}):
-        for gang in of_digest[digest]:
-            gang.tree = _tree(request, gang.priority)
-            left_out.update(_not_simulated(request))
+    await _make_trees(inside, inputs)
     nodes = await _first_nodes(inputs, list(decided))
     if not nodes:
         problem = "no decision with a stored input" if inside else "no gang"
         raise BadInput(f"--since: the log has {problem} from this time on; give an earlier one")
     kept = sorted((g for g in inside if g.tree is not None), key=lambda g: (g.observed_us, g.name))
+    changes = [note async for note in _change(kept, inputs, profiles)] if profiles else []
     return Past(
         nodes=nodes,
         gangs=tuple(kept),
         since_us=since_us,
         until_us=until_us,
-        notes=tuple(_notes(kept, len(inside) - len(kept), left_out, since_us)),
+        notes=(*changes, *_notes(kept, len(inside) - len(kept), since_us)),
     )
+
+
+async def _make_trees(gangs: Sequence[PastGang], inputs: DecisionInputs) -> None:
+    """Make the tree of each gang from the best of its inputs that is stored."""
+    while gangs := [gang for gang in gangs if gang.tree is None and gang.digests]:
+        of_digest: dict[str, list[PastGang]] = {}
+        for gang in gangs:
+            of_digest.setdefault(gang.digests.pop(), []).append(gang)
+        async for digest, request in _requests(inputs, of_digest):
+            for gang in of_digest[digest]:
+                gang.tree = _tree(request, gang.priority)
+                gang.left_out = _not_simulated(request)
+
+
+async def _change(
+    gangs: Sequence[PastGang], inputs: DecisionInputs, profiles: Mapping[str, TreeProfile]
+) -> AsyncIterator[str]:
+    """Make the trees of gangs again, as their profile was and as it is in `profiles`; yield what became of them.
+
+    Raises:
+        BadInput: No gang is of a workload with such a profile.
+    """
+    named: Counter[str] = (
+        Counter()
+    )  # gangs by profile; of none: those without a stored input of a workload
+    kept = 0
+    for first in range(0, len(gangs), INPUTS_AT_ONCE):
+        some = gangs[first : first + INPUTS_AT_ONCE]
+        loaded = await inputs.load_many({gang.compiled for gang in some} - {""})
+        for gang in some:
+            stored = loaded.get(gang.compiled)
+            request = decode_request(stored.head) if stored is not None else None
+            named[request.profile_name if request is not None else ""] += 1
+            if request is None or request.profile_name not in profiles:
+                continue
+            profile = profiles[request.profile_name]
+            assert gang.tree is not None, f"{gang.name} was left out"
+            before = _compiled(gang.tree, request)
+            after = _compiled(gang.tree, msgspec.structs.replace(request, profile=profile))
+            if before is None or after is None:
+                kept += 1
+                continue
+            gang.tree, gang.changed = before, after
+            gang.left_out -= {EXCLUSIVE, NEAR}
+    changed = sum(gang.changed is not None for gang in gangs)
+    if not changed and not kept:
+        names = ", ".join(sorted(named.keys() - {""})) or "none"
+        raise BadInput(
+            f"--profile: no gang of the log is of a workload with the TreeProfile {' or '.join(sorted(profiles))}; "
+            f"the log has workloads with {names}"
+        )
+    differ = sum(gang.changed not in (None, gang.tree) for gang in gangs)
+    yield f"{counted(changed, 'gang')} of {len(gangs)} made with --profile, {differ} of them as another tree"
+    if kept:
+        yield f"{counted(kept, 'gang')} with such a profile unchanged: the pods would be in other groups"
+    if named[""]:
+        yield f"{counted(named[''], 'gang')} unchanged: the log has no input of a workload for them"
+
+
+def _compiled(tree: GivenTree, request: CompileRequest) -> GivenTree | None:
+    """Return a tree with the groups that its workload gets; None: it gets none, or other leaves."""
+    result = replay_tree(msgspec.structs.replace(request, existing=()), "")
+    if not isinstance(result, ev.TreeCompiled):
+        return None
+    parents = {(spec.kind, spec.name): spec.parent for spec in result.groups}
+
+    def root_of(spec: GroupSpec) -> str:
+        name, parent = spec.name, spec.parent
+        while parent:
+            name, parent = parent, parents["CompositePodGroup", parent]
+        return name
+
+    leaves = {spec.name for spec in tree.groups if spec.kind == "PodGroup"}
+    roots = {root_of(spec) for spec in result.groups if spec.name in leaves}
+    groups = tuple(spec for spec in result.groups if root_of(spec) in roots)
+    if {spec.name for spec in groups if spec.kind == "PodGroup"} != leaves:
+        return None
+    return msgspec.structs.replace(tree, groups=groups)
 
 
 async def _first_nodes(inputs: DecisionInputs, digests: Sequence[str]) -> tuple[Node, ...]:
@@ -268,9 +367,7 @@ async def _requests(
             yield digest, decoder.decode(stored.head, stored.parts)
 
 
-def _notes(
-    gangs: Sequence[PastGang], without_input: int, left_out: Mapping[str, int], since_us: int
-) -> Iterator[str]:
+def _notes(gangs: Sequence[PastGang], without_input: int, since_us: int) -> Iterator[str]:
     """Yield what the log does not have."""
     draws = sum(gang.began_us is None or gang.ended_us is None for gang in gangs)
     before = sum(gang.observed_us < since_us for gang in gangs)
@@ -280,6 +377,7 @@ def _notes(
         yield f"{counted(before, 'gang')} from before the beginning arrive at the beginning"
     if without_input:
         yield f"{counted(without_input, 'gang')} left out: no input of a decision about them is stored"
+    left_out = Counter(reason for gang in gangs for reason in gang.left_out)
     for reason, count in sorted(left_out.items()):
         yield f"{counted(count, 'gang')} simulated without {reason}"
     yield "pods outside of gangs and failures of nodes are not simulated: the log does not have them"
@@ -353,12 +451,12 @@ def _plain(shape: PodShape) -> PodShape:
     return PodShape(shape.requests, shape.node_selector, selectors, shape.tolerations)
 
 
-def _not_simulated(request: PlanRequest) -> set[str]:
+def _not_simulated(request: PlanRequest) -> frozenset[str]:
     groups, shapes = [group for group, _ in _walk(request.root)], request.shapes
     reasons = {
-        "exclusive domains": any(group.exclusive is not UNSET for group in groups),
-        "nearness of groups": any(group.near is not UNSET for group in groups),
-        "the shapes of pods that were bound at their first decision": any(
+        EXCLUSIVE: any(group.exclusive is not UNSET for group in groups),
+        NEAR: any(group.near is not UNSET for group in groups),
+        "the shapes of pods that were bound at that decision": any(
             part.bound for group in groups for part in _parts(group)
         ),
         "volumes, claims, host ports and rules about other pods": any(
@@ -370,7 +468,7 @@ def _not_simulated(request: PlanRequest) -> set[str]:
             for shape in shapes
         ),
     }
-    return {reason for reason, is_so in reasons.items() if is_so}
+    return frozenset(reason for reason, is_so in reasons.items() if is_so)
 
 
 def _renamed(tree: GivenTree, suffix: str) -> GivenTree:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -100,22 +100,27 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return whole.hexdigest()
 
 
-def simulate(scenario: Scenario) -> Outcome:
+def simulate(
+    scenario: Scenario, log_on: Callable[[MemoryDatabase], MemoryEventLog] = MemoryEventLog
+) -> Outcome:
     """Run a scenario to its end, in this thread.
+
+    Args:
+        log_on: Makes the log of the service on a database, such as one that keeps a copy elsewhere.
 
     Raises:
         BadInput: There is no node, or an object cannot be created.
     """
     with asyncio.Runner(loop_factory=SimulationLoop) as runner:
-        return runner.run(_run(scenario))
+        return runner.run(_run(scenario, log_on))
 
 
-async def _run(scenario: Scenario) -> Outcome:
+async def _run(scenario: Scenario, log_on: Callable[[MemoryDatabase], MemoryEventLog]) -> Outcome:
     loop = simulation_loop()
     clock = VirtualClock(loop, BEGAN_US, scenario.seed)
     database = MemoryDatabase(clock.now_us, clock.new_id)
     settings = msgspec.structs.replace(scenario.settings, identity=IDENTITY)
-    log = MemoryEventLog(database)
+    log = log_on(database)
     leases_ms = int((scenario.until_s + A_DAY_S) * 1000)  # there is no other replica
     identity = LeaseIdentity(
         holder=IDENTITY,

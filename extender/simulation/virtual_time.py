@@ -175,8 +175,7 @@ class InLoopWorker:
         return answer
 
     def warm_up(self, work: Callable[[], object]) -> None:
-        """Run the function now."""
-        work()
+        """Do nothing: what is needed is loaded when it is, and nothing waits for that in virtual time."""
 
     def stop(self) -> None:
         """Do nothing: there is no process."""

@@ -20,6 +20,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from extender.core.log.capacity_claim import CapacityClaim, claims_by_node
 from extender.core.log.events import ControlPlaneFeaturesDetected, RecordedEvent
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.preemption_state import EvictedPod, PendingPreemption, Victim
 from extender.core.log.reservation_state import (
     EMPTY,
@@ -42,8 +43,8 @@ log = logging.getLogger(__name__)
 Page = Sequence[RecordedEvent]
 
 # Both change with the meaning or format of the state; snapshots of other codecs are not used.
-FULL_CODEC = "state-7"  # full
-HISTORICAL_CODEC = "past-7"  # historical
+FULL_CODEC = "state-8"  # full
+HISTORICAL_CODEC = "past-8"  # historical
 
 BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state is unpacked first
 
@@ -87,6 +88,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     evicted_pods: dict[PodUid, EvictedPod]
     capacity_holds: tuple[CapacityHold, ...]
     unused_holds: dict[str, UnusedHolds]
+    moves: PendingMoves | None
 
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):
@@ -123,6 +125,7 @@ def encode_historical(state: ReservationState) -> bytes:
         dict(state.evicted_pods),
         tuple(state.capacity_holds.values()),
         dict(state.unused_holds),
+        state.moves,
     )
     return _packed(saved)
 
@@ -213,7 +216,9 @@ def join_states(parts: Iterable[ReservationState]) -> ReservationState:
 def _indexed(state: ReservationState) -> ReservationState:
     """Return a state with its indexes."""
     roots = state.gangs.values()
-    claims = claims_of(roots, state.preemptions.values(), state.capacity_holds.values())
+    claims = claims_of(
+        roots, state.preemptions.values(), state.capacity_holds.values(), state.moves
+    )
     return msgspec.structs.replace(
         state,
         claims_on=claims_by_node(claims),
@@ -248,6 +253,7 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
         evicted_units=Map({uid: Map(units) for uid, units in saved.evicted_units.items()}),
         capacity_holds=Map({hold.gang_uid: hold for hold in saved.capacity_holds}),
         unused_holds=Map(saved.unused_holds),
+        moves=saved.moves,
         truncated_epoch=Epoch(saved.truncated_epoch),
         features=saved.features,
         trees=Map({tree.uid: tree for tree in saved.trees}),

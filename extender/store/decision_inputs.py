@@ -301,7 +301,7 @@ ON CONFLICT (id) DO UPDATE SET before_us = greatest(gx.pruning.before_us, exclud
 """
 _SINCE = """
 SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.event e
-WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned', 'TreeCompiled', 'TreeRefused', 'CapacityHeld')
+WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangUnschedulable', 'PreemptionPlanned', 'TreeCompiled', 'TreeRefused', 'CapacityHeld', 'MovesPlanned')
   AND e.at_us >= $1"""
 _LIVING = """
 SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.gang_state s JOIN gx.event e ON e.gang_uid = s.gang_uid

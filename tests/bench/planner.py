@@ -9,7 +9,17 @@ import msgspec
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
-from extender.core.planner.plan_types import Plan, PlanGroup, PlanMember, PlanNode, PlanRequest
+from extender.core.model.scheduling_constraints import SliceLevel
+from extender.core.planner.model.leaf_slices import with_slices
+from extender.core.planner.plan_types import (
+    Plan,
+    PlanExclusive,
+    PlanGroup,
+    PlanMember,
+    PlanNear,
+    PlanNode,
+    PlanRequest,
+)
 from extender.core.planner.planning import NodeTable, plan
 from tests.bench.figures import Figure, Scale
 
@@ -70,7 +80,7 @@ def measured(
     target: str = "",
     plain: PlanGroup | None = None,
 ) -> Figure:
-    """Measure a tree with a fleet that is kept, beside one that is made anew; or beside `plain`, the same tree without wishes."""
+    """Measure the CPU of a tree with a fleet that is kept, beside one that is made anew; or beside `plain`, the same tree without wishes."""
     request = PlanRequest(root=root, nodes=nodes, shapes=SHAPES, explain=explain)
     fleet = NodeTable(nodes)
     baseline = request if plain is None else msgspec.structs.replace(request, root=plain)
@@ -80,9 +90,9 @@ def measured(
             ("baseline", baseline, fleet if plain else None),
             ("kept", request, fleet),
         ):
-            start = time.perf_counter()
+            start = time.process_time()
             verdict = plan(asked, node_table=given)
-            times[kind].append((time.perf_counter() - start) * 1e3)
+            times[kind].append((time.process_time() - start) * 1e3)
     result = f"{len(verdict.assignments)} pods" if isinstance(verdict, Plan) else verdict.outcome
     return Figure(
         bench="planner",
@@ -93,7 +103,17 @@ def measured(
         baseline_name="without wishes" if plain else "fleet made anew",
         baseline=tuple(times["baseline"]),
         target=target,
-        note=f"{result}, {verdict.search.nodes} search nodes",
+        note=f"{result}, {verdict.search.nodes} search nodes{_gaps(verdict)}",
+    )
+
+
+def _gaps(verdict: object) -> str:
+    """Return the values of wishes that are not proved."""
+    wishes = verdict.wishes if isinstance(verdict, Plan) else ()
+    values = [(w.kind, v) for w in wishes for v in w.values]
+    gaps = [f"{kind} {v.key} {v.value}, at best {v.best}" for kind, v in values if v.best < v.value]
+    return f"; {len(values) - len(gaps)} of {len(values)} values proved" + "".join(
+        f", {gap}" for gap in gaps
     )
 
 
@@ -109,9 +129,80 @@ def wishing(root: PlanGroup, *preferred: str) -> PlanGroup:
     return msgspec.structs.replace(root, groups=leaves)
 
 
+def near(root: PlanGroup, *keys: str) -> PlanGroup:
+    """Return a tree of which the first leaf shall be near the second one."""
+    first, second, *others = root.groups
+    wishes = tuple(PlanNear(group=second.key, key=key) for key in keys)
+    first = msgspec.structs.replace(first, near=wishes)
+    return msgspec.structs.replace(root, groups=(first, second, *others))
+
+
+def ranked(root: PlanGroup) -> PlanGroup:
+    """Return a tree whose members have ranks."""
+    leaves = tuple(
+        msgspec.structs.replace(
+            g,
+            members=tuple(
+                msgspec.structs.replace(m, rank=rank) for rank, m in enumerate(g.members)
+            ),
+        )
+        for g in root.groups
+    )
+    return msgspec.structs.replace(root, groups=leaves)
+
+
+def wishes(size: int, rounds: int) -> list[Figure]:
+    """Measure the wishes of groups, slices and exclusive domains beside the same tree without them."""
+    per_rack, nodes = size // 100 * 8, make_nodes(size, gpus=lambda i: (i * 7919) % 9)
+    uneven = composite(
+        "root", leaf("a", per_rack // 2), leaf("b", per_rack, shape=1), leaf("c", per_rack * 2)
+    )
+    small = composite("root", leaf("p", per_rack // 8), leaf("d", per_rack // 4))
+    large = composite("root", leaf("p", per_rack), leaf("d", per_rack * 3 // 2))
+    mixed = composite("root", leaf("p", per_rack), leaf("d", per_rack // 2, shape=1))
+    single = composite("root", leaf("a", per_rack * 2))
+    label = {node.name: node.labels for node in nodes}
+    cut = with_slices(
+        single.groups[0], [SliceLevel("host", 4)], lambda name, key: label[name].get(key)
+    )
+    alone = composite("root", *(leaf(f"x{j}", per_rack // 8) for j in range(4)))
+    modest = composite(
+        "root",
+        leaf("a", per_rack // 16),
+        leaf("b", per_rack // 8, shape=1),
+        leaf("c", per_rack // 4),
+    )
+    rows = [
+        ("3 leaves prefer one rack, then one zone", wishing(uneven, "rack", "zone"), uneven),
+        ("near, one rack holds both", near(small, "rack"), small),
+        ("near, no rack holds both", near(large, "rack"), large),
+        ("near, no rack holds both, two shapes", near(mixed, "rack"), mixed),
+        ("near by rack and zone", near(large, "rack", "zone"), large),
+        ("near by host", near(small, "host"), small),
+        ("3 leaves prefer one host, then rack, then zone", wishing(uneven, "host", "rack", "zone"), uneven),
+        ("3 leaves of a part of a rack prefer one host, then rack", wishing(modest, "host", "rack"), modest),
+        ("3 leaves prefer few hosts", wishing(uneven, "host"), uneven),
+        ("near, preferred and ranks", ranked(near(wishing(uneven, "rack", "zone"), "rack")), uneven),
+        ("near, preferred down to hosts and ranks", ranked(near(wishing(uneven, "host", "rack"), "rack")), uneven),
+        ("balanced racks", msgspec.structs.replace(single, groups=(msgspec.structs.replace(single.groups[0], preferred=("rack",), balanced=True),)), single),
+        ("slices of 4 per host", composite("root", cut), single),
+        ("exclusive racks", msgspec.structs.replace(alone, groups=tuple(msgspec.structs.replace(g, exclusive=PlanExclusive(key="rack")) for g in alone.groups)), alone),
+    ]  # fmt: skip
+    return [
+        measured(f"wishes: {what}, lived in", root, nodes, rounds=rounds, target="2 x", plain=plain)
+        for what, root, plain in rows
+    ]
+
+
 def run(scale: Scale) -> list[Figure]:
-    rack, zone = ("rack",), ("zone",)
     size, many, few = (500, 5, 1) if scale.quick else (5000, 3 * scale.rounds, scale.rounds)
+    figures = trees(size, many, few) if scale.asks_for("trees") else []
+    return figures + (wishes(size, many) if scale.asks_for("wishes") else [])
+
+
+def trees(size: int, many: int, few: int) -> list[Figure]:
+    """Measure trees with a fleet that is kept, beside one that is made anew."""
+    rack, zone = ("rack",), ("zone",)
     full = make_nodes(size)
     lived = make_nodes(size, gpus=lambda i: (i * 7919) % 9)
     two = (leaf("p", 3, topo=rack), leaf("d", 3, shape=1, topo=rack))
@@ -139,9 +230,6 @@ def run(scale: Scale) -> list[Figure]:
             for j in range(8)
         ),
         topo=zone,
-    )
-    uneven = composite(
-        "root", leaf("a", per_rack // 2), leaf("b", per_rack, shape=1), leaf("c", per_rack * 2)
     )
     two_big = composite("root", leaf("p", half), leaf("d", half, shape=1))
     return [
@@ -189,14 +277,6 @@ def run(scale: Scale) -> list[Figure]:
         ),
         measured(
             "20 composites x 2 leaves, lived in", composite("root", *pairs), lived, rounds=few
-        ),
-        measured(
-            "3 leaves prefer one rack, then one zone, lived in",
-            wishing(uneven, "rack", "zone"),
-            lived,
-            rounds=many,
-            target="2 x",
-            plain=uneven,
         ),
         measured(
             f"{size // 5} leaves x 4 pods in racks", composite("root", *leaves), full, rounds=1

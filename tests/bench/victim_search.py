@@ -92,7 +92,7 @@ def request_of(case: Case, nodes: int, seed: int) -> PlanRequest:
     units, gangs = [], []
     for number in range(nodes):
         name = f"run{number:05}"
-        created_us = NOW_US - chance.randrange(DAY_US)
+        since_us = NOW_US - chance.randrange(DAY_US)
         priority = chance.choice(case.priorities)
         pods = tuple(
             PlanVictim(
@@ -100,7 +100,7 @@ def request_of(case: Case, nodes: int, seed: int) -> PlanRequest:
                 uid=PodUid(f"{name}-{i}"),
                 node=slots[number * PODS_PER_GANG + i],
                 shape=0,
-                created_us=created_us,
+                since_us=since_us,
                 gang=number,
             )
             for i in range(PODS_PER_GANG)

@@ -34,7 +34,7 @@ from extender.http.v1.event_api import EventApi
 from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi, TreeApi
 from extender.http.v1.history_api import HistoryApi, ReportApi
-from extender.http.v1.plan_api import PlanApi
+from extender.http.v1.plan_api import MovesApi, PlanApi
 from extender.http.v1.state_api import LiveNodeApi, NodesApi, StateApi
 from extender.http.web.health import Probes
 from extender.http.web.server import OPERATIONS, OpenApiRoute
@@ -143,6 +143,7 @@ async def served(url, *objects):
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(engine), reader, SystemClock()),
             PlanApi(no_plan, no_plan),
+            MovesApi(no_plan, stage.parts.mover, stage.leader),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan),
                 past_explain(as_of, reader),
@@ -189,6 +190,7 @@ EVERY_GET = {
     "/v1/preemptions": "/v1/preemptions?victim=ns/job-0",
     "/v1/decisions/{id}": "/v1/decisions/pre",
     "/v1/decisions/{id}/input": "/v1/decisions/1/input",
+    "/v1/moves": "/v1/moves",
     "/v1/nodes": "/v1/nodes",
     "/v1/nodes/{name}": "/v1/nodes/n1",
     "/v1/state": "/v1/state?at=5",

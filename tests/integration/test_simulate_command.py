@@ -32,6 +32,12 @@ spec:
         image: registry.example.com/tune:1
         resources: {requests: {cpu: "1", nvidia.com/gpu: "4"}, limits: {nvidia.com/gpu: "4"}}
 """
+PROFILE = """
+apiVersion: gang-extender.dev/v1alpha1
+kind: TreeProfile
+metadata: {name: default}
+spec: {kinds: [{kind: Job, topology: {leaf: topology.example.com/rack}}]}
+"""
 
 
 def test_the_log_of_a_simulation_is_a_log_like_any_other(tmp_path: Path) -> None:
@@ -68,7 +74,12 @@ def test_the_log_of_a_simulation_is_a_log_like_any_other(tmp_path: Path) -> None
     assert differences["ended"] == {
         "figure": "ended", "unchanged": 1.0, "changed": 1.0, "difference": 0.0, "interval": [0.0, 0.0],
     }  # fmt: skip
+    (tmp_path / "profile.yaml").write_text(PROFILE)
+    in_one_rack = run_command(*past, "--profile", str(tmp_path / "profile.yaml"), "-o", "json")
+    assert in_one_rack.returncode == 0, in_one_rack.stderr
+    assert "1 gang of 1 made with --profile, 1 of them as another tree" in in_one_rack.stderr
     for options, text in (
+        (("--profile", CLUSTER), f"--profile {CLUSTER}: the files have no TreeProfile; write one"),
         (("--set", "hold_capacity=60"), "--set hold_capacity=60: there is no such setting"),
         (("--with", "2xnode"), 'with "2xnode": the cluster has no node "node"'),
         (("--until", "0s"), "--until: '0s' is not above 0"),
@@ -92,6 +103,7 @@ def test_what_cannot_be_simulated_is_refused_by_option_and_value(tmp_path: Path)
         (("--data-dir", str(tmp_path / "job.yaml")), "job.yaml: is no folder"),
         (("--without", "n1"), "--without n1: is for --from-log"),
         (("--seeds", "5"), "--seeds 5: is for --from-log"),
+        (("--profile", "p.yaml"), "--profile p.yaml: is for --from-log"),
         (("--since", "3d"), "--since 3d: is for --from-log"),
         (("--database-url", "postgresql://x"), "--database-url: is for --from-log"),
         (

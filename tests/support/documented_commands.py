@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(
         page
-        for folder in ("alerts", "how-to", "troubleshooting", "tutorials", "explanation")
+        for folder in ("alerts", "how-to", "reference", "runbook", "troubleshooting", "tutorials", "explanation")
         for page in sorted((ROOT / "docs" / folder).rglob("*.md"))
     ),
     *sorted((ROOT / "docs").glob("*.md")),

@@ -336,7 +336,7 @@ WRONG = [
     (("explian",), "no such command: explian; did you mean `gang-extender plan` or `gang-extender explain` or `gang-extender decision replay`?"),
     (("db", "migrat"), "no such command: db migrat; did you mean `gang-extender db migrate`?"),
     (("trees", ""), "got unexpected extra argument ''; see `gang-extender trees --help`"),
-    (("", "trees"), "no such command: ''; there are serve, plan, make-room, drain, simulate, gangs, explain, trees, history, events, preemptions, state, report, status, decision replay, config, certs, proxy, verify, keys, db migrate, db project, db prune"),
+    (("", "trees"), "no such command: ''; there are serve, plan, make-room, drain, moves, simulate, gangs, explain, trees, history, events, preemptions, state, report, status, decision replay, config, certs, proxy, verify, keys, db migrate, db project, db prune"),
     (("db", ""), "no such command: db ''; there are db migrate, db project, db prune"),
     (("plan\n",), "no such command: 'plan\\n'; did you mean `gang-extender plan` or `gang-extender explain`?"),
     (("db", "why"), "no such command: db why; there are db migrate, db project, db prune"),

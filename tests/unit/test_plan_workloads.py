@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,54 @@ def test_what_does_not_fit_is_named_with_the_annotation_that_would_help(plan):
     assert (code, gang["verdict"]) == (0, "placed")
     roles = {line["role"]: (line["placed"], line["total"]) for line in gang["groups"]}
     assert roles["worker"] == (int(count), 5)
+
+
+def _cronjob(job):
+    template = {"metadata": job["metadata"], "spec": job["spec"]}
+    return an_object(
+        "CronJob", "finetune", "batch/v1", spec={"schedule": "@daily", "jobTemplate": template}
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("job", " on Job/default/finetune"),
+        ("cronjob", " in spec.jobTemplate.metadata of CronJob/default/finetune"),
+        ("trainjob", " on TrainJob/default/tune"),
+        ("plain-pods", " on all its pods"),
+        ("statefulset", " on StatefulSet/default/shards"),
+        ("disaggregatedset", ""),
+        ("podcliqueset", ""),
+    ],
+)
+def test_what_lowers_a_minimum_is_where_the_kind_has_it(plan, file, place):
+    """The object in the file that takes it, and then it fits; of what takes none no lower minimum is named."""
+    name = "job" if file == "cronjob" else file
+    objects = list(yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text()))
+    if file == "cronjob":
+        objects = [_cronjob(objects[-1])]
+    nodes = [
+        node
+        for node in yaml.safe_load_all((EXAMPLES / "cluster.yaml").read_text())
+        if node["kind"] in {"Node", "PriorityClass"}
+    ]
+    kept = [n for n in nodes if n["kind"] != "Node"] + [n for n in nodes if n["kind"] == "Node"][:2]
+    code, out, _ = plan(*objects, fleet="1 nodes", gpu=0, more=kept)
+    assert code == 1
+    helps = [text for gang in json.loads(out)["gangs"] for text in gang["help"]]
+    lowered = [text for text in helps if text.startswith(("minCount", "minGroupCount"))]
+    if not place:
+        assert lowered == []
+        return
+    setting = lowered[0].partition(": ")[2].removesuffix(place)
+    assert lowered[0].endswith(place), lowered
+    field, key, value = re.fullmatch(r"(annotation|label) (\S+): (\S+)", setting).groups()
+    for thing in objects:
+        if thing["kind"] in {place.rpartition(" ")[2].partition("/")[0], "Pod"}:
+            job = thing["spec"]["jobTemplate"] if thing["kind"] == "CronJob" else thing
+            job["metadata"].setdefault(f"{field}s", {})[key] = value
+    assert plan(*objects, fleet="1 nodes", gpu=0, more=kept)[0] == 0
 
 
 def test_a_minimum_for_which_the_workload_has_no_field_is_no_hint(plan):

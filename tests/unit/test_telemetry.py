@@ -8,7 +8,13 @@ import logging
 import msgspec
 import pytest
 
-from extender.core.log.events import PreemptionCancelled
+from extender.core.log.events import (
+    GangRemoved,
+    MemberTerminated,
+    PreemptionCancelled,
+    PreemptionCompleted,
+    RecordedEvent,
+)
 from extender.core.planner.plan_types import Plan, Refusal, SearchEffort
 from extender.telemetry import JsonLines, Metrics, TextLines, set_up_logging
 
@@ -119,6 +125,55 @@ def test_an_attribute_has_the_name_of_its_metric():
     assert set(names.values()) == {family.name for family in metrics.registry.collect()}
 
 
+def an_event(data, at_s=0):
+    return RecordedEvent(
+        position=1, event_id="e", epoch=1, at_us=at_s * 1_000_000, gang="ns/hi", gang_uid="hi", stream_version=1,
+        actor="me", cause="test", data=data,
+    )  # fmt: skip
+
+
+def in_vain(*events):
+    """Count some events, given with their second; return how many preemptors never ran, and ran for less than a minute."""
+    metrics = Metrics()
+    for at_s, data in events:
+        metrics.appended(an_event(data, at_s))
+    counts = (
+        metrics.registry.get_sample_value("gang_extender_preemptions_in_vain_total", {"ran": ran})
+        for ran in ("never", "less-than-a-minute")
+    )
+    return tuple(counts)
+
+
+ENDED = [MemberTerminated(pod=f"ns/hi-{i}", uid=f"hi-{i}", node="n", cause="ended") for i in range(2)]  # fmt: skip
+
+
+def completed(evicted=1):
+    return PreemptionCompleted(preemption="p", bound=2, evicted=evicted, duration_ms=1)
+
+
+def cancelled(reason, evicted=1):
+    return PreemptionCancelled(preemption="p", reason=reason, units_spared=(), units_in_progress=(), evicted=evicted)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("events", "counts"),
+    [
+        ([(0, cancelled("capacity-lost"))], (1, 0)),
+        ([(0, cancelled("capacity-lost", evicted=0))], (0, 0)),
+        ([(0, cancelled("taken-over"))], (0, 0)),
+        ([(0, cancelled("no-longer-needed"))], (0, 0)),
+        ([(0, completed()), (58, ENDED[0]), (59, ENDED[1])], (0, 1)),
+        ([(0, completed()), (58, ENDED[0]), (60, ENDED[1])], (0, 0)),
+        ([(0, completed()), (58, ENDED[0])], (0, 0)),
+        ([(0, completed()), (10, GangRemoved(reason="deleted")), (11, ENDED[0])], (0, 1)),
+        ([(0, completed(evicted=0)), (10, GangRemoved(reason="deleted"))], (0, 0)),
+        ([(0, completed()), (10, ENDED[0]), (20, completed()), (70, ENDED[1]), (71, ENDED[0])], (0, 1)),
+    ],
+)  # fmt: skip
+def test_evictions_in_vain_are_counted(events, counts):
+    assert in_vain(*events) == counts
+
+
 @pytest.mark.parametrize(
     ("evicted", "in_progress", "result"),
     [(0, (), "cancelled"), (2, (), "cancelled-after-evictions"), (0, ("ns/a",), "cancelled-after-evictions")],
@@ -128,9 +183,9 @@ def test_cancelled_preemptions_are_counted_by_what_they_cost(evicted, in_progres
     metrics = Metrics()
     name = "gang_extender_preemptions_ended_total"
     assert metrics.registry.get_sample_value(name, {"result": result}) == 0
-    metrics.appended(PreemptionCancelled(
+    metrics.appended(an_event(PreemptionCancelled(
         preemption="p", reason="capacity-lost", units_spared=(), units_in_progress=in_progress, evicted=evicted,
-    ))  # fmt: skip
+    )))  # fmt: skip
     assert metrics.registry.get_sample_value(name, {"result": result}) == 1
     events = "gang_extender_events_appended_total"
     assert metrics.registry.get_sample_value(events, {"type": "PreemptionCancelled"}) == 1

@@ -1,10 +1,11 @@
-"""`make-room` and `drain`: which moves of running pods make room. Nothing is moved."""
+"""`make-room` and `drain`: which moves of running pods make room; with `--apply` a service makes them. `moves`: those that it makes."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, NoReturn
 from urllib.parse import urlencode
 
@@ -15,10 +16,17 @@ from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, Plan
 from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, column_widths, complain, print_value, visible
 from extender.core.model.errors import BadInput, merged_by_object
-from extender.core.model.message_formatting import counted, did_you_mean, duration_s, join_names
+from extender.core.model.message_formatting import (
+    counted,
+    did_you_mean,
+    duration_s,
+    gpu_time_text,
+    join_names,
+)
 
 if TYPE_CHECKING:
-    from extender.queries.plan.moves_query import MovesAnswer
+    from extender.core.planner.moves.move_problem import Move
+    from extender.queries.plan.moves_query import MovesAnswer, MovesUnderWay
 
 ClusterFiles = Annotated[list[str] | None, typer.Option("--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable.")]  # fmt: skip
 ServerUrl = Annotated[str | None, typer.Option("--server", help="In place of --cluster: URL of a service, about its live cluster.")]  # fmt: skip
@@ -27,6 +35,13 @@ MaxPriority = Annotated[
 ]
 MaxAge = Annotated[str, typer.Option("--max-age", help="Pods that run for longer stay, such as 36h; of a service only.")]  # fmt: skip
 SearchBudget = Annotated[int, typer.Option(help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX)]  # fmt: skip
+Apply = Annotated[
+    bool,
+    typer.Option(
+        "--apply",
+        help="Let the service make the moves, one after the other; members of gangs only.",
+    ),
+]
 Form = Annotated[PlanOutput, typer.Option("-o", "--output", help="Form of the output; markdown: one page to review.")]  # fmt: skip
 
 
@@ -41,10 +56,12 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     gang: str = ""  # NAMESPACE/NAME
     free: str = ""
     drain: tuple[str, ...] = ()
+    by_us: int = 0
     budget: int = 0
     max_priority: int | None = None
     max_age_s: int = 0
     search_budget: int
+    apply: bool = False
 
 
 def make_room(  # noqa: PLR0917 -- typer reads options from the signature
@@ -56,6 +73,7 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
     max_priority: MaxPriority = None,
     max_age: MaxAge = "",
     search_budget: SearchBudget = 20_000,
+    apply: Apply = False,
     output: Form = PlanOutput.table,
 ) -> None:  # fmt: skip
     """Find the fewest moves of running pods after which a tree fits, or whole domains are free. Exit 0 only when there are such.
@@ -75,17 +93,20 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
         max_priority=max_priority,
         max_age_s=_seconds(max_age),
         search_budget=search_budget,
+        apply=apply,
     )
     _finish(_answered(cluster, server, asked), output)
 
 
-def drain(
+def drain(  # noqa: PLR0917 -- likewise
     nodes: Annotated[list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")],
+    by: Annotated[str, typer.Option("--by", help="What ends by this time need not move: 4h from now, or RFC 3339 with offset.")] = "",
     cluster: ClusterFiles = None,
     server: ServerUrl = None,
     max_priority: MaxPriority = None,
     max_age: MaxAge = "",
     search_budget: SearchBudget = 20_000,
+    apply: Apply = False,
     output: Form = PlanOutput.table,
 ) -> None:  # fmt: skip
     """Find which pods of some nodes can move elsewhere and in which order, what stays, and which gangs would break.
@@ -94,11 +115,53 @@ def drain(
     """
     asked = _Asked(
         drain=tuple(nodes),
+        by_us=_time_us(by),
         max_priority=max_priority,
         max_age_s=_seconds(max_age),
         search_budget=search_budget,
+        apply=apply,
     )
     _finish(_answered(cluster, server, asked), output)
+
+
+class MovesAction(Enum):
+    """What `moves` does."""
+
+    show = "show"
+    pause = "pause"
+    resume = "resume"
+    stop = "stop"
+
+
+def moves(
+    action: Annotated[MovesAction, typer.Argument(help="pause: evict no further pod; stop: end them, and hold nothing for what is left.")] = MovesAction.show,
+    server: Annotated[str | None, typer.Option("--server", help="URL of the service that leads.")] = None,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")] = Output.table,
+) -> None:  # fmt: skip
+    """Show, pause, resume or stop the moves that the service makes (`make-room --apply`, `drain --apply`)."""
+    from extender.queries.plan.moves_query import MovesUnderWay
+
+    path, body = "/v1/moves", None
+    if action is not MovesAction.show:
+        path, body = "/v1/moves/control", msgspec.json.encode({"action": action.value})
+    answer = ask_service(server, path, MovesUnderWay, body=body)
+    if output is not Output.table:
+        print_value(answer, output)
+        return
+    sys.stdout.write(visible("\n".join(under_way_lines(answer)) + "\n"))
+
+
+def under_way_lines(answer: MovesUnderWay) -> Iterator[str]:
+    """Yield the moves that a service makes, for a terminal."""
+    if not answer.plan:
+        yield answer.state
+        return
+    by = f", asked for by {answer.by}" if answer.by else ""
+    yield f"{answer.question}: {answer.made} of {counted(len(answer.moves), 'move')} made; since {answer.since}{by}"
+    yield f"  {answer.state}"
+    for number, move in enumerate(answer.moves, 1):
+        sign = "made" if number <= answer.made else "now" if number == answer.made + 1 else ""
+        yield f"  {number:>3}  {move.pod}  {move.source} -> {move.target}  {sign}".rstrip()
 
 
 def _seconds(text: str) -> int:
@@ -109,10 +172,29 @@ def _seconds(text: str) -> int:
     return seconds or 0
 
 
+def _time_us(text: str) -> int:
+    """Return a time after now in microseconds since 1970; 0 for an empty text."""
+    if not text:
+        return 0
+    from extender.queries.log.event_dto import parse_time
+    from extender.runtime.system_clock import SystemClock
+
+    now_us = SystemClock().now_us()
+    after_s = duration_s(text)
+    at_us = parse_time(text, "--by") if after_s is None else now_us + after_s * 1_000_000
+    if at_us <= now_us:
+        raise BadInput(f"--by {text}: is not after now; write when the nodes must be empty")
+    return at_us
+
+
 def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> MovesAnswer:
     asks_service = bool(server) or finder().chosen
     if bool(cluster) == asks_service:
         raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
+    if asked.apply and not asks_service:
+        raise BadInput(
+            "--apply: moves are made by a service; give --server URL (or --context NAME)"
+        )
     if not asks_service:
         return _of_files(cluster or [], asked)
     from extender.cluster.manifests.yaml_reader import files_of, read_file
@@ -126,6 +208,7 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
         "groups": _groups_of_service(server, asked.gang) if asked.gang else [],
         "free": asked.free,
         "drain": asked.drain,
+        "by": _rfc3339(asked.by_us),
         "budget": asked.budget,
         "max_age_s": asked.max_age_s,
         "search_budget": asked.search_budget,
@@ -134,7 +217,14 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
     if asked.max_priority is not None:
         question["max_priority"] = asked.max_priority
     body = msgspec.json.encode(question)
-    return ask_service(server, "/v1/moves", MovesAnswer, body=body, within_s=WITHIN_S)
+    path = "/v1/moves/apply" if asked.apply else "/v1/moves"
+    return ask_service(server, path, MovesAnswer, body=body, within_s=WITHIN_S)
+
+
+def _rfc3339(at_us: int) -> str:
+    from extender.queries.log.event_dto import rfc3339
+
+    return rfc3339(at_us) if at_us else ""
 
 
 def _check_objects(asked: _Asked, *, any_object: bool) -> None:
@@ -183,10 +273,12 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
         ),
         free=asked.free,
         drain=asked.drain,
+        by_us=asked.by_us,
         budget=asked.budget,
         max_priority=asked.max_priority,
     )
-    return msgspec.structs.replace(answer_moves(view, question), warnings=manifest.warnings)
+    answer = answer_moves(view, question)
+    return msgspec.structs.replace(answer, warnings=(*manifest.warnings, *answer.warnings))
 
 
 def _finish(answer: MovesAnswer, output: PlanOutput) -> NoReturn:
@@ -213,7 +305,8 @@ def headline(answer: MovesAnswer) -> str:
         case "moves":
             bound = f"{answer.least} at least" if answer.least < len(answer.moves) else ""
             proof = f"proved: {bound or 'no fewer lead there'}"
-            return f"{answer.question}: {moves} ({proof})"
+            lost = f"; lost: {gpu_time_text(answer.lost_min)}" if answer.lost_min else ""
+            return f"{answer.question}: {moves} ({proof}){lost}"
         case "impossible":
             if answer.stays or answer.unmoved:
                 return f"{answer.question}: not all pods can move (proved); as far as possible: {moves}"
@@ -223,11 +316,12 @@ def headline(answer: MovesAnswer) -> str:
 
 
 def _tables(answer: MovesAnswer) -> Iterator[Table]:
+    lost = ("lost",) if answer.lost_min else ()
     yield (
         "Moves, one after the other",
-        ("#", "pod", "from", "to", "priority", "group"),
+        ("#", "pod", "from", "to", "priority", *lost, "group"),
         [
-            (str(n), m.pod, m.source, m.target, str(m.priority), m.group)
+            (str(n), m.pod, m.source, m.target, str(m.priority), *_lost(m, lost), m.group)
             for n, m in enumerate(answer.moves, 1)
         ],
     )
@@ -235,6 +329,11 @@ def _tables(answer: MovesAnswer) -> Iterator[Table]:
         "Then placed",
         ("pod", "group", "node"),
         [(line.pod, line.group, line.node) for line in answer.assignments],
+    )
+    yield (
+        "Ends in time, and need not move",
+        ("gang or pod", "pods", "ends at the latest"),
+        [(line.name, str(line.pods), line.ends) for line in answer.ends],
     )
     yield (
         "Gangs that break when the rest is evicted",
@@ -257,7 +356,14 @@ def _tables(answer: MovesAnswer) -> Iterator[Table]:
     )
 
 
+def _lost(move: Move, shown: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the cell about the work that a move loses; none where the table has no such column."""
+    return (gpu_time_text(move.lost_min) if move.lost_min else "-",) if shown else ()
+
+
 def _notes(answer: MovesAnswer) -> Iterator[str]:
+    if answer.plan:
+        yield "the service makes these moves now: `gang-extender moves` shows, pauses and stops them"
     yield from answer.reasons
     if answer.emptied:
         yield f"empty then: {join_names(answer.emptied)}"

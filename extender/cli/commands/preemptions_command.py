@@ -39,7 +39,7 @@ from extender.cli.output.list_table import (
     time_column,
 )
 from extender.cli.output.printing import complain, console, print_table
-from extender.core.model.message_formatting import duration_text, spaced
+from extender.core.model.message_formatting import duration_text, gpu_time_text, spaced
 from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.preemption_dto import OUTCOMES, PreemptionLine, UnitLine
 from extender.queries.log.preemption_report import PreemptionQuery, Preemptions, victim_of_name
@@ -151,6 +151,12 @@ def _columns(now_us: Callable[[], int]) -> tuple[Column[PreemptionLine], ...]:
         number_column("placed", lambda line: line.placed, wide=True),
         Column(title="proved", text=lambda line: "yes" if line.proved else "no", wide=True),
         Column(title="reason", text=lambda line: line.reason, wide=True),
+        Column(title="in vain", text=lambda line: line.in_vain, wide=True),
+        Column(
+            title="lost",
+            text=lambda line: gpu_time_text(_lost_min(line)) if _lost_min(line) else "",
+            key=_lost_min,
+        ),
         Column(title="gone", text=_gone_of_all, key=lambda line: sum(_pods(line))),
         Column(title="victims", text=_victims),
     )
@@ -159,6 +165,10 @@ def _columns(now_us: Callable[[], int]) -> tuple[Column[PreemptionLine], ...]:
 def _pods(line: PreemptionLine) -> list[bool]:
     """Return of each pod that was to be evicted whether it is gone."""
     return [bool(pod.gone) for unit in line.victims for pod in unit.pods]
+
+
+def _lost_min(line: PreemptionLine) -> int:
+    return sum(unit.lost_min for unit in line.victims if not unit.spared)
 
 
 def _gone_of_all(line: PreemptionLine) -> str:
@@ -195,10 +205,15 @@ def _print(line: PreemptionLine) -> None:
 
 def _end(line: PreemptionLine) -> str:
     if line.outcome == "completed":
-        return f"completed after {line.duration_ms / 1000:.1f} s, {line.bound} bound"
+        return f"completed after {line.duration_ms / 1000:.1f} s, {line.bound} bound{_vain(line)}"
     if line.outcome == "cancelled":
-        return f"cancelled ({line.reason})" + (f": {line.message}" if line.message else "")
+        message = f": {line.message}" if line.message else ""
+        return f"cancelled ({line.reason}){message}{_vain(line)}"
     return "pending"
+
+
+def _vain(line: PreemptionLine) -> str:
+    return f"; in vain: {line.in_vain}" if line.in_vain else ""
 
 
 def _gone(unit: UnitLine, gone_at: str) -> str:
@@ -225,6 +240,8 @@ def _part(name: str, cost: dict[str, int]) -> str:
             return f"sum of priorities {cost[name] - PRIORITY_OFFSET * cost.get('units', 0)}"
         case "broken":
             return f"gangs broken {cost[name]}"
+        case "lost_min":
+            return f"lost {gpu_time_text(cost[name])}"
         case "age_s":
             return f"age {cost[name]} s"
         case _:

@@ -165,14 +165,11 @@ def _placement(service: Ask, part: Listed, gang: str, limit: int) -> Report:
 def fragmentation_rows(report: NodeInventoryReport) -> Iterator[Row]:
     """Yield the rows of the report `fragmentation`: shapes of 1, 2, 4, ... pods, by resource and level."""
     from extender.core.capacity.largest_free_domain import takes_pods
+    from extender.core.model.pods import is_extended
 
     nodes = [n for n in report.nodes if not n.deleting and takes_pods(n)]
-    extended = {
-        name for n in nodes for name, amount in n.allocatable.items() if amount and "/" in name
-    }
-    for resource in sorted(
-        name for name in extended if not name.startswith("gang-extender.dev/")
-    ) or ["cpu"]:
+    offered = {name for n in nodes for name, amount in n.allocatable.items() if amount}
+    for resource in sorted(filter(is_extended, offered)) or ["cpu"]:
         size = max((n.allocatable.get(resource, 0) for n in nodes), default=0)
         for level in ("", *report.topology_keys):
             domains: dict[str, list[int]] = {}  # what is free on the nodes of each

@@ -22,6 +22,7 @@ from extender.queries.log.event_dto import rfc3339
 from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
+    from extender.core.workloads.tree_policy import TreeProfile
     from extender.simulation.controllers import Job
     from extender.simulation.simulation import Outcome
     from extender.simulation.simulation_report import Difference, SimulationReport
@@ -65,7 +66,7 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
         bool,
         typer.Option(
             "--from-log",
-            help="Simulate the nodes and gangs of the log, unchanged and with --with, --without and --set, and compare.",
+            help="Simulate the nodes and gangs of the log, unchanged and with --with, --without, --set and --profile, and compare.",
         ),
     ] = False,
     since: Annotated[
@@ -96,6 +97,13 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
             "--set",
             metavar="NAME=VALUE",
             help="With --from-log: with another value of a setting, such as hold_capacity_after_s=60; repeatable.",
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --from-log: with the TreeProfiles of this file or folder in place of those of their names.",
         ),
     ] = None,
     seeds: Annotated[
@@ -147,13 +155,17 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
         values = (cluster, workloads, duration, node_failures, plot)
         for option in (name for name, value in zip(names, values, strict=True) if value):
             raise BadInput(f"--from-log: takes nodes and gangs from the log, so not with {option}")
-        changes = _Changes(tuple(further or ()), tuple(without or ()), tuple(replaced or ()))
+        changes = _Changes(
+            tuple(further or ()), tuple(without or ()), tuple(replaced or ()), profile
+        )
         source = (database_url, data_dir)
         _simulate_past(
             changes, since or SINCE, until, range(seed, seed + (seeds or 1)), source, output
         )
         return
-    _check_only_of_a_log(further, without, replaced, since=since, seeds=seeds, url=database_url)
+    _check_only_of_a_log(
+        further, without, replaced, profile=profile, since=since, seeds=seeds, url=database_url
+    )
     if not (cluster and workloads):
         raise BadInput("give --cluster and --workloads, or --from-log")
     if plot is not None:
@@ -163,12 +175,18 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
 
 
 def _check_only_of_a_log(
-    *given: list[str] | None, since: str | None, seeds: int | None, url: str | None
+    *given: list[str] | None,
+    profile: str | None,
+    since: str | None,
+    seeds: int | None,
+    url: str | None,
 ) -> None:
     for option, texts in zip(("--with", "--without", "--set"), given, strict=True):
         if texts:
             hint = "change the files of --cluster, or the variables of the settings"
             raise BadInput(f"{option} {texts[0]}: is for --from-log; {hint}")
+    if profile is not None:
+        raise BadInput(f"--profile {profile}: is for --from-log; give it with --cluster")
     if since is not None:
         raise BadInput(f"--since {since}: is for --from-log; give --until")
     if seeds is not None:
@@ -287,11 +305,31 @@ def _jobs_of_trace(path: Path, until_s: float) -> Iterator[Job]:
 
 
 class _Changes(msgspec.Struct, frozen=True):
-    """What is changed of the past: values of --with, --without and --set."""
+    """What is changed of the past: values of --with, --without, --set and --profile."""
 
     further: tuple[str, ...]
     without: tuple[str, ...]
     replaced: tuple[str, ...]
+    profile: str | None
+
+    def profiles(self) -> dict[str, TreeProfile]:
+        """Return the TreeProfiles of --profile by name.
+
+        Raises:
+            BadInput: There is no such file, or none in it.
+        """
+        from extender.cluster import types as api
+        from extender.cluster.manifests.manifest_entries import Role, read
+        from extender.cluster.read.object_decoding import profile_of
+
+        if self.profile is None:
+            return {}
+        objects = [entry.obj for entry in read([self.profile], Role.CLUSTER)]
+        profiles = [profile_of(obj) for obj in objects if isinstance(obj, api.TreeProfile)]
+        if not profiles:
+            hint = "write one with the name that the workloads have as their tree label"
+            raise BadInput(f"--profile {self.profile}: the files have no TreeProfile; {hint}")
+        return {profile.name: profile for profile in profiles}
 
     def settings(self) -> settings_module.Settings:
         """Return the settings of the environment with those of --set.
@@ -345,11 +383,12 @@ def _simulate_past(
     if not 0 < until_us - since_us <= UNTIL_MAX_S * SECOND_US:
         raise BadInput(f"--since {since}: is not between {duration_text(UNTIL_MAX_S)} ago and now")
     changed, unchanged = changes.settings(), settings_module.load()
+    profiles = changes.profiles()
 
     async def read_log() -> Past:
         settings = settings_module.load_for_log(*source)
         async with recorded_decisions(settings) as (reader, inputs):
-            return await read_past(reader, inputs, since_us, until_us)
+            return await read_past(reader, inputs, since_us, until_us, profiles)
 
     past = asyncio.run(read_log())
     for note in past.notes:
@@ -359,8 +398,8 @@ def _simulate_past(
     pairs = []
     for seed in seeds:
         before, after = (
-            run(Scenario(cluster=nodes, jobs=past.jobs(seed), until_s=until_s, seed=seed, settings=settings))
-            for nodes, settings in zip(clusters, (unchanged, changed), strict=True)
+            run(Scenario(cluster=nodes, jobs=past.jobs(seed, changed=is_changed), until_s=until_s, seed=seed, settings=settings))
+            for nodes, settings, is_changed in zip(clusters, (unchanged, changed), (False, True), strict=True)
         )  # fmt: skip
         pairs.append((before, after))
     differences = compare(pairs)

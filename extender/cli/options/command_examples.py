@@ -59,6 +59,7 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("What would break if two racks were drained",
          "drain topology.example.com/rack=a1 topology.example.com/rack=a2 --cluster cluster.yaml"),
     ),
+    "moves": (("Evict no further pod for now", "moves pause --server URL"),),
     "status": (
         ("What is wrong, again and again", "status -w"),
         ("For a maintainer who must not know the names of your gangs", "status --bundle status.tar.gz --no-names"),

@@ -52,6 +52,12 @@ ALWAYS: Final = (
 )
 
 
+# Of devices, since Kubernetes 1.34; before the pods that refer to them.
+CLAIMS: Final = Resource(
+    name="resourceclaims", kind=api.ResourceClaim, api_version="resource.k8s.io/v1"
+)
+
+
 class _Named(msgspec.Struct):
     name: str
 
@@ -65,12 +71,13 @@ class _ResourceList(msgspec.Struct):
 
 
 async def discover(server: ApiServer) -> tuple[Resource, ...]:
-    """Return the resources to watch: `ALWAYS`, and the kinds of groups that are served.
+    """Return the resources to watch: `ALWAYS`, and of claims of devices and the kinds of groups those that are served.
 
     Raises:
         ClusterUnavailable: No answer; the previous result stays valid.
     """
-    served = list(ALWAYS)
+    claims = (CLAIMS,) if CLAIMS.name in await served_resources(server, CLAIMS.api_version) else ()
+    served = [*claims, *ALWAYS]
     for group, versions in VERSIONS.items():
         remaining = dict(GROUP_KINDS)
         for version in versions:

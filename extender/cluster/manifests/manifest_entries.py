@@ -44,7 +44,7 @@ from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP
 from extender.core.workloads.kinds.trainjob_jobset import GROUP as TRAINER_GROUP
 from extender.core.workloads.workload_fields import PodCliqueSetFields, PodFields
-from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind
 
 NAMESPACE: Final = "default"
 NODE_GROUP: Final = "node.k8s.io"
@@ -72,6 +72,16 @@ _MAKES_PODS: Final = frozenset(  # kinds that make pods and are not planned, als
     }.items()
     for kind in kinds.split()
 )
+# What the topology of groups of other schedulers is here, by API group
+_THEIR_TOPOLOGY: Final = {
+    **dict.fromkeys(
+        ("scheduling.volcano.sh", "batch.volcano.sh"),
+        "networkTopology has tiers where groups here have keys of node labels, mode soft in schedulingConstraints.preferred "
+        "(of a workload gang-extender.dev/topology: root=~KEY), mode hard in schedulingConstraints.topology (root=KEY)",
+    ),
+    "scheduling.run.ai": "topologyConstraint.preferredTopologyLevel is in schedulingConstraints.preferred here (of a workload "
+    "gang-extender.dev/topology: root=~KEY), requiredTopologyLevel in schedulingConstraints.topology (root=KEY)",
+}
 _KUSTOMIZE: Final = "kustomize.config.k8s.io"
 _KUSTOMIZED: Final = "; of a kustomization give the output of `kubectl kustomize`"
 _NO_PODS: Final = frozenset(("", "apps", "autoscaling", "batch", "policy", "kueue.x-k8s.io"))
@@ -156,7 +166,7 @@ _HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in ki
 _ALL_KINDS: Final = sorted(
     {*(kind for _, kind in _HOLDERS), *api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)}
 )
-_PLANNED: Final = sorted({"Pod", "PodGroup", "CompositePodGroup", "PodCliqueSet", *(kind for _, kind in _HOLDERS), *BY_KIND})  # fmt: skip
+_PLANNED: Final = sorted({"Pod", "PodGroup", "CompositePodGroup", "PodCliqueSet", *(kind for _, kind in _HOLDERS), *(kind.kind for kind in KINDS if kind.plural)})  # fmt: skip
 _ALL_GROUPS: Final = sorted({*_READ, *(one.group for one in KINDS), *_SOURCE_VERSIONS} - {""})
 
 
@@ -189,6 +199,8 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     notes: tuple[str, ...] = ()
     holder: tuple[str, str, str] | None = None  # kind, namespace, name of what it is made from
+    # of one that is made from another object: where there its annotations are; empty: nowhere
+    annotated: str | None = None
 
     @property
     def ident(self) -> Ident:
@@ -334,7 +346,9 @@ def _held_entry(
     except (AttributeError, TypeError) as fault:
         raise BadInput(f"a field has another type than in the API: {fault}") from fault
     name = named(holder, obj)
-    notes = tuple(f"{name}: {note}" for note in (*field_notes(holder, obj), held.note) if str(note))
+    lost = _lost_metadata(kind, metadata, held)
+    all_notes = (*field_notes(holder, obj), *lost, held.note)
+    notes = tuple(f"{name}: {note}" for note in all_notes if str(note))
     if held.spec is None:
         other = SourceEntry(obj=_other(obj), where=where, role=role, notes=notes)
         return other if role is Role.WANTED else None
@@ -353,7 +367,24 @@ def _held_entry(
     owner = (holder, *workload.key)
     if role is Role.CLUSTER:
         notes = ()
-    return SourceEntry(obj=workload, where=where, role=role, notes=notes, holder=owner)
+    there = f"in {held.metadata_at} of" if held.metadata_at != "metadata" else "on"
+    annotated = f"{there} {'/'.join(owner)}" if held.metadata_at else ""
+    return SourceEntry(
+        obj=workload, where=where, role=role, notes=notes, holder=owner, annotated=annotated
+    )
+
+
+def _lost_metadata(
+    kind: WorkloadKind, metadata: Mapping[str, Any], held: HeldWorkload
+) -> Iterator[str]:
+    """Yield the labels and annotations of ours that an object has where its workload does not get them from."""
+    if held.metadata_at == "metadata":
+        return
+    for field, own in (("labels", held.labels), ("annotations", held.annotations)):
+        for key in metadata.get(field) or ():
+            if key.startswith(f"{OUR_GROUP}/") and key not in own:
+                advice = f"; write it to {held.metadata_at}.{field}" if held.metadata_at else ""
+                yield f"metadata.{field}[{key}]: does not reach the {kind.kind}s{advice}"
 
 
 def _check_version(kind: str, version: str) -> None:
@@ -423,6 +454,8 @@ def _check_ignored(obj: Mapping[str, object], kind: str, version: str, role: Rol
         if hint or makes_pods or (not group and kind not in _CORE_BESIDE):
             if makes_pods:
                 hint += "; or give its pods and groups" if hint else "; give its pods and groups"
+            if group in _THEIR_TOPOLOGY:
+                hint += f"; its {_THEIR_TOPOLOGY[group]}"
             if "did you mean" not in hint:
                 hint += f"; planned are {', '.join(_PLANNED)}"
             raise BadInput(f"kind {kind} of {version} is not planned{hint}")

@@ -31,8 +31,16 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
+from extender.core.planner.moves.move_problem import MovesRequest
+from extender.queries.log.event_dto import parse_time
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
-from extender.queries.plan.moves_query import MovesInput, MovesQuestion, answer_moves
+from extender.queries.plan.moves_query import (
+    MovesAnswer,
+    MovesInput,
+    MovesQuestion,
+    PlannedMoves,
+    planned_moves,
+)
 from extender.queries.plan.plan_query import (
     PlanInput,
     PlanObjects,
@@ -102,23 +110,50 @@ def answer_moves_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     Returns:
         JSON of a `MovesAnswer`.
     """
+    return msgspec.json.encode(_planned_moves(body, ours, members_only=False)[0])
+
+
+def answer_moves_to_apply(body: bytes, ours: LiveInput | None = None) -> bytes:
+    """Return the answer to a question about moves that are to be made: of members of gangs that the service has placed.
+
+    The arguments are those of `answer_moves_request`.
+
+    Returns:
+        JSON of `PlannedMoves`.
+
+    Raises:
+        BadInput: The body is invalid, or has a cluster.
+    """
+    if ours is None:
+        raise BadInput("cluster: moves are made in the cluster of the service; leave it out")
+    answer, request = _planned_moves(body, ours, members_only=True)
+    encoded = msgspec.json.encode(request, order="deterministic")
+    return msgspec.json.encode(PlannedMoves(answer=answer, request=encoded))
+
+
+def _planned_moves(
+    body: bytes, ours: LiveInput | None, *, members_only: bool
+) -> tuple[MovesAnswer, MovesRequest]:
     parsed = _parsed(body, MovesQuestion)
     given = _read_objects(body, parsed, ours)
     moves = MovesInput(
         plan=msgspec.structs.replace(given.question, budget=parsed.search_budget),
         free=parsed.free,
         drain=parsed.drain,
+        by_us=parse_time(parsed.by, "by") if parsed.by else 0,
         budget=parsed.budget,
         max_priority=None if isinstance(parsed.max_priority, UnsetType) else parsed.max_priority,
         max_age_s=parsed.max_age_s,
         now_us=given.question.moment.now_us,
+        members_only=members_only,
     )
+    answer, request = planned_moves(given.view, moves)
     answer = msgspec.structs.replace(
-        answer_moves(given.view, moves),
-        warnings=given.warnings,
+        answer,
+        warnings=(*given.warnings, *answer.warnings),
         as_of=ours.as_of if ours is not None else "",
     )
-    return msgspec.json.encode(answer)
+    return answer, request
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,6 +61,7 @@ from extender.core.workloads.tree_compiler import (
     GroupSpec,
     adopts_groups,
     compile_tree,
+    counted_parts,
     workload_parts,
 )
 from extender.core.workloads.tree_parts import Composite, Leaf, Part, first_leaves, leaves_of
@@ -74,6 +75,7 @@ from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     GROUP_LABELS,
+    MIN_ANNOTATION,
     NAMESPACE,
     OFF,
     OTHER_SCHEDULERS,
@@ -190,7 +192,7 @@ def _expand_plain_pods(
             where = f"{members[0].where}, {workload}"
             expansion.plain.append(Entry(obj=group, where=where, role=Role.WANTED))
             expansion.origins[GroupKey(namespace, name, "PodGroup")] = GroupOrigin(
-                str(workload), "pods", (), ()
+                str(workload), "pods", lowered_by=(f"label {TOTAL_LABEL}: ", " on all its pods")
             )
 
 
@@ -372,17 +374,26 @@ class _WorkloadExpansion(_FileWorkload):
         roots = roots_of(self._kind, request)
         parts = {part.name: part for root in roots for part in _parts_of(root)}
         origin = str(self._workload)
+        lowered = {part.name for root in roots for part in counted_parts(root)}
         groups = [self._group(spec) for spec in tree.groups]
         for spec in tree.groups:
             key = GroupKey(self._workload.namespace, spec.name, spec.kind)
             part = parts.get(spec.name)
             steps = part.steps if isinstance(part, Composite) else ()
             role, apart = (part.role, part.apart) if part is not None else ("", ())
-            self._expansion.origins[key] = GroupOrigin(origin, role, steps, apart)
+            by = self._lowered_by(role) if spec.name in lowered else ("", "")
+            self._expansion.origins[key] = GroupOrigin(origin, role, steps, apart, by)
         leaves = [leaf for root in roots for leaf in leaves_of(root)]
         if not leaves:
             self._warn("needs no pods as it is, so nothing of it is planned")
         self._add((*groups, *self._pods(leaves, members=True)))
+
+    def _lowered_by(self, role: str) -> tuple[str, str]:
+        """Return the annotation for the minimum of a role, before and behind the number; empty: no object of a user has it."""
+        on = self._entry.annotated
+        if on is None and not isinstance(self._entry.obj, api.PodCliqueSet):
+            on = f"on {self._policy_source()}"
+        return (f"annotation {MIN_ANNOTATION}: {role}=", f" {on}") if on else ("", "")
 
     # --- who decides
 

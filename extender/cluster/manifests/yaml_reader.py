@@ -89,10 +89,12 @@ def files_of(paths: Sequence[str]) -> tuple[str, ...]:
     """Return the files of paths; a directory gives its YAML and JSON files, sorted by name.
 
     Raises:
-        BadInput: A path does not exist, or a directory has no such file.
+        BadInput: A path is empty or does not exist, or a directory has no such file.
     """
     files: list[str] = []
     for text in paths:
+        if not text:
+            raise BadInput("the name of a file or folder is empty; the current folder is .")
         path = Path(text)
         if text == STDIN or path.is_file() or path.is_fifo() or path.is_char_device():
             files.append(text)

@@ -128,10 +128,11 @@ class ObjectStore:
         self._nodes: set[Name] = set()
         self._kept: dict[Name, api.Pod] = {}  # pods that depend on other objects
         self._claims: dict[Name, api.PersistentVolumeClaim] = {}
+        self._resource_claims: dict[Name, api.ResourceClaim] = {}
         self._volumes: dict[Name, _Volume] = {}
         self._classes: dict[Name, api.StorageClass] = {}
         self._volumes_of_class: Counter[str] = Counter()
-        self._users: dict[Name, set[Name]] = {}  # claim -> pods
+        self._users: dict[Name, set[Name]] = {}  # claim, of either kind -> pods
         self._claimed: dict[Name, set[Name]] = {}  # volume -> claims
         self._shapes: dict[PodShape, PodShape] = {}
         self._shape_of_key: dict[bytes, PodShape] = {}
@@ -161,6 +162,9 @@ class ObjectStore:
                 before = self._claims.get(api_object.key)
                 self._claims[api_object.key] = api_object
                 self._relink(api_object.key, before, api_object)
+                self._derive_users(api_object.key)
+            case api.ResourceClaim():
+                self._resource_claims[api_object.key] = api_object
                 self._derive_users(api_object.key)
             case api.PersistentVolume():
                 driver = api_object.spec.csi.driver if api_object.spec.csi is not None else ""
@@ -222,6 +226,7 @@ class ObjectStore:
             api.Node: self._nodes,
             api.Workload: self.workloads,
             api.PersistentVolumeClaim: self._claims,
+            api.ResourceClaim: self._resource_claims,
             api.PersistentVolume: self._volumes,
             api.StorageClass: self._classes,
             api.PodDisruptionBudget: self.view.budgets,
@@ -243,6 +248,9 @@ class ObjectStore:
             self.view = without_node(self.view, NodeName(name[1]))
         elif kind is api.PersistentVolumeClaim:
             self._relink(name, self._claims.pop(name, None), None)
+            self._derive_users(name)
+        elif kind is api.ResourceClaim:
+            self._resource_claims.pop(name, None)
             self._derive_users(name)
         elif kind is api.PersistentVolume:
             self._put_volume(name, None)
@@ -316,7 +324,7 @@ class ObjectStore:
         if before is not None and before != pod.uid:
             self._drop_pod(name)  # recreated under its old name
         self._uids[name] = pod.uid
-        claims = _claims_of(api_pod)
+        claims = _all_claims_of(api_pod)
         if name in self._kept:
             self._unlink(name)
         if claims or _has_class_to_read(api_pod):
@@ -345,13 +353,14 @@ class ObjectStore:
             self.view = with_end(self.view, self._ends.popleft(), None)
 
     def _unlink(self, name: Name) -> None:
-        for claim in _claims_of(self._kept.pop(name)):
+        for claim in _all_claims_of(self._kept.pop(name)):
             _take_out(self._users, claim, name)
 
     def _pod_of(self, api_pod: api.Pod) -> Pod:
         pod = self._pod_with_shape(api_pod)
-        if self._guards and api_pod.spec.volumes and pod.node is None:
-            waits_for = self._waits_for(api_pod)
+        spec = api_pod.spec
+        if self._guards and (spec.volumes or spec.resource_claims) and pod.node is None:
+            waits_for = self._waits_for(api_pod) or self._waits_for_resource_claim(api_pod)
             return msgspec.structs.replace(pod, waits_for=waits_for) if waits_for else pod
         return pod
 
@@ -426,6 +435,31 @@ class ObjectStore:
             was_bound = _WAS_BOUND in claim.metadata.annotations and claim.status.phase != "Lost"
             if volume and not was_bound and ("", volume) not in self._volumes:
                 return f"PersistentVolume {volume} of {text} does not exist: create it, or the claim again"
+        return ""
+
+    def _waits_for_resource_claim(self, api_pod: api.Pod) -> str:
+        """Return why kube-scheduler does not try a pod until a ResourceClaim is there; empty: all are.
+
+        Source:
+            PreEnqueue of the plugin DynamicResources (foreachPodResourceClaim), of Kubernetes 1.36 and 1.37.
+        """
+        namespace, pod = api_pod.key
+        names = _resource_claims_of(api_pod)
+        for entry in api_pod.spec.resource_claims:
+            template = entry.resource_claim_template_name
+            if entry.name not in names:
+                return (
+                    f'spec.resourceClaims "{entry.name}" of pod {pod} has no ResourceClaim yet: create ResourceClaimTemplate '
+                    f"{namespace}/{template} if it does not exist; kube-controller-manager makes the claim from it"
+                )
+            if not names[entry.name]:
+                continue  # the controller found that none is needed
+            text = f"ResourceClaim {namespace}/{names[entry.name]} of pod {pod}"
+            claim = self._resource_claims.get((namespace, names[entry.name]))
+            if claim is None or claim.metadata.deletion_timestamp is not None:
+                state = "does not exist" if claim is None else "is being deleted"
+                created = "create it" if claim is None else "create it again when it is gone"
+                return f"{text} {state}: {'kube-controller-manager creates it again' if template else created}"
         return ""
 
     def _of_claim(self, name: Name, template: api.ClaimSpec | None) -> VolumeConstraints:
@@ -551,6 +585,25 @@ def _claims_of(api_pod: api.Pod) -> dict[Name, api.ClaimSpec | None]:
             template = volume.ephemeral.volume_claim_template.spec
             claims[namespace, f"{pod}-{volume.name}"] = template
     return claims
+
+
+def _resource_claims_of(api_pod: api.Pod) -> dict[str, str]:
+    """Return the names of the ResourceClaims by entry of a pod, empty for one that needs none; without those not made yet."""
+    made = {
+        status.name: status.resource_claim_name for status in api_pod.status.resource_claim_statuses
+    }
+    return made | {
+        entry.name: entry.resource_claim_name
+        for entry in api_pod.spec.resource_claims
+        if entry.resource_claim_name
+    }
+
+
+def _all_claims_of(api_pod: api.Pod) -> set[Name]:
+    """Return the claims that a pod uses, of volumes and of devices."""
+    namespace = api_pod.metadata.namespace
+    devices = _resource_claims_of(api_pod) if api_pod.spec.resource_claims else {}
+    return {*_claims_of(api_pod), *((namespace, name) for name in devices.values() if name)}
 
 
 def _is_made_for(claim: api.PersistentVolumeClaim, api_pod: api.Pod) -> bool:

@@ -22,17 +22,19 @@ from extender.cluster import types as api
 from extender.cluster.read.object_decoding import bad, micros, node_selector, selector_term
 from extender.cluster.read.priority_classes import Priorities
 from extender.cluster.types import Instant
-from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.errors import BadInput, BadQuantity
 from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.message_formatting import duration_s
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import (
     AVOIDS_PODS,
+    CHECKPOINT_ANNOTATION,
     ENDED_BY,
     NEEDS_PODS,
     NO_VOLUMES,
     ONE_POD_VOLUME,
     RESOURCE_CLAIM,
+    RUNS_FOR,
     SUCCEEDED,
     AboutPods,
     HostPort,
@@ -40,6 +42,7 @@ from extender.core.model.pods import (
     NodeSelectorRequirement,
     Operator,
     Pod,
+    PodDisruptionBudget,
     PodEnd,
     PodPreference,
     PodRule,
@@ -145,6 +148,8 @@ def pod_of(
         created_us=micros(metadata.creation_timestamp),
         node=NodeName(spec.node_name) if spec.node_name else None,
         assigned_us=_assigned_us(pod) if spec.node_name else 0,
+        ends_us=_ends_us(pod) if spec.node_name else 0,
+        checkpoint=metadata.annotations.get(CHECKPOINT_ANNOTATION, ""),
         nominated=NodeName(pod.status.nominated_node_name)
         if pod.status.nominated_node_name
         else None,
@@ -176,6 +181,14 @@ def _assigned_us(pod: api.Pod) -> int:
         if (condition.type, condition.status) == ("PodScheduled", "True"):
             return max(created_us, _instant_us(pod, condition.last_transition_time))
     return created_us
+
+
+def _ends_us(pod: api.Pod) -> int:
+    """Return when a pod with a node ends by itself, at the latest; 0: not known. Of a range of durations the longest counts."""
+    runs_for = pod.metadata.annotations.get(RUNS_FOR, "").rpartition("-")[2]
+    limits_s = (pod.spec.active_deadline_seconds, duration_s(runs_for) if runs_for else None)
+    least_s = min((seconds for seconds in limits_s if seconds), default=0)
+    return _assigned_us(pod) + least_s * 1_000_000 if least_s else 0
 
 
 def _instant_us(pod: api.Pod, written: str | None) -> int:

@@ -24,6 +24,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, PlanId, PodUid
+from extender.core.model.message_formatting import gpu_time_text
 from extender.core.model.pod_groups import Group
 from extender.core.model.visibility import (
     Visibility,
@@ -32,6 +33,7 @@ from extender.core.model.visibility import (
     namespace_of,
     readers_of,
 )
+from extender.core.preempt.lost_work import lost_work_min
 from extender.core.preempt.preemption_lifecycle import (
     EVICTION_BY_REASON,
     EvictionContext,
@@ -69,7 +71,7 @@ class _EvictionJob(msgspec.Struct, frozen=True):
 
 
 class Evictor:
-    """Deletes pods; no other code does."""
+    """Deletes victims; only `MoveController` evicts other pods."""
 
     def __init__(self, cluster: Cluster, leader: Leader, clock: Clock, settings: Settings) -> None:
         self._cluster = cluster
@@ -231,6 +233,7 @@ class Evictor:
         readers = self._readers_of(victim.pod)
         text = _message(preemption, victim, readers)
         await self._mark_groups(job, text)
+        text += self._lost(victim)
         if await self._wait_and_recheck(job) is None:
             return
         await self._cluster.mark_disrupted(pod, text)
@@ -247,6 +250,12 @@ class Evictor:
                 self._requested.pop(victim.uid, None)
             raise
         await self._cluster.notice(_k8s_event(preemption, victim, text, readers))
+
+    def _lost(self, victim: Victim) -> str:
+        """Return what the eviction of a pod loses, as the end of a text; empty: it uses no GPU, or does not run."""
+        pod = self._cluster.view().pods.get(victim.uid)
+        lost_min = lost_work_min(pod, self._clock.now_us()) if pod is not None else 0
+        return f"; lost: {gpu_time_text(lost_min)}" if lost_min else ""
 
     def _readers_of(self, path: str) -> Visibility:
         """Return what the readers of an object, by `namespace/name`, see of other namespaces."""

@@ -19,8 +19,7 @@ from immutables import Map, MapMutation
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue, retried
 from extender.control.log.leader import Leader
-from extender.control.published.members_to_retry import HeldBackMembers
-from extender.core.admit.changed_members import ChangedMembers
+from extender.control.published.shared_state import HeldBackMembers
 from extender.core.admit.gate_removal_order import (
     GateRemovalStages,
     next_to_release,
@@ -30,6 +29,7 @@ from extender.core.admit.plan_request import GATE
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.reservation_state import (
+    ChangedMembers,
     Reservation,
     ReservationState,
     claims_of,

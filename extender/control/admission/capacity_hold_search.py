@@ -9,8 +9,6 @@ from typing import Final
 import msgspec
 
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests
-from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
@@ -66,23 +64,18 @@ class _Place(msgspec.Struct, frozen=True):
 class CapacityHoldSearch:
     """Holds capacity for one tree after the other; what it remembers beside the log is only when to try again."""
 
-    def __init__(self, parts: LoopParts, requests: CurrentRequests, searches: TreeSearches) -> None:
-        self._searches = searches
-        self._clock = parts.clock
-        self._settings = parts.settings
-        self._published = parts.exchange.published
+    def __init__(self, parts: LoopParts, searches: TreeSearches) -> None:
+        self._parts = parts
         self._wakeup = parts.barriers.wakeup
-        self._appends = parts.appends
-        self._planner = parts.planner
-        self._requests = requests
+        self._searches = searches
         self._pauses: dict[GangUid, _Pause] = {}
         self._looked: object = None  # gangs of which none had its turn, ...
         self._looked_ms = 0  # ... and when that was
 
     def want(self, now: Moment) -> None:
         """Let the tree whose turn it is wait for its search in the planner process, if there is one."""
-        state, now_ms = now.pending, self._clock.monotonic_ms()
-        if not self._settings.hold_capacity_after_s:
+        state, now_ms = now.pending, self._parts.clock.monotonic_ms()
+        if not self._parts.settings.hold_capacity_after_s:
             return
         self._pauses = {uid: pause for uid, pause in self._pauses.items() if uid in state.gangs}
         self._publish(now)
@@ -99,7 +92,7 @@ class CapacityHoldSearch:
     def _publish(self, now: Moment) -> None:
         """Publish why no capacity is held for trees, as far as it is still so."""
         view, state = now.view, now.pending
-        self._published.publish_unheld(
+        self._parts.exchange.published.publish_unheld(
             {
                 uid: pause.refusal
                 for uid, pause in self._pauses.items()
@@ -115,11 +108,11 @@ class CapacityHoldSearch:
         return self._looked is state.gangs and now_ms - self._looked_ms < LOOK_MS
 
     def _due(self, now: Moment) -> tuple[GangState, ...]:
-        view, state, now_ms = now.view, now.pending, self._clock.monotonic_ms()
+        view, state, now_ms = now.view, now.pending, self._parts.clock.monotonic_ms()
         return trees_to_hold_for(
             state,
-            now_us=self._clock.now_us(),
-            after_us=self._settings.hold_capacity_after_s * 1_000_000,
+            now_us=self._parts.clock.now_us(),
+            after_us=self._parts.settings.hold_capacity_after_s * 1_000_000,
             paused={
                 uid for uid, pause in self._pauses.items() if not pause.is_over(view, state, now_ms)
             },
@@ -135,10 +128,10 @@ class CapacityHoldSearch:
             NotLeading: The lease was lost meanwhile.
             StoreUnavailable: An append failed.
         """
-        current = self._requests.about(now, search.tree)
+        current = self._parts.requests.about(now, search.tree)
         if current is None:
             return
-        requests = self._requests.for_hold(current)
+        requests = self._parts.requests.for_hold(current)
         beside = frozenset(h.hold for h in now.pending.capacity_holds.values())
         try:
             place, now = await self._place(requests, now)
@@ -148,15 +141,17 @@ class CapacityHoldSearch:
         if not isinstance(place, _Place):
             self._pause(search.uid, beside, place, now)
             return
-        newest = self._requests.about(now, search.tree)
+        newest = self._parts.requests.about(now, search.tree)
         if newest is None or not self._is_current(newest, place):
-            until_ms = self._clock.monotonic_ms() + CHANGED_MS
+            until_ms = self._parts.clock.monotonic_ms() + CHANGED_MS
             self._pauses[search.uid] = _Pause(until_ms, AGAIN_MS // 2)
             return
         # whatever ends the hold: at most one in this time, so that the log does not grow fast
-        self._pauses[search.uid] = _Pause(self._clock.monotonic_ms() + AGAIN_MS, AGAIN_MS // 2)
+        self._pauses[search.uid] = _Pause(
+            self._parts.clock.monotonic_ms() + AGAIN_MS, AGAIN_MS // 2
+        )
         self._append(newest, place)
-        await self._appends.flush()
+        await self._parts.appends.flush()
         self._wakeup.wake()
 
     async def _place(
@@ -174,8 +169,8 @@ class CapacityHoldSearch:
                 return end.value or last_place or NO_PLACE, now
 
     async def _planned(self, request: PlanRequest) -> tuple[_Place | None, Moment]:
-        encoded = self._planner.encode(request)
-        verdict, _, now = await self._searches.away(self._planner.plan(encoded))
+        encoded = self._parts.planner.encode(request)
+        verdict, _, now = await self._searches.away(self._parts.planner.plan(encoded))
         if isinstance(verdict, Plan) and verdict.assignments:
             return _Place(request, verdict, encoded), now
         return None, now
@@ -191,7 +186,7 @@ class CapacityHoldSearch:
         root = now.tree.root
         if all(gang.uid != root.uid for gang in self._due(now.now)):
             return False
-        return still_holds(place.request, place.plan, self._requests.for_hold(now).all_free())
+        return still_holds(place.request, place.plan, self._parts.requests.for_hold(now).all_free())
 
     def _append(self, now: TreeRequest, place: _Place) -> None:
         view, state = now.now.view, now.now.pending
@@ -202,10 +197,11 @@ class CapacityHoldSearch:
             now.tree,
             place.request,
             place.plan,
-            new_event_context(self._clock, self._settings, place.encoded.digest, cause),
-            until_us=self._clock.now_us() + self._settings.hold_capacity_for_s * 1_000_000,
+            self._parts.event_context(place.encoded.digest, cause),
+            until_us=self._parts.clock.now_us()
+            + self._parts.settings.hold_capacity_for_s * 1_000_000,
         )
-        self._appends.append_nowait(drafts, place.encoded)
+        self._parts.appends.append_nowait(drafts, place.encoded)
 
     def _pause(
         self, uid: GangUid, beside: frozenset[PlanId], refusal: HoldRefusal | None, now: Moment
@@ -215,8 +211,8 @@ class CapacityHoldSearch:
         if before is not None and before.beside == beside:
             lasts_ms = min(2 * before.lasts_ms, AGAIN_MS_MAX)
         if refusal is not None:
-            refusal = msgspec.structs.replace(refusal, at_us=self._clock.now_us())
-        until_ms = self._clock.monotonic_ms() + lasts_ms
+            refusal = msgspec.structs.replace(refusal, at_us=self._parts.clock.now_us())
+        until_ms = self._parts.clock.monotonic_ms() + lasts_ms
         self._pauses[uid] = _Pause(until_ms, lasts_ms, beside, refusal)
         self._publish(now)
         self._wakeup.wake()  # the turn of the next tree

@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from extender.control.log.leader import Leader
-from extender.control.published.loss_predictor import LossPredictor
 from extender.control.published.pass_result import PublishedPass
+from extender.control.published.shared_state import LossPredictor
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.pod_groups import Forest

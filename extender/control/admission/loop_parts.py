@@ -8,6 +8,7 @@ import msgspec
 
 from extender.control.actuators.evictor import Evictor
 from extender.control.actuators.gate_remover import GateRemover
+from extender.control.actuators.move_controller import MoveController
 from extender.control.actuators.nominator import Nominator
 from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.admission.cluster_observer import ClusterObserver
@@ -17,14 +18,13 @@ from extender.control.admission.preemption_policy import PreemptionPolicy
 from extender.control.admission.request_builder import RequestBuilder
 from extender.control.admission.termination_reasons import TerminationReasons
 from extender.control.binding.bind_barrier import BindBarriers
-from extender.control.log.append_batch import AppendBatch
-from extender.control.log.leader import Leader
-from extender.control.published.loss_predictor import LossPredictor
-from extender.control.published.members_to_retry import HeldBackMembers
+from extender.control.log.leader import AppendBatch, Leader
 from extender.control.published.pass_result import PublishedPass
-from extender.control.published.shared_state import LoopExchange
+from extender.control.published.shared_state import HeldBackMembers, LoopExchange, LossPredictor
 from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.admit.readmission_backoff import Readmissions
+from extender.core.admit.verdict_events import EventContext
+from extender.core.model.ids import PlanId
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock, DecisionInputs
 from extender.settings import Settings
@@ -48,6 +48,7 @@ class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
     # actuators
     nominator: Nominator
     evictor: Evictor
+    mover: MoveController
     gate_remover: GateRemover
     reporter: StatusReporter
     # planning
@@ -60,6 +61,20 @@ class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
     termination_reasons: TerminationReasons
     # A new tree whose members still come is recorded as waiting only after this time.
     arrival_ms: int = 0
+
+    def event_context(self, digest: str, cause: str) -> EventContext:
+        """Return the context of the events of a new plan.
+
+        Args:
+            digest: Of the decision input; empty: the decision has none.
+        """
+        return EventContext(
+            plan=PlanId(self.clock.new_id()),
+            digest=digest,
+            actor=self.settings.identity,
+            cause=cause,
+            topology_keys=self.settings.topology_keys,
+        )
 
 
 def loop_parts(
@@ -75,9 +90,8 @@ def loop_parts(
     """Return the parts of one control loop; none of them has started anything yet."""
     published, reasons = PublishedPass(), TerminationReasons(cluster, barriers.wakeup.wake)
     evictor, held_back = Evictor(cluster, leader, clock, settings), HeldBackMembers()
-    requests = RequestBuilder(
-        settings.search_budget, settings.hold_capacity_max_percent, settings.topology_keys
-    )
+    rejections = RejectionEvidence()
+    requests = RequestBuilder(settings, clock, rejections, barriers.started)
     pending_losses = LossPredictor(published, reasons, clock, settings)
     return LoopParts(
         cluster=cluster,
@@ -88,7 +102,7 @@ def loop_parts(
             published=published,
             committed_losses=LossPredictor(published, reasons, clock, settings),
             evictions=evictor,
-            rejections=RejectionEvidence(),
+            rejections=rejections,
             held_back=held_back,
         ),
         observer=ClusterObserver(cluster, leader, published, pending_losses),
@@ -99,6 +113,7 @@ def loop_parts(
             cluster, leader, barriers.arrived, held_back, settings.nomination_delay_ms / 1000
         ),
         evictor=evictor,
+        mover=MoveController(cluster, leader, inputs, clock, settings, published.forest_of),
         gate_remover=GateRemover(cluster, leader),
         reporter=reporter,
         planner=PlannerPool(),

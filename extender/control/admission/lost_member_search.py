@@ -11,8 +11,6 @@ from concurrent.futures.process import BrokenProcessPool
 import msgspec
 
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests
-from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
@@ -40,16 +38,9 @@ class _InVain(msgspec.Struct, frozen=True, gc=False):
 class LostMemberSearch:
     """Searches for one gang after the other; remembers beside the log only which searches were in vain, and publishes it."""
 
-    def __init__(self, parts: LoopParts, requests: CurrentRequests, searches: TreeSearches) -> None:
+    def __init__(self, parts: LoopParts, searches: TreeSearches) -> None:
+        self._parts = parts
         self._searches = searches
-        self._clock = parts.clock
-        self._settings = parts.settings
-        self._barriers = parts.barriers
-        self._appends = parts.appends
-        self._planner = parts.planner
-        self._readmissions = parts.readmissions
-        self._requests = requests
-        self._published = parts.exchange.published
         self._in_vain: dict[GangUid, _InVain] = {}
 
     def retain(self, roots: set[GangUid]) -> None:
@@ -84,8 +75,8 @@ class LostMemberSearch:
                 reason = await attempt(current)
                 if not reason:
                     self._in_vain.pop(search.uid, None)
-                    await self._appends.flush()
-                    self._barriers.wakeup.wake()
+                    await self._parts.appends.flush()
+                    self._parts.barriers.wakeup.wake()
                     return
                 reasons.append(reason)
         except BrokenProcessPool:  # twice on the same input
@@ -94,7 +85,9 @@ class LostMemberSearch:
         self._publish()
 
     def _publish(self) -> None:
-        self._published.publish_lost_in_vain({u: each.reasons for u, each in self._in_vain.items()})
+        self._parts.exchange.published.publish_lost_in_vain(
+            {u: each.reasons for u, each in self._in_vain.items()}
+        )
 
     async def _widen(self, current: TreeRequest) -> str:
         """Place lost members in the nearest other domains; return why that is not possible either, or an empty string."""
@@ -102,38 +95,38 @@ class LostMemberSearch:
         encoded, verdict, moment = await self._planned(request)
         if not isinstance(verdict, Plan) or not verdict.assignments:
             return in_vain_text("Widen", verdict)
-        now = self._requests.about(moment, current.tree)
+        now = self._parts.requests.about(moment, current.tree)
         if now is None or now.request.root != current.request.root:
             return ""  # it has changed: the next pass plans it again
         if still_holds(request, verdict, with_wider_domains(now.request, now.tree, proved=True)):
             view, state = now.now.view, now.now.pending
             context = self._context(state, now, encoded, "Widen")
             drafts = decide_verdict(state, now.tree, request, verdict, context)
-            after = self._appends.append_nowait(drafts, encoded)
+            after = self._parts.appends.append_nowait(drafts, encoded)
             where = {a.uid: a.node for a in verdict.assignments}
-            now_ms = self._clock.monotonic_ms()
-            self._readmissions.admitted(view, after, now.tree, where, now_ms)
+            now_ms = self._parts.clock.monotonic_ms()
+            self._parts.readmissions.admitted(view, after, now.tree, where, now_ms)
         return ""
 
     async def _give_up(self, current: TreeRequest) -> str:
         """Evict a gang that fits as a whole without its pods; return why it does not, or an empty string."""
-        encoded, verdict, moment = await self._planned(self._requests.anew(current))
+        encoded, verdict, moment = await self._planned(self._parts.requests.anew(current))
         if not isinstance(verdict, Plan) or not verdict.assignments:
             return in_vain_text("GiveUp", verdict)
-        now = self._requests.about(moment, current.tree)
+        now = self._parts.requests.about(moment, current.tree)
         if now is None or now.request.root != current.request.root:
             return ""
         view, state, forest = now.now.view, now.now.pending, now.now.forest
         held = unbound_reservations(view, state, forest, [str(now.tree.root.key)])
-        if self._barriers.binding().isdisjoint(reservation.uid for reservation in held):
+        if self._parts.barriers.binding().isdisjoint(reservation.uid for reservation in held):
             context = self._context(state, now, encoded, "GiveUp")
             drafts = decide_give_up(view, state, forest, now.tree, verdict, context)
-            self._appends.append_nowait(drafts, encoded)
+            self._parts.appends.append_nowait(drafts, encoded)
         return ""
 
     async def _planned(self, request: PlanRequest) -> tuple[DecisionInput, Verdict, Moment]:
-        encoded = self._planner.encode(request)
-        verdict, _, moment = await self._searches.away(self._planner.plan(encoded))
+        encoded = self._parts.planner.encode(request)
+        verdict, _, moment = await self._searches.away(self._parts.planner.plan(encoded))
         return encoded, verdict, moment
 
     def _context(
@@ -147,4 +140,4 @@ class LostMemberSearch:
         decision = state.gangs[now.tree.root.uid].last_decision
         proof = f" proves (position {decision.position})" if decision is not None else ""
         cause = f"lostMembers {choice}: no node of the domain takes the lost members, as the last refusal{proof}"
-        return new_event_context(self._clock, self._settings, encoded.digest, cause)
+        return self._parts.event_context(encoded.digest, cause)

@@ -9,7 +9,6 @@ from itertools import groupby, zip_longest
 
 from extender.control.admission.capacity_hold_search import CapacityHoldSearch
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.lost_member_search import LostMemberSearch
 from extender.control.admission.preemption_search import PreemptionSearch
@@ -39,29 +38,21 @@ class PendingTrees:
     """The trees that are invalid or have members to place."""
 
     def __init__(self, parts: LoopParts) -> None:
-        self._clock = parts.clock
-        self._wakeup = parts.barriers.wakeup
-        self._observer = parts.observer
-        self._appends = parts.appends
+        self._parts = parts
         self._rejections = parts.exchange.rejections
-        self._builder = parts.requests
-        self._idle_filter = parts.idle_filter
-        self._preemption_policy = parts.preemption_policy
-        self._readmissions = parts.readmissions
-        self._requests = CurrentRequests(parts)
+        self._published = parts.exchange.published
+        self._wakeup = parts.barriers.wakeup
+        self._policy = parts.preemption_policy
         self.searches = TreeSearches(parts)
-        self._preemptions = PreemptionSearch(parts, self._requests, self.searches)
-        lost = LostMemberSearch(parts, self._requests, self.searches)
-        self._admission = TreeAdmission(
-            parts, self._requests, self._preemptions, self.searches, lost
-        )
+        self._preemptions = PreemptionSearch(parts, self.searches)
+        lost = LostMemberSearch(parts, self.searches)
+        self._admission = TreeAdmission(parts, self._preemptions, self.searches, lost)
         self._faults: ObjectFaults[str] = ObjectFaults("admission", parts.clock.monotonic_ms)
-        self._holds = CapacityHoldSearch(parts, self._requests, self.searches)
+        self._holds = CapacityHoldSearch(parts, self.searches)
         self.searches.set_up(self._perform)
         self._postponed: list[Tree] = []
         self._tried_late: set[GangUid] = set()
         self._limits = NewGangLimits(parts.settings.max_new_gangs_per_minute)
-        self._published = parts.exchange.published
         self._limited: set[str] = set()  # namespaces with gangs that wait for that reason
 
     async def _perform(self, search: WantedSearch, now: Moment) -> None:
@@ -71,9 +62,9 @@ class PendingTrees:
     def publish_pauses(self, now: Moment) -> None:
         """Publish which trees are deferred because they were released again and again without a cause, or pause otherwise."""
         self._published.publish_paused(
-            self._readmissions.pauses(),
+            self._parts.readmissions.pauses(),
             self._admission.planned_again_us(),
-            self._preemption_policy.searches_again_us(now.pending),
+            self._policy.searches_again_us(now.pending),
         )
 
     def hold_capacity(self, now: Moment) -> None:
@@ -83,18 +74,21 @@ class PendingTrees:
     def nothing_to_admit(self, now: Moment) -> bool:
         """Return whether no pending tree can be admitted, as in the last pass."""
         view, forest, state = now.view, now.forest, now.state
-        hints, now_ms = self._rejections.hints(view), self._clock.monotonic_ms()
+        hints, now_ms = (
+            self._rejections.hints(view),
+            self._parts.clock.monotonic_ms(),
+        )
 
         def by_time(priority: int, since_ms: int) -> bool:
             return (
-                self._readmissions.ends_after(since_ms)
+                self._parts.readmissions.ends_after(since_ms)
                 or self._admission.paused_after(since_ms)
                 or bool(state.rejections)
-                or self._preemption_policy.lower_priority_exists(view, state, priority)
-                or self._preemption_policy.some_terminate(view)
+                or self._policy.lower_priority_exists(view, state, priority)
+                or self._policy.some_terminate(view)
             )
 
-        return self._idle_filter.nothing_to_admit(
+        return self._parts.idle_filter.nothing_to_admit(
             view, state, forest, hints, now_ms, by_time=by_time
         )
 
@@ -106,19 +100,19 @@ class PendingTrees:
     async def record_explanations(self, now: Moment) -> None:
         """Append the refusals that were explained since the last pass."""
         self._admission.record_explanations(now)
-        await self._appends.flush()
+        await self._parts.appends.flush()
 
     async def admit(self, now: Moment) -> None:
         """Try to admit every pending tree; those that need the planner process wait for their turn there."""
         self.searches.begin_pass()
-        self._idle_filter.end_pass(None)
+        self._parts.idle_filter.end_pass(None)
         view, forest, state = now.view, now.forest, now.state
         hints = self._rejections.hints(view)
-        pending = tuple(self._builder.pending(state, forest, hints))
+        pending = tuple(self._parts.requests.pending(state, forest, hints))
         self._retain([tree for tree, _ in pending])
         parts = (part for _, part in pending if part is not None)
-        before = self._idle_filter.begin_pass(
-            view, state, forest, parts, hints, self._clock.monotonic_ms()
+        before = self._parts.idle_filter.begin_pass(
+            view, state, forest, parts, hints, self._parts.clock.monotonic_ms()
         )
         progress = AdmissionProgress(now)
         self._limits.begin()
@@ -127,14 +121,14 @@ class PendingTrees:
             await self._record_invalid([tree for tree, part in pending if part is None], progress)
             self._report_limited(progress)
         finally:
-            await self._appends.flush()
+            await self._parts.appends.flush()
         self._postponed = progress.postponed
-        idle = progress.all_stay_refused and not self._builder.holds_back
-        self._idle_filter.end_pass(before if idle else None)
+        idle = progress.all_stay_refused and not self._parts.requests.holds_back
+        self._parts.idle_filter.end_pass(before if idle else None)
 
     async def _try_each(self, pending: Sequence[Tree], progress: AdmissionProgress) -> None:
         """Try trees in their order; a namespace that took long comes after the others of the same priority."""
-        pace = SlicePace(self._clock)
+        pace = SlicePace(self._parts.clock)
         for _, group in groupby(pending, key=lambda tree: tree.root.priority):
             equals = [tree for tree in group if self._may_begin(progress.now, tree)]
             without_minimum = {t.root.uid for t in equals if _lacks_minimum(progress.now, t)}
@@ -174,7 +168,7 @@ class PendingTrees:
         root = tree.root
         if root.uid in now.pending.gangs:
             return True
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._parts.clock.monotonic_ms()
         return self._limits.may_begin(root.key.namespace, root.uid, now_ms)
 
     def _report_limited(self, progress: AdmissionProgress) -> None:
@@ -194,10 +188,10 @@ class PendingTrees:
 
     async def _try(self, tree: Tree, progress: AdmissionProgress, pace: SlicePace) -> int:
         """Try a tree as it is now; return how many milliseconds that took."""
-        began_ms = self._clock.monotonic_ms()
+        began_ms = self._parts.clock.monotonic_ms()
         outcome = await self._admit_alone(tree, progress)
         progress.all_stay_refused &= outcome is not None and outcome.stays_refused
-        took_ms = self._clock.monotonic_ms() - began_ms
+        took_ms = self._parts.clock.monotonic_ms() - began_ms
         await pace.yield_if_due()
         return took_ms
 
@@ -208,14 +202,14 @@ class PendingTrees:
         path = tree.root.key.path
         if self._faults.waits(path) or self.searches.pauses_after_fault(tree):
             return None
-        progress.now = self._observer.after_appends(progress.now)
+        progress.now = self._parts.observer.after_appends(progress.now)
         with self._faults.alone(path):
             return await self._admission.admit(tree, progress, last=last)
         return None
 
     async def _record_invalid(self, invalid: Sequence[Tree], progress: AdmissionProgress) -> None:
         """Record why trees are invalid, `INVALID_PER_PASS` of them, by turns of their namespaces; the next pass goes on."""
-        pace = SlicePace(self._clock)
+        pace = SlicePace(self._parts.clock)
         by_namespace: dict[str, list[Tree]] = {}
         for tree in invalid:
             if not is_recorded_invalid(progress.now.pending, tree) and self._may_begin(
@@ -225,7 +219,7 @@ class PendingTrees:
             await pace.yield_if_due()
         turns = zip_longest(*by_namespace.values())
         in_turn = [tree for turn in turns for tree in turn if tree is not None]
-        progress.now = self._observer.after_appends(progress.now)
+        progress.now = self._parts.observer.after_appends(progress.now)
         self._admission.record_invalid(progress.now, in_turn[:INVALID_PER_PASS])
         if in_turn:
             progress.all_stay_refused = False
@@ -241,10 +235,10 @@ class PendingTrees:
         postponed, self._postponed = self._postponed, []
         if not postponed:
             return None
-        now = self._observer.observe()
+        now = self._parts.observer.observe()
         for tree in postponed:
             await self._admit_alone(tree, AdmissionProgress(now), last=True)
-        await self._appends.flush()
+        await self._parts.appends.flush()
         return now
 
     def _retain(self, pending: Sequence[Tree]) -> None:
@@ -252,10 +246,10 @@ class PendingTrees:
         roots = {tree.root.uid for tree in pending}
         self._admission.retain(roots)
         self.searches.retain(roots)
-        self._limits.retain(roots, self._clock.monotonic_ms())
-        self._preemption_policy.retain(roots)
+        self._limits.retain(roots, self._parts.clock.monotonic_ms())
+        self._policy.retain(roots)
         self._tried_late &= roots
-        self._builder.retain(roots)
+        self._parts.requests.retain(roots)
 
 
 def _lacks_minimum(now: Moment, tree: Tree) -> bool:

@@ -8,8 +8,6 @@ from concurrent.futures.process import BrokenProcessPool
 import msgspec
 
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests
-from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.preemption_policy import SearchedCapacity, may_lead_to_preemption
 from extender.control.admission.request_builder import TreeRequest
@@ -45,16 +43,11 @@ class JudgedTree(msgspec.Struct, frozen=True):
 class PreemptionSearch:
     """Preempts for refused trees."""
 
-    def __init__(self, parts: LoopParts, requests: CurrentRequests, searches: TreeSearches) -> None:
-        self._searches = searches
-        self._clock = parts.clock
-        self._settings = parts.settings
-        self._barriers = parts.barriers
-        self._appends = parts.appends
-        self._evictor = parts.evictor
-        self._planner = parts.planner
+    def __init__(self, parts: LoopParts, searches: TreeSearches) -> None:
+        self._parts = parts
+        self._wakeup = parts.barriers.wakeup
         self._policy = parts.preemption_policy
-        self._requests = requests
+        self._searches = searches
 
     def may_follow(self, tree_request: TreeRequest, verdict: Verdict | DeferredWork) -> bool:
         """Return whether to search for victims after this answer: no member can be placed without them."""
@@ -79,7 +72,7 @@ class PreemptionSearch:
             planner process died.
         """
         uid = tree_request.tree.root.uid
-        request = self._requests.with_evictable(tree_request)
+        request = self._parts.requests.with_evictable(tree_request)
         now = tree_request.now
         if not self._policy.may_evict_for(now.view, now.pending, tree_request.tree):
             request = only_awaiting(request)
@@ -87,13 +80,15 @@ class PreemptionSearch:
             verdict = None  # less is free for a preemptor: claims of others hold against it
         searched = SearchedCapacity.of(now.view, now.pending, tree_request.tree, request)
         asked = msgspec.structs.replace(request, explain=explain and request.explain)
-        encoded = self._planner.encode(asked)
+        encoded = self._parts.planner.encode(asked)
         try:
-            judged, took_ms, now = await self._searches.away(self._planner.judge(encoded, verdict))
+            judged, took_ms, now = await self._searches.away(
+                self._parts.planner.judge(encoded, verdict)
+            )
         except BrokenProcessPool:
             log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._policy.answered(uid, None, CRASHED_MS)
-            self._barriers.wakeup.wake()  # it is refused without victims meanwhile
+            self._wakeup.wake()  # it is refused without victims meanwhile
             return None
         answer = judged.preemption
         if answer is not None:
@@ -101,12 +96,12 @@ class PreemptionSearch:
         if not isinstance(answer, PreemptionPlan):
             self._policy.answered(uid, answer, took_ms, searched)
             return JudgedTree(judged, request, encoded, now)
-        current = self._requests.about(now, tree_request.tree)
+        current = self._parts.requests.about(now, tree_request.tree)
         if current is not None and self._still_holds(current, request, answer):
             self._append(current, request, answer, encoded, took_ms)
-            await self._appends.flush()
+            await self._parts.appends.flush()
             # the next pass starts the deletions, or admits if there are none
-            self._barriers.wakeup.wake()
+            self._wakeup.wake()
         return None
 
     def _still_holds(
@@ -116,16 +111,16 @@ class PreemptionSearch:
         view, state, forest = current.now.view, current.now.pending, current.now.forest
         if not self._policy.may_search(view, state, current.tree, complete=True):
             return False
-        newest = self._requests.with_evictable(current)
+        newest = self._parts.requests.with_evictable(current)
         if not preemption_still_holds(request, answer, newest, view):
             # the cluster has changed: the next pass searches again
-            self._barriers.wakeup.wake()
+            self._wakeup.wake()
             return False
         units = [unit.name for unit in answer.victims]
         held = unbound_reservations(view, state, forest, units)
-        if not self._barriers.binding().isdisjoint(r.uid for r in held):
+        if not self._parts.barriers.binding().isdisjoint(r.uid for r in held):
             # a member of a victim is being bound: the next pass evicts it with its unit
-            self._barriers.wakeup.wake()
+            self._wakeup.wake()
             return False
         return True
 
@@ -139,12 +134,14 @@ class PreemptionSearch:
     ) -> None:
         view, state, forest = current.now.view, current.now.pending, current.now.forest
         cause = f"cluster revision {view.revision}"
-        context = new_event_context(self._clock, self._settings, encoded.digest, cause)
-        eviction_context = self._evictor.eviction_context(context.actor, context.cause, view, state)
+        context = self._parts.event_context(encoded.digest, cause)
+        eviction_context = self._parts.evictor.eviction_context(
+            context.actor, context.cause, view, state
+        )
         *first, planned = decide_preemption(
             view, state, forest, current.tree, request, answer, context
         )
         drafts = [*first, *takeovers_by_plan(view, state, planned, eviction_context), planned]
         self._policy.answered(current.tree.root.uid, None, took_ms)
         self._policy.allow_retry(drafts)
-        self._appends.append_nowait(drafts, encoded)
+        self._parts.appends.append_nowait(drafts, encoded)

@@ -46,11 +46,9 @@ class RefusalExplanations:
     """Runs explanations in the background; the next pass takes those that are finished."""
 
     def __init__(self, parts: LoopParts) -> None:
-        self._planner = parts.planner
-        self._clock = parts.clock
+        self._parts = parts
         self._turns = SearchTurns()
         self._faults: ObjectFaults[str] = ObjectFaults("explanations", parts.clock.monotonic_ms)
-        self._wakeup = parts.barriers.wakeup
         self._waiting: dict[GangUid, _Waiting] = {}
         self._finished: list[ExplainedRefusal] = []
         self._running: asyncio.Task[None] | None = None
@@ -103,18 +101,21 @@ class RefusalExplanations:
         """Explain a refusal; after a defect, or where the process dies, it stays as it was recorded."""
         tree_request, root = waiting.tree_request, waiting.tree_request.tree.root.key
         with self._faults.alone(root.path):
-            encoded, began_ms = self._planner.encode(waiting.asked), self._clock.monotonic_ms()
+            encoded, began_ms = (
+                self._parts.planner.encode(waiting.asked),
+                self._parts.clock.monotonic_ms(),
+            )
             try:
-                judged = await self._planner.explain(encoded)
+                judged = await self._parts.planner.explain(encoded)
             except BrokenProcessPool:
                 log.warning("the process that explains refusals died", extra={"root": root.path})
                 return
             finally:
-                took_ms = self._clock.monotonic_ms() - began_ms
+                took_ms = self._parts.clock.monotonic_ms() - began_ms
                 self._turns.charge(root.namespace, took_ms)
                 METRICS.searched(root.namespace, took_ms)
             self._finished.append(ExplainedRefusal(tree_request, judged, encoded))
-            self._wakeup.wake()
+            self._parts.barriers.wakeup.wake()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running = None

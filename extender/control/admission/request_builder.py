@@ -1,8 +1,11 @@
-"""Build plan requests from view and state; parts that did not change are reused."""
+"""Build the plan request of one tree in one moment, again after each wait, because cluster and state may have changed.
+
+Parts that did not change are reused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -11,7 +14,7 @@ from immutables import Map
 from extender.control.admission.cluster_observer import Moment
 from extender.core.admit.interpod_rules import InterpodRulePart, InterpodRules
 from extender.core.admit.lost_members import vacated
-from extender.core.admit.node_rejections import NodeRejections
+from extender.core.admit.node_rejections import NodeRejections, RejectionEvidence
 from extender.core.admit.plan_request import (
     TreePart,
     TreeParts,
@@ -20,7 +23,7 @@ from extender.core.admit.plan_request import (
     ruled_part,
 )
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.fairness.search_backoff import SearchBackoff
+from extender.core.fairness.search_turns import SearchBackoff
 from extender.core.holds.hold_planning import HoldRequests
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
@@ -28,8 +31,11 @@ from extender.core.model.object_identity import changed_keys
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.planner.plan_types import PlanRequest
 from extender.core.preempt.disruption_units import EvictableContext
+from extender.core.preempt.moves_lifecycle import with_new_node
 from extender.core.preempt.preemption_lifecycle import is_stuck
 from extender.core.preempt.preemption_planning import preemption_request
+from extender.ports.log_ports import Clock
+from extender.settings import Settings
 
 Hints = Mapping[PodUid, NodeName]
 PARTS_MIN: Final = 1000  # kept parts of trees that are gone are not looked for below this number
@@ -47,21 +53,27 @@ class RequestBuilder:
     """Builds plan requests, one after the other."""
 
     def __init__(
-        self, budget: int, hold_max_percent: int = 100, topology_keys: Sequence[str] = ()
+        self,
+        settings: Settings,
+        clock: Clock,
+        evidence: RejectionEvidence,
+        started: Callable[[], frozenset[GangUid]],
     ) -> None:
         """Prepare.
 
         Args:
-            budget: Search nodes that a request may cost; more after searches that used them up.
+            started: Returns the roots of which members are, or may be, bound.
         """
-        self._hold_max_percent = hold_max_percent
-        self._topology_keys = topology_keys
+        self._settings = settings
+        self._clock = clock
+        self._evidence = evidence
+        self._started = started
         # returns whether a tree with this root is not to be planned yet; set before the loop runs
         self.is_held: Callable[[Group], bool] = lambda _: False
         self.holds_back = False  # whether a tree was left out, which a later pass may have to plan
-        self.rows = NodeRowCache(topology_keys)
-        self._budget = budget
-        self.backoff = SearchBackoff(budget)
+        self.rows = NodeRowCache(settings.topology_keys)
+        self._budget = settings.search_budget  # of a request; more after searches that used it up
+        self.backoff = SearchBackoff(self._budget)
         self._rules = InterpodRules()
         self._parts = TreeParts()
         self._rejections = NodeRejections()
@@ -73,6 +85,7 @@ class RequestBuilder:
 
     def part(self, state: ReservationState, tree: Tree, hints: Hints) -> TreePart:
         """Return the part of a request that depends on its tree only."""
+        hints = with_new_node(state, tree, hints)
         return self._parts.of(tree, state.gangs.get(tree.root.uid), hints)
 
     def pending(
@@ -117,12 +130,15 @@ class RequestBuilder:
         self._rules.keep(wanting)
         self.backoff.retain(wanting)
 
-    def about(self, now: Moment, tree: Tree, hints: Hints, now_ms: int) -> PlanRequest | None:
-        """Return the plan request for the waiting members of a tree, or None if none waits."""
+    def about(self, now: Moment, tree: Tree) -> TreeRequest | None:
+        """Return a tree and its request as they are in a moment, or None if there is nothing to plan any more."""
         view, state = now.view, now.state
-        if not self._parts.wanting(tree, state.gangs.get(tree.root.uid)):
+        current = now.forest.trees.get(tree.root.key)
+        if current is None or current.problems or current.root.uid != tree.root.uid:
             return None
-        part = self.part(state, tree, hints)
+        if not self._parts.wanting(current, state.gangs.get(current.root.uid)):
+            return None
+        part = self.part(state, current, self._evidence.hints(view))
         request = plan_request(
             view,
             state,
@@ -130,12 +146,12 @@ class RequestBuilder:
             rows=self.rows,
             book=self._rules,
             budget=self._budget,
-            rejections=self._rejections.holding(view, state, now_ms),
+            rejections=self._rejections.holding(view, state, self._clock.now_us() // 1000),
         )
-        budget = self.backoff.budget(tree.root.uid, request.root, request.shapes)
-        return (
-            msgspec.structs.replace(request, budget=budget) if budget != self._budget else request
-        )
+        budget = self.backoff.budget(current.root.uid, request.root, request.shapes)
+        if budget != self._budget:
+            request = msgspec.structs.replace(request, budget=budget)
+        return TreeRequest(current, request, now)
 
     def anew(self, tree_request: TreeRequest) -> PlanRequest:
         """Return the plan request of a tree as if none of its pods had a node, or had been refused one."""
@@ -146,31 +162,30 @@ class RequestBuilder:
             for key, pods in tree.members.items()
         }
         part = TreeParts().of(msgspec.structs.replace(tree, members=members), None)
-        rows = NodeRowCache(self._topology_keys)  # those of `rows` stay as they are
+        rows = NodeRowCache(self._settings.topology_keys)  # those of `rows` stay as they are
         return plan_request(view, state, part, rows=rows, budget=self._budget)
 
-    def _ruled(self, tree_request: TreeRequest, hints: Hints) -> InterpodRulePart:
+    def _ruled(self, tree_request: TreeRequest) -> InterpodRulePart:
         now = tree_request.now
-        part = self.part(now.state, tree_request.tree, hints)
+        part = self.part(now.state, tree_request.tree, self._evidence.hints(now.view))
         return ruled_part(now.view, now.state, part, rows=self.rows, book=self._rules)
 
-    def with_evictable(
-        self, tree_request: TreeRequest, hints: Hints, moment: EvictableContext
-    ) -> PlanRequest:
+    def with_evictable(self, tree_request: TreeRequest) -> PlanRequest:
         """Return the request with the units that could be evicted for its tree."""
-        now, ruled = tree_request.now, self._ruled(tree_request, hints)
+        now, ruled = tree_request.now, self._ruled(tree_request)
+        moment = EvictableContext(releasing=self._started(), now_us=self._clock.now_us())
         return preemption_request(
             now.view, now.state, now.forest, tree_request.tree, tree_request.request,
             ruled=ruled, moment=moment,
         )  # fmt: skip
 
-    def for_hold(self, tree_request: TreeRequest, hints: Hints, now_us: int) -> HoldRequests:
+    def for_hold(self, tree_request: TreeRequest) -> HoldRequests:
         """Return the requests that show where capacity could be held for a tree; see `HoldRequests`."""
-        now, ruled = tree_request.now, self._ruled(tree_request, hints)
+        now, ruled, now_us = tree_request.now, self._ruled(tree_request), self._clock.now_us()
         stuck = frozenset(pod.uid for pod in now.view.pods.values() if is_stuck(pod, now_us))
         return HoldRequests(
             now.view, now.state, tree_request.tree, tree_request.request, ruled,
-            staying=stuck, max_percent=self._hold_max_percent,
+            staying=stuck, max_percent=self._settings.hold_capacity_max_percent,
         )  # fmt: skip
 
 

@@ -15,8 +15,6 @@ from concurrent.futures.process import BrokenProcessPool
 import msgspec
 
 from extender.control.admission.cluster_observer import Moment
-from extender.control.admission.current_requests import CurrentRequests
-from extender.control.admission.event_context import new_event_context
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.lost_member_search import LostMemberSearch
 from extender.control.admission.preemption_policy import (
@@ -35,7 +33,6 @@ from extender.control.admission.tree_searches import SearchWork, TreeSearches, W
 from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.refusal_validity import ComparedNodes, only_less, would_be_refused
 from extender.core.admit.verdict_events import (
-    EventContext,
     decide_invalid,
     decide_verdict,
     is_recorded,
@@ -154,29 +151,20 @@ class TreeAdmission:
     def __init__(
         self,
         parts: LoopParts,
-        requests: CurrentRequests,
         preemptions: PreemptionSearch,
         searches: TreeSearches,
         lost: LostMemberSearch,
     ) -> None:
-        self._searches = searches
-        self._backoff = parts.requests.backoff
-        self._clock = parts.clock
-        self._settings = parts.settings
+        self._parts = parts
         self._wakeup = parts.barriers.wakeup
-        self._appends = parts.appends
-        self._evictor = parts.evictor
-        self._planner = parts.planner
-        self._preemption_policy = parts.preemption_policy
-        self._readmissions = parts.readmissions
-        self._requests = requests
+        self._policy = parts.preemption_policy
+        self._searches = searches
         self._preemptions = preemptions
         self.explanations = RefusalExplanations(parts)
         self._lost = lost
         self._trees: defaultdict[GangUid, _PendingTree] = defaultdict(_PendingTree)
         self._compared = ComparedNodes()
         self._victims: IdentityMemo[Mapping[GroupKey, int]] = IdentityMemo()
-        self._arrival_ms = parts.arrival_ms
         self._notes: IdentityMemo[dict[tuple[object, ...], str]] = IdentityMemo()
 
     async def admit(
@@ -192,7 +180,7 @@ class TreeAdmission:
         outcome = self._invalid(tree, progress) or self._waits(tree, progress)
         if outcome is not None:
             return outcome
-        current = self._requests.about(progress.now, tree)
+        current = self._parts.requests.about(progress.now, tree)
         if current is None:
             return AdmissionOutcome.NOT_PENDING
         return (
@@ -209,25 +197,25 @@ class TreeAdmission:
         records it again when it is explained.
         """
         uid, request = tree_request.tree.root.uid, tree_request.request
-        later = self._planner.explains_later(request)
+        later = self._parts.planner.explains_later(request)
         # the search for victims explains the refusal
         plain = later or self._preemptions.may_follow(tree_request, "search")
-        encoded = self._planner.encode(
+        encoded = self._parts.planner.encode(
             msgspec.structs.replace(request, explain=False) if plain else request
         )
         try:
-            verdict, took_ms, moment = await self._searches.away(self._planner.plan(encoded))
+            verdict, took_ms, moment = await self._searches.away(self._parts.planner.plan(encoded))
         except BrokenProcessPool:  # twice on the same input
             log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
-            self._trees[uid].not_before_ms = self._clock.monotonic_ms() + CRASHED_MS
+            self._trees[uid].not_before_ms = self._parts.clock.monotonic_ms() + CRASHED_MS
             return
         METRICS.planned(verdict, took_ms)
-        now = self._requests.about(moment, tree_request.tree)
+        now = self._parts.requests.about(moment, tree_request.tree)
         if now is None:
             return
         answered = TreeRequest(now.tree, request, moment)
         if isinstance(verdict, Plan) and verdict.assignments:
-            self._backoff.placed(uid)
+            self._parts.requests.backoff.placed(uid)
             if now.request == request or still_holds(request, verdict, now.request):
                 self._trees[uid].overtaken = 0
                 self._record_verdict(answered, verdict, encoded)
@@ -249,9 +237,9 @@ class TreeAdmission:
             self.record_judged(answered, judged_tree, took_ms, explained=not later)
             return
         if plain and not later and isinstance(verdict, Refusal):
-            encoded = self._planner.encode(request)
-            verdict, _, moment = await self._searches.away(self._planner.plan(encoded))
-            now = self._requests.about(moment, tree_request.tree)
+            encoded = self._parts.planner.encode(request)
+            verdict, _, moment = await self._searches.away(self._parts.planner.plan(encoded))
+            now = self._parts.requests.about(moment, tree_request.tree)
             if now is None:
                 return
             answered = TreeRequest(now.tree, request, moment)
@@ -271,7 +259,7 @@ class TreeAdmission:
             explained: Whether the refusal has its explanation; else it is explained later.
         """
         uid, verdict = tree_request.tree.root.uid, judged_tree.judged.verdict
-        now = self._requests.about(judged_tree.now, tree_request.tree)
+        now = self._parts.requests.about(judged_tree.now, tree_request.tree)
         if now is None:
             return
         answered = TreeRequest(now.tree, tree_request.request, judged_tree.now)
@@ -283,9 +271,9 @@ class TreeAdmission:
             self.explanations.start(answered, judged_tree.request)
 
     def _pause(self, uid: GangUid, request: PlanRequest, verdict: Verdict, took_ms: int) -> None:
-        pause_ms = self._backoff.answered(uid, request, verdict, took_ms)
+        pause_ms = self._parts.requests.backoff.answered(uid, request, verdict, took_ms)
         pause_ms = max(pause_ms, PAUSE_PER_MS * took_ms)
-        self._trees[uid].not_before_ms = self._clock.monotonic_ms() + pause_ms
+        self._trees[uid].not_before_ms = self._parts.clock.monotonic_ms() + pause_ms
 
     def _is_late(self, now: TreeRequest, request: PlanRequest, verdict: Verdict) -> bool:
         """Return whether a refusal must not end a preemption that was planned, or got capacity, during the search."""
@@ -308,7 +296,7 @@ class TreeAdmission:
             StoreUnavailable: An append failed.
         """
         self._trees[search.uid].long = None
-        current = self._requests.about(now, search.tree)
+        current = self._parts.requests.about(now, search.tree)
         if current is None:
             return
         if search.work == "lost":
@@ -317,11 +305,11 @@ class TreeAdmission:
         elif search.work == "search" or not self._preemptions.may_follow(current, "explain"):
             await self.search(current)
         else:
-            later = self._planner.explains_later(current.request)
+            later = self._parts.planner.explains_later(current.request)
             judged_tree = await self._preemptions.preempt(current, None, explain=not later)
             if judged_tree is not None:
                 self.record_judged(current, judged_tree, 0, explained=not later)
-        await self._appends.flush()
+        await self._parts.appends.flush()
 
     def record_explanations(self, moment: Moment) -> None:
         """Append the refusals that were explained since the last pass, of trees that are the same and refused as then.
@@ -330,7 +318,7 @@ class TreeAdmission:
         """
         for explained in self.explanations.take():
             refused = explained.tree_request
-            now = self._requests.about(moment, refused.tree)
+            now = self._parts.requests.about(moment, refused.tree)
             if now is None or not isinstance(explained.verdict, Refusal):
                 continue
             uid = now.tree.root.uid
@@ -349,14 +337,14 @@ class TreeAdmission:
 
     def record_invalid(self, now: Moment, trees: Iterable[Tree]) -> None:
         """Append the problems of invalid trees that the log does not have, all at once."""
-        state, context = now.pending, self._event_context("", "tree changed")
-        self._appends.append_nowait(
+        state, context = now.pending, self._parts.event_context("", "tree changed")
+        self._parts.appends.append_nowait(
             [draft for tree in trees for draft in decide_invalid(state, tree, context)]
         )
 
     def planned_again_us(self) -> Mapping[GangUid, int]:
         """Return when each tree that pauses is planned again, in microseconds since the epoch."""
-        now_ms, now_us = self._clock.monotonic_ms(), self._clock.now_us()
+        now_ms, now_us = self._parts.clock.monotonic_ms(), self._parts.clock.now_us()
         return {
             uid: now_us + (pending.not_before_ms - now_ms) * 1000
             for uid, pending in self._trees.items()
@@ -403,13 +391,13 @@ class TreeAdmission:
         Source: `retry_time_us` and `core/admit/readmission_backoff`.
         """
         pending = self._trees[tree.root.uid]
-        if self._clock.monotonic_ms() < pending.not_before_ms:
+        if self._parts.clock.monotonic_ms() < pending.not_before_ms:
             return True
         root = now.pending.gangs.get(tree.root.uid)
-        pause_us = retry_time_us(root) - self._clock.now_us() if root is not None else 0
+        pause_us = retry_time_us(root) - self._parts.clock.now_us() if root is not None else 0
         if pause_us <= 0:
-            return self._readmissions.defers(now.view, tree, self._clock.monotonic_ms())
-        pending.not_before_ms = self._clock.monotonic_ms() + pause_us // 1000 + 1
+            return self._parts.readmissions.defers(now.view, tree, self._parts.clock.monotonic_ms())
+        pending.not_before_ms = self._parts.clock.monotonic_ms() + pause_us // 1000 + 1
         return True
 
     def _refused_at_bind(self, tree_request: TreeRequest) -> AdmissionOutcome | None:
@@ -446,7 +434,7 @@ class TreeAdmission:
             return False  # its append failed, or another leader has decided since
         preemption = awaited_preemption(state, uid)
         if preemption is None:
-            may_change = self._preemption_policy.may_search(view, state, tree_request.tree)
+            may_change = self._policy.may_search(view, state, tree_request.tree)
         else:
             may_change = victims_are_gone(view, preemption)
         return not may_change
@@ -475,7 +463,7 @@ class TreeAdmission:
         root, request = tree_request.tree.root, tree_request.request
         held_up = _is_held_up(tree_request.tree, progress)
         pending = awaited_preemption(tree_request.now.pending, root.uid)
-        started_ms = self._clock.monotonic_ms()
+        started_ms = self._parts.clock.monotonic_ms()
         answer = self._plan_at_once(root.uid, request)
         if answer in ("search", "explain") or (isinstance(answer, Plan) and held_up):
             self._record_complete(tree_request)
@@ -488,9 +476,9 @@ class TreeAdmission:
             progress.postponed.append(tree_request.tree)
             return AdmissionOutcome.POSTPONED
         if answer == "search":
-            holds_up = not self._backoff.repeated(root.uid) and self._searches.may_hold_up(
-                root.key.namespace
-            )
+            holds_up = not self._parts.requests.backoff.repeated(
+                root.uid
+            ) and self._searches.may_hold_up(root.key.namespace)
             if holds_up:
                 self._hold_up(tree_request.tree, progress)
             self._want(tree_request, answer, holds_up=holds_up)
@@ -508,10 +496,10 @@ class TreeAdmission:
             if not answer.assignments:
                 return AdmissionOutcome.EXTRAS_LATER
             tree_request = msgspec.structs.replace(tree_request, request=request)
-        METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
+        METRICS.planned(answer, self._parts.clock.monotonic_ms() - started_ms)
         if self._still_arrives(tree_request, answer):
             return AdmissionOutcome.STILL_ARRIVES
-        self._record_verdict(tree_request, answer, self._planner.encode(request))
+        self._record_verdict(tree_request, answer, self._parts.planner.encode(request))
         return AdmissionOutcome.RECORDED
 
     def _record_complete(self, tree_request: TreeRequest) -> None:
@@ -531,8 +519,8 @@ class TreeAdmission:
         """Append what a tree waits for before it is planned."""
         nothing = SearchEffort(nodes=0, exhausted=True)
         refusal = Refusal(outcome="waiting", status="Wait", reasons=reasons, search=nothing)
-        state, context = tree_request.now.pending, self._event_context("", cause)
-        self._appends.append_nowait(
+        state, context = tree_request.now.pending, self._parts.event_context("", cause)
+        self._parts.appends.append_nowait(
             decide_verdict(state, tree_request.tree, tree_request.request, refusal, context)
         )
 
@@ -545,13 +533,13 @@ class TreeAdmission:
         if not isinstance(verdict, Refusal) or verdict.outcome != "waiting":
             return False
         uid = tree_request.tree.root.uid
-        if not self._arrival_ms or uid in tree_request.now.pending.gangs:
+        if not self._parts.arrival_ms or uid in tree_request.now.pending.gangs:
             return False
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._parts.clock.monotonic_ms()
         pending = self._trees[uid]
         if pending.arrives_until_ms is None:
-            pending.arrives_until_ms = now_ms + self._arrival_ms
-            later_s = (self._arrival_ms + 1) / 1000
+            pending.arrives_until_ms = now_ms + self._parts.arrival_ms
+            later_s = (self._parts.arrival_ms + 1) / 1000
             asyncio.get_running_loop().call_later(later_s, self._end_arrival, uid)
         return now_ms < pending.arrives_until_ms
 
@@ -572,10 +560,10 @@ class TreeAdmission:
             hard = same_tree and long.work == "search" and long.took_ms >= HARD_MS
             if hard or would_be_refused(long.request, request, self._compared):
                 return long.work
-        started_ms = self._clock.monotonic_ms()
-        answer, pending.long = self._planner.at_once(request), None
+        started_ms = self._parts.clock.monotonic_ms()
+        answer, pending.long = self._parts.planner.at_once(request), None
         if isinstance(answer, str):
-            took_ms = self._clock.monotonic_ms() - started_ms
+            took_ms = self._parts.clock.monotonic_ms() - started_ms
             pending.long = _LongWork(request, answer, took_ms)
         return answer
 
@@ -651,8 +639,8 @@ class TreeAdmission:
         if judged is not None:
             notes, reduced = judged.notes, judged.notes_reduced
         else:
-            notes = self._preemption_policy.considered(uid)
-            reduced = self._preemption_policy.considered_reduced(uid)
+            notes = self._policy.considered(uid)
+            reduced = self._policy.considered_reduced(uid)
         return (*note, *notes), (*note, *reduced) if reduced else ()
 
     def _is_judged_later(self, state: ReservationState, uid: GangUid, verdict: Verdict) -> bool:
@@ -666,10 +654,7 @@ class TreeAdmission:
             return False
         if not isinstance(verdict, Refusal) or verdict.outcome != "impossible":
             return False
-        return self._preemption_policy.pauses(uid)
-
-    def _event_context(self, digest: str, cause: str) -> EventContext:
-        return new_event_context(self._clock, self._settings, digest, cause)
+        return self._policy.pauses(uid)
 
     def _record_verdict(
         self,
@@ -686,7 +671,7 @@ class TreeAdmission:
             explained: Whether a refusal has its explanation; else it is not recorded again for the lack of it.
             judged: The search for victims that the verdict follows from; None: it follows from none.
         """
-        uid, now_ms = tree_request.tree.root.uid, self._clock.monotonic_ms()
+        uid, now_ms = tree_request.tree.root.uid, self._parts.clock.monotonic_ms()
         tree = self._trees[uid]
         tree.arrives_until_ms = None
         state, view = tree_request.now.pending, tree_request.now.view
@@ -706,12 +691,12 @@ class TreeAdmission:
         after = state
         if not waits or pending is not None:
             context = msgspec.structs.replace(
-                self._event_context(encoded.digest, f"cluster revision {view.revision}"),
+                self._parts.event_context(encoded.digest, f"cluster revision {view.revision}"),
                 notes_reduced=reduced,
             )
             drafts: list[NewEvent] = []
             if pending is not None:
-                eviction_context = self._evictor.eviction_context(
+                eviction_context = self._parts.evictor.eviction_context(
                     context.actor, context.cause, view, state
                 )
                 drafts = events_before_verdict(view, pending, verdict, eviction_context)
@@ -725,7 +710,7 @@ class TreeAdmission:
                 again=explained and not tree.explained,
             )
             tree.explained = explained
-            after = self._appends.append_nowait(drafts, encoded)
+            after = self._parts.appends.append_nowait(drafts, encoded)
             if drafts or last_ms is None:
                 tree.recorded_ms, pause_ms = now_ms, NUMBERS_FIRST_MS
                 if as_recorded and last_ms is not None:
@@ -733,10 +718,10 @@ class TreeAdmission:
                 tree.numbers_pause_ms = pause_ms
         if isinstance(verdict, Plan) and verdict.assignments:
             where = {a.uid: a.node for a in verdict.assignments}
-            self._readmissions.admitted(view, after, tree_request.tree, where, now_ms)
+            self._parts.readmissions.admitted(view, after, tree_request.tree, where, now_ms)
         else:
             self._keep_refusal(tree_request, after)
-            self._preemption_policy.start_pause(after, uid, verdict)
+            self._policy.start_pause(after, uid, verdict)
 
 
 def _decided_at(state: ReservationState, uid: GangUid) -> Position | None:

@@ -59,9 +59,7 @@ class TreeSearches:
     """The searches that wait, and the one that runs."""
 
     def __init__(self, parts: LoopParts) -> None:
-        self._clock = parts.clock
-        self._wakeup = parts.barriers.wakeup
-        self._published = parts.exchange.published
+        self._parts = parts
         self._turns = SearchTurns()
         self._waiting: dict[GangUid, WantedSearch] = {}
         self._running: WantedSearch | None = None
@@ -70,8 +68,6 @@ class TreeSearches:
         # by namespace, in the minute that began at `_minute_ms`
         self._held_up_ms: dict[str, int] = {}
         self._minute_ms = 0
-        self._observer = parts.observer
-        self._leader = parts.leader
         self._faults: ObjectFaults[str] = ObjectFaults("searches", parts.clock.monotonic_ms)
         self._perform: Perform | None = None
         self.turn = asyncio.Lock()
@@ -113,7 +109,7 @@ class TreeSearches:
 
     def may_hold_up(self, namespace: str) -> bool:
         """Return whether searches of a namespace may hold up other trees: only for some seconds of a minute."""
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._parts.clock.monotonic_ms()
         if now_ms - self._minute_ms >= MINUTE_MS:
             self._minute_ms, self._held_up_ms = now_ms, {}
         return (
@@ -172,26 +168,26 @@ class TreeSearches:
                 and the first pass of a term compares the cluster with the log before anything is admitted.
         """
         assert self._running is not None
-        terms = self._leader.terms
+        terms = self._parts.leader.terms
         namespace = self._running.tree.root.key.namespace
-        began_ms = self._clock.monotonic_ms()
+        began_ms = self._parts.clock.monotonic_ms()
         self.turn.release()
         try:
-            answer, answered_ms = await work, self._clock.monotonic_ms() - began_ms
+            answer, answered_ms = await work, self._parts.clock.monotonic_ms() - began_ms
         finally:
-            took_ms = self._clock.monotonic_ms() - began_ms
+            took_ms = self._parts.clock.monotonic_ms() - began_ms
             self._turns.charge(namespace, took_ms)
             METRICS.searched(namespace, took_ms)
             if self._running.holds_up:
                 held_ms = self._held_up_ms.get(namespace, 0)
                 self._held_up_ms[namespace] = held_ms + took_ms
             await self.turn.acquire()
-        if self._leader.terms != terms:
+        if self._parts.leader.terms != terms:
             msg = (
                 "the lease was lost during a search, and acquired again; its tree is searched again"
             )
             raise NotLeading(msg)
-        return answer, answered_ms, self._observer.observe()
+        return answer, answered_ms, self._parts.observer.observe()
 
     def raise_failure(self) -> None:
         """Raise the error of a search that has ended with one, once."""
@@ -224,11 +220,11 @@ class TreeSearches:
         try:
             async with self.turn:
                 with self._faults.alone(search.tree.root.key.path):
-                    await self._perform(search, self._observer.observe())
+                    await self._perform(search, self._parts.observer.observe())
         finally:
             self._running = None
             if search.holds_up or not self._awaited:
-                self._wakeup.wake()  # the next pass admits what was held up, and starts the next search
+                self._parts.barriers.wakeup.wake()  # the next pass admits what was held up, and starts the next search
 
     def _in_order(self) -> list[WaitingSearch]:
         """Return the waiting searches, those of trees without an answer first, else in the order of the queue."""
@@ -242,7 +238,7 @@ class TreeSearches:
         waiting = turns_of(w for w in self._in_order() if self._waiting[w.uid].work != "hold")
         if self._running is not None and self._running.work != "hold":
             waiting[self._running.uid] = SearchTurn(0, 0, 0, runs=True)
-        self._published.publish_searches(waiting)
+        self._parts.exchange.published.publish_searches(waiting)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -47,7 +47,7 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import Pod
-from extender.core.reconcile.oversubscription_tracker import OversubscriptionTracker
+from extender.core.reconcile.reservation_checks import OversubscriptionTracker
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectFaults

@@ -6,6 +6,8 @@ The lease loop acquires, keeps and loses the lease (`lease_loop`). Under a lease
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
@@ -19,9 +21,12 @@ from extender.control.log.lease import Lease, LeaseIdentity, keep_clock
 from extender.control.log.lease_loop import LeaseLoop
 from extender.core.log.events import (
     AnyEventData,
+    CapacityHeld,
     GangAdmitted,
     GangExtended,
+    GangUnschedulable,
     LeaseAcquired,
+    MovesPlanned,
     NewEvent,
     PreemptionPlanned,
     RecordedEvent,
@@ -29,7 +34,14 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import CorruptLog, ExtenderError, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
-from extender.ports.log_ports import Clock, EventLog, LeaseGrant, Snapshots
+from extender.ports.log_ports import (
+    Clock,
+    DecisionInput,
+    DecisionInputs,
+    EventLog,
+    LeaseGrant,
+    Snapshots,
+)
 from extender.runtime.periodic import ObjectFaults
 from extender.snapshots.state_loader import SnapshotWriter
 
@@ -144,7 +156,7 @@ class Leader(LeaderRole):
                 if self.lease.grant is None
                 else f"{self.role}: cannot append"
             )
-        promises = GangAdmitted | GangExtended | PreemptionPlanned
+        promises = GangAdmitted | GangExtended | PreemptionPlanned | MovesPlanned
         if self.recovery_reason and any(isinstance(d.data, promises) for d in drafts):
             raise NotLeading(self.recovery_reason)
         return self.appends.start(drafts, self.lease.grant, after)
@@ -275,3 +287,52 @@ class Leader(LeaderRole):
         for task in self.settlement.tasks:
             task.cancel()
         await self._lease_loop.stop()
+
+
+_HAS_INPUT = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned | CapacityHeld
+
+
+class AppendBatch:
+    """Starts appends at the leader, each after its decision input, and waits for all of them."""
+
+    def __init__(self, leader: Leader, inputs: DecisionInputs, clock: Clock) -> None:
+        self._leader = leader
+        self._inputs = inputs
+        self._clock = clock
+        self._appends: list[Awaitable[tuple[RecordedEvent, ...]]] = []
+        self.cpu_us_while_waiting = 0  # of other tasks, while this pass waited for the log
+
+    def begin(self) -> None:
+        """Begin a pass."""
+        self._appends, self.cpu_us_while_waiting = [], 0
+
+    def append_nowait(
+        self, drafts: Sequence[NewEvent], encoded: DecisionInput | None = None
+    ) -> ReservationState:
+        """Fold drafts into the pending state now, and start to append them after their decision input.
+
+        Returns:
+            The pending state after that.
+        """
+        if not drafts:
+            return self._leader.pending_state
+        has_input = encoded and any(isinstance(d.data, _HAS_INPUT) for d in drafts)
+        save = functools.partial(self._inputs.save, encoded) if encoded and has_input else None
+        self._appends.append(self._leader.append_nowait(drafts, save))
+        return self._leader.pending_state
+
+    async def flush(self) -> None:
+        """Wait until all appends of this pass have ended, then raise the first failure."""
+        appends, self._appends = self._appends, []
+        begun_us = self._clock.thread_cpu_us()
+        outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        self.cpu_us_while_waiting += self._clock.thread_cpu_us() - begun_us
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def append(self, drafts: Sequence[NewEvent]) -> None:
+        """Append drafts and wait until they are durable."""
+        begun_us = self._clock.thread_cpu_us()
+        await self._leader.append(drafts)
+        self.cpu_us_while_waiting += self._clock.thread_cpu_us() - begun_us

@@ -86,11 +86,9 @@ class ControlLoop:
     """Admits trees, preempts for them and reconciles the log with the cluster."""
 
     def __init__(self, parts: LoopParts) -> None:
-        self._cluster = parts.cluster
-        self._leader = parts.leader
-        self._clock = parts.clock
-        self._settings = parts.settings
-        self._observer = parts.observer
+        self._parts = parts
+        self._published = parts.exchange.published
+        self._wakeup = parts.barriers.wakeup
         # passes and their steps: with what is computed for all gangs together
         self._faults: ObjectFaults[str] = ObjectFaults(
             "control loop", parts.clock.monotonic_ms, last_ms=PASS_AGAIN_MS_MAX
@@ -98,16 +96,6 @@ class ControlLoop:
         self._note_faults: ObjectFaults[str] = ObjectFaults(
             "status reports", parts.clock.monotonic_ms
         )
-        self._published = parts.exchange.published
-        self._rejections = parts.exchange.rejections
-        self._appends = parts.appends
-        self._barriers = parts.barriers
-        self._wakeup = parts.barriers.wakeup
-        self._planner = parts.planner
-        self._nominator = parts.nominator
-        self._gate_remover = parts.gate_remover
-        self._evictor = parts.evictor
-        self._reporter = parts.reporter
         self._reconciler = Reconciler(parts)
         self._pending_trees = PendingTrees(parts)
         self._children = ChildGroups()
@@ -126,24 +114,27 @@ class ControlLoop:
     async def _run_passes(self) -> None:
         rests = PassRests()
         while True:
-            before, begun_us, took_ms = self._seen(), self._clock.thread_cpu_us(), 0
+            before, begun_us, took_ms = self._seen(), self._parts.clock.thread_cpu_us(), 0
             after = before
             may_record, is_done = False, False
             try:
                 with self._faults.alone("pass"):
-                    may_record = not self._cluster.not_ready_reason() and self._leader.may_record()
+                    may_record = (
+                        not self._parts.cluster.not_ready_reason()
+                        and self._parts.leader.may_record()
+                    )
                     if may_record:
                         await self.run_pass()
-                        took_us = self._clock.thread_cpu_us() - begun_us
-                        took_ms = (took_us - self._appends.cpu_us_while_waiting) // 1000
-                        after = before._replace(state=self._leader.wakeup.revision)
+                        took_us = self._parts.clock.thread_cpu_us() - begun_us
+                        took_ms = (took_us - self._parts.appends.cpu_us_while_waiting) // 1000
+                        after = before._replace(state=self._parts.leader.wakeup.revision)
                     is_done = True
                 self._report_failures(may_record=may_record)
                 if not is_done:
                     # what is committed is carried out, with the view and the trees that were observed last
-                    if self._published.result.reconciled(self._leader.terms):
+                    if self._published.result.reconciled(self._parts.leader.terms):
                         self._actuate(self._published.observation)
-                        self._published.release(self._nominator.released)
+                        self._published.release(self._parts.nominator.released)
                     await asyncio.sleep(self._faults.pause_s("pass"))
                 elif may_record and not self._faults.waits("searches"):
                     with self._faults.alone("searches"):
@@ -152,9 +143,9 @@ class ControlLoop:
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
-            ended_ms = self._clock.monotonic_ms()
+            ended_ms = self._parts.clock.monotonic_ms()
             await self._next_change(before, after, took_ms)
-            rested_ms = self._clock.monotonic_ms() - ended_ms
+            rested_ms = self._parts.clock.monotonic_ms() - ended_ms
             await asyncio.sleep(rests.after_pass(took_ms, rested_ms) / 1000)
 
     async def run_pass(self) -> None:
@@ -181,19 +172,21 @@ class ControlLoop:
         """
         searches = self._pending_trees.searches
         changes = self._changes_after(before) if before is not None else ()
-        await searches.go_on(changes, lambda: self._actuate(self._observer.observe()), within_s)
+        await searches.go_on(
+            changes, lambda: self._actuate(self._parts.observer.observe()), within_s
+        )
         async with searches.turn:
             now = await self._pending_trees.admit_postponed()
             if now is not None:
                 self._actuate(now)
 
     async def _run_pass(self) -> None:
-        terms, pace = self._leader.terms, SlicePace(self._clock)
-        self._appends.begin()
+        terms, pace = self._parts.leader.terms, SlicePace(self._parts.clock)
+        self._parts.appends.begin()
         await self._catch_up(terms)
-        await self._observer.approach(pace)
+        await self._parts.observer.approach(pace)
         await pace.yield_if_due()  # calls of kube-scheduler come first between the steps
-        begun = self._observer.observe()  # the view and the trees of all steps
+        begun = self._parts.observer.observe()  # the view and the trees of all steps
         await self._reconciler.reconcile(begun)
         await pace.yield_if_due()
         await self._step("rejected nodes", self._reconciler.record_rejections, begun)
@@ -204,7 +197,7 @@ class ControlLoop:
         await self._step("explanations", self._pending_trees.record_explanations, begun)
         await pace.yield_if_due()
         self._actuate(begun)
-        self._published.end_pass(terms, self._nominator.released)
+        self._published.end_pass(terms, self._parts.nominator.released)
 
     async def _step(
         self, name: str, work: Callable[[Moment], Awaitable[object]], begun: Moment
@@ -214,12 +207,12 @@ class ControlLoop:
         Raises:
             NotLeading: The pass began in another term, whose state and cluster it has compared.
         """
-        if self._leader.terms != self._terms:
+        if self._parts.leader.terms != self._terms:
             msg = "the lease was lost during the pass, and acquired again"
             raise NotLeading(msg)
         if not self._faults.waits(name):
             with self._faults.alone(name):
-                await work(self._observer.after_appends(begun))
+                await work(self._parts.observer.after_appends(begun))
 
     async def _admit(self, now: Moment) -> None:
         if not self._pending_trees.nothing_to_admit(now):
@@ -237,17 +230,17 @@ class ControlLoop:
         """
         if terms == self._terms:
             return
-        begun_ms = self._clock.monotonic_ms()
-        await self._cluster.catch_up()
+        begun_ms = self._parts.clock.monotonic_ms()
+        await self._parts.cluster.catch_up()
         self._terms = terms
-        took_ms = self._clock.monotonic_ms() - begun_ms
+        took_ms = self._parts.clock.monotonic_ms() - begun_ms
         log.info("the view has caught up with the cluster", extra={"took_ms": took_ms})
 
     def _end_recovery(self, terms: int) -> None:
         """Admit again after lost events: bound members are in the log again, reservations are not."""
-        if self._leader.recovery_reason:
-            self._barriers.sync(self._leader.committed)
-            self._leader.end_recovery(terms)
+        if self._parts.leader.recovery_reason:
+            self._parts.barriers.sync(self._parts.leader.committed)
+            self._parts.leader.end_recovery(terms)
 
     def _report_failures(self, *, may_record: bool) -> None:
         """Publish which step fails again and again, for the readiness checks and the metric; none while no pass is due."""
@@ -265,21 +258,24 @@ class ControlLoop:
 
     def _actuate(self, now: Moment | Observation) -> None:
         """Queue the writes that follow from the committed state; a defect of one actuator does not keep the others."""
-        view, forest, state = now.view, now.forest, self._leader.committed
+        view, forest, state = now.view, now.forest, self._parts.leader.committed
         attempt = self._faults.attempt
         # first: the nominator asks which members are at bind
-        attempt("bind barriers", lambda: self._barriers.sync(state))
+        attempt("bind barriers", lambda: self._parts.barriers.sync(state))
         # before nominations
-        attempt("node rejections", lambda: self._rejections.note_messages(view, state))
-        attempt("nominations", lambda: self._nominator.sync(view, state))
-        attempt("gate removal", lambda: self._gate_remover.sync(self._gated(state, forest)))
-        attempt("evictions", lambda: self._evictor.sync(view, state))
+        attempt(
+            "node rejections", lambda: self._parts.exchange.rejections.note_messages(view, state)
+        )
+        attempt("nominations", lambda: self._parts.nominator.sync(view, state))
+        attempt("gate removal", lambda: self._parts.gate_remover.sync(self._gated(state, forest)))
+        attempt("evictions", lambda: self._parts.evictor.sync(view, state))
+        attempt("moves", lambda: self._parts.mover.sync(view, forest, state))
         attempt("status reports", lambda: self._report(view, state, forest))
 
     def _gated(self, state: ReservationState, forest: Forest) -> Iterable[Pod]:
         """Return the members without a reservation whose gate is to be removed."""
         gated: Iterable[Pod] = gates_to_remove(state, forest)
-        if self._settings.unschedulable_gates == "remove":
+        if self._parts.settings.unschedulable_gates == "remove":
             gated = chain(gated, refused_members(state, forest))
         return gated
 
@@ -295,26 +291,34 @@ class ControlLoop:
         for hold in state.capacity_holds.values():
             note = functools.partial(_note_hold, notes, view, state, hold)
             self._note_faults.attempt(f"capacity hold of {hold.gang_uid}", note)
-        self._reporter.sync(view, state, forest, notes | {**self._evictor.stall_reasons})
+        self._parts.reporter.sync(
+            view, state, forest, notes | {**self._parts.evictor.stall_reasons}
+        )
 
     def _warm_up(self) -> None:
         """Load the solver after the first pass, or on a follower once the log is loaded; not while the service starts."""
-        if self._clock.monotonic_ms() - self._made_ms < SOLVER_AFTER_MS:
+        if self._parts.clock.monotonic_ms() - self._made_ms < SOLVER_AFTER_MS:
             return
-        follows = self._leader.role == "following" and self._leader.follower.loaded.is_set()
+        follows = (
+            self._parts.leader.role == "following" and self._parts.leader.follower.loaded.is_set()
+        )
         if not self._warm and (self._published.result.number or follows):
             self._warm = True
-            self._planner.warm()
+            self._parts.planner.warm()
 
     def _seen(self) -> _Revisions:
         """Return what a pass depends on; read before the pass, so that no change is missed."""
-        return _Revisions(self._cluster.view(), self._leader.wakeup.revision, self._wakeup.revision)
+        return _Revisions(
+            self._parts.cluster.view(),
+            self._parts.leader.wakeup.revision,
+            self._wakeup.revision,
+        )
 
     def _changes_after(self, before: _Revisions) -> tuple[Callable[[], Awaitable[object]], ...]:
         """Return functions whose waits end with a change after the revisions `before`."""
         return (
-            lambda: self._cluster.changed(before.view.revision),
-            lambda: self._leader.wakeup.wait(before.state),
+            lambda: self._parts.cluster.changed(before.view.revision),
+            lambda: self._parts.leader.wakeup.wait(before.state),
             lambda: self._wakeup.wait(before.wakeups),
         )
 
@@ -323,12 +327,16 @@ class ControlLoop:
 
         Args:
             before: Before the last pass.
-            after: The same, with the state as the pass left it: what it appended itself does not need another pass at once.
+            after: The same, with the state as the pass left it: what it appended itself needs another pass only where a
+                preemption or a hold ends after what was recorded.
             took_ms: CPU time of the last pass.
         """
         more_ms = max(EXPECTED_CHANGES_MS, took_ms * EXPECTED_PER_PASS)
         more_ms = min(more_ms, EXPECTED_CHANGES_MS_MAX)
         look_every_ms = LOOK_EVERY_MS if took_ms > LONG_PASS_MS else 0
+        state = self._parts.leader.committed
+        if not (state.preemptions or state.capacity_holds):
+            before = before._replace(state=after.state)
         await first_of(*(change() for change in self._changes_after(before)), timeout_s=TICK_S)
         now = self._seen()
         if (now.state, now.wakeups) == (after.state, after.wakeups) and self._can_wait(
@@ -336,7 +344,7 @@ class ControlLoop:
         ):
             await first_of(
                 self._unexpected_change(now.view, look_every_ms),
-                self._leader.wakeup.wait(after.state),
+                self._parts.leader.wakeup.wait(after.state),
                 self._wakeup.wait(after.wakeups),
                 timeout_s=more_ms / 1000,
             )
@@ -344,18 +352,18 @@ class ControlLoop:
     async def _unexpected_change(self, view: ClusterView, look_every_ms: int) -> None:
         """Wait for a change of the cluster after which a pass is needed at once; look at several changes together."""
         while True:
-            await self._cluster.changed(view.revision)
+            await self._parts.cluster.changed(view.revision)
             if look_every_ms:
                 await asyncio.sleep(look_every_ms / 1000)
-            before, view = view, self._cluster.view()
+            before, view = view, self._parts.cluster.view()
             if not self._can_wait(before, view):
                 return
 
     def _can_wait(self, before: ClusterView, view: ClusterView) -> bool:
         """Return whether nothing can be admitted after what changed between two views, and nothing is to be written."""
-        if self._nominator.has_later_stages:
+        if self._parts.nominator.has_later_stages:
             return False
-        state, answers = self._leader.committed, list[bool]()
+        state, answers = self._parts.leader.committed, list[bool]()
         self._faults.attempt(
             "expected changes",
             lambda: answers.append(are_expected(before, view, state, self._children)),

@@ -159,6 +159,8 @@ def _carries_out(before: Pod, pod: Pod, recorded: Reservation | BoundMember | No
         node=pod.node,
         plan=pod.plan,
         assigned_us=pod.assigned_us,
+        checkpoint=pod.checkpoint,
+        ends_us=pod.ends_us,
         nominated=pod.nominated,
         gates=pod.gates,
         resource_version=pod.resource_version,

@@ -34,7 +34,7 @@ from extender.core.log.reservation_state import (
     reservation_of,
 )
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GangUid, PlanId, PodUid
+from extender.core.model.ids import NIL_GANG, GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
 from extender.core.preempt.preemption_lifecycle import decide_evictions
 from extender.core.preempt.preemption_takeover import takeovers_by_pods
@@ -131,19 +131,9 @@ class Reconciler:
     """Brings the log to the state of the cluster."""
 
     def __init__(self, parts: LoopParts) -> None:
-        self._leader = parts.leader
-        self._clock = parts.clock
-        self._settings = parts.settings
-        self._published = parts.exchange.published
-        self._losses = parts.pending_losses
-        self._appends = parts.appends
-        self._barriers = parts.barriers
-        self._reporter = parts.reporter
-        self._evictor = parts.evictor
+        self._parts = parts
+        self._reasons = parts.termination_reasons
         self._rejections = parts.exchange.rejections
-        self._preemption_policy = parts.preemption_policy
-        self._readmissions = parts.readmissions
-        self._termination_reasons = parts.termination_reasons
         self._idle: IdleTimes[GangUid] = IdleTimes(parts.clock)  # of unused reservations
         # by root: its reservations, the time of the newest, and their plans
         self._plans: dict[GangUid, tuple[Mapping[PodUid, Reservation], int, frozenset[PlanId]]] = {}
@@ -156,10 +146,10 @@ class Reconciler:
     async def reconcile(self, moment: Moment) -> None:
         """Append what differs between cluster and log: bound, lost, released, evicted."""
         view, forest, state = moment.view, moment.forest, moment.pending
-        self._termination_reasons.retain(state)
+        self._reasons.retain(state)
         self._begin_term(view, state)
         now = self._context(view, state)
-        eviction_context = self._evictor.eviction_context(now.actor, now.cause, view, state)
+        eviction_context = self._parts.evictor.eviction_context(now.actor, now.cause, view, state)
         gangs = EachGang(self._faults.attempt)
         # before the comparison, which completes trees
         drafts = decide_hold_ends(
@@ -168,42 +158,47 @@ class Reconciler:
             forest,
             now,
             gangs,
-            enabled=bool(self._settings.hold_capacity_after_s),
+            enabled=bool(self._parts.settings.hold_capacity_after_s),
         )
         drafts += decide_evictions(view, state, forest, eviction_context, gangs)
         drafts += self._differences(moment, now, gangs)
+        decide = functools.partial(self._parts.mover.decide, view, forest, state, now.cause)
+        drafts += gangs.decide(NIL_GANG, "moves", decide)
         drafts += takeovers_by_pods(view, state, drafts, eviction_context, gangs)
-        self._preemption_policy.allow_retry(drafts)
-        await self._appends.append([*drafts, *self._nominations.look(view, state, now, gangs)])
+        self._parts.preemption_policy.allow_retry(drafts)
+        await self._parts.appends.append(
+            [*drafts, *self._nominations.look(view, state, now, gangs)]
+        )
         warn_overcommit(drafts)
+        self._parts.mover.count(drafts)
         self._back_off_released(moment, state, drafts)
-        self._published.mark_compared(view)
+        self._parts.exchange.published.mark_compared(view)
 
     async def record_rejections(self, moment: Moment) -> None:
         """Record node rejections whose evidence has lasted."""
         view, state = moment.view, moment.state
         placed = functools.partial(self._placed, view)
-        now_ms = self._clock.now_us() // 1000
+        now_ms = self._parts.clock.now_us() // 1000
         self._rejections.listen(view, state, placed, now_ms)
         refused = self._rejections.confirmed(view, state, now_ms)
         drafts = decide_rejections(
             view,
             state,
             [r for r in refused if not placed(r.uid)],
-            self._barriers.started(),
-            actor=self._settings.identity,
+            self._parts.barriers.started(),
+            actor=self._parts.settings.identity,
             now_ms=now_ms,
         )
-        await self._appends.append(drafts)
+        await self._parts.appends.append(drafts)
         self._back_off_released(moment, state, drafts)
 
     def _context(self, view: ClusterView, state: ReservationState) -> ReconcileContext:
-        now = self._losses.context(f"cluster revision {view.revision}")
+        now = self._parts.pending_losses.context(f"cluster revision {view.revision}")
         return msgspec.structs.replace(
             now,
-            started=self._barriers.started(),
-            binding=self._barriers.binding(),
-            posted=self._barriers.posted(),
+            started=self._parts.barriers.started(),
+            binding=self._parts.barriers.binding(),
+            posted=self._parts.barriers.posted(),
             unwatched=frozenset(self._unwatched),
             expired=self._expired(state),
             over=expired_holds(state, now.now_us),
@@ -211,9 +206,9 @@ class Reconciler:
 
     def _begin_term(self, view: ClusterView, state: ReservationState) -> None:
         """When the state was loaded anew: compare everything, and note the members that no leader has watched since."""
-        if self._terms == self._leader.terms and not self._leader.recovery_reason:
+        if self._terms == self._parts.leader.terms and not self._parts.leader.recovery_reason:
             return
-        self._comparison, self._terms = Reconciliation(), self._leader.terms
+        self._comparison, self._terms = Reconciliation(), self._parts.leader.terms
         self._unwatched = {
             reservation.uid: reservation
             for reservation in claims_of_kind(state, "reservation")
@@ -231,8 +226,8 @@ class Reconciler:
             *self._unwatched.values(),
             *losses_without_cause(view, drafts),
         ]
-        if self._termination_reasons.look_up(vanished):
-            now = msgspec.structs.replace(now, awaited=self._termination_reasons.awaited)
+        if self._reasons.look_up(vanished):
+            now = msgspec.structs.replace(now, awaited=self._reasons.awaited)
             drafts = self._comparison.decide(view, state, forest, now, gangs)
         return drafts
 
@@ -242,13 +237,13 @@ class Reconciler:
         waiting: set[GangUid] = set()
         if next(claims_of_kind(state, "reservation"), None) is None:
             return frozenset(expired)
-        longest_ms = self._settings.reservation_ttl_s * 1000
-        self._idle.begin_round(self._leader.terms)
+        longest_ms = self._parts.settings.reservation_ttl_s * 1000
+        self._idle.begin_round(self._parts.leader.terms)
 
         def look_at(root: GangState) -> None:
             pending = state.preemptions.get(root.uid)
             newest_us, plans = self._last_plans(root)
-            progress_us = max(newest_us, self._barriers.progress_us(root.uid))
+            progress_us = max(newest_us, self._parts.barriers.progress_us(root.uid))
             if pending is not None:
                 progress_us = max(progress_us, pending.progress_us)
             idle_ms = self._idle.idle_ms(root.uid, progress_us, plans)
@@ -281,19 +276,19 @@ class Reconciler:
     def _placed(self, view: ClusterView, uid: PodUid) -> bool:
         """Return whether kube-scheduler has accepted the node of a member, even if it refused it before."""
         pod = view.pods.get(uid)
-        prebinding = pod is not None and self._barriers.prebinding.in_progress(pod)
-        return prebinding or self._barriers.at_bind(uid)
+        prebinding = pod is not None and self._parts.barriers.prebinding.in_progress(pod)
+        return prebinding or self._parts.barriers.at_bind(uid)
 
     def _back_off_released(
         self, moment: Moment, state: ReservationState, drafts: Sequence[NewEvent]
     ) -> None:
         """Back off from trees that are released and admitted again without a change; `state` is that before `drafts`."""
-        now_ms, forest = self._clock.monotonic_ms(), moment.forest
-        loops = self._readmissions.released(moment.view, state, forest, drafts, now_ms)
+        now_ms, forest = self._parts.clock.monotonic_ms(), moment.forest
+        loops = self._parts.readmissions.released(moment.view, state, forest, drafts, now_ms)
         report_loops(
             loops,
             forest,
-            self._reporter,
-            show_names=self._settings.show_names_across_namespaces,
+            self._parts.reporter,
+            show_names=self._parts.settings.show_names_across_namespaces,
         )
-        self._readmissions.keep(state)
+        self._parts.readmissions.keep(state)

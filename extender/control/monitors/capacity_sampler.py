@@ -13,6 +13,7 @@ from extender.control.log.leader import Leader
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.capacity.largest_free_domain import (
     CapacityUse,
+    FreeDomains,
     capacity_by_use,
     levels_of,
     measure_capacity,
@@ -35,7 +36,7 @@ class CapacitySampler:
         self._cluster = cluster
         self._leader = leader
         self._settings = settings
-        self._rows = NodeRowCache()
+        self._rows, self._domains = NodeRowCache(), FreeDomains()
         self._inputs: tuple[object, ...] = (None,) * 5  # of the last measurement
         self._epoch: Epoch | None = None  # of the last append
         self._largest_free: tuple[FreeDomainRecord, ...] = ()
@@ -91,6 +92,6 @@ class CapacitySampler:
     def _measure(
         self, view: ClusterView, state: ReservationState, keys: Sequence[str]
     ) -> tuple[CapacityMeasured, Mapping[tuple[str, CapacityUse], int]]:
-        largest = measure_capacity(self._rows, view, state, keys)
+        largest = measure_capacity(self._rows, self._domains, view, state, keys)
         uses = capacity_by_use(self._rows, view, state) if self.counts_uses else {}
         return largest, uses

@@ -23,6 +23,7 @@ import msgspec
 
 from extender.control.log.leader import Leader
 from extender.core.log.events import GangUnschedulable, RecordedEvent
+from extender.core.log.gang_phase import WaitingGangs
 from extender.core.log.notifications import (
     NEVER,
     NOTIFYING,
@@ -31,7 +32,6 @@ from extender.core.log.notifications import (
     waiting_notification,
 )
 from extender.core.log.reservation_state import ReservationState
-from extender.core.log.waiting_gangs import WaitingGangs
 from extender.core.model.errors import BadInput, NotificationFailed, StoreUnavailable
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of

@@ -17,8 +17,7 @@ from extender.control.log.leader import Leader
 from extender.control.monitors.capacity_sampler import CapacitySampler
 from extender.control.published.pass_result import PublishedPass
 from extender.core.log.events import RecordedEvent
-from extender.core.log.reservation_state import EffectivePhase, GangState, ReservationState
-from extender.core.log.waiting_gangs import (
+from extender.core.log.gang_phase import (
     NOT_WAITING,
     StageReached,
     WaitingGang,
@@ -26,6 +25,7 @@ from extender.core.log.waiting_gangs import (
     resumed_us,
     stages_reached,
 )
+from extender.core.log.reservation_state import EffectivePhase, GangState, ReservationState
 from extender.core.model.errors import StoreUnavailable
 from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.object_identity import IdentityMemo

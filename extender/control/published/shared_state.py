@@ -1,18 +1,111 @@
-"""What the control loop and the verbs share, so that neither imports the other."""
+"""What the control loop and the verbs share, so that neither imports the other: losses, members to retry, evictions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
-from extender.control.published.loss_predictor import LossPredictor
-from extender.control.published.members_to_retry import HeldBackMembers
 from extender.control.published.pass_result import PublishedPass
 from extender.core.admit.node_rejections import RejectionEvidence
+from extender.core.log.each_gang import EachGang
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import PodUid
+from extender.core.model.pods import PodEnd
 from extender.core.preempt.preemption_lifecycle import EvictionContext
+from extender.core.reconcile.drift import ReconcileContext
+from extender.core.reconcile.predicted_replacements import PredictedLosses
+from extender.ports.log_ports import Clock
+from extender.runtime.periodic import ObjectFaults
+from extender.settings import Settings
+
+
+class TerminationAnswers(Protocol):
+    """What the API server has answered so far about how lost members ended."""
+
+    @property
+    def known(self) -> Mapping[PodUid, PodEnd | None]:
+        """Return the answers; None: the API server does not know."""
+        ...
+
+    @property
+    def awaited(self) -> frozenset[PodUid]:
+        """Return the members for which the answer is pending."""
+        ...
+
+
+class LossPredictor:
+    """Predicts what reconciliation will record about lost members; each instance caches the answer for one state."""
+
+    def __init__(
+        self,
+        published: PublishedPass,
+        answers: TerminationAnswers,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._published = published
+        self._answers = answers
+        self._clock = clock
+        self._settings = settings
+        self._cache = PredictedLosses()
+        # the loss of a gang that waits is not predicted: calls for other gangs are answered as usual
+        self._faults: ObjectFaults[str] = ObjectFaults("reconciliation", clock.monotonic_ms)
+
+    def context(self, cause: str = "") -> ReconcileContext:
+        """Return what `Reconciliation` needs beside view and state to record lost members."""
+        return ReconcileContext(
+            actor=self._settings.identity,
+            cause=cause,
+            ends=self._answers.known,
+            awaited=self._answers.awaited,
+            now_us=self._clock.now_us(),
+            replacement_hold_us=self._settings.replacement_ttl_s * 1_000_000,
+        )
+
+    def with_predicted_losses(self, view: ClusterView, state: ReservationState) -> ReservationState:
+        """Return `state` with the replacement holds of members lost since the last pass (`PredictedLosses`).
+
+        After a defect in what is common to all gangs it is `state` itself, in which the next pass records the losses.
+        """
+        observation = self._published.observation
+        if not self._answers.awaited and view.members is observation.compared.members:
+            return state  # in most steps: nothing was lost since the last pass
+        gangs = EachGang(self._faults.attempt)
+        states = [state]
+        self._faults.attempt(
+            "predicted losses",
+            lambda: states.append(
+                self._cache.of(
+                    view, state, observation.forest, observation.compared, self.context(), gangs
+                )
+            ),
+        )
+        return states[-1]
+
+
+class HeldBackMembers:
+    """The members by UID; kept in memory only, because kube-scheduler keeps the refusal in the status of the pod."""
+
+    def __init__(self) -> None:
+        self._uids: set[PodUid] = set()
+
+    def __contains__(self, uid: PodUid) -> bool:
+        return uid in self._uids
+
+    def add(self, uid: PodUid) -> None:
+        """Record that filter has refused a member before its stage."""
+        self._uids.add(uid)
+
+    def discard(self, uid: PodUid) -> None:
+        """Record that kube-scheduler will try a member again."""
+        self._uids.discard(uid)
+
+    def retain(self, is_reserved: Callable[[PodUid], bool]) -> None:
+        """Forget the members of which a function returns that they have no reservation any more."""
+        self._uids = {uid for uid in self._uids if is_reserved(uid)}
 
 
 class EvictionKnowledge(Protocol):

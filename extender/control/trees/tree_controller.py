@@ -25,7 +25,6 @@ from extender.core.model.ids import NIL_GANG
 from extender.core.model.object_identity import same_objects
 from extender.core.planner.codec.request_codec import digest_of
 from extender.core.trees.leaves_in_use import LeafUses, WorkloadName, with_finished_pods
-from extender.core.trees.native_owners import NativeOwners, native_groups_of
 from extender.core.trees.tree_events import (
     TreeEvent,
     compile_request,
@@ -37,7 +36,7 @@ from extender.core.trees.tree_events import (
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS, PlainPodGroups
-from extender.core.workloads.native.native_groups import NativeGroup
+from extender.core.workloads.native_groups import NativeGroup, NativeOwners, native_groups_of
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (

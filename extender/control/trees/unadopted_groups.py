@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from extender.control.log.leader import Leader
 from extender.core.model.pod_groups import Group
-from extender.core.trees.native_owners import is_native
 from extender.core.trees.tree_events import profile_name
 from extender.core.workloads.kind_table import BY_KIND, KINDS
-from extender.core.workloads.native.native_groups import adopts
+from extender.core.workloads.native_groups import adopts, is_native
 from extender.core.workloads.tree_policy import profile_of_name
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.workload_ports import Workloads, WorkloadView

@@ -24,7 +24,7 @@ from extender.core.model.pods import Pod
 from extender.core.trees.leaves_in_use import WorkloadName
 from extender.core.trees.unused_labels import unused_label
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS
-from extender.core.workloads.native.native_groups import NativeGroup
+from extender.core.workloads.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_kind import Notice
 from extender.core.workloads.workload_object import WorkloadObject

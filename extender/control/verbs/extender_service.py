@@ -253,9 +253,12 @@ class ExtenderService:
         choice = answer_without_choice(view, state, observed)
         if choice is not None:
             return choice.candidates
-        spared = recently_evicted_units(state, GangUid(observed.uid), self._clock.now_us())
+        now_us = self._clock.now_us()
+        spared = recently_evicted_units(state, GangUid(observed.uid), now_us)
         forest = self._published.forest_of(view)
-        question = build_preempt_input(view, state, forest, observed, offered, spared=spared)
+        question = build_preempt_input(
+            view, state, forest, observed, offered, spared=spared, now_us=now_us
+        )
         preemption_id = PlanId(self._clock.new_id()) if self._settings.preemption else None
         choice = choose_victims(question, preemption=preemption_id)
         if choice.plan is not None:

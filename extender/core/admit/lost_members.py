@@ -18,8 +18,7 @@ from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import Tree
 from extender.core.model.scheduling_constraints import LostMembers
-from extender.core.planner.explain.tree_variants import map_groups, walk
-from extender.core.planner.model.feasibility import satisfied_by_bound
+from extender.core.planner.explain.relaxation_solver import map_groups, walk
 from extender.core.planner.model.leaf_slices import object_key
 from extender.core.planner.plan_types import (
     PlanGroup,
@@ -27,6 +26,7 @@ from extender.core.planner.plan_types import (
     PlanRequest,
     Refusal,
     Verdict,
+    satisfied_by_bound,
 )
 
 _PROVED: Final = "impossible"  # outcome of the last decision

@@ -21,7 +21,6 @@ from typing import Final
 
 import msgspec
 
-from extender.core.admit.changed_members import ChangedMembers
 from extender.core.capacity.capacity_claims import claimed_under_victims
 from extender.core.capacity.free_capacity import used_capacity_on, used_requests
 from extender.core.log.events import (
@@ -32,6 +31,7 @@ from extender.core.log.events import (
     ReservationReleased,
 )
 from extender.core.log.reservation_state import (
+    ChangedMembers,
     RejectionKey,
     Reservation,
     ReservationState,

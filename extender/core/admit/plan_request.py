@@ -44,6 +44,7 @@ from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_IND
 from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL
 from extender.core.workloads.kinds.kubeflow_kinds import REPLICA_INDEX_LABEL
 from extender.core.workloads.kinds.leader_worker_replicas import WORKER_INDEX
+from extender.core.workloads.kinds.plain_pods_kind import plain_uid
 from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
 from extender.core.workloads.workload_object import MANAGED_BY, MIN_ANNOTATION
 
@@ -370,19 +371,23 @@ def _plan_group(
 
 
 def _set_by(tree: Tree, group: Group) -> str | UnsetType:
-    """Return the annotation for the minimum of a composite that was made from a workload, and from no template of a user's Workload.
+    """Return the annotation for the minimum of a group that was made from a workload, and from no template of a user's Workload.
 
-    The name of the composite has its role between those parts that are the name of the root. Empty: it is over several roles,
-    for which there is none, or its role is not in the name.
+    A leaf that is the root is all of its workload. The name of a composite has its role between those parts that are the name
+    of the root. Empty: it is over several roles, for which there is none, its role is not in the name, or its pods are plain ones.
     """
-    is_made = group.managed_by == MANAGED_BY and group.key.kind == "CompositePodGroup"
-    if not is_made or group.template not in (None, group.key.name):
+    if group.managed_by != MANAGED_BY or group.template not in (None, group.key.name):
         return UNSET
+    if group.key.kind == "PodGroup":
+        is_all = group.key == tree.root.key and group.owner_uid != plain_uid(
+            group.key.namespace, group.key.name
+        )
+        return f"annotation {MIN_ANNOTATION}: " if is_all else ""
     first, _, last = tree.root.key.name.rpartition("-")
     name = group.key.name
     between = name.startswith(f"{first}-") and name.endswith(f"-{last}")
     role = name[len(first) + 1 : -len(last) - 1] if between else ""
-    return f"annotation {MIN_ANNOTATION}: {role}" if role else ""
+    return f"annotation {MIN_ANNOTATION}: {role}=" if role else ""
 
 
 def _plan_near(tree: Tree, group: Group) -> tuple[PlanNear, ...] | UnsetType:

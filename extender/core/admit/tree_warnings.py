@@ -1,4 +1,4 @@
-"""Warnings about valid trees with unusual settings (W1 to W4, B11, E11, X10: docs/reference/groups.md).
+"""Warnings about valid trees with unusual settings (W1 to W7, B11, E11, X10: docs/reference/groups.md).
 
 The trees are scheduled all the same.
 """
@@ -154,6 +154,7 @@ def collect_warnings(
         warnings += _nearness(tree, group, labels)
         warnings += _slices(group, wider, labels)
         warnings += _lost_members(group)
+        warnings += _soft_rules(tree, group)
         if group.key in basic:
             warnings.append(basic[group.key])
         if group.basic and group.disruption_mode == "all":
@@ -253,6 +254,19 @@ def _lost_members(group: Group) -> Iterable[str]:
         yield (
             f"{group.key}: lostMembers {choice}: the group has no required topology key and no slices, so it asks for nothing; name one in "
             "schedulingConstraints.topology, or leave it out (W6)"
+        )
+
+
+def _soft_rules(tree: Tree, group: Group) -> Iterable[str]:
+    texts: dict[str, None] = {}
+    for soft in {id(s): s for pod in tree.members.get(group.key, ()) if (s := pod.shape.soft)}.values():  # fmt: skip
+        texts |= dict.fromkeys(soft.unseen)
+        for preference in soft.pods:
+            if any(preference.rule.match(pod.namespace, pod.labels) for pod in tree.pods):
+                texts[f"preferred {preference.rule.text} among the members of its tree"] = None
+    for text in texts:
+        yield (
+            f"{group.key}: {text} is not taken into account (W7); make it required where it must hold"
         )
 
 

@@ -6,6 +6,7 @@
 | preemption | a plan of victims | others of equal or lower priority; while it has not ended also from higher ones that have another node | its pod is assigned, or pods that it waits for still use it | the reservations of the preemptor, `PreemptionCompleted`, `PreemptionCancelled`; `preemption_lifecycle`, `preemption_takeover` |
 | replacement | the end of a member | others of equal or lower priority | a new member has a reservation; the lost one counts itself while it terminates | `ReservationReleased`; `replacement_holds` |
 | hold | a long wait | others of equal or lower priority, but for the replacements of their lost members | its pod is assigned | `CapacityHoldReleased`; `capacity_hold_ends` |
+| move | moves that are under way | others of equal or lower priority | its replacement has a reservation there | `MoveCompleted`, `MovesEnded`; `moves_lifecycle` |
 
 Also which claims do not fit on an oversubscribed node.
 """
@@ -41,8 +42,9 @@ CLAIM_RULES: Final[Mapping[ClaimKind, ClaimRule]] = {
     "preemption": ClaimRule(from_higher=True, while_used=True, empty_node=False),
     "replacement": ClaimRule(from_higher=False, while_used=True, empty_node=False),
     "hold": ClaimRule(from_higher=False, while_used=False, empty_node=True),
+    "move": ClaimRule(from_higher=False, while_used=False, empty_node=False),
 }
-BESIDE_RESERVATIONS: Final[tuple[ClaimKind, ...]] = ("preemption", "replacement", "hold")
+BESIDE_RESERVATIONS: Final[tuple[ClaimKind, ...]] = ("preemption", "replacement", "hold", "move")
 
 
 def claims_against(
@@ -79,9 +81,11 @@ def claims_against(
 
 
 def is_in_use(view: ClusterView, claim: CapacityClaim) -> bool:
-    """Return whether the pod of a claim is assigned, so that the usage of its node includes it."""
+    """Return whether the pod of a claim is assigned, so that the usage of its node includes it; that of a move leaves another node."""
     pod = view.pods.get(claim.uid)
-    return pod is not None and pod.node is not None
+    if pod is None or pod.node is None:
+        return False
+    return claim.kind != "move" or pod.node == claim.node
 
 
 def not_free(

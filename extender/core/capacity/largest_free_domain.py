@@ -18,12 +18,12 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid
 from extender.core.model.nodes import Taint
+from extender.core.model.pods import is_extended
 from extender.core.planner.plan_types import PlanNode
 
 NO_ROOT = GangUid("")
 LOWEST = -(1 << 31)  # the lowest priority (32 bits), so that every claim counts
 SYSTEM_TAINTS = "node.kubernetes.io/"
-MARKERS = "gang-extender.dev/"  # start of the names of resources that are only markers
 # bound: members of gangs; others: other pods, also nominated ones; reserved: for members that are not bound yet; held: for
 # replacements, preemptors and trees that wait for long; unusable: on nodes that take no pods
 CapacityUse: TypeAlias = Literal["bound", "others", "reserved", "held", "free", "unusable"]
@@ -43,21 +43,95 @@ class SchedulableNode(Protocol):
         ...
 
 
+class FreeDomains:
+    """What is free in each domain; from one measurement to the next only nodes whose rows have changed are counted again."""
+
+    def __init__(self) -> None:
+        self._rows: tuple[PlanNode, ...] = ()
+        self._keys: tuple[str, ...] = ()
+        self._devices: tuple[str, ...] = ()
+        self._total: dict[str, int] = {}  # by resource
+        # by resource and key: domain -> what is free there, and on how many nodes
+        self._levels: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
+
+    def largest(self, rows: tuple[PlanNode, ...], keys: Sequence[str]) -> list[FreeDomainRecord]:
+        """Return the largest domain of each resource and level.
+
+        Args:
+            rows: Sorted by name; the same objects as the last time for nodes on which nothing has changed.
+            keys: Topology keys of the levels, beside the single node.
+        """
+        self._follow(rows, ("", *keys))
+        return [
+            self._largest(resource, key) for resource in self._devices for key in self._keys
+        ]  # fmt: skip
+
+    def _follow(self, rows: tuple[PlanNode, ...], keys: tuple[str, ...]) -> None:
+        changed: list[tuple[PlanNode | None, PlanNode]] = []
+        if len(rows) == len(self._rows):
+            changed = [(b, row) for b, row in zip(self._rows, rows, strict=True) if b is not row]
+        is_other = keys != self._keys or len(rows) != len(self._rows)
+        if is_other or any(b is not None and _place(b) != _place(row) for b, row in changed):
+            self._keys, self._devices = keys, devices(filter(takes_pods, rows))
+            self._total = dict.fromkeys(self._devices, 0)
+            self._levels = {(r, key): {} for r in self._devices for key in keys}
+            changed = [(None, row) for row in rows]
+        self._rows = rows
+        for before, row in changed:
+            if before is not None:
+                self._count(before, -1)
+            self._count(row, 1)
+
+    def _count(self, row: PlanNode, sign: int) -> None:
+        if not takes_pods(row):
+            return
+        for resource in self._devices:
+            amount = row.free.get(resource, 0)
+            if amount <= 0:
+                continue
+            self._total[resource] += sign * amount
+            for key in self._keys:
+                domain = row.labels.get(key) if key else row.name
+                if domain is None:
+                    continue
+                level = self._levels[resource, key]
+                free, nodes = level.get(domain, (0, 0))
+                if nodes + sign:
+                    level[domain] = (free + sign * amount, nodes + sign)
+                else:
+                    del level[domain]
+
+    def _largest(self, resource: str, key: str) -> FreeDomainRecord:
+        """Return the domain with the most; of equal ones that with the fewest nodes, then the first by name."""
+        level = self._levels[resource, key]
+        most = max((free for free, _ in level.values()), default=0)
+        equal = ((nodes, domain) for domain, (free, nodes) in level.items() if free == most)
+        nodes, best = min(equal, default=(0, ""))
+        return FreeDomainRecord(
+            resource=resource, key=key, domain=best, free=most, nodes=nodes, total=self._total[resource],
+        )  # fmt: skip
+
+
+def _place(row: PlanNode) -> tuple[object, ...]:
+    """Return what decides where the free capacity of a node counts."""
+    return row.name, row.labels, row.allocatable, takes_pods(row)
+
+
 def measure_capacity(
-    rows: NodeRowCache, view: ClusterView, state: ReservationState, keys: Sequence[str]
+    rows: NodeRowCache,
+    domains: FreeDomains,
+    view: ClusterView,
+    state: ReservationState,
+    keys: Sequence[str],
 ) -> CapacityMeasured:
     """Return the measurement of the current view and state.
 
     Args:
-        rows: The same object for each measurement, so that only changed nodes are counted again.
+        rows: The same object for each measurement, as `domains`, so that only changed nodes are counted again.
         keys: Topology keys of the levels, beside the single node.
     """
     taken = rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT)
-    nodes = [row for row in rows.rows(view, taken) if takes_pods(row)]
-    records: list[FreeDomainRecord] = []
-    for resource in devices(nodes):
-        free = [(row, row.free[resource]) for row in nodes if row.free.get(resource, 0) > 0]
-        records += [_largest(free, resource, key) for key in ("", *keys)]
+    records = domains.largest(rows.rows(view, taken), keys)
     return CapacityMeasured(as_of=state.position, largest_free=tuple(records))
 
 
@@ -67,7 +141,7 @@ def capacity_by_use(
     """Return what the capacity of all nodes is used for, by measured resource and use: CPU in millicores, the rest in units.
 
     Where no node is overcommitted the uses of a resource add up to what the nodes have. The arguments are those of
-    `measure_capacity`, without the levels.
+    `measure_capacity`, without domains and levels.
     """
     taken = rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT)
     nodes = rows.rows(view, taken)
@@ -115,8 +189,7 @@ def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
 def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:
     """Return the resources to measure, sorted: extended ones (their names have a slash), or CPU if there are none."""
     names = {name for row in nodes for name, amount in row.allocatable.items() if amount > 0}
-    extended = {name for name in names if "/" in name and not name.startswith(MARKERS)}
-    return tuple(sorted(extended)) or ("cpu",)
+    return tuple(sorted(filter(is_extended, names))) or ("cpu",)
 
 
 def takes_pods(row: SchedulableNode) -> bool:
@@ -127,20 +200,3 @@ def takes_pods(row: SchedulableNode) -> bool:
         taint.key.startswith(SYSTEM_TAINTS) and taint.effect != "PreferNoSchedule"
         for taint in row.taints
     )
-
-
-def _largest(free: Iterable[tuple[PlanNode, int]], resource: str, key: str) -> FreeDomainRecord:
-    """Return the domain with the most; of equal ones that with the fewest nodes, then the first by name."""
-    amounts: dict[str, int] = {}
-    nodes: dict[str, int] = {}
-    total = 0
-    for row, amount in free:
-        total += amount
-        domain = row.labels.get(key) if key else row.name
-        if domain is not None:
-            amounts[domain] = amounts.get(domain, 0) + amount
-            nodes[domain] = nodes.get(domain, 0) + 1
-    best = min(amounts, key=lambda d: (-amounts[d], nodes[d], d), default="")
-    return FreeDomainRecord(
-        resource=resource, key=key, domain=best, free=amounts.get(best, 0), nodes=nodes.get(best, 0), total=total,
-    )  # fmt: skip

@@ -43,10 +43,16 @@ from extender.core.model.message_formatting import amounts_text, join_names
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.visibility import namespace_of
-from extender.core.planner.model.feasibility import domain_keys
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.plan_types import PLANNER_VERSION, Plan, PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.plan_types import (
+    PLANNER_VERSION,
+    Plan,
+    PlanGroup,
+    PlanNode,
+    PlanRequest,
+    domain_keys,
+)
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preemption_types import Evictable, PlanVictim
 

@@ -19,6 +19,7 @@ ClaimKind: TypeAlias = Literal[
     "preemption",  # for a member of a preemptor, or a lone pod, until the victims are gone
     "replacement",  # for the member that replaces a lost one
     "hold",  # for a member of a tree that has waited for long, as the capacity frees
+    "move",  # on the new node of a member that is to be moved, for its replacement
 ]
 ClaimKey: TypeAlias = tuple[ClaimKind, GangUid, PodUid]
 
@@ -27,9 +28,9 @@ class CapacityClaim(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
     """Capacity of a node that is kept for one pod."""
 
     kind: ClaimKind
-    plan: PlanId  # of the admission, the preemption or the hold
+    plan: PlanId  # of the admission, the preemption, the hold or the moves
     gang_uid: GangUid  # for which it is kept; the UID of the pod where that is alone
-    pod: str  # namespace/name; of a replacement: the lost member
+    pod: str  # namespace/name; of a replacement or a move: the member that is replaced
     uid: PodUid
     group: str  # name of the leaf; empty: not known
     node: NodeName

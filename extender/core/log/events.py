@@ -14,7 +14,7 @@ import msgspec
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.pods import EndCause
 from extender.core.model.visibility import is_hidden
-from extender.core.workloads.native.native_groups import AdoptedGroup
+from extender.core.workloads.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 
 ReleaseReason = Literal[
@@ -56,6 +56,10 @@ RetireReason = Literal["deleted", "finished", "opted-out", "scheduled-by-other"]
 HoldEndReason = Literal[
     "admitted", "deleted", "changed", "expired", "node-lost", "superseded", "preempting", "disabled"
 ]
+
+# completed: all were made; stopped: by a user; refused: a pod could not leave within the longest time; not-replaced: no new
+# pod got the node in that time; changed: a gang or a pod is not there any more
+MovesEndReason = Literal["completed", "stopped", "refused", "not-replaced", "changed"]
 
 Known = Literal["on", "off", "unknown"]
 
@@ -443,6 +447,66 @@ class CapacityHoldReleased(EventData, frozen=True, kw_only=True):
     message: str = ""  # without names of other namespaces
 
 
+class MoveRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A move: a member is evicted from a node, and its replacement gets the other, which is held for it."""
+
+    pod: str  # namespace/name
+    uid: PodUid
+    group: str  # name of the leaf, in the namespace of the pod
+    gang: str  # namespace/name of the root
+    gang_uid: GangUid
+    source: NodeName = msgspec.field(name="from")
+    target: NodeName = msgspec.field(name="to")
+    shape: int  # index into `shapes` of the event
+    priority: int  # of the gang
+
+
+class MovesPlanned(EventData, frozen=True, kw_only=True):
+    """Moves of running members are to be made, one after the other; durable before the first eviction."""
+
+    plan: PlanId
+    question: str  # what they make room for
+    by: str  # the user who asked for them; empty: the service authenticates no callers
+    moves: tuple[MoveRecord, ...]
+    shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
+    planner: str = ""
+    input_digest: str = ""
+    exhausted: bool = False  # no fewer moves lead there
+
+
+class MoveCompleted(EventData, frozen=True, kw_only=True):
+    """The replacement of a member that was evicted for a move is bound to its new node."""
+
+    plan: PlanId
+    number: int  # of the moves of the plan, from 1
+    pod: str
+    uid: PodUid
+    source: NodeName = msgspec.field(name="from")
+    target: NodeName = msgspec.field(name="to")
+    replacement: str  # namespace/name of the new pod
+    replacement_uid: PodUid
+    duration_ms: int  # since the member was lost
+
+
+class MovesPaused(EventData, frozen=True, kw_only=True):
+    """A user paused or resumed moves: meanwhile no further pod is evicted."""
+
+    plan: PlanId
+    paused: bool
+    by: str
+
+
+class MovesEnded(EventData, frozen=True, kw_only=True):
+    """Moves are over: what was held for those that were not made is free."""
+
+    plan: PlanId
+    reason: MovesEndReason
+    made: int  # moves
+    left: int  # moves
+    message: str = ""
+    by: str = ""  # of *stopped*: the user
+
+
 class FreeDomainRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The largest free domain of one resource on one topology level."""
 
@@ -605,6 +669,10 @@ AnyEventData: TypeAlias = (
     | GangRemoved
     | CapacityHeld
     | CapacityHoldReleased
+    | MovesPlanned
+    | MoveCompleted
+    | MovesPaused
+    | MovesEnded
     | CapacityMeasured
     | ControlPlaneFeaturesDetected
     | TreeCompiled

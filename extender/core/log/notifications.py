@@ -19,7 +19,7 @@ from extender.core.log.events import (
     RecordedEvent,
     VictimUnit,
 )
-from extender.core.log.waiting_gangs import WaitingGang
+from extender.core.log.gang_phase import WaitingGang
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
 
 # preempted: pods are evicted for a preemptor; spared: planned so, but its pods stay; never-fits: not even when no other pod
@@ -145,7 +145,9 @@ def waiting_notification(gang: WaitingGang, after_us: int, readers: Visibility) 
     Args:
         readers: Who gets it; they see the namespace of the gang.
     """
-    root, decision = gang.root, gang.root.last_decision
+    root = gang.root
+    # of an admitted one it is about further members
+    decision = root.last_decision if gang.state != "admitted" else None
     reasons: tuple[str, ...] = ()
     if decision is not None:
         reduced = () if readers == EVERYTHING else decision.reasons_reduced

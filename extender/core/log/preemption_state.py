@@ -31,6 +31,9 @@ from extender.core.model.visibility import is_hidden
 EVICTION_MEMORY_US: Final = 600_000_000
 # Reasons after which the preemptor did not get the freed capacity.
 FAILED_REASONS: Final = ("deletion-rejected", "node-rejected", "capacity-lost")
+# Reasons after which evictions were not in vain: others run there, or the preemptor runs elsewhere.
+NOT_IN_VAIN: Final = ("taken-over", "no-longer-needed")
+RAN_BRIEFLY_US: Final = 60_000_000  # a preemptor that ran for less evicted its victims in vain
 # Values of `VictimGone.via` after which a unit counts as begun.
 EVICTED_BY_EXTENDER: Final = ("deleted", "evicted", "unobserved")
 

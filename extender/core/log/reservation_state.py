@@ -25,10 +25,13 @@ from extender.core.log.events import (
     MemberTerminationCause,
     NoticeRecord,
 )
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.preemption_state import EvictedPod, PendingPreemption
+from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.message_formatting import counted
-from extender.core.workloads.native.native_groups import AdoptedGroup
+from extender.core.model.object_identity import changed_keys
+from extender.core.workloads.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 
 Phase = Literal["observed", "waiting", "unschedulable", "invalid", "admitted", "scheduled"]
@@ -235,6 +238,7 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     evicted_pods: Map[PodUid, EvictedPod] = Map()
     capacity_holds: Map[GangUid, CapacityHold] = Map()  # by the UID of the root; few
     unused_holds: Map[str, UnusedHolds] = Map()  # by namespace of the root
+    moves: PendingMoves | None = None  # that are under way
     # Epoch of the newest HistoryTruncated: older losses are already recorded.
     truncated_epoch: Epoch = Epoch(0)
     features: ControlPlaneFeaturesDetected | None = None  # the last record
@@ -248,6 +252,7 @@ def claims_of(
     gangs: Iterable[GangState],
     preemptions: Iterable[PendingPreemption],
     holds: Iterable[CapacityHold],
+    moves: PendingMoves | None = None,
 ) -> Iterator[CapacityClaim]:
     """Yield the claims of all kinds."""
     for gang in gangs:
@@ -258,6 +263,8 @@ def claims_of(
             yield from claims
     for hold in holds:
         yield from hold.pods
+    if moves is not None:
+        yield from moves.claims()
 
 
 def reservations_on(state: ReservationState, node: NodeName) -> dict[PodUid, Reservation]:
@@ -279,3 +286,21 @@ def reservation_of(state: ReservationState, uid: PodUid) -> Reservation | None:
     gang_uid = state.gang_of.get(uid)
     root = state.gangs.get(gang_uid) if gang_uid is not None else None
     return root.reservations.get(uid) if root is not None else None
+
+
+class ChangedMembers:
+    """Remembers pods and reservations of the last call."""
+
+    def __init__(self) -> None:
+        self._view = ClusterView()
+        self._claims_on: Map[NodeName, ClaimsOnNode] = Map()
+
+    def since_last(self, view: ClusterView, state: ReservationState) -> set[PodUid]:
+        """Return the UIDs of all pods that, or whose reservations, may differ from those of the last call."""
+        uids = changed_pods(self._view, view)
+        for node in changed_keys(self._claims_on, state.claims_on):
+            before = self._claims_on.get(node, NO_CLAIMS)
+            claims = changed_keys(before, state.claims_on.get(node, NO_CLAIMS))
+            uids |= {uid for kind, _, uid in claims if kind == "reservation"}
+        self._view, self._claims_on = view, state.claims_on
+        return uids

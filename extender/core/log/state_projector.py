@@ -17,6 +17,7 @@ from extender.core.log import events as ev
 from extender.core.log import preemption_state
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimKey, planned_claims
 from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING
+from extender.core.log.moves_state import after_event
 from extender.core.log.preemption_state import (
     NO_PREEMPTOR,
     EvictedPod,
@@ -140,7 +141,7 @@ class StateProjector:
 
     __slots__ = (
         "_at_us", "_capacity_holds", "_claims_before", "_epoch", "_evicted_pods", "_evicted_units", "_features", "_gang_of", "_gang_of_before", "_known",
-        "_knows_ended", "_open_nodes", "_opened", "_past", "_preemptions", "_rejections", "_rejections_of",
+        "_knows_ended", "_moves", "_open_nodes", "_opened", "_past", "_preemptions", "_rejections", "_rejections_of",
         "_roots", "_stream_versions", "_trees", "_truncated_epoch",
         "_unsorted_rejections", "_unused_holds", "position",
     )  # fmt: skip
@@ -176,6 +177,7 @@ class StateProjector:
         self._preemptions = state.preemptions  # few: changed one by one
         self._capacity_holds = state.capacity_holds  # few, too
         self._unused_holds = state.unused_holds
+        self._moves = state.moves
         self._evicted_units = state.evicted_units
         self._evicted_pods = state.evicted_pods
         # By root: the keys of its rejections. Those of the state are added when the first root ends.
@@ -211,6 +213,7 @@ class StateProjector:
             evicted_pods=self._evicted_pods,
             capacity_holds=self._capacity_holds,
             unused_holds=self._unused_holds,
+            moves=self._moves,
             truncated_epoch=self._truncated_epoch,
             features=self._features,
             trees=_closed(self._trees),
@@ -242,6 +245,8 @@ class StateProjector:
             self._epoch = event.epoch
             self._at_us = event.at_us
             apply(event)
+            if self._moves is not None:
+                self._follow_moves(event)
 
     def _apply(self, event: ev.RecordedEvent) -> None:  # noqa: C901, PLR0912, PLR0915 -- one arm per event, the frequent ones first
         match event.data:
@@ -307,10 +312,25 @@ class StateProjector:
                 self._trees.pop(data.uid, None)
             case ev.BindBarrierTimedOut() | ev.PodBindFailed() as data:
                 self._root(event).bind_failure = _bind_failure(event, data)
+            case ev.MovesPlanned() if self._moves is None:
+                self._follow_moves(event)
             case (
-                ev.DriftDetected() | ev.ClockStepped() | ev.LeaseAcquired() | ev.CapacityMeasured()
+                ev.DriftDetected()
+                | ev.ClockStepped()
+                | ev.LeaseAcquired()
+                | ev.CapacityMeasured()
+                | ev.MovesPlanned()
+                | ev.MoveCompleted()
+                | ev.MovesPaused()
+                | ev.MovesEnded()
             ):
                 pass
+
+    def _follow_moves(self, event: ev.RecordedEvent) -> None:
+        before = self._moves
+        self._moves = moves = after_event(before, event)
+        if moves is not before:
+            self._replace_claims(before.claims() if before else (), moves.claims() if moves else ())
 
     def _root(self, event: ev.RecordedEvent) -> _OpenGang:
         """Return the root of an event to change it; an unknown root is created."""

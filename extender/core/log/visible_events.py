@@ -97,6 +97,7 @@ def _of_own_gang(event: ev.RecordedEvent, readers: Visibility) -> ev.AnyEventDat
             | ev.DriftDetected()
             | ev.CapacityHeld()
             | ev.CapacityHoldReleased()
+            | ev.MoveCompleted()
         ) as data:
             return data  # names of its own namespace, and nodes
         case ev.GangUnschedulable() as data:
@@ -122,6 +123,9 @@ def _of_own_gang(event: ev.RecordedEvent, readers: Visibility) -> ev.AnyEventDat
             | ev.TreeRetired()
             | ev.HistoryTruncated()
             | ev.LeaseAcquired()
+            | ev.MovesPlanned()
+            | ev.MovesPaused()
+            | ev.MovesEnded()
         ) as data:
             return _of_no_gang(data, readers)
         case _ as never:

@@ -16,7 +16,6 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from immutables import Map
 
-from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.object_identity import changed_keys
@@ -36,7 +35,7 @@ from extender.core.model.pod_groups import (
     orphans_below,
     same_position,
 )
-from extender.core.model.pods import HostPort, Pod, PodEnd
+from extender.core.model.pods import HostPort, Pod, PodDisruptionBudget, PodEnd
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -91,6 +91,15 @@ def duration_text(seconds: float) -> str:
     return f"{whole // size}{unit}" + (f"{rest}{small_unit}" if rest else "")
 
 
+def gpu_time_text(minutes: int) -> str:
+    """Return GPU-minutes as text.
+
+    >>> gpu_time_text(186), gpu_time_text(59), gpu_time_text(1)
+    ('3.1 GPU-hours', '59 GPU-minutes', '1 GPU-minute')
+    """
+    return f"{minutes / 60:.1f} GPU-hours" if minutes >= MINUTE else counted(minutes, "GPU-minute")
+
+
 def duration_s(text: str) -> int | None:
     """Return the seconds of a duration as people write it; None: the text is none.
 

@@ -6,7 +6,7 @@ interchangeable to the planner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -22,6 +22,10 @@ EXEMPT_NAMESPACES: Final = (
     "gang-extender",
     "gang-extender-probe",
 )
+
+CHECKPOINT_ANNOTATION: Final = "gang-extender.dev/last-checkpoint"  # on pods: an RFC 3339 time
+RUNS_FOR: Final = "gang-extender.dev/runs-for"  # on pods: how long it runs
+MARKERS: Final = "gang-extender.dev/"  # start of the names of resources that are only markers
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
@@ -191,6 +195,11 @@ ENDED_BY: Mapping[str, EndCause] = {
 }
 
 
+def is_extended(resource: str) -> bool:
+    """Return whether a resource is one of devices: its name has a slash, and it is no marker."""
+    return "/" in resource and not resource.startswith(MARKERS)
+
+
 class VolumeConstraints(msgspec.Struct, frozen=True, kw_only=True):
     """How a claim of volumes, or all claims of one pod, restrict its nodes; all empty for a pod without claims."""
 
@@ -219,6 +228,18 @@ class PodShape(msgspec.Struct, frozen=True, gc=False):
     unmodelled: tuple[str, ...] = ()
     rules: tuple[PodRule, ...] = ()  # about other pods
     soft: SoftRules | UnsetType = UNSET  # preferences; unset without any
+
+    @property
+    def accelerators(self) -> int:
+        """Return how many GPUs it uses; without a resource of this name the largest amount of an extended resource.
+
+        Devices of resource claims are not counted.
+
+        >>> PodShape(requests=(("cpu", 4000), ("nvidia.com/gpu", 8), ("rdma/hca", 16))).accelerators
+        8
+        """
+        gpus = sum(n for name, n in self.requests if name.rpartition("/")[2] == "gpu")
+        return gpus or max((n for name, n in self.requests if is_extended(name)), default=0)
 
     @property
     def has_pod_affinity(self) -> bool:
@@ -280,6 +301,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: NodeName | None = None  # spec.nodeName: bound
     # when it got its node, by the API server's clock (whole seconds); 0 without one
     assigned_us: int = 0
+    # When it ends by itself, at the latest: by its activeDeadlineSeconds or the annotation gang-extender.dev/runs-for; 0: not known
+    ends_us: int = 0
+    checkpoint: str = ""  # annotation gang-extender.dev/last-checkpoint, as it is written
     nominated: NodeName | None = None  # status.nominatedNodeName
     gates: tuple[str, ...] = ()  # names of scheduling gates
     # has a deletionTimestamp: not a member any more, but still uses capacity
@@ -303,3 +327,43 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def path(self) -> str:
         """Return `namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+
+# --- PodDisruptionBudgets
+
+
+class PodDisruptionBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A budget with the status that its controller last wrote."""
+
+    namespace: str
+    name: str
+    about: AboutPods | None = None  # pods of its namespace; None: it protects no pod
+    allowed: int = 0  # status.disruptionsAllowed
+
+    @property
+    def path(self) -> str:
+        """Return `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    def protects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Return whether this budget selects a pod.
+
+        >>> budget = PodDisruptionBudget(namespace="ns", name="b", about=AboutPods(("ns",)))
+        >>> budget.protects("ns", {}), budget.protects("other", {})
+        (True, False)
+        """
+        return self.about is not None and self.about.match(namespace, labels)
+
+
+class BudgetIndex:
+    """The budgets of a view by namespace."""
+
+    def __init__(self, budgets: Iterable[PodDisruptionBudget]) -> None:
+        self._of: dict[str, list[PodDisruptionBudget]] = {}
+        for budget in sorted(budgets, key=lambda b: b.path):
+            self._of.setdefault(budget.namespace, []).append(budget)
+
+    def guarding(self, pod: Pod) -> list[PodDisruptionBudget]:
+        """Return the budgets that select a pod, by name."""
+        budgets = self._of.get(pod.namespace, ())
+        return [budget for budget in budgets if budget.protects(pod.namespace, pod.labels)]

@@ -14,14 +14,13 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import counted
 from extender.core.planner.explain.plan_builder import given, make_plan, without_extras
-from extender.core.planner.explain.refusal_explanation import (
+from extender.core.planner.explain.relaxation_solver import map_groups
+from extender.core.planner.explain.relaxations import (
     RefusalExplanation,
     explain,
     explain_contradiction,
 )
 from extender.core.planner.explain.shortfalls import diagnose
-from extender.core.planner.explain.tree_variants import map_groups
-from extender.core.planner.model.feasibility import admissible, waiting_reasons
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
 from extender.core.planner.model.problem import Options, compile_request
 from extender.core.planner.model.upper_bounds import bound_all
@@ -39,6 +38,8 @@ from extender.core.planner.plan_types import (
     SearchEffort,
     Verdict,
     WhenEmpty,
+    admissible,
+    waiting_reasons,
 )
 from extender.core.planner.solve.preferred_topology import (
     NotAtOnce,

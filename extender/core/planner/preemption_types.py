@@ -9,7 +9,7 @@ Everything here is part of `PlanRequest` and is encoded with it. Must not decide
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,6 +18,7 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 
 UnitKind = Literal["pod", "group", "reservation"]
+MINUTE_US: Final = 60_000_000
 
 
 class PlanVictim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -27,7 +28,7 @@ class PlanVictim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     uid: PodUid
     node: NodeName
     shape: int  # index into `Evictable.shapes`: what it requests, and where it could run again
-    created_us: int = 0  # the older it is, the more work an eviction loses
+    since_us: int = 0  # begin of the work that an eviction loses: its start, or its last checkpoint
     budgets: tuple[int, ...] = ()  # indexes into `Evictable.budgets`: those that protect it
     gang: int = -1  # index into `Evictable.gangs`: the leaf it is a member of; -1: none
     rules: tuple[int, ...] = ()  # indexes into `PlanRequest.rules`: those whose tables count it
@@ -105,3 +106,23 @@ class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     spared: tuple[str, ...] = ()
     # those of `PlanRequest.closed` and `PlanExclusive.taken` that can be emptied, sorted; never empty
     domains: tuple[PlanDomain, ...] | UnsetType = UNSET
+    # The whole minute of the decision since 1970, so that two passes of one minute weigh lost work alike. Unset: lost work does
+    # not count, as in older inputs and where there is no clock.
+    now_min: int | UnsetType = UNSET
+
+    def lost_min(self, unit: PlanUnit) -> int:
+        """Return the work that an eviction of a unit loses, in GPU-minutes; 0 where it has no cost."""
+        if isinstance(self.now_min, UnsetType) or not unit.has_cost:
+            return 0
+        return sum(
+            work_min(self.shapes[pod.shape], pod.since_us, self.now_min) for pod in unit.pods
+        )
+
+
+def work_min(shape: PodShape, since_us: int, now_min: int) -> int:
+    """Return the GPU-minutes of a pod from a time to a minute, both since 1970; never negative.
+
+    >>> work_min(PodShape(requests=(("nvidia.com/gpu", 8),)), 119_000_000, 3)
+    16
+    """
+    return shape.accelerators * max(now_min - since_us // MINUTE_US, 0)

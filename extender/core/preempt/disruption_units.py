@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
+from msgspec import UNSET
 
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.capacity.capacity_claims import is_preempting
@@ -18,11 +19,11 @@ from extender.core.capacity.replacement_holds import may_wait_for_capacity
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, groups_above
-from extender.core.model.disruption_budgets import BudgetIndex
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
-from extender.core.model.pods import EXEMPT_NAMESPACES, Pod, PodShape
+from extender.core.model.pods import EXEMPT_NAMESPACES, BudgetIndex, Pod, PodShape
 from extender.core.planner.preemption_types import (
+    MINUTE_US,
     Evictable,
     PlanBudget,
     PlanGang,
@@ -30,6 +31,7 @@ from extender.core.planner.preemption_types import (
     PlanVictim,
     UnitKind,
 )
+from extender.core.preempt.lost_work import work_since_us
 from extender.core.preempt.preemption_lifecycle import is_stuck
 
 NEVER = "Never"
@@ -40,7 +42,8 @@ class EvictableContext(msgspec.Struct, frozen=True, kw_only=True):
 
     # roots whose barrier is binding members: their reservations stay
     releasing: Collection[GangUid] = ()
-    now_us: int = 0  # finds pods that terminate for too long; 0: no pod counts as such
+    # Finds pods that terminate for too long, and what work is lost; 0: no pod counts as such, and no work.
+    now_us: int = 0
 
 
 def evictable_for(
@@ -62,8 +65,9 @@ def evictable_for(
         ruled: The result of `ruled_part` for the same request.
         spared: Units and roots that must not be evicted at any priority, as Kind/namespace/name.
     """
-    collection = _Collection(view, state, forest, tree, ruled)
-    return collection.collect(moment or EvictableContext(), set(spared))
+    moment = moment or EvictableContext()
+    collection = _Collection(view, state, forest, tree, ruled, moment.now_us)
+    return collection.collect(moment, set(spared))
 
 
 def may_preempt(tree: Tree) -> bool:
@@ -113,7 +117,9 @@ class _Collection:
         forest: Forest,
         tree: Tree,
         ruled: InterpodRulePart,
+        now_us: int,
     ) -> None:
+        self.now_us = now_us
         self.view = view
         self.state = state
         self.forest = forest
@@ -155,6 +161,7 @@ class _Collection:
             gangs=tuple(self.gangs),
             budgets=budgets,
             spared=tuple(sorted(left_alone)),
+            now_min=self.now_us // MINUTE_US if self.now_us else UNSET,
         )
 
     def _drafts(self, spared: set[str], now_us: int) -> tuple[list[_Draft], list[Pod], set[str]]:
@@ -291,7 +298,7 @@ class _Collection:
             uid=pod.uid,
             node=pod.node,
             shape=self._shape(pod.shape),
-            created_us=pod.created_us,
+            since_us=work_since_us(pod, self.now_us),
             budgets=tuple(self.budgets[b.path] for b in guards),
             gang=gang,
             rules=counted_by(self.ruled, pod) if self.ruled.rules else (),

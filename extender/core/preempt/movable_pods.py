@@ -10,16 +10,17 @@ from extender.core.admit.exclusive_domains import exclusive_nodes, kept_from
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.disruption_budgets import BudgetIndex
-from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
-from extender.core.model.pods import EXEMPT_NAMESPACES, Pod, PodShape
+from extender.core.model.pods import EXEMPT_NAMESPACES, BudgetIndex, Pod, PodShape
 from extender.core.planner.moves.move_problem import Mover, StayingPod
+from extender.core.preempt.lost_work import lost_work_min
 
 MOVE_LABEL = "gang-extender.dev/move"  # on pods; with the value "never" they are not moved
 DAEMON = "DaemonSet"
+UNMANAGED = "of no gang that the service has placed, so its new pod would not get the node that is held for it"
 
 
 class MoveLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +28,8 @@ class MoveLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_priority: int | None = None  # those above it
     oldest_us: int = 0  # those that were created before it; 0: none
+    now_us: int = 0  # decides about the work that a move loses; 0: none counts
+    members_only: bool = False  # those of no gang that the service has bound
 
 
 class MovablePods(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +57,13 @@ def movable_pods(
         ruled: The result of `ruled_part` for it: what its rules count stays.
     """
     return _Parting(view, state, forest, tree, ruled, limits or MoveLimits()).parted()
+
+
+def move_of(view: ClusterView, state: ReservationState, forest: Forest, pod: Pod) -> Mover | str:
+    """Return a running pod as one that may be moved now, its shape left out; a text: why it stays."""
+    parting = _Parting(view, state, forest, None, None, MoveLimits(members_only=True))
+    assert pod.node is not None
+    return parting.reason(pod) or parting.mover(pod, view.nodes[pod.node], shape=0)
 
 
 def members_running(tree: Tree, without: Collection[PodUid] = ()) -> dict[GroupKey, int]:
@@ -156,8 +166,7 @@ class _Parting:
             if node in self.view.nodes and not pod.deleting
         )
         for pod, node in sorted(running, key=lambda pair: pair[0].path):
-            leaf = str(pod.group) if pod.group is not None else ""
-            if reason := self._reason(pod):
+            if reason := self.reason(pod):
                 staying.append(
                     StayingPod(
                         pod=pod.path,
@@ -167,22 +176,26 @@ class _Parting:
                     )
                 )
                 continue
-            movers.append(
-                Mover(
-                    pod=pod.path,
-                    uid=pod.uid,
-                    node=node.name,
-                    shape=shapes.setdefault(pod.shape, len(shapes)),
-                    priority=max((g.priority for g in self._groups(pod)), default=pod.priority),
-                    group=leaf,
-                    within=tuple(sorted(set(self._within(pod, node)))),
-                )
-            )
+            shape = shapes.setdefault(pod.shape, len(shapes))
+            movers.append(self.mover(pod, node, shape=shape))
         return MovablePods(
             movers=tuple(movers),
             staying=tuple(staying),
             shapes=tuple(shapes),
             barred=exclusive_nodes(self.view, self.state),
+        )
+
+    def mover(self, pod: Pod, node: Node, *, shape: int) -> Mover:
+        """Return a pod that may be moved, with the index of its shape."""
+        return Mover(
+            pod=pod.path,
+            uid=pod.uid,
+            node=node.name,
+            shape=shape,
+            priority=max((g.priority for g in self._groups(pod)), default=pod.priority),
+            group=str(pod.group) if pod.group is not None else "",
+            within=tuple(sorted(set(self._within(pod, node)))),
+            lost_min=lost_work_min(pod, self.limits.now_us),
         )
 
     def _groups(self, pod: Pod) -> list[Group]:
@@ -207,7 +220,7 @@ class _Parting:
 
     # --- why a pod stays ---------------------------------------------------------------------------
 
-    def _reason(self, pod: Pod) -> str:
+    def reason(self, pod: Pod) -> str:
         """Return why a pod stays; empty: it may be moved."""
         return self._own_reason(pod) or self._others_reason(pod) or self._gang_reason(pod)
 
@@ -220,6 +233,7 @@ class _Parting:
             (pod.static, "static: its kubelet runs it"),
             (pod.controller == DAEMON, "of a DaemonSet"),
             (pod.uid in self.own, "of the gang to place"),
+            (limits.members_only and not self._is_bound_member(pod), UNMANAGED),
             (not pod.controller, "no controller would make it again"),
             (pod.namespace in EXEMPT_NAMESPACES, f"namespace {pod.namespace} is exempt"),
             (pod.labels.get(MOVE_LABEL) == "never", f"label {MOVE_LABEL}: never"),
@@ -230,6 +244,10 @@ class _Parting:
             (unseen, f"depends on {unseen}, which is not judged for a move"),
         )
         return next((text for applies, text in checks if applies), "")
+
+    def _is_bound_member(self, pod: Pod) -> bool:
+        root = self.state.gangs.get(self.state.gang_of.get(pod.uid, NIL_GANG))
+        return root is not None and pod.uid in root.bound
 
     def _others_reason(self, pod: Pod) -> str:
         guards = self.guards.guarding(pod)

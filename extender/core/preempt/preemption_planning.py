@@ -240,7 +240,8 @@ def decide_preemption(
         kind=tree.root.key.kind,
         priority=tree.root.priority,
         victims=tuple(
-            _victim_unit(view, unit, answer.doubts.get(unit.name, "")) for unit in answer.victims
+            _victim_unit(view, source, unit, answer.doubts.get(unit.name, ""))
+            for unit in answer.victims
         ),
         cost=cost_by_name(answer.cost),
         alternatives=tuple(
@@ -351,8 +352,9 @@ def _record(
     )
 
 
-def _victim_unit(view: ClusterView, unit: PlanUnit, doubt: str) -> VictimUnit:
+def _victim_unit(view: ClusterView, source: Evictable, unit: PlanUnit, doubt: str) -> VictimUnit:
     kind, _, path = unit.name.partition("/")
+    lost_min = source.lost_min(unit)
     return VictimUnit(
         kind=kind,
         path=path,
@@ -362,7 +364,8 @@ def _victim_unit(view: ClusterView, unit: PlanUnit, doubt: str) -> VictimUnit:
             VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=_leaf(view, p.uid))
             for p in unit.pods
         ),
-        cost={"weight": unit.priority + 2**31, "pods": len(unit.pods)},
+        cost={"weight": unit.priority + 2**31, "pods": len(unit.pods)}
+        | ({"lost_min": lost_min} if lost_min else {}),
         not_reprieved_reason=doubt,
     )
 

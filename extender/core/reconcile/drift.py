@@ -23,7 +23,6 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from extender.core.admit.changed_members import ChangedMembers
 from extender.core.admit.plan_request import is_running
 from extender.core.admit.verdict_events import observed
 from extender.core.log.each_gang import EachGang
@@ -37,6 +36,7 @@ from extender.core.log.events import (
 )
 from extender.core.log.reservation_state import (
     BoundMember,
+    ChangedMembers,
     GangState,
     Reservation,
     ReservationState,

@@ -16,7 +16,7 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.planner.codec.request_codec import digest_of
 from extender.core.workloads.kind_table import BY_KIND
-from extender.core.workloads.native.native_groups import NativeGroup, has_native_groups
+from extender.core.workloads.native_groups import NativeGroup, has_native_groups
 from extender.core.workloads.tree_compiler import (
     TABLE_VERSION,
     CompiledTree,

@@ -36,6 +36,7 @@ from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
 from extender.core.planner.plan_types import PLANNER_VERSION
+from extender.core.preempt.lost_work import lost_work_min
 from extender.core.verbs.filter_and_prioritize import free_beside_held
 from extender.core.verbs.preempt_verb_input import (
     NodeOffer,
@@ -69,6 +70,7 @@ class _Price(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     violations: int
     highest: int
+    lost_min: int
     weight: int
     units: int
     pods: int
@@ -123,6 +125,7 @@ def build_preempt_input(
     offered: Sequence[NodeCandidate],
     *,
     spared: Collection[str] = (),
+    now_us: int = 0,
 ) -> PreemptVerbInput:
     """Return the input of the choice for kube-scheduler's candidates.
 
@@ -132,6 +135,7 @@ def build_preempt_input(
     Args:
         pod: The preemptor, an unmanaged pod.
         spared: Units that this pod evicted before, see `recently_evicted_units`.
+        now_us: Decides about the work that is lost; 0: none counts.
     """
     units: dict[str, OfferedUnit] = {}
     trees: dict[str, OfferedTree] = {}
@@ -141,7 +145,7 @@ def build_preempt_input(
         victims = [p for p in pods if p is not None and p.node == candidate.node]
         if not victims or len(victims) != len(pods) or any(p.static for p in victims):
             continue
-        candidate_units = _units(view, forest, victims, trees)
+        candidate_units = _units(view, forest, victims, trees, now_us)
         if not candidate_units.keys().isdisjoint(spared):
             continue
         units |= candidate_units
@@ -166,7 +170,11 @@ def build_preempt_input(
 
 
 def _units(
-    view: ClusterView, forest: Forest, victims: list[Pod], trees: dict[str, OfferedTree]
+    view: ClusterView,
+    forest: Forest,
+    victims: list[Pod],
+    trees: dict[str, OfferedTree],
+    now_us: int,
 ) -> dict[str, OfferedUnit]:
     """Return the disruption units of some pods (E-4) by name, and add their trees to `trees`."""
     units: dict[str, OfferedUnit] = {}
@@ -183,7 +191,8 @@ def _units(
             group = whole[-1]
             kind, path, uid = group.key.kind, group.key.path, group.uid
             pods = _running_below(view, forest, group)
-        unit = OfferedUnit(kind, path, uid, priority, name, tuple(map(_offered, _by_path(pods))))
+        offered = tuple(_offered(pod, now_us) for pod in _by_path(pods))
+        unit = OfferedUnit(kind, path, uid, priority, name, offered)
         units.setdefault(unit.name, unit)
     return units
 
@@ -192,10 +201,11 @@ def _by_path(pods: Iterable[Pod]) -> list[Pod]:
     return sorted(pods, key=lambda p: p.path)
 
 
-def _offered(pod: Pod) -> OfferedPod:
+def _offered(pod: Pod, now_us: int = 0) -> OfferedPod:
     assert pod.node is not None
     group = pod.group.name if pod.group is not None else ""
-    return OfferedPod(pod.path, pod.uid, pod.node, group, pod.priority, pod.created_us)
+    lost_min = lost_work_min(pod, now_us) if not pod.deleting else 0
+    return OfferedPod(pod.path, pod.uid, pod.node, group, pod.priority, pod.created_us, lost_min)
 
 
 def _running_below(view: ClusterView, forest: Forest, group: Group) -> list[Pod]:
@@ -262,6 +272,7 @@ def _option(
     price = _Price(
         violations=offer.violations,
         highest=max(unit.priority for unit in units),
+        lost_min=sum(pod.lost_min for pod in pods.values()),
         weight=sum(unit.priority + SHIFT for unit in units),
         units=len(units),
         pods=len(pods),
@@ -321,13 +332,15 @@ def _plan(
 
 
 def _victim_unit(unit: OfferedUnit) -> VictimUnit:
+    lost_min = sum(pod.lost_min for pod in unit.pods)
     return VictimUnit(
         kind=unit.kind,
         path=unit.path,
         uid=unit.uid,
         priority=unit.priority,
         pods=tuple(VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=p.group) for p in unit.pods),
-        cost={"weight": unit.priority + SHIFT, "pods": len(unit.pods)},
+        cost={"weight": unit.priority + SHIFT, "pods": len(unit.pods)}
+        | ({"lost_min": lost_min} if lost_min else {}),
     )
 
 
@@ -347,4 +360,6 @@ def planned_event(view: ClusterView, plan: PreemptionPlanned, digest: str) -> Pr
 def _numbers(price: _Price) -> dict[str, int]:
     parts = msgspec.structs.asdict(price)
     del parts["node"]
+    if not parts["lost_min"]:
+        del parts["lost_min"]  # older events have no such part
     return parts

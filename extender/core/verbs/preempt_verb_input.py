@@ -1,6 +1,6 @@
 """The input of the preempt verb as values and as bytes, so that its decision can be replayed.
 
-The bytes are a head with the preemptor, and parts that decisions share (`planner/codec/content_defined_chunks`):
+The bytes are a head with the preemptor, and parts that decisions share (`planner/codec/victim_codec`):
 offers, units and trees, each in the order of their names. This module decides nothing.
 """
 
@@ -14,8 +14,8 @@ import msgspec
 
 from extender.core.log.events import GroupRecord
 from extender.core.model.ids import NodeName, PodUid
-from extender.core.planner.codec.content_defined_chunks import cut
 from extender.core.planner.codec.request_codec import EncodedRequest, InputSummary, digest_of
+from extender.core.planner.codec.victim_codec import cut
 
 
 class OfferedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -27,6 +27,7 @@ class OfferedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
     group: str  # name of its leaf, empty outside of groups
     priority: int
     created_us: int
+    lost_min: int = 0  # GPU-minutes of work that its eviction loses, at the minute of the call
 
 
 class OfferedUnit(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -7,14 +7,13 @@ from typing import Final
 
 from extender.core.workloads.kinds.disaggregatedset_kind import DISAGGREGATEDSET
 from extender.core.workloads.kinds.job_kind import JOB
-from extender.core.workloads.kinds.jobset_kind import JOBSET
+from extender.core.workloads.kinds.jobset_kind import JOBSET, TRAINJOB
 from extender.core.workloads.kinds.kubeflow_kinds import KUBEFLOW_JOBS, MPIJOB
 from extender.core.workloads.kinds.leaderworkerset_kind import LEADERWORKERSET
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS
 from extender.core.workloads.kinds.podgang_kind import PODGANG
 from extender.core.workloads.kinds.raycluster_kind import RAYCLUSTER
 from extender.core.workloads.kinds.statefulset_kind import STATEFULSET
-from extender.core.workloads.kinds.trainjob_kind import TRAINJOB
 from extender.core.workloads.name_rules import NameRule, leaf_name
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import OFF, TREE_LABEL

@@ -6,9 +6,10 @@ checked: names, counts, priorities, the minima of the annotation `gang-extender.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
@@ -28,8 +29,8 @@ from extender.core.model.scheduling_constraints import (
     slices_problem,
 )
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
-from extender.core.workloads.name_rules import NAME_MAX
-from extender.core.workloads.native.native_groups import (
+from extender.core.workloads.name_rules import NAME_MAX, joined_name
+from extender.core.workloads.native_groups import (
     AdoptedGroup,
     NativeGroup,
     adopted_groups,
@@ -66,6 +67,7 @@ from extender.core.workloads.tree_policy import (
 )
 from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
+    LEAF_LABEL,
     LOST_MEMBERS_ANNOTATION,
     MIN_ANNOTATION,
     NEAR_ANNOTATION,
@@ -90,7 +92,7 @@ def with_minima(
     """
     if not policy.minima or not roots:
         return roots
-    roles = dict.fromkeys(part.role for root in roots for part in _counted(root))
+    roles = dict.fromkeys(part.role for root in roots for part in counted_parts(root))
     minima = dict(policy.minima)
     if "" in minima:
         if len(roles) > 1:
@@ -104,13 +106,13 @@ def with_minima(
     return tuple(_with_minimum(workload, root, minima) for root in roots)
 
 
-def _counted(part: Part) -> Iterable[Part]:
+def counted_parts(part: Part) -> Iterable[Part]:
     """Yield the parts that an annotation may give a minimum: the topmost ones of each role."""
     if part.role:
         yield part
     elif isinstance(part, Composite):
         for child in part.children:
-            yield from _counted(child)
+            yield from counted_parts(child)
 
 
 def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int]) -> Part:
@@ -122,7 +124,10 @@ def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int
             most, limit, unit = part.pods, part.most, "pod"
         else:
             limit = max(part.most, len(part.children))
-            most, unit = limit, "group"
+            ended = any(
+                leaf.job_pods for leaf in leaves_of(part)
+            )  # those of a JobSet that are left out
+            most, unit = len(part.children) if ended else limit, "group"
         if minimum > limit:
             text = f"{part.role}={minimum} is more than the {counted(limit, unit)} that {part.role} has"
             raise _invalid_min(workload, text)
@@ -217,7 +222,7 @@ def _parts_of(part: Part) -> Iterable[Part]:
 
 
 # Changes whenever the same input may give other groups or notices; recorded with each compiled tree.
-TABLE_VERSION = 8
+TABLE_VERSION = 9
 
 _COMPOSITE_NAME_MAX = 253
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -318,11 +323,12 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         return _refused(kind, request, policy, refusal)
     try:
         plan = workload_parts(kind, request, policy)
-        ended = _roles_at_first(kind, request, policy) if policy.minima else frozenset()
-        roots = with_minima(workload, plan.roots, policy, ended)
+        roots = plan.roots
         annotated = TOPOLOGY_ANNOTATION in (request.owner or workload).annotations
         if "Kueue" in _kind_policy(request).read_topology and not annotated:
             roots = tuple(_with_podsets(workload, root, policy) for root in roots)
+        ended = _roles_at_first(kind, request, policy) if policy.minima else frozenset()
+        roots = with_minima(workload, roots, policy, ended)
         roots, unused = with_near(workload, roots, policy)
         groups = _groups(workload, roots, policy)
     except InvalidPolicy as invalid:
@@ -335,6 +341,7 @@ def compile_tree(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         *plan.notices,
         *unused,
         *_lost_members_unused(request, groups, _TOPOLOGY_HINT),
+        *_topology_of_others(request),
         *ignored,
     )
     return CompiledTree(outcome="compiled", groups=groups, notices=notices)
@@ -355,6 +362,28 @@ def _lost_members_unused(
         yield Notice(reason="LostMembersNotUsed", message=message)
 
 
+# annotations of KAI and Volcano on workloads, and the same in TOPOLOGY_ANNOTATION
+_TOPOLOGY_OF_OTHERS = {
+    "kai.scheduler/topology-required-placement": "root=KEY",
+    "kai.scheduler/topology-preferred-placement": "root=~KEY",
+    "volcano.sh/network-topology-mode": "root=~KEY (soft) or root=KEY (hard)",
+}
+
+
+def _topology_of_others(request: CompileRequest) -> Iterable[Notice]:
+    """Yield a notice for each annotation of another scheduler that asks for a topology, where none of ours does."""
+    source = request.owner or request.workload
+    if TOPOLOGY_ANNOTATION in source.annotations:
+        return
+    for annotation, ours in _TOPOLOGY_OF_OTHERS.items():
+        if value := source.annotations.get(annotation):
+            text = (
+                f"{source}: metadata.annotations[{annotation}]: {value!r} is for another scheduler and is not read; "
+                f"the same is {TOPOLOGY_ANNOTATION}: {ours} with the key of a node label"
+            )
+            yield Notice(reason="FieldNotUsed", message=text)
+
+
 def _roles_at_first(
     kind: WorkloadKind, request: CompileRequest, policy: TreePolicy
 ) -> frozenset[str]:
@@ -363,7 +392,7 @@ def _roles_at_first(
     if uses == request.uses:
         return frozenset()
     plan = workload_parts(kind, msgspec.structs.replace(request, uses=uses), policy)
-    return frozenset(part.role for root in plan.roots for part in _counted(root))
+    return frozenset(part.role for root in plan.roots for part in counted_parts(root))
 
 
 def _field_notes(request: CompileRequest) -> tuple[tuple[WorkloadObject, FieldNote], ...]:
@@ -535,35 +564,67 @@ def _with_podsets(source: WorkloadObject, part: Part, policy: TreePolicy) -> Par
     part = with_constraints(part, topology=topology, preferred=own.preferred or preferred)
     if SLICES_ANNOTATION in source.annotations:
         return part
-    return _with_podset_slices(source, part, annotations, several=len(leaves_of(part)) > 1)
-
-
-def _with_podset_slices(
-    source: WorkloadObject, part: Part, annotations: Mapping[str, str], *, several: bool
-) -> Part:
-    """Return a part whose leaves have the slices that the annotations of a pod set ask for; with several no slice has pods of two."""
-    if isinstance(part, Composite):
-        children = tuple(
-            _with_podset_slices(source, child, annotations, several=several)
-            for child in part.children
-        )
-        return msgspec.structs.replace(part, children=children)
-    levels, problem = _podset_slices(source, part, annotations)
-    if not problem and several:
-        unfit = [level for level in levels if part.most % level.size]
-        if unfit:
-            problem = (
-                f"a slice of {counted(unfit[0].size, 'pod')} would have pods of several groups of {part.most}; "
-                f"write a size of which {part.most} is a multiple, or leave Kueue out of topology.readFrom of the TreeProfile"
-            )
+    levels, problem = _podset_slices(leaves_of(part)[0], annotations)
+    if not problem and isinstance(part, Composite):
+        problem = _across_groups(part, levels)
     if problem:
         field = "the pod template, metadata.annotations[kueue.x-k8s.io/podset-slice-...]"
         raise _invalid(source, "InvalidAnnotation", field, problem)
-    return with_constraints(part, slices=levels)
+    return _with_slices(part, levels, basic=not policy.minima)
+
+
+def _across_groups(part: Composite, levels: Sequence[SliceLevel]) -> str:
+    """Return why slices of a part with several groups cannot be made, and what would help; empty: each is a piece of one group, or some whole Jobs."""
+    for leaf, level in itertools.product(leaves_of(part), levels):
+        if leaf.most % level.size == 0:
+            continue
+        group, sizes = "group", f"write a size of which {leaf.most} is a multiple"
+        other = "leave Kueue out of topology.readFrom of the TreeProfile"
+        if leaf.job_pods:
+            group, sizes = "Job", f"{sizes}, or a multiple of {leaf.most}"
+            other = f"write the label {LEAF_LABEL}: replicated-job into the pod template, which makes one group of all its pods"
+        text = f"a slice of {counted(level.size, 'pod')} by {level.key} would have pods of several {group}s of {leaf.most}"
+        if not leaf.job_pods or level.size % leaf.most:
+            return f"{text}; {sizes}, or {other}"
+    return ""
+
+
+def _with_slices(part: Part, levels: Sequence[SliceLevel], *, basic: bool) -> Part:
+    """Return a part with slices: those of several Jobs are composites, smaller ones are slices of its leaves.
+
+    Args:
+        basic: Whether the Jobs of a slice are each for itself where those of the part are.
+    """
+    if isinstance(part, Leaf):
+        return with_constraints(part, slices=tuple(levels))
+    jobs = leaves_of(part)
+    each = levels[0].size // jobs[0].most if levels else 0
+    if each <= 1:
+        children = tuple(_with_slices(child, levels, basic=basic) for child in part.children)
+        return msgspec.structs.replace(part, children=children)
+    head, _, uid = part.name.rpartition("-")
+    mark = "-slice" if part.role else ""
+    slices: list[Part] = []
+    for number, group in itertools.groupby(jobs, key=lambda leaf: leaf.job_index // each):
+        of_slice = tuple(group)
+        composite = Composite(
+            name=joined_name(head, f"{mark}-{number}-{uid}"),
+            role="",
+            children=of_slice,
+            minimum=BASIC if basic and part.minimum == BASIC else len(of_slice),
+            constraints=SchedulingConstraints(topology=(levels[0].key,)),
+        )
+        slices.append(_with_slices(composite, levels[1:], basic=basic))
+    return msgspec.structs.replace(
+        part,
+        children=tuple(slices),
+        minimum=BASIC if part.minimum == BASIC else len(slices),
+        most=-(-part.most // each),
+    )
 
 
 def _podset_slices(
-    source: WorkloadObject, leaf: Leaf, annotations: Mapping[str, str]
+    leaf: Leaf, annotations: Mapping[str, str]
 ) -> tuple[tuple[SliceLevel, ...], str]:
     """Return the slices of a leaf that annotations ask for, and what is wrong with them."""
     key, size = annotations.get(f"{_KUEUE}slice-required-topology"), annotations.get(_SLICE_SIZE)
@@ -583,8 +644,8 @@ def _podset_slices(
             )
             return (), f"{several!r} of {_SLICE_LEVELS} cannot be read; an example is {example}"
     elif key:
-        if size is None and source.kind == "JobSet":  # each of its Jobs is one
-            size = str(leaf.most)
+        if size is None and leaf.job_pods:  # each of its Jobs is one
+            size = str(leaf.job_pods)
         if size is None or not (size.isascii() and size.isdigit()):
             return (), f"{size or ''!r} of {_SLICE_SIZE} is not a number of at least 1, such as 4"
         levels = (SliceLevel(key, int(size)),)
@@ -633,7 +694,11 @@ def _groups(
         priority_class = _one_priority_class(workload, root)
         depth = _depth(root) + bool(policy.parent)
         if depth > DEPTH_MAX:
-            above, help_ = "", "such as subgroups, or the start-up policy LeaderReady"
+            above = ""
+            help_ = (
+                "such as subgroups, the start-up policy LeaderReady, or slices of several Jobs, which the label "
+                f"{LEAF_LABEL}: replicated-job in the pod template makes slices of one group"
+            )
             if policy.parent:
                 above, help_ = f" with its parent {policy.parent!r}", f"such as {PARENT_ANNOTATION}"
             text = f"the tree would have {depth} levels{above}, at most {DEPTH_MAX} are allowed; leave one out, {help_}"

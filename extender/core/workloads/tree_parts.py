@@ -38,6 +38,9 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is
     given: Given | None = None
     apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
+    # of several Jobs that are alike: how many pods each has at once, and where the leaf is one of them its index
+    job_pods: int = 0
+    job_index: int = 0
 
     def template_of(self, number: int) -> Mapping[str, Any]:
         """Return the template of one of its pods, counted from 0."""

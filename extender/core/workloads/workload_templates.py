@@ -24,7 +24,7 @@ from extender.core.model.scheduling_constraints import (
 )
 from extender.core.workloads.tree_parts import BASIC, Composite, Given, Leaf, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, refusal_of
-from extender.core.workloads.workload_kind_common import number
+from extender.core.workloads.workload_kind import number
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
     WORKLOAD_ANNOTATION,

@@ -264,7 +264,7 @@ class TlsContexts:
         """Return when the first certificate of a file ends, as Unix time."""
         ends = read_certificates(setting, path)[0].not_valid_after_utc
         if ends.timestamp() < self.now_s():
-            raise BadInput(f"{setting}: the certificate in {path} ended at {ends:%Y-%m-%dT%H:%M:%SZ}; renew it (gang-extender certs --renew)")  # fmt: skip
+            raise BadInput(f"{setting}: the certificate in {path} ended at {ends:%Y-%m-%dT%H:%M:%SZ}; renew it (gang-extender certs FOLDER --renew)")  # fmt: skip
         return ends.timestamp()
 
     def _show_end(self, certificate: str, ends_s: float) -> None:

@@ -9,6 +9,7 @@ const WORDS = {
   highest: (value) => `highest priority of a victim ${value}`,
   broken: (value) => `${count(value, "group")} evicted as a whole or left below the minimum`,
   cascades: (value) => `${count(value, "victim")} that would evict others when created again`,
+  lost_min: (value) => `lost ${(value / 60).toFixed(1)} GPU-hours`,
   units: (value) => count(value, "disruption unit"),
   pods: (value) => `${count(value, "pod")} evicted`,
   age_s: (value) => `victims ran ${duration(value)} longer, all together, than the youngest pod that could be evicted`,

@@ -1,22 +1,43 @@
-"""POST /v1/plan: whether trees fit, and where; POST /v1/moves: which moves make room. On the cluster of the request, or the live one."""
+"""POST /v1/plan: whether trees fit, and where; POST /v1/moves: which moves make room. On the cluster of the request, or the live one.
+
+POST /v1/moves/apply makes such moves, GET /v1/moves shows them, and POST /v1/moves/control pauses, resumes and stops them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
+import msgspec
 from aiohttp import web
 
-from extender.core.model.errors import BadInput
+from extender.control.actuators.move_controller import MoveController
+from extender.core.model.errors import BadInput, Forbidden
 from extender.core.model.visibility import Visibility
 from extender.http.responses.json_responses import at_position
-from extender.http.responses.request_visibility import body_of, visibility_of
+from extender.http.responses.request_visibility import CALLER, body_of, visibility_of
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import known
-from extender.queries.plan.moves_query import MovesAnswer, MovesQuestion
+from extender.ports.log_ports import StateSource
+from extender.queries.plan.moves_query import (
+    MovesAnswer,
+    MovesQuestion,
+    MovesUnderWay,
+    PlannedMoves,
+    moves_under_way,
+)
 from extender.queries.plan.plan_query import PlanQuestion, PlanReply
 from extender.queries.plan.plan_service import PlanResult
 
 BODY_MAX = 16 << 20
+
+
+class MovesControl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What becomes of the moves that the service makes."""
+
+    action: Literal["pause", "resume", "stop"]
+
+
 OPERATIONS = (
     Operation(
         path="/v1/plan",
@@ -26,6 +47,31 @@ OPERATIONS = (
         body=PlanQuestion,
         answer=PlanReply,
         problems=(400, 408, 413, 415, 503),
+        positioned=False,
+    ),
+    Operation(
+        path="/v1/moves",
+        about="The moves that the service makes, and what is done now",
+        answer=MovesUnderWay,
+        problems=(400,),
+    ),
+    Operation(
+        path="/v1/moves/apply",
+        method="post",
+        about="Make the fewest moves of members of running gangs that answer a question of POST /v1/moves about the live cluster, one after "
+        "the other; only the replica that leads does",
+        body=MovesQuestion,
+        answer=MovesAnswer,
+        problems=(400, 408, 413, 415, 503),
+        positioned=False,
+    ),
+    Operation(
+        path="/v1/moves/control",
+        method="post",
+        about="Pause, resume or stop the moves that the service makes",
+        body=MovesControl,
+        answer=MovesUnderWay,
+        problems=(400, 404, 408, 413, 415, 503),
         positioned=False,
     ),
     Operation(
@@ -41,6 +87,7 @@ OPERATIONS = (
 )
 
 
+EMPTY_MOVES = 'body is empty; expected {"free": "KEY=N"}, {"drain": [...]} or {"groups": [...]}'
 Answer = Callable[[bytes, Visibility], Awaitable[PlanResult]]
 
 
@@ -75,8 +122,82 @@ class PlanApi:
         known(request, ())
         body = body_of(request)
         if not body:
-            raise BadInput(
-                'body is empty; expected {"free": "KEY=N"}, {"drain": [...]} or {"groups": [...]}'
-            )
+            raise BadInput(EMPTY_MOVES)
         answer = await self._moves(body, visibility_of(request))
         return at_position(answer.body, answer.position)
+
+
+class MovesApi:
+    """Handler of the moves that the service makes.
+
+    Args:
+        answer: Sends the body of a question to the planner, and returns JSON of `PlannedMoves`.
+        mover: Makes them.
+        state: Has the committed state.
+    """
+
+    def __init__(self, answer: Answer, mover: MoveController, state: StateSource) -> None:
+        self._answer = answer
+        self._mover = mover
+        self._state = state
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/v1/moves", self.under_way),
+            web.post("/v1/moves/apply", self.apply),
+            web.post("/v1/moves/control", self.control),
+        ]
+
+    async def under_way(self, request: web.Request) -> web.Response:
+        """Show the moves that the service makes, as `gang-extender moves` does."""
+        known(request, ())
+        if not visibility_of(request).everything:
+            raise Forbidden("moves have names of all namespaces; they are for callers who see all")
+        return self._under_way()
+
+    def _under_way(self) -> web.Response:
+        state = self._state.committed
+        body = msgspec.json.encode(moves_under_way(state.moves, self._mover.waits_for))
+        return at_position(body, state.position)
+
+    async def apply(self, request: web.Request) -> web.Response:
+        """Make moves, as `make-room --apply` and `drain --apply` do; answer which."""
+        known(request, ())
+        body = body_of(request)
+        if not body:
+            raise BadInput(EMPTY_MOVES)
+        self._mover.require_none()
+        given = await self._answer(body, visibility_of(request))
+        planned = msgspec.json.decode(given.body, type=PlannedMoves)
+        answer = planned.answer
+        if answer.moves:
+            plan = await self._mover.begin(
+                answer.question,
+                answer.moves,
+                planned.request,
+                _user(request),
+                proved=answer.least == len(answer.moves),
+            )
+            answer = msgspec.structs.replace(answer, plan=plan)
+        return at_position(msgspec.json.encode(answer), given.position)
+
+    async def control(self, request: web.Request) -> web.Response:
+        """Pause, resume or stop the moves, as `gang-extender moves` does."""
+        known(request, ())
+        try:
+            action = msgspec.json.decode(body_of(request), type=MovesControl).action
+        except msgspec.MsgspecError as error:
+            raise BadInput(
+                f'body: {error}; expected {{"action": "pause"}}, resume or stop'
+            ) from error
+        if action == "stop":
+            await self._mover.stop(_user(request))
+        else:
+            await self._mover.pause(_user(request), paused=action == "pause")
+        return self._under_way()
+
+
+def _user(request: web.Request) -> str:
+    """Return who sent a request; empty: the service authenticates no callers."""
+    return request[CALLER].user if CALLER in request else ""

@@ -40,6 +40,7 @@ class RouteRight(Enum):
     ALL_NAMESPACES = "list podgroups in all namespaces: the answer names objects of all"
     PLAN = "create podgroups in all namespaces, or in those of the plan"
     METRICS = "get the path /metrics"
+    MOVE = "post to the path /v1/moves/apply, and list podgroups in all namespaces: it evicts pods of all"
 
 
 # By the path of the route, as the application has it.
@@ -65,6 +66,8 @@ RIGHTS: Final[Mapping[str, RouteRight]] = {
     "/v1/gangs/{namespace}/{name}/history": RouteRight.NAMESPACE,
     "/v1/gangs/{namespace}/{name}/tree": RouteRight.NAMESPACE,
     "/v1/moves": RouteRight.ALL_NAMESPACES,
+    "/v1/moves/apply": RouteRight.MOVE,
+    "/v1/moves/control": RouteRight.MOVE,
     "/v1/nodes": RouteRight.ANY_NAMESPACE,
     "/v1/nodes/{name}": RouteRight.ANY_NAMESPACE,
     "/v1/openapi.json": RouteRight.IDENTITY,
@@ -94,6 +97,8 @@ BODY_NAMES_MAX: Final = 16
 PLANNER: Final = web.RequestKey("planner", Caller)
 OPERATOR: Final = "gang-extender-operator"
 AUDITOR: Final = "gang-extender-auditor"
+MOVER: Final = "gang-extender-mover"
+MOVING: Final = "/v1/moves/apply"  # the path of the right to move pods
 VIEWER: Final = "gang-extender-viewer"
 ACCOUNT: Final = "system:serviceaccount:"
 HOW: Final = (
@@ -203,6 +208,10 @@ class AccessControl:
                 await self._require(caller, AccessRight("get", path="/metrics"))
                 return Visibility.of(())
             case RouteRight.ALL_NAMESPACES:
+                await self._require(caller, AccessRight("list"), AUDITOR)
+                return Visibility.all()
+            case RouteRight.MOVE:
+                await self._require(caller, AccessRight("post", path=MOVING), MOVER)
                 await self._require(caller, AccessRight("list"), AUDITOR)
                 return Visibility.all()
             case RouteRight.PLAN:

@@ -34,10 +34,13 @@ from extender.core.model.pods import Pod
 from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.planner.plan_types import SEARCH_BUDGET
+from extender.core.preempt.lost_work import checkpoint_warnings
+from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
 from extender.ports.log_ports import Clock, StateSource
 from extender.queries.explain.explanation import BetterPlacement, Check, Explanation, Outcome
 from extender.queries.explain.gang_checks import (
+    CORRECT,
     GROUP_HELP,
     Finding,
     barrier_text,
@@ -51,6 +54,7 @@ from extender.queries.explain.gang_checks import (
     planned_finding,
     turn_finding,
     with_bind_failure,
+    with_moves,
     with_unheld,
 )
 from extender.queries.explain.name_lookup import (
@@ -185,7 +189,7 @@ class _Now(ObjectReader):
 
     def _without_groups(self, reason: str) -> tuple[str, tuple[str, ...]]:
         words = f"has no groups: {reason or 'its tree is not made yet'}"
-        return words, ("correct the workload; docs/workloads.md has the reasons",)
+        return words, (CORRECT,)
 
     async def _at_another_time(self, name: WantedName) -> None:
         """Return None: only the present is known."""
@@ -243,7 +247,7 @@ class _Now(ObjectReader):
         if root.uid not in state.capacity_holds:
             unheld = live.unheld.get(root.uid)
             finding = with_unheld(finding, state, gang, unheld, self._service.clock.now_us())
-        finding = with_bind_failure(finding, gang)
+        finding = with_moves(with_bind_failure(finding, gang), state.moves, gang)
         if extras and (extra := extra_members(gang, status, tree, key, pod)):
             verdict = await self._planned(tree)
             finding = extra_finding(pod, key, extra, verdict, finding.answer)
@@ -274,7 +278,7 @@ class _Now(ObjectReader):
             name = WantedName(key.kind, key.namespace, key.name, given_namespace=True)
             near = await similar_names(self._names(), name, self._pace)
             groups = [str(n) for n in near if n.kind == "PodGroup" and n.path != key.path]
-            return missing_group(key, pods, groups)
+            return missing_group(key, pods, groups, self._refused(key))
         roots = [g for g in self.state.gangs.values() if (g.kind, g.gang) == (key.kind, key.path)]
         text = "does not exist; it is being made for its workload, or was deleted"
         if roots:
@@ -286,6 +290,16 @@ class _Now(ObjectReader):
             checks=checks_until("group exists", "no", f"{spaced(key)} {text}"),
             help=(f"`gang-extender history {key.path}` shows what became of it",),
         )
+
+    def _refused(self, key: GroupKey) -> WorkloadTree | None:
+        """Return the tree of the workload of the pods that name a group, if it was refused."""
+        pod = next(iter(self._view.members[key].values()))
+        kind = kind_of_pod(pod.labels)
+        if kind is None:
+            return None
+        named = (kind.kind, f"{key.namespace}/{kind.name_in(pod.labels)}", "refused")
+        trees = self.state.trees.values()
+        return next((t for t in trees if (t.kind, t.workload, t.outcome) == named), None)
 
     def _pause(self, gang: GangState | None, tree: Tree, verdict: GangVerdict) -> str:
         """Return what a tree with a place waits for before it is admitted, or preempts; empty: nothing."""
@@ -301,6 +315,7 @@ class _Now(ObjectReader):
         view = self._view
         labels = self._service.labels.get(lambda: NodeLabels(view.nodes), same=(view.nodes,))
         warnings = [*chain.from_iterable(collect_warnings(view, tree, labels).values())]
+        warnings += checkpoint_warnings(tree.pods, self._service.clock.now_us())
         if not warnings:
             return checks
         text = f"warning: {'; '.join(warnings[:WARNINGS_MAX])}"

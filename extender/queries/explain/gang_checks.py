@@ -25,19 +25,27 @@ from extender.core.admit.plan_request import GATE, TreeParts, lacking_texts
 from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.holds.hold_turns import HoldRefusal, no_hold_before_us
 from extender.core.log.gang_phase import CAPACITY_TAKEN, TAKEN, capacity_was_taken
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import (
     BindFailure,
     GangState,
     LastDecision,
     ReservationState,
+    WorkloadTree,
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, PodUid, Position
 from extender.core.model.message_formatting import counted, duration_text, join_names, spaced
 from extender.core.model.pod_groups import Orphan, Tree
 from extender.core.model.visibility import namespace_of
-from extender.core.planner.model.feasibility import admissible, waiting_reasons
-from extender.core.planner.plan_types import COMPLETE, GIVEN, TERMINATES, PlanGroup
+from extender.core.planner.plan_types import (
+    COMPLETE,
+    GIVEN,
+    TERMINATES,
+    PlanGroup,
+    admissible,
+    waiting_reasons,
+)
 from extender.queries.explain.explanation import CHECKS, Check, CheckName, Outcome
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import GangVerdict
@@ -77,6 +85,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.subject}, which {self.text}"
 
 
+CORRECT: Final = "correct the workload; docs/workloads.md has the reasons"
+
+
 def waits_at(reason: str) -> CheckName:
     """Return the check at which a tree waits: for members, for the capacity of terminating pods, or for its next look."""
     return "fits now" if TERMINATES in reason or reason == COMPLETE else "members complete"
@@ -95,9 +106,18 @@ def checks_until(name: CheckName, outcome: Outcome, text: str = "") -> tuple[Che
     )
 
 
-def missing_group(key: GroupKey, pods: int, similar: Iterable[str]) -> Finding:
-    """Return the finding about a group that pods name and that does not exist."""
+def missing_group(
+    key: GroupKey, pods: int, similar: Iterable[str], refused: WorkloadTree | None = None
+) -> Finding:
+    """Return the finding about a group that pods name and that does not exist; `refused`: the tree of their workload."""
     text = missing_text(pods)
+    if refused is not None:
+        return Finding(
+            subject=spaced(key),
+            text=f"{text}: {refused.message}",
+            checks=checks_until("group exists", "no", refused.message),
+            help=(CORRECT,),
+        )
     near = tuple(similar)
     create = f"create {spaced(key)}, or correct the name in the pods"
     help_ = (f"did you mean {', '.join(near)}? Then correct the name in the pods", create)
@@ -246,6 +266,19 @@ def with_bind_failure(finding: Finding, gang: GangState | None) -> Finding:
     if failure is None:
         return finding
     return msgspec.structs.replace(finding, reasons=(*finding.reasons, bind_failure_text(failure)))
+
+
+def with_moves(finding: Finding, moves: PendingMoves | None, gang: GangState | None) -> Finding:
+    """Return a finding with what the moves that are under way do to members of a gang."""
+    if moves is None or gang is None:
+        return finding
+    left = [move.pod for move in moves.moves[moves.made :] if move.gang_uid == gang.uid]
+    if not left:
+        return finding
+    text = f"{counted(len(left), 'member')} of it {'is' if len(left) == 1 else 'are'} being moved: {moves.question}"
+    if moves.current.gang_uid == gang.uid:
+        text += f"; {moves.sentence()}"
+    return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))
 
 
 def bind_failure_text(failure: BindFailure) -> str:

@@ -89,6 +89,9 @@ def parse_name(text: str, namespace: str) -> WantedName:
 def _unknown_kind(text: str, word: str) -> str:
     meant = similar_kind(word)
     hint = f" did you mean {meant}?" if meant else ""
+    for kind in BY_KIND.values():
+        if word in kind.holders:
+            hint = f" ask for the {kind.kind} that a {word} makes;"
     return f"name {text!r}: {word!r} is not a kind;{hint} there are {', '.join(KINDS)}"
 
 

@@ -93,6 +93,8 @@ class ObjectReader(ABC):
         roots = self._roots(tree)
         if tree.outcome == "refused" or not roots:
             text, help_ = self._without_groups(tree.message or tree.reason)
+            if tree.outcome == "compiled":
+                text, help_ = "has no groups: it needs no pods as it is", ()
             return Explanation(
                 kind=subject.kind,
                 name=subject.path,

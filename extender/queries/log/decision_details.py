@@ -13,6 +13,7 @@ from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
     GangUnschedulable,
+    MovesPlanned,
     PreemptionPlanned,
     RecordedEvent,
     TreeCompiled,
@@ -122,6 +123,7 @@ ReplayableEventData = (
     | GangUnschedulable
     | PreemptionPlanned
     | CapacityHeld
+    | MovesPlanned
     | TreeCompiled
     | TreeRefused
 )
@@ -191,7 +193,7 @@ async def decision_with_input(
     if not isinstance(data, ReplayableEventData) or not data.input_digest:
         raise NotFound(
             f"position {position}: {type(data).__name__} is not a decision; decisions are GangAdmitted, GangExtended, "
-            "GangUnschedulable, PreemptionPlanned, CapacityHeld, TreeCompiled and TreeRefused (see `gang-extender events --type`)"
+            "GangUnschedulable, PreemptionPlanned, CapacityHeld, MovesPlanned, TreeCompiled and TreeRefused (see `gang-extender events --type`)"
         )
     stored = await inputs.load(data.input_digest)
     if stored is None:

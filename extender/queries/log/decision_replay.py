@@ -14,6 +14,7 @@ from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
     GangUnschedulable,
+    MovesPlanned,
     PreemptionPlanned,
     TreeCompiled,
     TreeRefused,
@@ -23,6 +24,8 @@ from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
 from extender.core.planner.codec.request_codec import Decoder, digest_of_hashes
+from extender.core.planner.moves.move_problem import MovesRequest
+from extender.core.planner.moves.move_search import find_moves
 from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Refusal, Verdict
 from extender.core.planner.planning import NodeTable, plan
 from extender.core.planner.preempt.judgement import Judgement, judge
@@ -96,6 +99,8 @@ class DecisionReplayer:
             raise CorruptLog(msg)
         if isinstance(data, TreeCompiled | TreeRefused):
             return _replayed_tree(position, data, stored)
+        if isinstance(data, MovesPlanned):
+            return _replayed_moves(position, data, stored)
         if isinstance(data, PreemptionPlanned) and data.kind == "Pod":
             choice = choose_victims(
                 preempt_verb_input.decode(stored.head, stored.parts), preemption=data.preemption
@@ -160,6 +165,30 @@ def _replayed_tree(
         planner_recorded=f"table {data.table_version}",
         planner_now=f"table {TABLE_VERSION}",
         differences=tuple(differences),
+    )
+
+
+def _replayed_moves(position: Position, data: MovesPlanned, stored: DecisionInput) -> ReplayResult:
+    """Search the moves again, and compare them in their order."""
+    try:
+        planned = find_moves(msgspec.json.decode(stored.head, type=MovesRequest))
+    except msgspec.MsgspecError as error:
+        msg = f"position {position}: the stored input cannot be read: {error}"
+        raise CorruptLog(msg) from error
+    recorded, now = (
+        tuple(f"{move.pod} from {move.source} to {move.target}" for move in moves)
+        for moves in (data.moves, planned.moves)
+    )
+    differences = () if recorded == now else ("other moves, or in another order",)
+    return ReplayResult(
+        position=position,
+        same=not differences,
+        recorded=counted(len(recorded), "move"),
+        now=counted(len(now), "move"),
+        planner_recorded=data.planner,
+        differences=differences,
+        answer_recorded=DecidedAnswer(placed=recorded) if differences else None,
+        answer_now=DecidedAnswer(placed=now) if differences else None,
     )
 
 

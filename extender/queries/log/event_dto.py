@@ -31,6 +31,10 @@ from extender.core.log.events import (
     LeaseAcquired,
     MemberTerminated,
     MemberTerminationCause,
+    MoveCompleted,
+    MovesEnded,
+    MovesPaused,
+    MovesPlanned,
     NodeRejected,
     NodeTopologyChanged,
     PodBindFailed,
@@ -48,7 +52,7 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import STILL_ARRIVING
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
-from extender.core.model.message_formatting import counted
+from extender.core.model.message_formatting import counted, gpu_time_text
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC; a naive value is faster to add to
 _TWO = tuple(f"{number:02}" for number in range(60))
@@ -193,6 +197,20 @@ def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
             return f"capacity is not held any more ({data.reason})" + (
                 f": {data.message}" if data.message else ""
             )
+        case MovesPlanned():
+            by = f", asked for by {data.by}" if data.by else ""
+            text = f"{counted(len(data.moves), 'move')} to {data.question}{by}: "
+            moves = (f"{m.pod} from {m.source} to {m.target}" for m in data.moves[:NAMED_MAX])
+            return text + ", ".join(moves) + (" and more" if len(data.moves) > NAMED_MAX else "")
+        case MoveCompleted():
+            return f"{data.pod} was moved from {data.source} to {data.target} as {data.replacement} in {data.duration_ms / 1000:.1f} s"
+        case MovesPaused():
+            by = f" by {data.by}" if data.by else ""
+            return f"moves are {'paused' if data.paused else 'resumed'}{by}"
+        case MovesEnded():
+            by = f" by {data.by}" if data.by else ""
+            text = f"moves ended ({data.reason}{by}): {data.made} made, {data.left} left"
+            return f"{text}; {data.message}" if data.message else text
         case CapacityMeasured():
             return _largest_free(data)
         case ControlPlaneFeaturesDetected():
@@ -244,6 +262,8 @@ def _preemption(data: PreemptionPlanned) -> str:
         more = " and more" if len(data.victims) > NAMED_MAX else ""
         units = counted(len(data.victims), "unit")
         parts.append(f"evicts {counted(pods, 'pod')} of {units}: {names}{more}")
+    if lost_min := sum(unit.cost.get("lost_min", 0) for unit in data.victims):
+        parts.append(f"lost: {gpu_time_text(lost_min)}")
     if data.superseded:
         gangs = ", ".join(s.gang for s in data.superseded[:NAMED_MAX])
         parts.append(f"supersedes unbound reservations of {gangs}")

@@ -31,6 +31,7 @@ class UnitLine(msgspec.Struct, kw_only=True):
     priority: int
     pods: list[EvictedPodLine]
     spared: bool = False  # the preemption ended before the eviction of this unit began
+    lost_min: int = 0  # GPU-minutes of its work since its start, or its last checkpoint
     # why it was not reprieved, although the counted capacity would allow it
     not_reprieved_reason: str = ""
 
@@ -65,5 +66,7 @@ class PreemptionLine(msgspec.Struct, kw_only=True):
     duration_ms: int = 0  # from the plan to the completion
     placed: int = 0  # pods of the preemptor that the plan places
     needed: dict[str, int] = {}  # the sum of their requests, in the units of requests
+    # The preemptor ran for less than a minute, or never, though victims are gone: what happened; empty: not so, or not known.
+    in_vain: str = ""
     proved: bool = False  # no set of victims with a lower cost exists
     explanation: str = ""  # all of this in sentences, about the requested victim if there is one

@@ -8,19 +8,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from extender.core.log.events import (
+    GangRemoved,
+    MemberTerminated,
     PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
     VictimGone,
 )
+from extender.core.log.preemption_state import NOT_IN_VAIN, RAN_BRIEFLY_US
 from extender.core.model.errors import NotFound
-from extender.core.model.ids import PlanId, Position
-from extender.core.model.message_formatting import amounts_text, counted, spaced
+from extender.core.model.ids import GangUid, PlanId, Position
+from extender.core.model.message_formatting import amounts_text, counted, gpu_time_text, spaced
 from extender.core.model.visibility import is_hidden, namespace_of
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
-from extender.queries.log.event_dto import PAGE, rfc3339
+from extender.queries.log.event_dto import PAGE, parse_time, rfc3339
 from extender.queries.log.event_filter import with_plans
 from extender.queries.log.gang_history import check_names, chosen_path
 from extender.queries.log.preemption_dto import (
@@ -70,6 +73,8 @@ async def preemptions(reader: EventQueries, query: PreemptionQuery) -> Preemptio
     lines, head, more = await _plans(reader, query)
     if lines:
         await _add_outcomes(reader, query, lines)
+        for line in lines:
+            line.in_vain = await _in_vain(reader, line)
     else:
         await _check_names(reader, query)
     last = lines[-1].position if lines else query.after
@@ -174,6 +179,30 @@ async def _add_outcomes(
         page_query = msgspec.structs.replace(page_query, after=page.events[-1].position)
 
 
+async def _in_vain(reader: EventQueries, line: PreemptionLine) -> str:
+    """Return what became of a preemptor that did not run for a minute after pods were evicted; empty: it did, or it is not known."""
+    if not any(pod.gone for unit in line.victims for pod in unit.pods):
+        return ""
+    if line.outcome == "cancelled":
+        return "" if line.reason in NOT_IN_VAIN else "the preemptor never ran"
+    if line.outcome != "completed" or line.preemptor.startswith("Pod/"):
+        return ""
+    ended_us = parse_time(line.ended, "ended")
+    ends = await reader.events(
+        EventFilter(
+            gang_uid=GangUid(line.preemptor_uid),
+            types=(MemberTerminated.__name__, GangRemoved.__name__),
+            since_us=ended_us,
+            until_us=ended_us + RAN_BRIEFLY_US - 1,
+            limit=max(line.bound, 1),
+        )
+    )
+    removed = any(isinstance(event.data, GangRemoved) for event in ends)
+    if not ends or not (removed or len(ends) >= line.bound):
+        return ""
+    return f"the preemptor ran for {(ends[-1].at_us - ended_us) / 1e6:.0f} s"
+
+
 def _has_ended(line: PreemptionLine) -> bool:
     """Return whether it was completed and all victims are gone."""
     all_gone = all(pod.gone for unit in line.victims for pod in unit.pods)
@@ -205,6 +234,7 @@ def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:
             UnitLine(
                 unit=unit.name,
                 priority=unit.priority,
+                lost_min=unit.cost.get("lost_min", 0),
                 not_reprieved_reason=unit.not_reprieved_reason,
                 pods=[EvictedPodLine(pod=p.pod, node=p.node, group=p.group) for p in unit.pods],
             )
@@ -334,12 +364,16 @@ def _needed(line: PreemptionLine) -> str:
 def _why(line: PreemptionLine, units: list[UnitLine]) -> Iterable[str]:
     if all(unit.priority < line.priority for unit in units):
         yield f"Its priority is higher: {line.priority} instead of {max(u.priority for u in units)}."
+    members = Counter(pod.group for unit in units if _is_pod(unit) for pod in unit.pods[:1])
     for unit in units:
         if not _is_pod(unit):
             yield f"{_at_begin(spaced(unit.unit))} has the disruption mode *all*, so it is evicted as a whole or not at all."
-        elif any(pod.group for pod in unit.pods):
-            group = next(pod.group for pod in unit.pods if pod.group)
-            yield f"The pod is a member of PodGroup {group}, whose disruption mode *single* lets one pod be evicted."
+    for group, count in members.items():
+        if group:
+            who = "The pod is a member" if count == 1 else f"{count} pods are members"
+            yield f"{who} of PodGroup {group}, whose disruption mode *single* lets one pod be evicted."
+    if lost_min := sum(unit.lost_min for unit in units if not unit.spared):
+        yield f"Lost: {gpu_time_text(lost_min)}, since the start or the last checkpoint."
     if line.proved:
         yield "No set of victims with a lower cost exists: the search was complete."
     else:
@@ -370,10 +404,12 @@ def _end(line: PreemptionLine) -> str:
     if line.outcome == "completed":
         return (
             f"The preemption was completed after {line.duration_ms / 1000:.1f} s: "
-            f"{counted(line.bound, 'pod')} of {name} {'is' if line.bound == 1 else 'are'} bound."
+            f"{counted(line.bound, 'pod')} of {name} {'is' if line.bound == 1 else 'are'} bound"
+            f"{f'. It was in vain: {line.in_vain}' if line.in_vain else ''}."
         )
     if line.outcome == "cancelled":
         detail = f": {line.message}" if line.message else ""
+        detail += f"; in vain: {line.in_vain}" if line.in_vain else ""
         taken = f" by {spaced(line.taken_over_by)}" if line.taken_over_by else ""
         return (
             f"The preemption was cancelled on {_time(line.ended)} ({line.reason}{taken}){detail}."

@@ -29,6 +29,7 @@ from extender.queries.log.gang_history import check_names
 DAY_US: Final = 86_400_000_000
 LIMIT: Final = 1000  # rows, by default
 LIMIT_MAX: Final = 10_000
+NAMESPACE: Final = "namespace"  # stands for a namespace that the caller does not see
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Value = str | int | float | None
@@ -114,7 +115,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "since": "begin of the first of them; may be before the span",
             "until": "end of the last of them; empty: it still waits",
         },
-        limitations="Pods without a group are not in the log. Extra members of a running tree and suspended workloads do not count as waiting.",
+        limitations="Pods without a group are not in the log. Extra members of a running tree, gangs that ran and lost members, and suspended workloads do not count as waiting.",
     ),
     "pending-namespaces": ReportKind(
         description="How long the gangs of each namespace waited, and why.",
@@ -126,7 +127,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "seconds": "waited by all of them together within the span",
             "longest": "seconds of the longest wait within the span",
         },
-        limitations="Pods without a group are not in the log. Extra members of a running tree and suspended workloads do not count as waiting.",
+        limitations="Pods without a group are not in the log. Extra members of a running tree, gangs that ran and lost members, and suspended workloads do not count as waiting.",
     ),
     "queue-bypass": ReportKind(
         description="Which trees of lower priority, or later ones of equal priority, were admitted while a gang was unschedulable.",
@@ -159,6 +160,21 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
         },
         limitations="Preemptions by kube-scheduler itself are not in the log; members that it evicted are in `terminations`.",
         others={"preemptor": ("preemptor", "priority"), "victim": ("unit", "victim_priority")},
+    ),
+    "lost-work": ReportKind(
+        description="Work that preemptions lost per hour, by the namespaces of victims and preemptor, and which evictions were in vain.",
+        columns={
+            "hour": "begin of the hour in which the preemption was planned, UTC",
+            "namespace": "of the victims",
+            "preemptor_namespace": "of the preemptors",
+            "preemptions": "with a victim of the namespace that is gone",
+            "pods": "victims that are gone",
+            "gpu_hours": "their work since their start, or their last checkpoint",
+            "in_vain": "preemptions after which the preemptor ran for less than a minute, or never",
+            "gpu_hours_in_vain": "lost for these",
+        },
+        limitations="Preemptions by kube-scheduler itself, moves and lost nodes are not included. How long a preemptor without a group ran is not in the log.",
+        others={"namespace": (NAMESPACE, ""), "preemptor_namespace": (NAMESPACE, "")},
     ),
     "largest-free": ReportKind(
         description="The largest free domain over time: the capacity for the largest tree with a required domain.",
@@ -394,7 +410,8 @@ def _shown(row: dict[str, Value], kind: ReportKind, readers: Visibility) -> dict
         name, priority = row[column], row.get(of_priority)
         if isinstance(name, str) and name:
             shown_priority = priority if isinstance(priority, int) else None
-            full = name_for(readers, f"{word}/{name}", priority=shown_priority)
+            path = f"{name}/" if word == NAMESPACE else name
+            full = name_for(readers, f"{word}/{path}", priority=shown_priority)
             row[column] = full if is_hidden(full) else name
     return row
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
@@ -12,12 +14,14 @@ from msgspec import UNSET, UnsetType
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.capacity.largest_free_domain import LOWEST, NO_ROOT, devices, takes_pods
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.visibility import namespace_of
 from extender.core.planner.moves.move_problem import (
     Move,
     MovesOutcome,
@@ -27,6 +31,7 @@ from extender.core.planner.moves.move_problem import (
 )
 from extender.core.planner.moves.move_search import find_moves
 from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
+from extender.core.preempt.lost_work import checkpoint_warnings
 from extender.core.preempt.movable_pods import (
     MovablePods,
     MoveLimits,
@@ -34,6 +39,7 @@ from extender.core.preempt.movable_pods import (
     broken_gangs,
     movable_pods,
 )
+from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.cluster_changes import named_nodes
 from extender.queries.plan.plan_query import (
     AssignmentLine,
@@ -53,6 +59,7 @@ class MovesQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_field
 
     free: str = ""  # KEY=N: so many whole domains of a topology key
     drain: tuple[str, ...] = ()  # names of nodes, or key=value of a label
+    by: str = ""  # RFC 3339, with `drain`: what ends by then need not move
     budget: Count = 0  # moves at most; 0: any number
     max_priority: int | UnsetType = UNSET  # pods above it stay
     max_age_s: Count = 0  # pods that run for longer stay; 0: none
@@ -66,6 +73,14 @@ class BreakLine(msgspec.Struct, frozen=True, kw_only=True):
     minimum: int
     running: int  # pods, of a composite groups that have their minimum
     left: int
+
+
+class EndLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What ends by itself in time, and so need not move."""
+
+    name: str  # Kind/namespace/name: the root group, or the pod
+    pods: int  # on the nodes to drain
+    ends: str  # RFC 3339, at the latest
 
 
 class NodePicture(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,17 +100,44 @@ class MovesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     question: str
     moves: tuple[Move, ...] = ()  # in order, one after the other
     least: int = 0  # proved: no fewer moves lead there
-    cheapest: bool = False  # proved: of equally many moves none have a lower sum of priorities
+    # proved: of equally many moves none have a lower sum of priorities, and with the same none lose less work
+    cheapest: bool = False
+    lost_min: int = 0  # GPU-minutes of work that all moves lose
     emptied: tuple[str, ...] = ()  # domains or nodes
     assignments: tuple[AssignmentLine, ...] = ()  # of the tree, after the moves
     unmoved: tuple[str, ...] = ()  # pods that have no place elsewhere
     stays: tuple[StayingPod, ...] = ()
     breaks: tuple[BreakLine, ...] = ()
+    ends: tuple[EndLine, ...] = ()  # by the time of the question, the first to end first
+    begin_after: str = (
+        ""  # RFC 3339: begin after it, and nothing stays or breaks; empty: now, or it is not known
+    )
     nodes: tuple[NodePicture, ...] = ()
     reasons: tuple[str, ...] = ()
     proved: bool = True  # False: the search was cut short
     warnings: tuple[str, ...] = ()
     as_of: str = ""  # RFC 3339: time of the live cluster; empty for a cluster in the request
+    plan: str = ""  # id of the plan, where the moves are being made
+
+
+class MovesUnderWay(msgspec.Struct, frozen=True, kw_only=True):
+    """The moves that the service makes; an empty `plan`: none are under way."""
+
+    plan: str = ""
+    question: str = ""
+    by: str = ""
+    since: str = ""  # RFC 3339
+    paused: bool = False
+    made: int = 0  # so many of `moves`
+    moves: tuple[Move, ...] = ()  # in order
+    state: str = ""  # what is done now, as a sentence
+
+
+class PlannedMoves(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer, and the canonical input of the planner."""
+
+    answer: MovesAnswer
+    request: bytes
 
 
 class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,14 +146,21 @@ class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanInput  # the tree to make room for, and the state
     free: str = ""
     drain: tuple[str, ...] = ()
+    by_us: int = 0  # 0: nothing is waited for
     budget: int = 0
     max_priority: int | None = None
     max_age_s: int = 0
     now_us: int = 0
+    members_only: bool = False  # pods that the service does not place stay
 
 
 def answer_moves(view: ClusterView, question: MovesInput) -> MovesAnswer:
-    """Return the moves that make room.
+    """Return the moves that make room; raises as `planned_moves`."""
+    return planned_moves(view, question)[0]
+
+
+def planned_moves(view: ClusterView, question: MovesInput) -> tuple[MovesAnswer, MovesRequest]:
+    """Return the moves that make room, and what the planner was asked.
 
     Raises:
         BadInput: The question names no tree, several, or nodes that do not exist.
@@ -134,6 +183,8 @@ def answer_moves(view: ClusterView, question: MovesInput) -> MovesAnswer:
         raise BadInput(
             f"budget {question.budget}: a drain moves all that can move; leave it out, or ask for free"
         )
+    if question.by_us and not question.drain:
+        raise BadInput("by: a time until which something may end; it is for drain")
     if trees:
         return _for_tree(view, forest, trees, question)
     return _for_nodes(view, forest, question)
@@ -153,7 +204,42 @@ def _limits(question: MovesInput) -> MoveLimits:
     if question.max_age_s and not question.now_us:
         raise BadInput(f"max_age_s {question.max_age_s}: the time of the cluster is not known")
     oldest = question.now_us - question.max_age_s * 1_000_000 if question.max_age_s else 0
-    return MoveLimits(max_priority=question.max_priority, oldest_us=oldest)
+    return MoveLimits(
+        max_priority=question.max_priority,
+        oldest_us=oldest,
+        now_us=question.now_us,
+        members_only=question.members_only,
+    )
+
+
+def moves_under_way(moves: PendingMoves | None, waits_for: str) -> MovesUnderWay:
+    """Return the moves that are under way for a reader.
+
+    Args:
+        waits_for: Why the pod of the current move is not evicted; empty: it is, or that is not known.
+    """
+    if moves is None:
+        return MovesUnderWay(state="no moves are under way")
+    return MovesUnderWay(
+        plan=moves.id,
+        question=moves.question,
+        by=moves.by,
+        since=rfc3339(moves.at_us),
+        paused=moves.paused,
+        made=moves.made,
+        state=moves.sentence(waits_for),
+        moves=tuple(
+            Move(
+                pod=planned.pod,
+                uid=planned.uid,
+                group=f"PodGroup/{namespace_of(planned.pod)}/{planned.group}",
+                source=planned.source,
+                target=planned.target,
+                priority=planned.priority,
+            )
+            for planned in moves.moves
+        ),
+    )
 
 
 # --- a tree ----------------------------------------------------------------------------------------
@@ -161,7 +247,7 @@ def _limits(question: MovesInput) -> MoveLimits:
 
 def _for_tree(
     view: ClusterView, forest: Forest, trees: Sequence[Tree], question: MovesInput
-) -> MovesAnswer:
+) -> tuple[MovesAnswer, MovesRequest]:
     if len(trees) > 1:
         names = join_names(sorted(str(tree.root.key) for tree in trees)[:SOME])
         raise BadInput(f"for: {len(trees)} trees; name one at a time: {names}")
@@ -174,31 +260,32 @@ def _for_tree(
     request = plan_request(view, state, part, rows=rows, budget=question.plan.budget)
     ruled = ruled_part(view, state, part, rows=rows)
     pods = movable_pods(view, state, forest, tree=tree, ruled=ruled, limits=_limits(question))
-    planned = find_moves(
-        MovesRequest(
-            nodes=request.nodes,
-            shapes=pods.shapes,
-            movers=pods.movers,
-            staying=pods.staying,
-            barred=pods.barred,
-            tree=request,
-            budget=question.budget,
-            search_budget=question.plan.budget,
-        )
+    asked = MovesRequest(
+        nodes=request.nodes,
+        shapes=pods.shapes,
+        movers=pods.movers,
+        staying=pods.staying,
+        barred=pods.barred,
+        tree=request,
+        budget=question.budget,
+        search_budget=question.plan.budget,
     )
-    answer = _answer(f"make room for {name}", planned, request.nodes, pods, view)
+    planned = find_moves(asked)
+    answer = _answer(f"make room for {name}", planned, request.nodes, pods, view, question.now_us)
     if planned.plan is not None:
         lines = [AssignmentLine(a.pod, a.group.name, a.node) for a in planned.plan.assignments]
         answer = msgspec.structs.replace(
             answer, assignments=tuple(sorted(lines, key=lambda line: line.pod))
         )
-    return answer
+    return answer, asked
 
 
 # --- nodes -----------------------------------------------------------------------------------------
 
 
-def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> MovesAnswer:
+def _for_nodes(
+    view: ClusterView, forest: Forest, question: MovesInput
+) -> tuple[MovesAnswer, MovesRequest]:
     state = question.plan.state
     rows = NodeRowCache()
     nodes = rows.rows(view, rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT))
@@ -208,42 +295,93 @@ def _for_nodes(view: ClusterView, forest: Forest, question: MovesInput) -> Moves
         named = (named_nodes(view, text, "drain") for text in question.drain)
         sets, closed, count = dict(zip(question.drain, map(tuple, named), strict=True)), (), 0
     pods = movable_pods(view, state, forest, limits=_limits(question))
-    staying = (*pods.staying, *_held(nodes))
-    planned = find_moves(
-        MovesRequest(
-            nodes=nodes,
-            shapes=pods.shapes,
-            movers=pods.movers,
-            staying=staying,
-            barred=pods.barred,
-            sets=tuple(sets.values()),
-            count=count,
-            budget=question.budget,
-            search_budget=question.plan.budget,
-        )
+    away = {name for some in sets.values() for name in some} if question.drain else set()
+    ends = {uid: end for uid, end in _known_ends(view, forest, away) if end[0] <= question.by_us}
+    ending = {view.pods[uid].path for uid in ends}
+    staying = (*(pod for pod in pods.staying if pod.pod not in ending), *_held(nodes))
+    asked = MovesRequest(
+        nodes=nodes,
+        shapes=pods.shapes,
+        movers=tuple(mover for mover in pods.movers if mover.uid not in ends),
+        staying=staying,
+        barred=pods.barred,
+        sets=tuple(sets.values()),
+        count=count,
+        budget=question.budget,
+        search_budget=question.plan.budget,
     )
+    planned = find_moves(asked)
     names = [*sets]
     title = f"free {question.free}" if count else f"drain {join_names(names)}"
-    answer = _answer(title, planned, nodes, pods, view)
+    answer = _answer(title, planned, nodes, pods, view, question.now_us)
     emptied = tuple(names[at] for at in planned.emptied)
     if count:
         reasons = answer.reasons
         if closed and planned.outcome in ("impossible", "unknown"):
             text = f"{counted(len(closed), 'further domain')} with a cordoned node, or one that is not ready"
             reasons += (f"{text}: {join_names(closed[:SOME])}",)
-        return msgspec.structs.replace(answer, emptied=emptied, reasons=reasons)
-    away = {name for some in sets.values() for name in some}
+        return msgspec.structs.replace(answer, emptied=emptied, reasons=reasons), asked
     stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
+    last = _last_end(view, forest, ends, {*planned.unmoved, *(line.pod for line in stays)}, away)
     proved = bool(stays) or planned.search.exhausted
-    return msgspec.structs.replace(
+    answer = msgspec.structs.replace(
         answer,
         verdict=planned.outcome if complete else "impossible" if proved else "unknown",
         emptied=emptied if complete else (),
         stays=stays,
+        ends=_end_lines(ends),
+        begin_after=rfc3339(last[0]) if last[0] else "",
+        reasons=answer.reasons + ((_begin_text(*last),) if last[0] else ()),
         breaks=tuple(
             _breaks(view, state, forest, {*planned.unmoved, *(line.pod for line in stays)})
         ),
+    )
+    return answer, asked
+
+
+def _known_ends(
+    view: ClusterView, forest: Forest, nodes: Collection[NodeName]
+) -> Iterator[tuple[PodUid, tuple[int, str]]]:
+    """Yield the pods of some nodes of which it is known when they end, with their gang: when, and its name or that of the pod."""
+    for node in nodes:
+        for pod in view.on_node.get(node, {}).values():
+            tree = forest.tree_of(pod.group)
+            of_gang = [p for p in tree.pods if p.node is not None] if tree is not None else [pod]
+            if all(p.ends_us for p in of_gang):
+                name = str(tree.root.key) if tree is not None else f"Pod/{pod.path}"
+                yield pod.uid, (max(p.ends_us for p in of_gang), name)
+
+
+def _end_lines(ends: Mapping[PodUid, tuple[int, str]]) -> tuple[EndLine, ...]:
+    return tuple(
+        EndLine(name=name, pods=pods, ends=rfc3339(at_us))
+        for (at_us, name), pods in sorted(Counter(ends.values()).items())
+    )
+
+
+def _last_end(
+    view: ClusterView,
+    forest: Forest,
+    ends: Mapping[PodUid, tuple[int, str]],
+    left: Collection[str],
+    away: Collection[NodeName],
+) -> tuple[int, str]:
+    """Return after which end nothing stays or breaks on the nodes: when, and of what; 0: now, or it is not known.
+
+    Args:
+        ends: Of what need not move, see `_known_ends`.
+        left: Paths of the pods that stay, or have no other place.
+    """
+    end_of = {view.pods[uid].path: end for uid, end in _known_ends(view, forest, away)}
+    if any(path not in end_of for path in left):
+        return 0, ""
+    return max([*ends.values(), *(end_of[path] for path in left)], default=(0, ""))
+
+
+def _begin_text(at_us: int, name: str) -> str:
+    return (
+        f"nothing breaks when you begin after {name} has ended, at {rfc3339(at_us)} at the latest"
     )
 
 
@@ -297,9 +435,15 @@ def _breaks(
 
 
 def _answer(
-    title: str, planned: MovesPlan, nodes: Sequence[PlanNode], pods: MovablePods, view: ClusterView
+    title: str,
+    planned: MovesPlan,
+    nodes: Sequence[PlanNode],
+    pods: MovablePods,
+    view: ClusterView,
+    now_us: int,
 ) -> MovesAnswer:
     reasons = planned.reasons
+    running = (view.pods[mover.uid] for mover in pods.movers)
     if planned.outcome in ("impossible", "unknown") and pods.staying:
         kinds: dict[str, int] = {}
         for pod in pods.staying:
@@ -316,10 +460,12 @@ def _answer(
         moves=planned.moves,
         least=planned.least,
         cheapest=planned.cheapest,
+        lost_min=sum(move.lost_min for move in planned.moves),
         unmoved=planned.unmoved,
         nodes=tuple(_pictures(planned, nodes, view)),
         reasons=reasons,
         proved=planned.search.exhausted,
+        warnings=tuple(islice(checkpoint_warnings(running, now_us), SOME)),
     )
 
 

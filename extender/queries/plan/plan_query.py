@@ -33,8 +33,8 @@ from extender.core.model.message_formatting import counted, did_you_mean, join_n
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key, too_deep_text
 from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
+from extender.core.planner.explain.relaxation_solver import map_groups
 from extender.core.planner.explain.relaxations import evicting
-from extender.core.planner.explain.tree_variants import map_groups
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     Conflict,
@@ -54,7 +54,6 @@ from extender.core.planner.preempt.victim_search import (
 )
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.preempt.preemption_planning import preemption_request
-from extender.core.workloads.workload_object import MIN_ANNOTATION
 from extender.queries.plan.node_groups import (
     NodeGroup,
     NodeGroupGrowth,
@@ -136,11 +135,10 @@ def change_texts(
         if origin is None:
             plain.append(change.text)
             continue
-        if not origin.role:  # of a group over several roles, for which the workload has no field
-            continue
-        annotation = f"{MIN_ANNOTATION}: {origin.role}={change.minimum}"
-        text = f"{change.kind} {change.minimum}: annotation {annotation} on {origin.workload}"
-        yield evicting(text, change.evicts)
+        before, behind = origin.lowered_by
+        if before:
+            text = f"{change.kind} {change.minimum}: {before}{change.minimum}{behind}"
+            yield evicting(text, change.evicts)
     yield from plain
 
 
@@ -862,6 +860,11 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerd
     )
 
 
+_AFTER_EVICTIONS: Final = (
+    "what wishes reach is the best with these evictions, which are chosen by their cost alone (E-9)"
+)
+
+
 def _placed(
     view: ClusterView,
     tree: Tree,
@@ -875,6 +878,11 @@ def _placed(
         pod = view.pods[assignment.uid]
         stays = pod.static or question.keep_placed
         view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node, static=stays))
+    wishes, texts = plan_lines(verdict.wishes), notes.texts
+    if notes.victims and any(
+        w.kind != "rank" and w.value > (w.kind == "preferred") for w in wishes
+    ):
+        texts += (_AFTER_EVICTIONS,)
     placed = GangVerdict(
         gang=tree.root.key.path,
         kind=kind,
@@ -883,9 +891,9 @@ def _placed(
         assignments=_lines(verdict),
         unplaced=tuple(sorted({*verdict.unplaced, *notes.held})),
         victims=notes.victims,
-        reasons=(*verdict.reasons, *notes.texts),
+        reasons=(*verdict.reasons, *texts),
         search=SearchLine(search.nodes, search.exhausted),
-        wishes=plan_lines(verdict.wishes),
+        wishes=wishes,
     )
     return _Planned(placed, view, tuple(a.uid for a in verdict.assignments if a.extra))
 

@@ -26,10 +26,9 @@ from extender.core.model.cluster_view import (
     with_pdb,
     with_pod,
 )
-from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Blueprint, Group
-from extender.core.model.pods import Pod
+from extender.core.model.pods import Pod, PodDisruptionBudget
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.queries.plan.plan_query import PlanAnswer, PlanInput, answer_plan_query
 from extender.runtime.cooperative_yield import Yielder

@@ -14,6 +14,8 @@ class GroupOrigin(msgspec.Struct, frozen=True, gc=False):
     role: str  # what the user calls it, such as the name of a ReplicatedJob; may be empty
     steps: tuple[PartStep, ...] = ()  # of a composite whose children start one after the other
     apart: tuple[str, ...] = ()  # of a root: the roots of the workload that never run beside it
+    # by what its minimum is lowered: the text before the number and that behind it; empty: the workload has nothing for it
+    lowered_by: tuple[str, str] = ("", "")
 
 
 class RefusedWorkload(msgspec.Struct, frozen=True, gc=False):

@@ -13,9 +13,9 @@ from extender.core.log.gang_phase import (
     effective_phase,
     minimum_status,
     undecided_reason,
+    waiting_since_us,
 )
 from extender.core.log.reservation_state import GangState, MemberLoss
-from extender.core.log.waiting_gangs import waiting_since_us
 from extender.core.model.message_formatting import counted, spaced
 from extender.queries.log.event_dto import loss_reason, rfc3339
 

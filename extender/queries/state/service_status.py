@@ -197,9 +197,8 @@ def problems_of(status: ServiceStatus) -> Iterator[Problem]:
     released = sum(status.gangs.get(state, 0) for state in RELEASED)
     silent_s = _age_s(status, status.scheduler_called or status.led_since)
     if released and silent_s is not None and silent_s > CALLED_WITHIN_S:
-        last = f"{duration_text(silent_s)} ago" if status.scheduler_called else "never"
         yield Problem(
-            f"{counted(released, 'admitted gang')} and no call of kube-scheduler: the last one was {last}",
+            f"{counted(released, 'admitted gang')} and no call of kube-scheduler for {duration_text(silent_s)}",
             "check `extenders` in the configuration of kube-scheduler, its log, and schedulerName of the pods",
         )
     for certificate in status.certificates:
@@ -208,13 +207,15 @@ def problems_of(status: ServiceStatus) -> Iterator[Problem]:
             ends = "ended" if age_s >= 0 else "ends"
             yield Problem(
                 f"certificate {certificate.name} {ends} at {certificate.ends[:19]}Z",
-                "renew it (gang-extender certs --renew); the service reads the new file by itself",
+                "make a new CA: docs/runbook/certificates.md"
+                if certificate.name == "client-ca"
+                else "renew it, those of `gang-extender certs FOLDER` with --renew; the service reads the new file by itself",
             )
     free = status.database.disk_free_bytes
     if free is not None and free < DISK_FREE_MIN:
         yield Problem(
             f"database {status.database.place}: its disk has {bytes_text(free)} left",
-            "free space, or delete the inputs of old decisions: gang-extender db prune",
+            "free space, or delete the inputs of old decisions: gang-extender db prune --days 90",
         )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from extender.core.log.gang_phase import roots_of
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
-from extender.core.log.waiting_gangs import roots_of
 from extender.core.model.ids import GangUid
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339

@@ -202,6 +202,41 @@ ORDER BY preemptions DESC, preemptor, victim, victim_kind""",
         namespaces="(namespace = ANY(:namespaces) OR victim_namespace = ANY(:namespaces))",
         gang=":gang IN (preemptor, victim)",
     ),
+    # In vain as by `queries.log.preemption_report`: it was cancelled after evictions and nobody else got the capacity, or the
+    # members that were bound for it ran for less than a minute.
+    "lost-work": _Query(
+        text="""
+SELECT date_trunc('hour', at, 'UTC') AS hour, namespace, preemptor_namespace, count(DISTINCT position), sum(pods)::bigint,
+       sum(lost) / 60 AS gpu_hours, count(DISTINCT position) FILTER (WHERE in_vain),
+       coalesce(sum(lost) FILTER (WHERE in_vain), 0) / 60
+FROM (
+    SELECT p.position, p.at, p.preemptor, u.victim, split_part(u.victim, '/', 1) AS namespace, p.namespace AS preemptor_namespace, u.pods, u.lost, CASE p.outcome
+               WHEN 'pending' THEN false
+               WHEN 'cancelled' THEN p.reason NOT IN ('taken-over', 'no-longer-needed')
+               ELSE p.kind <> 'Pod' AND NOT EXISTS (
+                   SELECT FROM gx.placement b
+                   WHERE b.gang = p.preemptor AND b.gang_uid = p.preemptor_uid AND b.kind = 'bound' AND b.from_position > p.position
+                     AND (b.to_at_us IS NULL OR b.to_at_us - b.from_at_us >= 60000000)
+               )
+           END AS in_vain
+    FROM gx.v_preemption p
+    JOIN gx.event e USING (position)
+    CROSS JOIN LATERAL (
+        SELECT r.path AS victim, coalesce((r.cost ->> 'lost_min')::double precision, 0) AS lost, (
+            SELECT count(*) FROM gx.victim v
+            WHERE v.position = p.position AND v.unit = r.kind || '/' || r.path AND v.status = 'gone'
+        ) AS pods
+        FROM json_to_recordset(e.payload -> 'victims') AS r (kind text, path text, cost json)
+    ) u
+    WHERE p.at >= :since AND p.at < :until AND u.pods > 0
+) t
+WHERE true {where}
+GROUP BY hour, namespace, preemptor_namespace
+ORDER BY hour, namespace, preemptor_namespace""",
+        namespace=":namespace IN (namespace, preemptor_namespace)",
+        namespaces="(namespace = ANY(:namespaces) OR preemptor_namespace = ANY(:namespaces))",
+        gang=":gang IN (preemptor, victim)",
+    ),
     "largest-free": _Query(
         text="""
 SELECT at, resource, level, domain, free, nodes, total, nullif(until, 'infinity'), position

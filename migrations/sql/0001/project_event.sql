@@ -12,7 +12,7 @@ DECLARE
         "PreemptionCancelled": 1, "NodeTopologyChanged": 1, "GangRemoved": 1, "DriftDetected": 1,
         "HistoryTruncated": 1, "LeaseAcquired": 1, "CapacityMeasured": 1, "ControlPlaneFeaturesDetected": 1,
         "TreeCompiled": 1, "TreeRefused": 1, "TreeRetired": 1, "ClockStepped": 1, "CapacityHeld": 1, "CapacityHoldReleased": 1,
-        "GangGroupsChanged": 1}';
+        "GangGroupsChanged": 1, "MovesPlanned": 1, "MoveCompleted": 1, "MovesPaused": 1, "MovesEnded": 1}';
     d json := e.payload;
     r gx.gang_state;
     known boolean;
@@ -23,7 +23,8 @@ BEGIN
     END IF;
     IF e.type IN ('NodeRejected', 'BindBarrierTimedOut', 'PodBindFailed', 'DriftDetected', 'LeaseAcquired', 'HistoryTruncated',
                   'CapacityMeasured', 'ControlPlaneFeaturesDetected', 'TreeCompiled', 'TreeRefused', 'TreeRetired', 'ClockStepped',
-                  'CapacityHeld', 'CapacityHoldReleased', 'GangGroupsChanged') THEN
+                  'CapacityHeld', 'CapacityHoldReleased', 'GangGroupsChanged', 'MovesPlanned', 'MoveCompleted', 'MovesPaused',
+                  'MovesEnded') THEN
         RETURN;  -- no table of intervals depends on them
     END IF;
     IF strpos(d::text, '\u0000') > 0 THEN

@@ -288,6 +288,36 @@ async def test_a_full_csi_node_is_learned(story: Story) -> None:
         )
 
 
+@pytest.mark.full
+@pytest.mark.kubernetes("1.37", "1.36")
+async def test_a_gang_waits_for_its_resource_claims_without_holding_nodes(
+    controllers: None, story: Story
+) -> None:
+    """kube-scheduler does not try such pods, and writes nothing; another gang gets the nodes, then the template comes."""
+    await story.create(*nodes(2))
+    async with things(story, DEVICE_CLASS, device_of("n0"), device_of("n1")):
+        await create_claiming(story, "d", 2)
+
+        async def waits() -> bool:
+            refusals = await story.service.events("GangUnschedulable")
+            text = (
+                'spec.resourceClaims "device" of pod d-0 has no ResourceClaim yet: '
+                "create ResourceClaimTemplate default/device"
+            )
+            return any(text in f["data"]["reasons"][0] for f in refusals)
+
+        await story.until(waits)
+        await story.create(*a_gang("other", pods=2, requests=GPU))
+        for name in await story.until_bound(2, prefix="other-"):
+            await story.api.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+        events = await story.service.events("GangAdmitted")
+        assert not [f for f in events if f["gang"] == "default/d"]
+        async with things(story, device_template("device")):
+            bound = await story.until_bound(2, prefix="d-")
+            assert set(bound.values()) == {"n0", "n1"}
+            await story.check_events()
+
+
 @pytest.mark.kubernetes("1.37", full=["1.36"])
 async def test_a_gang_waits_for_its_claims_without_holding_nodes(story: Story) -> None:
     """kube-scheduler refuses a pod without its claim on every node, and asks no extender; so another gang gets the nodes.

@@ -80,6 +80,7 @@ READS = {
     "pods": ("", "/api/v1/pods"),
     "persistentvolumes": ("", "/api/v1/persistentvolumes"),
     "persistentvolumeclaims": ("", "/api/v1/persistentvolumeclaims"),
+    "resourceclaims": ("resource.k8s.io", "/apis/resource.k8s.io/v1/resourceclaims"),
     "priorityclasses": (BUILTIN_GROUP, "/apis/scheduling.k8s.io/v1/priorityclasses"),
     "poddisruptionbudgets": ("policy", "/apis/policy/v1/poddisruptionbudgets"),
 }

@@ -135,6 +135,15 @@ async def test_each_kind_is_read_in_its_newest_version(fake: FakeApi, name: str)
     } == {one for one in expected if one[1]}
 
 
+async def test_claims_of_devices_are_read_where_they_are_served(fake: FakeApi) -> None:
+    """Before the pods that use them; a kube-apiserver without the group is no reason to wait."""
+    fake.put("resourceclaims", {"metadata": {"name": "gpus", "namespace": "default"}})
+    async with ApiServer(fake.configuration()) as server:
+        assert await api_discovery.discover(server) == api_discovery.ALWAYS
+        fake.groups[api_discovery.CLAIMS.api_version] = [api_discovery.CLAIMS.name]
+        assert (await api_discovery.discover(server))[0] == api_discovery.CLAIMS
+
+
 @pytest.mark.parametrize("name", SERVED)
 async def test_dry_runs_try_what_is_served(fake: FakeApi, name: str) -> None:
     """Every served version of each kind is tried; the newest Kubernetes has group scheduling on unless a gate switches it off."""

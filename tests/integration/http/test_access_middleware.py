@@ -7,6 +7,7 @@ import shlex
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -21,15 +22,18 @@ from extender.http.web import access_middleware
 from extender.http.web.access_middleware import RIGHTS, AccessControl, RouteRight, refusal
 from extender.http.web.server import OPERATIONS
 from extender.ports.access_ports import AccessRight, Caller
+from extender.queries.plan.moves_query import MovesInput, PlannedMoves, planned_moves
+from extender.queries.plan.plan_query import PlanInput
 from extender.queries.plan.plan_service import PlanResult
 from extender.store.queries.event_queries import PostgresEventQueries
 from tests.integration.http.test_scheduler_verbs import Served
 from tests.support.service.fake_access import FakeAccessReviews
 from tests.support.service.fakes import Stage
-from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 
 TEAM = AccessRight("list", "default")
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "g", "uid": "job", "controller": True}
 READ = (TEAM, AccessRight("get", "default"))
 
 
@@ -74,7 +78,8 @@ async def test_without_a_token_there_is_no_data(served):
     """401 with the challenge of RFC 6750, for every route that shows data; the probes and the page are open."""
     for path, need in RIGHTS.items():
         url = path.replace("{", "").replace("}", "")
-        method = "POST" if need in (RouteRight.PLAN, RouteRight.CERTIFICATE) else "GET"
+        posted = (RouteRight.PLAN, RouteRight.MOVE, RouteRight.CERTIFICATE)
+        method = "POST" if need in posted else "GET"
         if need in access_middleware.FREE or not _is_served(served, path):
             continue
         for headers in ({}, {"Authorization": "Basic YTpi"}, bearer(""), bearer("invented")):
@@ -188,6 +193,66 @@ async def test_moves_take_the_right_to_list_in_all_namespaces(reviews):
             ) as reply:
                 statuses[user] = reply.status
     assert statuses == {"auditor": 200, "team": 403}
+
+
+async def test_who_may_move_pods(reviews):
+    """A right of its own beside `list` in all namespaces; the plan has the name of the user."""
+    gang = [
+        a_group("g", gang=1),
+        *(
+            a_pod(f"g-{n}", "g", metadata={"ownerReferences": [JOB]}, requests={GPU: 4})
+            for n in range(2)
+        ),
+    ]
+
+    async def plan(_body, _readers):
+        state = served.stage.leader.committed
+        question = MovesInput(
+            plan=PlanInput(groups=frozenset(), pods=frozenset(), state=state),
+            drain=("n0",),
+            members_only=True,
+        )
+        answer, request = planned_moves(served.stage.cluster.view(), question)
+        encoded = msgspec.json.encode(request, order="deterministic")
+        return PlanResult(msgspec.json.encode(PlannedMoves(answer=answer, request=encoded)))
+
+    both = (AccessRight("list"), AccessRight("post", path="/v1/moves/apply"))
+    auditor = reviews.add_user("auditor", AccessRight("list"))
+    path_only = reviews.add_user("path", both[1])
+    ann = reviews.add_user("ann", *both)
+    async with Served(*(a_node(f"n{n}", gpu=4) for n in range(2)), *gang, reviews=reviews, plan=plan) as served:  # fmt: skip
+        await served.ready()
+        for name, node in served.stage.where("g").items():
+            served.stage.cluster.change_pod(name, node=node, phase="Running")
+        await served.stage.settled()
+        served.stage.cluster.add(a_node("n2", gpu=4))
+
+        async def ask(path, body, token):
+            async with served.client.post(path, json=body, headers=bearer(token)) as reply:
+                return reply.status, await reply.json()
+
+        for token in (auditor, path_only):
+            for path, body in (
+                ("/v1/moves/apply", {"drain": ["n0"]}),
+                ("/v1/moves/control", {"action": "stop"}),
+            ):
+                status, problem = await ask(path, body, token)
+                assert status == 403
+                role = "mover" if token == auditor else "auditor"
+                assert f"--clusterrole=gang-extender-{role}" in problem["detail"]
+        assert (await ask("/v1/moves/control", {"action": "stop"}, ann))[0] == 404
+        status, answer = await ask("/v1/moves/apply", {"drain": ["n0"]}, ann)
+        assert (status, bool(answer["plan"]), len(answer["moves"])) == (200, True, 1)
+        status, problem = await ask("/v1/moves/apply", {"drain": ["n0"]}, ann)
+        assert (status, "gang-extender moves stop" in problem["detail"]) == (400, True)
+        status, shown = await ask("/v1/moves/control", {"action": "pause"}, ann)
+        assert (status, shown["by"], shown["paused"]) == (200, "ann", True)
+        async with served.client.get("/v1/moves", headers=bearer(auditor)) as reply:
+            assert (await reply.json()) == shown
+        status, problem = await ask("/v1/moves/control", {"action": "end"}, ann)
+        assert (status, "pause" in problem["detail"]) == (400, True)
+        status, shown = await ask("/v1/moves/control", {"action": "stop"}, ann)
+        assert (status, shown["plan"]) == (200, "")
 
 
 async def test_an_api_server_that_does_not_answer(served, reviews):

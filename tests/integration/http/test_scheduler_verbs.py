@@ -23,7 +23,7 @@ from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.gang_api import GangApi, TreeApi
 from extender.http.v1.history_api import HistoryApi
-from extender.http.v1.plan_api import PlanApi
+from extender.http.v1.plan_api import MovesApi, PlanApi
 from extender.http.v1.state_api import LiveNodeApi
 from extender.http.web.health import Probes
 from extender.http.web.request_limits import ClusterSize
@@ -137,6 +137,7 @@ class Served:
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
                     *((PlanApi(plan, plan),) if plan else ()),
+                    MovesApi(plan, stage.parts.mover, stage.leader),
                 ),
                 feed.stop,
                 lambda: ClusterSize(

@@ -22,7 +22,7 @@ from extender.http.v1.event_api import EventApi
 from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi, TreeApi
 from extender.http.v1.history_api import HistoryApi, ReportApi
-from extender.http.v1.plan_api import PlanApi
+from extender.http.v1.plan_api import MovesApi, PlanApi
 from extender.http.v1.state_api import LiveNodeApi, NodesApi, StateApi
 from extender.http.web.access_middleware import RIGHTS, RouteRight
 from extender.http.web.health import Probes
@@ -115,14 +115,16 @@ WALK = {
         "?diff={middle}",
         "?diff={middle}&node={node}",
     ],
+    "/v1/moves": [""],
     "/v1/readiness": [""],
     "/v1/status": [""],
     "/v1/reports": [""],
     "/v1/reports/{name}": [f"/v1/reports/{{report}}?{SPAN}", f"/v1/reports/{{report}}?{SPAN}&limit=2"],
 }  # fmt: skip
 # Only for callers who see all namespaces.
-FOR_ALL = {"/v1/decisions/{id}/input"}
-POSTS = {"/v1/plan", "/v1/moves"}  # the latter for callers who see all namespaces
+FOR_ALL = {"/v1/decisions/{id}/input", "/v1/moves"}
+# those of moves for callers who see all namespaces
+POSTS = {"/v1/plan", "/v1/moves", "/v1/moves/apply", "/v1/moves/control"}
 # The answers of these name no tenant, for any caller.
 NAMELESS = {"/v1/nodes", "/v1/readiness", "/v1/reports"}
 # a gang of the own tenant that fits only when everything else is evicted
@@ -186,6 +188,7 @@ async def serving(stage, url):
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(reading), reader, stage.clock),
             PlanApi(plans.plan, plans.plan),
+            MovesApi(plans.plan, stage.parts.mover, stage.leader),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, stage.clock, plans.plan_live),
                 past_explain(as_of, reader),
@@ -264,6 +267,7 @@ async def test_no_answer_has_a_name_of_another_tenant(served):
     assert not leaks, leaks[:5]
     assert found >= set(WALK) - NAMELESS - {
         "/v1/gangs/{namespace}/{name}/tree",  # a tree is in one namespace
+        "/v1/moves",  # none are under way
     }
     assert {route for route, seen in statuses.items() if seen == {403}} == FOR_ALL
     assert all(200 in seen for route, seen in statuses.items() if route not in FOR_ALL), statuses

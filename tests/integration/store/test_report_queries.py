@@ -30,12 +30,11 @@ from extender.core.log.events import (
     TreeCompiled,
     TreeRetired,
 )
-from extender.core.log.gang_phase import TAKEN, UNDECIDED
+from extender.core.log.gang_phase import TAKEN, UNDECIDED, WaitingGangs
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
-from extender.core.log.waiting_gangs import WaitingGangs
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid, Position
-from extender.core.workloads.native.native_groups import AdoptedGroup
+from extender.core.workloads.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.queries.log.reports import EPOCH, REPORTS, ReportQuery
 from extender.queries.state.gang_status import gang_status

@@ -17,6 +17,7 @@ QUIET_S: Final = (
 )
 BURST_S: Final = (15.0, 40.0)
 LONE: Final = "lone"  # jobs whose names begin with it are pods outside of groups
+ALONE: Final = "alone"  # ... have a rack that no other tree has pods in
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +50,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     hold_after_s: int
     cycle_s: float  # of a scheduling cycle of kube-scheduler in a burst
+    finalizer_s: (
+        float  # for so long a pod without a node stays after its deletion; 0: it has no finalizer
+    )
     arrivals: tuple[Arrival, ...]
     faults: tuple[Fault, ...]
     bursts: tuple[
@@ -63,7 +67,7 @@ KINDS: Final = {
     "database_down": 2, "database_slow": 2, "database_cut": 3, "answer_lost": 3, "append_lost": 3,
     "process_stops": 3, "process_dies": 4, "leader_dies_blind": 3, "clock_steps": 1, "scheduler_dies": 3, "scheduler_away": 2,
     "pod_deleted": 5, "pod_fails": 2, "group_again": 2, "node_again": 1, "node_lost": 2, "node_cordoned": 1, "job_again": 2,
-    "job_deleted": 2, "job_shrinks": 3,
+    "job_deleted": 2, "job_shrinks": 3, "group_lingers": 2, "database_restored": 2,
 }  # fmt: skip
 # An event of the log before it is appended, a bind call that waits, a write before it is sent.
 MOMENTS: Final = {
@@ -81,7 +85,7 @@ def case_of(seed: int) -> Case:
     """Return the case of a seed: a cluster so small that its jobs contend."""
     chance = Random(f"case {seed}")
     racks, gpus = chance.choice([1, 1, 2]), chance.choice([2, 4, 4])
-    at_s, bursts = 0.0, []
+    at_s, bursts = 0.0, list[tuple[float, float]]()
     for _ in range(chance.choice([1, 1, 2])):
         begins_s = at_s + chance.uniform(3.0, 12.0)
         at_s = begins_s + chance.uniform(*BURST_S)
@@ -101,20 +105,21 @@ def case_of(seed: int) -> Case:
             faults.append(_fault(chance, begins_s, ends_s, meanwhile, f"{verb} fails"))
     return Case(
         seed=seed, racks=racks, gpus=gpus, replicas=chance.choice([1, 2, 2]),
-        hold_after_s=chance.choice([0, 5, 5]), cycle_s=chance.choice([0.001, 0.001, 0.2, 0.6]), arrivals=arrivals,
+        hold_after_s=chance.choice([0, 5, 5]), cycle_s=chance.choice([0.001, 0.001, 0.2, 0.6]),
+        finalizer_s=chance.choice([0.0, 0.0, 3.0, 40.0]), arrivals=arrivals,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)), bursts=tuple(bursts), until_s=at_s,
     )  # fmt: skip
 
 
 def _arrival(chance: Random, number: int, bursts: list[tuple[float, float]], racks: int, gpus: int) -> Arrival:  # fmt: skip
     begins_s, ends_s = chance.choice(bursts)
-    lone = chance.random() < 0.25
+    lone, alone = chance.random() < 0.25, chance.random() < 0.15
     groups = []
-    for index in range(1 if lone else chance.choice([1, 1, 1, 2, 3])):
+    for index in range(1 if lone or alone else chance.choice([1, 1, 1, 2, 3])):
         pods = chance.randint(1, 2 if lone else racks * 2 + 1)
         minimum = pods if lone else chance.choice([pods, pods, chance.randint(1, pods), 0])
         amount = chance.choice([1, 1, gpus // 2, gpus])
-        key = "" if lone else chance.choice(["", "", "", RACK, BLOCK])
+        key = "" if lone else RACK if alone else chance.choice(["", "", "", RACK, BLOCK])
         groups.append(
             ArrivingGroup(
                 name=f"g{index}", pods=pods, minimum=minimum, topology_key=key,
@@ -125,7 +130,7 @@ def _arrival(chance: Random, number: int, bursts: list[tuple[float, float]], rac
     return Arrival(
         at_s=round(chance.uniform(max(0.0, begins_s - 3.0), ends_s + 5.0), 2),
         namespace=f"team-{number % 2}",
-        name=f"{LONE if lone else 'j'}{number}",
+        name=f"{LONE if lone else ALONE if alone else 'j'}{number}",
         groups=tuple(groups),
         runs_for_s=runs_for_s,
         priority=chance.choice([0, 0, 5, 5, 10]),

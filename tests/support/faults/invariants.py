@@ -8,6 +8,7 @@ compared with both.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
@@ -36,10 +37,11 @@ from extender.core.log.events import (
 )
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import Pod
+from extender.ports.log_ports import LeaseGrant
 from extender.simulation.arrivals import ArrivingGroup
 from extender.simulation.controllers import Job
 from extender.store.log.event_codec import to_event
-from tests.support.faults.cases import GPU, LONE
+from tests.support.faults.cases import ALONE, GPU, LONE, RACK
 
 if TYPE_CHECKING:
     from tests.support.faults.processes import Process
@@ -181,7 +183,9 @@ class Truth:
         self.violation: tuple[str, str] | None = None
         self._calls: dict[str, list[BindCallOf]] = defaultdict(list)  # by UID of the pod
         self._failed: dict[str, float] = {}  # when a Binding failed that may be tried again
-        self._opened: set[str] = set()  # roots whose minimum has arrived
+        self._opened: dict[
+            str, list[BindCallOf]
+        ] = {}  # by root: the calls that waited when its minimum had arrived
         self._bound_s: dict[str, float] = {}
         self._admitted_s: dict[str, float] = {}
         self._leaf_uids: dict[str, str] = {}  # of the group of each pod when it was admitted
@@ -193,6 +197,9 @@ class Truth:
         self._changed_s = 0.0  # ... and when they changed last
         self._since: dict[str, float] = {}  # since when something is due
         self._gone: dict[str, tuple[float, Pod]] = {}  # when a pod went
+        # the end of the log that an older copy has replaced, while no leader has recorded that; 0: none
+        self._lost_until = 0
+        self._restored_s = -math.inf
         model, before = run.model, run.model.on_bound
         on_gone = model.on_gone
         self._evict = model.evict
@@ -233,11 +240,14 @@ class Truth:
             event = to_event(row)
             self._judge_refusal(event)
             self._judge_view(event)
+            self._judge_victims(event)
             self.ledger.fold(event)
             if isinstance(event.data, LeaseAcquired):
                 self._led_since_s = self.run.loop.time()
             elif isinstance(event.data, HistoryTruncated):
-                self.violate("a loss of history that was none", event.data.message)
+                if not self._lost_until:
+                    self.violate("a loss of history that was none", event.data.message)
+                self._lost_until = 0
             elif isinstance(event.data, GangAdmitted):
                 self._note_leaves(event.data.assignments)
                 self._admitted_s |= dict.fromkeys((a.uid for a in event.data.assignments), self.run.loop.time())  # fmt: skip
@@ -260,6 +270,28 @@ class Truth:
         for node, gpus in reserved.items():
             if gpus > self.run.case.gpus:
                 self.violate("capacity is reserved twice", f"{gpus} GPUs of {node}")
+
+    def on_restored(self, end: int) -> None:
+        """Take over the log of an older copy of the database; what was promised or evicted before stays so.
+
+        Args:
+            end: Position of the last row that there was.
+        """
+        before, self.ledger = self.ledger, Ledger()
+        self._restored_s = self.run.loop.time()
+        rows = self.run.database.shared.rows
+        if len(rows) < end:
+            self._lost_until = max(self._lost_until, end)
+        for row, _ in rows:
+            self.ledger.fold(to_event(row))
+        self.ledger.assigned = before.assigned | self.ledger.assigned
+        self.ledger.victims = before.victims | self.ledger.victims
+
+    def on_misfit(self, grant: LeaseGrant, position: int) -> None:
+        """Judge an append that does not continue the log: its sender began from an older state."""
+        database = self.run.database.shared
+        if grant.lease == database.lease and self._restored_s < self._led_since_s:
+            self.violate("a leader continues an old log", f"{database.holder} appends at {position}, the log ends at {len(database.rows)}")  # fmt: skip
 
     def on_appended(self) -> None:
         """Read what was appended."""
@@ -300,6 +332,53 @@ class Truth:
             if used > allocatable:
                 self.violate("an admission ignores what runs", f"{gang}: {name} has {used} of {allocatable} GPUs with it")  # fmt: skip
 
+    def _judge_victims(self, event: RecordedEvent) -> None:
+        """Judge the victims of a preemption by their cost: none of them could stay, nor all of their priority."""
+        data, database = event.data, self.run.database.shared
+        if not isinstance(data, PreemptionPlanned) or not (data.exhausted and data.assignments and data.victims):  # fmt: skip
+            return
+        leader = next((r for r in self.run.replicas if r.name == database.holder and not r.process.dead), None)  # fmt: skip
+        job = next((j for j in self.run.controllers.jobs if j.ended_s is None and j.arrival and self._root(j) == event.gang_uid), None)  # fmt: skip
+        if leader is None or job is None or job.arrival is None or not self._is_current(leader):
+            return
+        lacking_of = self._lacking([(g, self._members(job, g)) for g in job.arrival.groups])
+        if lacking_of is None:
+            return
+        stored = self.run.model.stored()
+        free = self._free_for(event.gang_uid, job.arrival.priority)
+
+        def fits_without(uids: Collection[str]) -> bool:
+            freed = dict(free)
+            for pod in stored.pods.values():
+                if pod.uid in uids and pod.node in freed:
+                    freed[pod.node] += _gpus(pod)
+            return _fits(lacking_of, freed, self._labels())
+
+        highest = max(unit.priority for unit in data.victims)
+        again = {uid for uid, (_, _, _, gang) in self.ledger.victims.items() if gang == event.gang_uid}  # fmt: skip
+        paths = {place.pod for (uid, _), place in self.ledger.assigned.items() if uid in again}
+        lower = {
+            pod.uid for pod in stored.pods.values()
+            if pod.priority < highest and not pod.deleting and pod.path not in paths
+        }  # fmt: skip
+        if fits_without(lower):
+            self.violate("a victim of higher priority than needed", f"{job.path}: {highest}")
+        for unit in data.victims:
+            others = {pod.uid for other in data.victims if other is not unit for pod in other.pods}
+            if not unit.not_reprieved_reason and fits_without(others):
+                self.violate("a victim that could stay", f"{job.path}: {unit.name}")
+
+    def _is_current(self, replica: Replica) -> bool:
+        """Return whether a replica has read all pods and nodes as they are."""
+        read, stored = (
+            (
+                {pod.uid: (pod.node, pod.deleting) for pod in view.pods.values()},
+                {node.name: node.unschedulable for node in view.nodes.values()},
+            )
+            for view in (replica.cluster.view(), self.run.model.stored())
+        )
+        return read == stored
+
     def _judge_refusal(self, event: RecordedEvent) -> None:
         """Judge a refusal by what is free, if nothing has changed for a while."""
         data, now_s = event.data, self.run.loop.time()
@@ -336,6 +415,8 @@ class Truth:
         node = self.run.model.stored().nodes.get(NodeName(place.node))
         if pod is None or pod.node is not None or pod.deleting or node is None:
             return
+        if self._admitted_s.get(call.uid, 0.0) > call.began_s:
+            return  # its reservation is another one
         is_late = (now_s - call.began_s) * 1000 > self.run.settings.bind_post_within_ms
         taken = self._used(place.node) + place.gpus > node.allocatable.get(GPU, 0)
         if leader.may_act() and not leader.in_flight and not is_late and not taken:
@@ -378,12 +459,31 @@ class Truth:
             return
         if (pod.uid, pod.node) not in self.ledger.assigned:
             self.violate("bound outside an admission", f"{pod.path} to {pod.node}")
+        self._judge_alone(pod)
+
+    def _judge_alone(self, pod: Pod) -> None:
+        """Judge whether a tree that has its rack alone gets company by a Binding."""
+        job, stored = self._job_of(pod), self.run.model.stored()
+        node = stored.nodes.get(pod.node or "")
+        if job is None or node is None or math.isfinite(self._restored_s):
+            return
+        there = [p for p in stored.pods.values() if p.group is not None and not p.deleting and self._rack(p.node) == node.labels.get(RACK)]  # fmt: skip
+        jobs = {j.path: j for p in there if p.uid != pod.uid and (j := self._job_of(p)) is not None}
+        if job.path in jobs:
+            return  # it is completed there
+        if other := next((p for p in jobs if ALONE in p + job.path), None):
+            self.violate("a rack that a tree has alone has another tree", f"{pod.path} to {pod.node}, beside {other}")  # fmt: skip
+
+    def _rack(self, name: str | None) -> str | None:
+        node = self.run.model.stored().nodes.get(NodeName(name or ""))
+        return node.labels.get(RACK) if node is not None else None
 
     def on_sending(self, cluster: ServedCluster, verb: str, uid: str) -> None:
         """Judge a write of a process as it is sent."""
         database, grant = self.run.database.shared, cluster.grant()
         holder = cluster.process.name.partition(".")[0]
-        if grant is not None and database.holder != holder:
+        lately_s = self.run.loop.time() - self._restored_s
+        if grant is not None and database.holder != holder and lately_s > WITHIN_S:
             self.violate("a write without the lease", f"{verb} of {cluster.process.name}, while {database.holder} leads")  # fmt: skip
         pod = self.run.model.stored().pods.get(PodUid(uid))
         if verb == "bind" and pod is not None and pod.group is not None and pod.node is None:
@@ -415,15 +515,15 @@ class Truth:
         everyone = [m for ms in members.values() for m in ms]
         if any(m.node is not None for m in everyone):
             return
-        before_s = [call.began_s for m in everyone for call in self._calls[m.uid] if call.alive() and m.uid != pod.uid]  # fmt: skip
-        if root in self._opened and before_s:
+        waiting = [call for m in everyone for call in self._calls[m.uid] if call.alive()]
+        if any(call.alive() for call in self._opened.get(root, ())):
             return
         admitted = self._leaf_uids.get(pod.uid)
         leaf = self.run.model.stored().groups.get(pod.group) if pod.group is not None else None
         again_s = self.run.again_s.get(str(pod.group), now_s)
         if leaf is not None and admitted != leaf.uid and min(now_s - again_s, now_s - self.run.troubled_until_s) > STALE_S:  # fmt: skip
             self.violate("bound by an admission from before its group", f"{pod.path}: {pod.group} was created again")  # fmt: skip
-        self._opened.add(root)
+        self._opened[root] = waiting
         for group in job.arrival.groups:
             if group.minimum == 0:
                 continue
@@ -524,11 +624,17 @@ class Truth:
             if copy != objects or set(view.groups) != set(stored.groups) or set(view.nodes) != set(stored.nodes):  # fmt: skip
                 differ = sorted(set(copy.items()) ^ set(objects.items()), key=str)[:2]
                 due[f"view {name}"] = ("a copy of the objects stays old", f"that of {name}: {differ}")  # fmt: skip
+        anchors = model._anchors
+        if self._lost_until and anchors and anchors[-1].position > self.ledger.position:
+            due["loss "] = (
+                "a loss of history is not recorded",
+                f"the log ended at {self._lost_until}",
+            )
         if not any(r.leader.may_act() and not r.process.dead for r in self.run.replicas):
             due["leader "] = ("no replica leads", str([r.leader.not_leading_reason for r in self.run.replicas]))  # fmt: skip
         for replica in self.run.replicas:
             position = replica.leader.committed.position
-            if not replica.process.dead and position < self.ledger.position:
+            if not replica.process.dead and position < self.ledger.position and not self._lost_until:  # fmt: skip
                 due[f"behind {replica.name}"] = ("a copy of the log stays old", f"{replica.name} is at {position}, the log at {self.ledger.position}")  # fmt: skip
         for uid, calls in self._calls.items():
             pod = stored.pods.get(PodUid(uid))
@@ -544,7 +650,12 @@ class Truth:
         """Compare the reservations in memory of a leader with the rows of the log."""
         for replica in self.run.replicas:
             leader = replica.leader
-            if replica.process.stopped or not leader.leads() or leader.in_flight:
+            if (
+                replica.process.stopped
+                or not leader.leads()
+                or leader.in_flight
+                or self._lost_until
+            ):
                 continue
             state = leader.committed
             if leader.pending_state.position != state.position:
@@ -564,10 +675,10 @@ class Truth:
 
     def _due_of_claims(self, due: dict[str, tuple[str, str]]) -> None:
         stored = self.run.model.stored()
-        roots = {group.uid for group in stored.groups.values()}
+        roots = {group.uid for group in stored.groups.values() if not group.deleting}
         for uid, place in self.ledger.reserved.items():
             pod = stored.pods.get(PodUid(uid))
-            if pod is None or place.gang not in roots:
+            if pod is None or place.gang not in roots or (pod.deleting and pod.node is None):
                 due[f"reservation {uid}"] = (
                     "a claim without an owner",
                     f"{place.node} is reserved for {place.pod}, which does not exist any more",
@@ -611,7 +722,8 @@ class Truth:
                 continue
             root = self._root(job)
             leaves = [(group, self._members(job, group)) for group in job.arrival.groups]
-            if root is None or any(_key(job, group) not in stored.groups for group, _ in leaves):
+            groups = [stored.groups.get(_key(job, group)) for group, _ in leaves]
+            if root is None or any(group is None or group.deleting for group in groups):
                 continue
             if any(members for _, members in leaves) and root not in self.ledger.observed:
                 due[f"verdict observed {root}"] = ("a tree is never looked at", job.path)
@@ -676,7 +788,19 @@ class Truth:
         for (gang, node), until_ms in ledger.rejected.items():
             if gang == root and until_ms * 1000 > now_us:
                 free.pop(node, None)
+        for node in self._kept_out(root, [place for place in kept if place.gang != root]):
+            free.pop(node, None)
         return dict(sorted(free.items()))
+
+    def _kept_out(self, root: str, kept: Sequence[Place]) -> set[str]:
+        """Return the nodes of racks that another tree has alone, or that have other trees where this one wants one alone."""
+        jobs = {str(uid): job for job in self.run.controllers.jobs for uid in job.live}
+        own = next((job for job in self.run.controllers.jobs if job.arrival and root and self._root(job) == root), None)  # fmt: skip
+        places = [(pod.node or "", jobs[pod.uid].name) for pod in self.run.model.stored().pods.values() if pod.node and pod.group is not None and pod.uid in jobs and jobs[pod.uid] is not own]  # fmt: skip
+        places += [(place.node, _leaf(place.pod)) for place in kept]
+        is_alone = own is not None and own.name.startswith(ALONE)
+        racks = {self._rack(node) for node, name in places if own is not None and (is_alone or name.startswith(ALONE))}  # fmt: skip
+        return {name for name in self.run.model.stored().nodes if self._rack(name) in racks}
 
     def _labels(self) -> dict[str, dict[str, str]]:
         return {name: dict(node.labels) for name, node in self.run.model.stored().nodes.items()}

@@ -23,6 +23,7 @@ from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import NotReady
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pods import Pod
+from extender.core.model.scheduling_constraints import ExclusiveDomain
 from extender.core.verbs.filter_and_prioritize import FilterDecision
 from extender.ports.cluster_ports import PodRef
 from extender.runtime.database_clock import DatabaseClock
@@ -36,7 +37,7 @@ from extender.simulation.kube_scheduler import KubeScheduler
 from extender.simulation.memory_log import MemoryDecisionInputs
 from extender.simulation.simulation import BEGAN_US
 from extender.simulation.virtual_time import InLoopWorker, VirtualClock
-from tests.support.faults.cases import BLOCK, GPU, LONE, RACK, Case, Fault
+from tests.support.faults.cases import ALONE, BLOCK, GPU, LONE, RACK, Case, Fault
 from tests.support.faults.invariants import Truth, Violated
 from tests.support.faults.processes import _OF, Process, ProcessLoop
 from tests.support.faults.servers import (
@@ -57,6 +58,7 @@ CYCLE_S: Final = kube_scheduler.CYCLE_S
 REST_S: Final = 2.5
 AWAY_S: Final = RESERVATION_TTL_S + 30.0
 LOOK_EVERY_S: Final = 5.0
+BACKUPS: Final = 4  # that are kept, one for each look
 LEASE_LOOK_S: Final = 1.0  # most of a run is replicas that look at the lease; 0.2 in production
 
 
@@ -191,9 +193,13 @@ class Front:
 
 
 class CaseControllers(Controllers):
-    """Controllers that also make pods outside of groups."""
+    """Controllers that also make pods outside of groups, and trees that have a rack alone."""
 
     def _of_tree(self, job: Job, tree: GivenTree) -> list[api.Pod]:
+        if job.name.startswith(ALONE):
+            alone = ExclusiveDomain(key=RACK, scope="Cluster")
+            groups = tuple(msgspec.structs.replace(spec, exclusive=alone) for spec in tree.groups)
+            tree = msgspec.structs.replace(tree, groups=groups)
         pods = super()._of_tree(job, tree)
         if not job.name.startswith(LONE):
             return pods
@@ -231,7 +237,7 @@ class CaseControllers(Controllers):
         stored = self._cluster.stored_as[api.PodGroup][job.namespace, leaf].obj  # type: ignore[attr-defined]
         self._cluster.remove(stored.metadata.uid)
         job.owned.remove(stored.metadata.uid)
-        again = self._identified(stored, job.namespace)
+        again = self._identified(with_metadata(stored, deletion_timestamp=None), job.namespace)
         job.owned.append(again.metadata.uid)
         self._cluster.put(again)
 
@@ -283,7 +289,7 @@ class Run:
         self.clock = clock
         self.database = DatabaseModel(loop, clock)
         self.requests = RequestFaults(loop, case.seed)
-        self.model = ApiModel(loop, clock, case.seed)
+        self.model = ApiModel(loop, clock, case.seed, case.finalizer_s)
         self.processes: list[Process] = []
         self.replicas: list[Replica] = []
         self.story: list[tuple[float, str]] = []
@@ -307,6 +313,8 @@ class Run:
         self._about: frozenset[str] = frozenset()  # pods and nodes that the present fault strikes
         self.database.on_appending = self._on_appending
         self.database.on_appended = self.truth.on_appended
+        self.database.on_misfit = self.truth.on_misfit
+        self._backups: list[dict[str, Any]] = []  # of the database, a few seconds apart
 
     def _fleet(self) -> list[api.Node]:
         nodes = []
@@ -427,6 +435,7 @@ class Run:
             if burst is None:
                 self._waiting.clear()
             self.truth.look(troubled=self.loop.time() < self.troubled_until_s)
+            self._backups = [*self._backups[1 - BACKUPS :], self.database.shared.copy()]
             if burst is None and self.truth.is_settled():
                 self._go_forward(case_s)
 
@@ -581,6 +590,17 @@ class Run:
         self.trouble(self.loop.time(), 3.0)
         return "the next one"
 
+    def do_database_restored(self, fault: Fault) -> str:
+        """Put an older copy of the database in its place, as after the loss of its disk."""
+        if not self._backups:
+            return "none"
+        backup = self._backups[fault.target % len(self._backups)]
+        before = len(self.database.shared.rows)
+        self.database.shared.restore(backup)
+        self.trouble(self.loop.time(), TTL_MS / 1000 + 5.0)
+        self.truth.on_restored(before)
+        return f"from position {before} to {len(backup['rows'])}"
+
     # --- of processes
 
     def _replica(self, fault: Fault) -> Replica | None:
@@ -726,6 +746,29 @@ class Run:
         self._note_again(job.namespace, [leaf])
         self.controllers.leaf_again(job, leaf)
         return f"PodGroup {job.namespace}/{leaf}"
+
+    def do_group_lingers(self, fault: Fault) -> str:
+        """Delete a PodGroup that has a finalizer of another controller; it goes later, and is created again."""
+        job = self._job(fault)
+        if job is None or not job.owned:
+            return "none"
+        groups = self.model.stored_as[api.PodGroup]
+        keys = sorted(key for key, change in groups.items() if change.obj.metadata.uid in job.owned)
+        key = keys[fault.target // 8 % len(keys)]
+        stored = groups[key].obj
+        if stored.metadata.deletion_timestamp is not None:
+            return "none"
+        self.model.put(with_metadata(stored, deletion_timestamp=self.model.now()))
+
+        def goes() -> None:
+            current = groups.get(key)
+            if current is not None and current.obj.metadata.uid == stored.metadata.uid:
+                self._note_again(key[0], [key[1]])
+                self.controllers.leaf_again(job, key[1])
+
+        lasts_s = self.trouble(self.loop.time() + max(fault.lasts_s, 5.0)) - self.loop.time()
+        self.loop.act_later(lasts_s, goes)
+        return f"PodGroup {key[0]}/{key[1]} for {lasts_s:.1f} s"
 
     def _note_again(self, namespace: str, leaves: Sequence[str]) -> None:
         for leaf in leaves:

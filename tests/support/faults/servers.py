@@ -22,8 +22,8 @@ from extender.cluster.manifests.manifest_entries import with_metadata
 from extender.cluster.read.object_store import ObjectStore
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import GoneVia, RecordedEvent
-from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
-from extender.core.model.ids import GroupKey, NodeName, Position
+from extender.core.model.errors import ClusterUnavailable, HeadMoved, StoreUnavailable
+from extender.core.model.ids import GroupKey, NodeName, PodUid, Position
 from extender.core.model.pods import PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import START, LeaseGrant, LogPage
@@ -55,8 +55,9 @@ class _Change(msgspec.Struct):
 class ApiModel(SimulatedCluster):
     """kube-apiserver: the objects, and what changed in which order."""
 
-    def __init__(self, loop: ProcessLoop, clock: Any, seed: int) -> None:
+    def __init__(self, loop: ProcessLoop, clock: Any, seed: int, finalizer_s: float) -> None:
         super().__init__(clock, seed)
+        self._finalizer_s = finalizer_s
         self.loop = loop
         self.version = 1
         self.changes: dict[type, list[_Change]] = {r.kind: [] for r in RESOURCES}
@@ -102,6 +103,16 @@ class ApiModel(SimulatedCluster):
     def _wake_waiting(self) -> None:
         self._shown = self._world.view
         self.on_change()
+
+    def delete_pod(self, uid: PodUid) -> None:
+        """Delete a pod; one without a node stays until another controller removes its finalizer."""
+        pod = self._world.view.pods.get(uid)
+        if pod is None or pod.deleting or pod.node is not None or not self._finalizer_s:
+            super().delete_pod(uid)
+            return
+        stored = self._objects[self._by_uid[uid]]
+        self.put(with_metadata(stored, deletion_timestamp=self.now()))
+        self._later(self._finalizer_s, self.remove, uid)
 
     def page(self, resource: Resource) -> bytes:
         """Return a list as kube-apiserver answers it."""
@@ -362,6 +373,7 @@ class DatabaseModel:
         self.lost: list[str] = []  # of the next appends: answer, append
         self.on_appending: Callable[[Sequence[RecordedEvent]], None] = lambda _: None
         self.on_appended: Callable[[], None] = lambda: None
+        self.on_misfit: Callable[[LeaseGrant, Position], None] = lambda *_: None
 
 
 class RemoteLog(MemoryEventLog):
@@ -392,6 +404,9 @@ class RemoteLog(MemoryEventLog):
             before = len(self._remote.shared.rows)
             try:
                 return await MemoryEventLog.append(self, grant, events)
+            except HeadMoved:
+                self._remote.on_misfit(grant, events[0].position)
+                raise
             finally:
                 if len(self._remote.shared.rows) > before:
                     self._remote.loop.pace.active_s = self._remote.loop.time()

@@ -27,6 +27,11 @@ from extender.core.log.events import (
     HistoryTruncated,
     LeaseAcquired,
     MemberTerminated,
+    MoveCompleted,
+    MoveRecord,
+    MovesEnded,
+    MovesPaused,
+    MovesPlanned,
     NodeRejected,
     NodeTopologyChanged,
     PodBindFailed,
@@ -72,6 +77,9 @@ def a_leaf(name="leaf", minimum=1, **rest):
     return GroupRecord(kind="PodGroup", name=name, minimum=minimum, **rest)
 
 
+_OF_NO_GANG = (LeaseAcquired, HistoryTruncated, MovesPlanned, MovesPaused, MovesEnded)
+
+
 @st.composite
 def histories(draw):
     """Make a history a leader could have written: every event is possible in the state before it."""
@@ -80,16 +88,47 @@ def histories(draw):
     for _ in range(draw(st.integers(0, 25))):
         uid = draw(st.sampled_from(ROOTS))
         root = state.gangs.get(uid)
-        if draw(st.integers(0, 3)):
+        if draw(st.integers(0, 7)) == 0:
+            data = draw(_of_moves(state, uid, root))
+        elif draw(st.integers(0, 3)):
             data = draw(_event_data(uid, root, fresh))
         else:
             data = draw(_of_preemption(state, uid, root, fresh))
-        event = event_after(
-            state, NIL_GANG if isinstance(data, LeaseAcquired | HistoryTruncated) else uid, data
-        )
+        event = event_after(state, NIL_GANG if isinstance(data, _OF_NO_GANG) else uid, data)
         events.append(event)
         state = fold(state, [event])
     return events
+
+
+@st.composite
+def _of_moves(draw, state, uid, root):
+    """Make an event of the moves that are under way; their plan where there are none, and the root has members."""
+    moves = state.moves
+    if moves is None:
+        if root is None or not root.bound:
+            return GangObserved(kind="PodGroup")
+        members = sorted(root.bound.values(), key=lambda m: m.uid)
+        return MovesPlanned(
+            plan=PlanId("moves"), question="drain n", by="", shapes=({"cpu": 1000, "pods": 1},),
+            moves=tuple(
+                MoveRecord(
+                    pod=m.pod, uid=m.uid, group=m.group, gang=root.gang, gang_uid=uid, source=m.node,
+                    target=draw(st.sampled_from(NODES)), shape=0, priority=root.priority,
+                )
+                for m in members
+            ),
+        )  # fmt: skip
+    kinds = ["paused", "ended"] + ["completed"] * (moves.current.gang_uid == uid)
+    kind = draw(st.sampled_from(kinds))
+    if kind == "completed" and moves.made + 1 < len(moves.moves):
+        move = moves.current
+        return MoveCompleted(
+            plan=moves.id, number=moves.made + 1, pod=move.pod, uid=move.uid, source=move.source, target=move.target,
+            replacement="ns/new", replacement_uid=PodUid("new"), duration_ms=1,
+        )  # fmt: skip
+    if kind == "paused":
+        return MovesPaused(plan=moves.id, paused=draw(st.booleans()), by="ann")
+    return MovesEnded(plan=moves.id, reason="stopped", made=moves.made, left=1)
 
 
 @st.composite
@@ -114,7 +153,7 @@ def _of_preemption(draw, state, uid, root, fresh):
         return PreemptionCompleted(preemption=pending.id, bound=1, evicted=0, duration_ms=1)
     units = sorted({v.unit for v in left})
     finishing = tuple(draw(st.lists(st.sampled_from(units), unique=True))) if units else ()
-    reason = draw(st.sampled_from(["no-longer-needed", "taken-over"]))
+    reason = draw(st.sampled_from(["no-longer-needed", "taken-over", "capacity-lost"]))
     lost = tuple(n for n in sorted(pending.claims) if draw(st.booleans()))
     return PreemptionCancelled(
         preemption=pending.id, reason=reason, units_spared=(), units_in_progress=finishing, evicted=0,
@@ -139,7 +178,8 @@ def _plans(draw, state, fresh):
 
     units = tuple(
         VictimUnit(
-            kind="PodGroup", path=f"ns/u{next(fresh)}", uid="u", priority=0, pods=(victim(), victim())
+            kind="PodGroup", path=f"ns/u{next(fresh)}", uid="u", priority=0, pods=(victim(), victim()),
+            cost={"lost_min": draw(st.sampled_from([0, 7, 600]))},
         )
         for _ in range(draw(st.sampled_from([0, 1, 2, 2, 2])))
     )  # fmt: skip

@@ -21,6 +21,8 @@ from extender.core.log.events import (
     GangInvalid,
     GangUnschedulable,
     MemberTerminated,
+    PreemptionCancelled,
+    PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
     VictimGone,
@@ -275,6 +277,54 @@ def preemption_pairs(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
         )  # fmt: skip
 
 
+def lost_work(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
+    grouped = defaultdict(dict)  # by unit of a plan
+    for v in inputs.victims:
+        if (
+            _within(query, v.plan)
+            and _about(query, v.plan.gang, v.unit.path)
+            and v.status == "gone"
+        ):
+            hour = moment(v.plan.at_us // 3_600_000_000 * 3_600_000_000)
+            spaces = (v.unit.path.partition("/")[0], v.plan.gang.partition("/")[0])
+            units = grouped[hour, *spaces]
+            _, pods = units.get((v.plan.position, v.unit.name), (v, 0))
+            units[v.plan.position, v.unit.name] = v, pods + 1
+    for key, units in grouped.items():
+        rows = [
+            (v.plan.position, pods, v.unit.cost.get("lost_min", 0) / 60, _in_vain(inputs, v.plan))
+            for v, pods in units.values()
+        ]
+        vain = [row for row in rows if row[3]]
+        yield (
+            *key, len({row[0] for row in rows}), sum(row[1] for row in rows), sum(row[2] for row in rows),
+            len({row[0] for row in vain}), sum((row[2] for row in vain), 0.0),
+        )  # fmt: skip
+
+
+def _in_vain(inputs: ReportInputs, planned: RecordedEvent) -> bool:
+    """Return whether nobody used what an eviction freed, for a minute at least."""
+    ends = (
+        e.data
+        for e in inputs.events
+        if e.gang_uid == planned.gang_uid and e.position > planned.position
+    )
+    end = next(
+        (
+            d
+            for d in ends
+            if isinstance(d, PreemptionPlanned | PreemptionCompleted | PreemptionCancelled)
+        ),
+        None,
+    )
+    if isinstance(end, PreemptionCancelled):
+        return end.reason not in {"taken-over", "no-longer-needed"}
+    return isinstance(end, PreemptionCompleted) and planned.data.kind != "Pod" and not any(
+        s.gang_uid == planned.gang_uid and s.from_position > planned.position and (s.to_us is None or s.to_us - s.from_us >= 60_000_000)
+        for s in inputs.bound
+    )  # fmt: skip
+
+
 def _measured(
     inputs: ReportInputs, query: ReportQuery
 ) -> Iterator[tuple[RecordedEvent, RecordedEvent | None]]:
@@ -398,6 +448,7 @@ PLAIN: dict[str, Callable[[ReportInputs, ReportQuery], Iterator[Row]]] = {
     "pending-namespaces": pending_namespaces,
     "queue-bypass": passed_over,
     "preemption-pairs": preemption_pairs,
+    "lost-work": lost_work,
     "largest-free": largest_free,
     "largest-free-used": largest_free_used,
     "usage": usage,

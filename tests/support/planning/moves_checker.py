@@ -20,6 +20,7 @@ class Member:
     gang: str = ""
     priority: int = 0
     stays: bool = False  # for a reason of its own
+    minutes: int = 0  # since its last checkpoint
 
 
 @dataclass
@@ -98,13 +99,13 @@ class MoveModel:
             where[name] = target
         return where
 
-    def states(self) -> Iterator[tuple[tuple[int, int], dict[str, str]]]:
+    def states(self) -> Iterator[tuple[tuple[int, int, int], dict[str, str]]]:
         """Yield all that moves can lead to, each pod moved once at most, the fewest and cheapest first."""
         names = sorted(self.pods)
         lowest = min((p.priority for p in self.pods.values() if self._can_ever(p)), default=0)
         first = tuple(self.pods[name].node for name in names)
         counter = itertools.count()
-        queue = [((0, 0), next(counter), first)]
+        queue = [((0, 0, 0), next(counter), first)]
         done: set[tuple[str, ...]] = set()
         while queue:
             cost, _, nodes = heapq.heappop(queue)
@@ -119,7 +120,9 @@ class MoveModel:
                 for target in self.sizes:
                     if self.may_move(where, name, target):
                         after = (*nodes[:at], target, *nodes[at + 1 :])
-                        price = (cost[0] + 1, cost[1] + self.pods[name].priority - lowest)
+                        pod = self.pods[name]
+                        lost = pod.amount * pod.minutes
+                        price = (cost[0] + 1, cost[1] + pod.priority - lowest, cost[2] + lost)
                         heapq.heappush(queue, (price, next(counter), after))
 
     def _can_ever(self, pod: Member) -> bool:

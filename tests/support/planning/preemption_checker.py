@@ -196,8 +196,8 @@ def price(request: PlanRequest, units: list[PlanUnit]) -> tuple[int, ...]:
     hits = Counter(b for p in pods for b in p.budgets)
     over = sum(max(0, n - max(0, source.budgets[b].allowed)) for b, n in hits.items())
     eligible = eligible_units(request)
-    born = [p.created_us for u in eligible if u.kind != "reservation" for p in u.pods]
-    age = sum((max(born) - p.created_us) // 10**6 for u in run for p in u.pods)
+    born = [p.since_us for u in eligible if u.kind != "reservation" for p in u.pods]
+    age = sum((max(born) - p.since_us) // 10**6 for u in run for p in u.pods)
     before, after = _holding(source.gangs, []), _holding(source.gangs, pods)
     fallen = sum(
         g.counts and b and not a for g, b, a in zip(source.gangs, before, after, strict=True)
@@ -208,6 +208,7 @@ def price(request: PlanRequest, units: list[PlanUnit]) -> tuple[int, ...]:
         max((u.priority for u in run), default=-(2**31) - 1),
         broken,
         sum(_evicts_again(request, u, eligible) for u in run),
+        0 if source.now_min is UNSET else sum(_gpu_minutes(source, p) for p in pods),
         sum(u.priority + 2**31 for u in run),
         len(run),
         len(pods),
@@ -215,6 +216,14 @@ def price(request: PlanRequest, units: list[PlanUnit]) -> tuple[int, ...]:
         sum(u.priority + 2**31 for u in free),
         sum(len(u.pods) for u in free),
     )
+
+
+def _gpu_minutes(source, pod: PlanVictim) -> int:
+    """The GPUs of a pod times the minutes that it has worked: from the minute in which its work began to that of the decision."""
+    gpus = sum(
+        n for name, n in source.shapes[pod.shape].requests if name in {"gpu", "nvidia.com/gpu"}
+    )
+    return gpus * max(source.now_min - pod.since_us // 60_000_000, 0)
 
 
 def _holding(gangs, lost: list[PlanVictim]) -> list[bool]:

@@ -19,7 +19,7 @@ from extender.core.model.pods import (
     SelectorTerm,
     Toleration,
 )
-from extender.core.planner.explain.tree_variants import walk
+from extender.core.planner.explain.relaxation_solver import walk
 from extender.core.planner.model.interpod_constraints import compile_rules
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
@@ -327,7 +327,7 @@ def evictables(draw, request: PlanRequest, most_units: int = 6) -> Evictable:
             uid=PodUid(name),
             node=draw(st.sampled_from(fleet)).name,
             shape=draw(st.integers(0, len(kinds) - 1)),
-            created_us=draw(st.integers(0, 3)) * 1_000_000,
+            since_us=draw(st.integers(0, 7)) * 30_000_000,
             budgets=tuple(
                 i for i in range(len(budgets)) if running and draw(st.integers(0, 2)) == 0
             ),
@@ -355,6 +355,7 @@ def evictables(draw, request: PlanRequest, most_units: int = 6) -> Evictable:
             gangs=tuple(gangs),
             budgets=budgets,
             going=going,
+            now_min=draw(st.sampled_from([UNSET, 3])),
         )
     )
 

@@ -95,7 +95,9 @@ def _without_null(found: dict[str, Any]) -> dict[str, Any]:
 
 def _with_a_container(template: dict[str, Any]) -> dict[str, Any]:
     """Return a pod template that the operators of Kubeflow accept."""
-    return {**template, "spec": {**(template.get("spec") or {}), "containers": [{"name": "c"}]}}
+    names = ("pytorch", "tensorflow", "xgboost", "paddle", "jax")
+    containers = [{"name": name} for name in names]
+    return {**template, "spec": {**(template.get("spec") or {}), "containers": containers}}
 
 
 def _jobs() -> dict[str, st.SearchStrategy[Any]]:

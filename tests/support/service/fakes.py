@@ -532,6 +532,7 @@ class Stage:
 def check_state(state: Any) -> None:
     """Assert the invariants of a state: every index agrees with the roots."""
     claims = [claim for hold in state.capacity_holds.values() for claim in hold.pods]
+    claims += state.moves.claims() if state.moves is not None else ()
     root_of: dict[PodUid, GangUid] = {}
     for uid, root in state.gangs.items():
         assert root.uid == uid

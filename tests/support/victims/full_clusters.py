@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
@@ -101,7 +102,7 @@ class _Filling:
             uid=PodUid(f"v{self.pods}"),
             node=NodeName(f"n{node}"),
             shape=self.sizes.index(size),
-            created_us=self.draw(st.integers(0, 3)) * 1_000_000,
+            since_us=self.draw(st.integers(0, 7)) * 30_000_000,
             budgets=budgets,
             gang=gang,
         )
@@ -136,6 +137,7 @@ def full_clusters(draw, most_units: int = 7) -> PlanRequest:
             shapes=shapes,
             gangs=tuple(filling.gangs),
             budgets=filling.budgets,
+            now_min=draw(st.sampled_from([UNSET, 2, 5])),
         ),
     )
 

@@ -24,6 +24,13 @@ def options_of(words):
     return frozenset(name for one in parameters for name in (*one.opts, *one.secondary_opts))
 
 
+@functools.cache
+def needs_a_word(words):
+    """Return whether a command has an argument that must be given."""
+    parameters = imported_command(words).params
+    return any(one.param_type_name == "argument" and one.required for one in parameters)
+
+
 def faults_of(command):
     """Yield what is wrong with a command that a page names."""
     parts = shlex.split(command.replace("[", "").replace("]", ""))
@@ -33,6 +40,9 @@ def faults_of(command):
     if words is None:
         yield "there is no such command"
         return
+    rest = parts[len(words.split()) :]
+    if rest and needs_a_word(words) and all(part.startswith("-") for part in rest):
+        yield f"{words} needs an argument"
     yield from (
         f"{words} has no option {part}"
         for part in parts
@@ -50,6 +60,18 @@ def test_each_command_is_one():
     named = list(documented_commands())
     assert named
     offences = [f"{place}: {fault}: {text}" for place, text in named for fault in faults_of(text)]
+    assert not offences, "\n".join(offences)
+
+
+def test_each_command_of_a_message_is_one():
+    """What the program itself names in backquotes or after "gang-extender" in parentheses: a user copies it."""
+    offences = []
+    for path in sorted((ROOT / "extender").rglob("*.py")):
+        for match in re.finditer(
+            r"`gang-extender (\w[^`\n]*)`|\(gang-extender (\w[^()\n]*)\)", path.read_text()
+        ):
+            text = "".join(match.groups("")).replace('"', "")
+            offences += [f"{path.relative_to(ROOT)}: {fault}: {text}" for fault in faults_of(text)]
     assert not offences, "\n".join(offences)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from functools import cache
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from extender.cluster.manifests.manifest_entries import Role, read
@@ -21,6 +23,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 from extender.settings import Settings
 from extender.simulation.job_files import Duration, jobs_of
 from extender.simulation.memory_log import MemoryDatabase, MemoryDecisionInputs
@@ -32,6 +35,7 @@ from tests.unit.simulation.test_simulation import an_arrival, an_empty_fleet, ru
 
 UNTIL_S = 2_400.0
 SECOND_US = 1_000_000
+HOST = "kubernetes.io/hostname"
 
 
 @cache
@@ -51,13 +55,14 @@ def the_past(since_s: float = 0.0) -> Past:
     return past_of(recorded().database, since_s)
 
 
-def past_of(database: MemoryDatabase, since_s: float = 0.0) -> Past:
+def past_of(database: MemoryDatabase, since_s: float = 0.0, *profiles: TreeProfile) -> Past:
     return asyncio.run(
         read_past(
             FakeEventQueries(database),
             MemoryDecisionInputs(database),
             BEGAN_US + int(since_s * SECOND_US),
             BEGAN_US + int(UNTIL_S * SECOND_US),
+            {profile.name: profile for profile in profiles},
         )
     )
 
@@ -156,6 +161,41 @@ def test_a_podgroup_with_slices_comes_back_as_one_and_is_bound_again() -> None:
     assert all(job.ended_s is not None for job in again(past).jobs)
 
 
+def test_a_workload_of_the_log_becomes_the_tree_of_another_profile(tmp_path: Path) -> None:
+    cluster = read(["deploy/examples/cluster.yaml"], Role.CLUSTER)
+    text = Path("deploy/examples/jobset.yaml").read_text()
+    (tmp_path / "jobset.yaml").write_text(text.replace("gang-extender.dev/topology", "a/b"))
+    entries = read([str(tmp_path)], Role.WANTED)
+    context, jobs = jobs_of(entries, until_s=UNTIL_S, duration=Duration(600.0, 600.0), seed=1)
+    scenario = Scenario(
+        cluster=(*cluster, *context), jobs=jobs, until_s=UNTIL_S, settings=Settings()
+    )
+    database = simulate(scenario).database
+
+    def with_policy(name: str, **fields: object) -> Past:
+        kinds = {"JobSet": KindPolicy(**fields)}  # type: ignore[arg-type]
+        return past_of(database, 0.0, TreeProfile(name=name, kinds=kinds))
+
+    past = with_policy("default", root_topology=HOST)
+    (job,), (changed,) = past.jobs(1), past.jobs(1, changed=True)
+    assert job.tree is not None
+    assert changed.tree is not None
+    assert changed.tree.members == job.tree.members
+    assert (job.tree.groups[0].topology, changed.tree.groups[0].topology) == ("", HOST)
+    assert past.notes[0] == "1 gang of 1 made with --profile, 1 of them as another tree"
+    before, after = (
+        simulate(msgspec.structs.replace(scenario, cluster=past.cluster(), jobs=jobs))
+        for jobs in (past.jobs(1), past.jobs(1, changed=True))
+    )
+    assert [outcome.jobs[0].bound_s is not None for outcome in (before, after)] == [True, False]
+
+    (apart,) = with_policy("default", gang="per-job").jobs(1, changed=True)
+    assert apart.tree is not None
+    assert [group.basic for group in apart.tree.groups] == [True, True, True, False, False]
+    with pytest.raises(BadInput, match="the TreeProfile racks; the log has workloads with default"):
+        with_policy("racks")
+
+
 def test_without_the_input_of_the_first_decision_the_nodes_are_those_of_a_later_one() -> None:
     database = recorded().database
     first = next(
@@ -188,6 +228,23 @@ def test_the_nodes_are_those_of_any_decision_that_has_its_input() -> None:
     past = past_of(pruned, since_s)
     assert past.nodes == the_past().nodes
     assert {gang.name for gang in past.gangs} == {"whole", "late"}
+
+
+def test_a_gang_whose_admission_has_no_input_comes_back_from_an_earlier_refusal() -> None:
+    (pruned := MemoryDatabase()).restore(recorded().database.copy())
+    inputs = {
+        kind: [
+            event.data.input_digest
+            for event in recorded().events()
+            if isinstance(event.data, kind) and event.gang == "team-a/whole"
+        ]
+        for kind in (GangAdmitted, GangUnschedulable)
+    }
+    assert all(inputs.values())
+    for digest in (*inputs[GangAdmitted], *inputs[GangUnschedulable][1:]):
+        pruned.inputs.pop(digest, None)
+    (whole,) = (gang for gang in past_of(pruned).gangs if gang.name == "whole")
+    assert whole.tree == next(gang.tree for gang in the_past().gangs if gang.name == "whole")
 
 
 @pytest.mark.parametrize(("lost", "began_us"), [("a", 13), ("ab", None)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -23,6 +23,7 @@ from extender.settings import Settings
 from extender.simulation.arrivals import Arrival, ArrivingGroup
 from extender.simulation.controllers import Job
 from extender.simulation.job_files import job_of, jobs_of
+from extender.simulation.memory_log import MemoryDatabase, MemoryEventLog
 from extender.simulation.simulation import Outcome, Scenario, simulate
 from tests.support.service.hash_seeds import outputs
 from tests.support.service.manifest_builders import a_fleet
@@ -70,7 +71,12 @@ def an_empty_fleet() -> tuple[AnyEntry, ...]:
 
 
 def run(
-    jobs: Sequence[Job], *, until_s: float, seed: int = 1, cluster: Sequence[AnyEntry] = ()
+    jobs: Sequence[Job],
+    *,
+    until_s: float,
+    seed: int = 1,
+    cluster: Sequence[AnyEntry] = (),
+    log_on: Callable[[MemoryDatabase], MemoryEventLog] = MemoryEventLog,
 ) -> Outcome:
     return simulate(
         Scenario(
@@ -79,7 +85,8 @@ def run(
             until_s=until_s,
             seed=seed,
             settings=Settings(),
-        )
+        ),
+        log_on,
     )
 
 

@@ -141,8 +141,9 @@ def check_paths(paths: Sequence[str]) -> None:
     if STDIN in paths:
         raise BadInput("--cluster -: standard input cannot be re-read; give files or directories")
     for path in paths:
-        if not Path(path).exists():
-            msg = f"--cluster {path}: no such file or directory; make it first, it may be empty"
+        if not path or not Path(path).exists():
+            shown = path or '""'
+            msg = f"--cluster {shown}: no such file or directory; make it first, it may be empty"
             raise BadInput(msg)
 
 

@@ -14,7 +14,6 @@ from extender.core.planner.explain.rank_order import (
     seats_by_rank,
     with_groups_in_order,
 )
-from extender.core.planner.model.feasibility import domain_keys, waiting_reasons
 from extender.core.planner.model.leaf_slices import group_name, object_key
 from extender.core.planner.model.node_scores import uncounted_preferences
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
@@ -26,6 +25,8 @@ from extender.core.planner.plan_types import (
     PlanRequest,
     SearchEffort,
     WishOutcome,
+    domain_keys,
+    waiting_reasons,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved
@@ -252,7 +253,9 @@ def _left_out(problem: PlacementProblem, solution: Solution, solved: Solved) -> 
         if not out:
             continue
         reason = "no more fit" if solved.proved else "no place found within the budget"
-        if new + group.bound >= group.minimum:
+        if group.source.basic:  # each for itself
+            lines.append(f"{name}: {out} of {group.size} not placed: {reason}")
+        elif new + group.bound >= group.minimum:
             lines.append(
                 f"{name}: {out} beyond the minimum of {group.minimum} not placed: {reason}"
             )

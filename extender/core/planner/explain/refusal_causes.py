@@ -19,13 +19,12 @@ from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import join_names
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import NodeSelector, PodShape, Toleration
-from extender.core.planner.explain.tree_variants import (
+from extender.core.planner.explain.relaxation_solver import (
     RequirementChange,
     changed_tree,
     map_groups,
     walk,
 )
-from extender.core.planner.model.feasibility import domain_keys
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.leaf_slices import group_name
 from extender.core.planner.model.node_filters import (
@@ -43,7 +42,13 @@ from extender.core.planner.model.problem import (
     compile_request,
     shares_groups,
 )
-from extender.core.planner.plan_types import PlanExclusive, PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.plan_types import (
+    PlanExclusive,
+    PlanGroup,
+    PlanNode,
+    PlanRequest,
+    domain_keys,
+)
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 

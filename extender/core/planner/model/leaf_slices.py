@@ -14,8 +14,13 @@ from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.feasibility import required_names, threshold
-from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
+from extender.core.planner.plan_types import (
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    required_names,
+    threshold,
+)
 
 RANK_STEP = 10**9  # ranks from two labels are the outer index times this, plus the inner one
 SLICE_MARK = "/slice-"  # no name of a Kubernetes object has a slash
@@ -141,7 +146,8 @@ def _positions(leaf: PlanGroup) -> dict[PodUid, int]:
         return inner
     if len({*inner.values()}) == 1:
         return outer
-    return {uid: at for at, uid in enumerate(sorted(ranked, key=lambda uid: ranked[uid]))}
+    each = max(inner.values()) + 1  # pods of a Job
+    return {uid: outer[uid] * each + inner[uid] for uid in ranked}
 
 
 def _by_position(leaf: PlanGroup, size: int, positions: dict[PodUid, int]) -> dict[int, _Part]:

@@ -16,14 +16,6 @@ from msgspec import UnsetType
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pods import PodShape
-from extender.core.planner.model.feasibility import (
-    admissible,
-    domain_keys,
-    is_leaf,
-    is_required,
-    satisfied_by_bound,
-    threshold,
-)
 from extender.core.planner.model.interpod_constraints import InterpodConstraints, compile_rules
 from extender.core.planner.model.leaf_slices import group_name
 from extender.core.planner.model.node_filters import (
@@ -49,6 +41,12 @@ from extender.core.planner.plan_types import (
     PlanMember,
     PlanPreference,
     PlanRequest,
+    admissible,
+    domain_keys,
+    is_leaf,
+    is_required,
+    satisfied_by_bound,
+    threshold,
 )
 
 

@@ -43,6 +43,7 @@ class Mover(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     shape: int  # index into `MovesRequest.shapes`
     priority: int
     group: str = ""  # the leaf it is a member of, Kind/namespace/name; empty: none
+    lost_min: int = 0  # GPU-minutes of work that its eviction loses
     within: tuple[tuple[str, str], ...] = ()  # labels that its new node must have
 
 
@@ -79,6 +80,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: NodeName = msgspec.field(name="from")
     target: NodeName = msgspec.field(name="to")
     priority: int
+    lost_min: int = 0  # GPU-minutes of work since its start, or its last checkpoint
 
 
 class MovesPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -91,7 +93,8 @@ class MovesPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: MovesOutcome
     moves: tuple[Move, ...] = ()  # in order
     least: int = 0  # proved: no fewer moves lead there
-    cheapest: bool = False  # proved: of equally many moves none have a lower sum of priorities
+    # proved: of equally many moves none have a lower sum of priorities, and with the same none lose less work (see `_weights`)
+    cheapest: bool = False
     emptied: tuple[int, ...] = ()  # indexes into the sets of the request
     plan: Plan | None = None  # of the tree, after the moves
     unmoved: tuple[str, ...] = ()  # pods on nodes to empty that have no place elsewhere
@@ -99,6 +102,7 @@ class MovesPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     search: SearchEffort = SearchEffort(nodes=0, exhausted=True)
 
 
+WEIGHT_MAX = 1 << 60  # of the objective
 Targets = dict[int, int]  # number of a mover -> index of its new node
 
 
@@ -115,7 +119,7 @@ class MoveProblem:
     frees: Ints  # (movers, axes): what it leaves on its node
     at: Ints  # (movers,): its node
     allowed: Bools  # (movers, nodes): the static filters and its domains
-    weights: list[int]  # by mover: its priority above the lowest, in units of their common divisor
+    weights: list[int]  # by mover, see `_weights`
 
     def on(self, nodes: Iterable[int]) -> list[int]:
         """Return the movers on some nodes, ascending."""
@@ -166,8 +170,6 @@ def compile_moves(request: MovesRequest) -> MoveProblem:
     frees_of = frees[shape]
     if len(at):
         frees_of[:, : len(capacity.names)] *= capacity.offered[at]
-    lowest = min((m.priority for m in request.movers), default=0)
-    unit = math.gcd(*(m.priority - lowest for m in request.movers)) or 1
     return MoveProblem(
         request=request,
         base=base,
@@ -178,8 +180,24 @@ def compile_moves(request: MovesRequest) -> MoveProblem:
         frees=frees_of,
         at=at,
         allowed=_allowed(request, table),
-        weights=[(m.priority - lowest) // unit for m in request.movers],
+        weights=_weights(request.movers),
     )
+
+
+def _weights(movers: Sequence[Mover]) -> list[int]:
+    """Return the weight of each mover: its priority above the lowest in units of their common divisor, then the work it loses.
+
+    Work counts in GPU-minutes; in larger steps where the solver could not add the numbers.
+    """
+    lowest = min((m.priority for m in movers), default=0)
+    unit = math.gcd(*(m.priority - lowest for m in movers)) or 1
+    ranks = [(m.priority - lowest) // unit for m in movers]
+    room = WEIGHT_MAX // (len(movers) + 1) ** 2 // (sum(ranks) + 1) - 2
+    total = sum(m.lost_min for m in movers)
+    step = -(-total // room) if room > 0 else total + 1
+    lost = [m.lost_min // max(step, 1) for m in movers]
+    above = sum(lost) + 1
+    return [rank * above + steps for rank, steps in zip(ranks, lost, strict=True)]
 
 
 def _rows(rows: Sequence[Ints], width: int) -> Ints:
@@ -216,6 +234,7 @@ def moves_of(problem: MoveProblem, order: Sequence[tuple[int, int]]) -> tuple[Mo
             source=movers[i].node,
             target=nodes[node].name,
             priority=movers[i].priority,
+            lost_min=movers[i].lost_min,
         )
         for i, node in order
     )

@@ -14,6 +14,7 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.moves.move_problem import (
+    WEIGHT_MAX,
     MoveProblem,
     OverLimit,
     Targets,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 PAIRS_MAX = 60_000  # pods times nodes: a larger program is not built
 ORDERS_MAX = 200  # solutions without an order that are excluded
 ORDER_STEPS = 2_000  # of one search for an order
-WEIGHT_MAX = 1 << 60  # of the objective
 
 
 @dataclass(slots=True)

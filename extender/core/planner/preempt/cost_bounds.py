@@ -19,7 +19,7 @@ from extender.core.planner.preempt.candidate_domains import CandidateDomain, Can
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
 
-_WEIGHT = 1  # position in a `Sum`
+_LOST, _WEIGHT = 1, 2  # positions in a `Sum`
 Sum: TypeAlias = tuple[int, ...]  # the parts of a cost that are sums over its units, in their order
 
 
@@ -90,7 +90,7 @@ class CostBounds:
             return units
         cheapest = sorted(self._sums[i] for i in units)[:count]
         least, best_sum = _added(cheapest), _sum_of(best)
-        if least >= best_sum:
+        if least >= best_sum or self._each_part(units, freed, missing, count) >= best_sum:
             return None
         if not count:
             return units
@@ -102,22 +102,36 @@ class CostBounds:
             if large and _added([others, self._sums[i]]) <= best_sum
         ]
 
+    def _each_part(self, units: list[int], freed: Ints, missing: Ints, count: int) -> Sum:
+        """Return a lower bound of each part of the cost by itself: units of unequal size may lose less than the fewest do."""
+        lost = [self._sums[i][_LOST] for i in units]
+        if not any(lost):
+            return ()
+        parts = zip(*(self._sums[i] for i in units), strict=True)
+        bound = [sum(sorted(part)[:count]) for part in parts]
+        for axis in np.flatnonzero(missing).tolist():
+            amounts = freed[:, axis].tolist()
+            bound[_LOST] = max(bound[_LOST], _least_lost(lost, amounts, int(missing[axis])))
+        return tuple(bound)
+
     def _large_enough(
         self, units: list[int], freed: Ints, missing: Ints, best: VictimCost
     ) -> Bools:
-        """Return which units free enough to be in a set that breaks as many gangs, and has as many units, as a known one.
+        """Return which units free enough to be in a set that breaks as many gangs, and costs as much, as a known one.
 
         Such a set has at most so many units of each sort. The others free no more than the largest ones do; then the
         unit itself must free what is missing.
         """
         large = np.ones(len(units), dtype=np.bool_)
-        weights = [self._sums[i][_WEIGHT] for i in units]
         whole = np.array([self._breaks[i][1] >= 0 for i in units], dtype=np.bool_)
         sorts = [(whole, best.broken)]
-        if not best.cascades and any(weights):
-            lightest = min(weight for weight in weights if weight)
-            counted = np.array(weights, dtype=np.int64) > 0
-            sorts.append((counted, best.weight // lightest))
+        for part, most in ((_LOST, best.lost_min), (_WEIGHT, best.weight)):
+            if best.cascades or (part == _WEIGHT and best.lost_min):
+                break  # a set that has less of an earlier part may have more of this one
+            amounts = [self._sums[i][part] for i in units]
+            if any(amounts):
+                least = min(amount for amount in amounts if amount)
+                sorts.append((np.array(amounts, dtype=np.int64) > 0, most // least))
         for limited, most in sorts:
             others = freed[~limited].sum(axis=0)
             if most:
@@ -181,6 +195,24 @@ class CostBounds:
             broken.append(rows.sum(axis=0) - kept)
         more = np.sort(np.array(broken, dtype=np.int64).reshape(-1, freed.shape[1]), axis=0)[::-1]
         return _fewest(more, np.maximum(missing - unbroken, 0))
+
+
+def _least_lost(lost: list[int], amounts: list[int], missing: int) -> int:
+    """Return what any set of units that frees so much of a resource loses, at least.
+
+    With any price of the resource a set loses no less than the price of what is missing, but for units that free more than
+    they lose at this price. The price is that of the unit with which the units that lose least for what they free are enough.
+    """
+    rows = [(n, a) for n, a in zip(lost, amounts, strict=True) if a]
+    rows.sort(key=lambda row: row[0] / row[1])
+    left, last = missing, (0, 1)
+    for last in rows:
+        left -= last[1]
+        if left <= 0:
+            break
+    price, per = last
+    gain = price * missing - sum(max(price * a - per * n, 0) for n, a in rows)
+    return -(-gain // per)
 
 
 def least_asks(problem: PlacementProblem, min_pods: int) -> Ints:
@@ -248,6 +280,7 @@ def _figures(cost: VictimCost) -> Sum:
 def _sum_of(cost: VictimCost) -> Sum:
     return (
         cost.cascades,
+        cost.lost_min,  # `_LOST`
         cost.weight,  # `_WEIGHT`
         cost.units,
         cost.pods,
@@ -258,4 +291,4 @@ def _sum_of(cost: VictimCost) -> Sum:
 
 
 def _added(sums: list[Sum]) -> Sum:
-    return tuple(map(sum, zip(*sums, strict=True))) if sums else (0,) * 7
+    return tuple(map(sum, zip(*sums, strict=True))) if sums else (0,) * 8

@@ -204,7 +204,7 @@ class EmptiedNodes:
         return (*price[:2], int(before == spare), *price[3:])
 
 
-_NOTHING: Price = (0, NO_PRIORITY, 0, 0, 0, 0, 0, 0, 0, 0)
+_NOTHING: Price = (0, NO_PRIORITY, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def _numbers(cost: VictimCost) -> Price:
@@ -213,6 +213,7 @@ def _numbers(cost: VictimCost) -> Price:
         cost.highest,
         cost.broken,
         cost.cascades,
+        cost.lost_min,
         cost.weight,
         cost.units,
         cost.pods,

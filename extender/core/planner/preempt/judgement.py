@@ -13,14 +13,14 @@ import msgspec
 from extender.core.model.ids import NodeName
 from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.explain.additional_nodes import with_counts
-from extender.core.planner.explain.refusal_explanation import (
+from extender.core.planner.explain.relaxation_solver import walk
+from extender.core.planner.explain.relaxations import (
     RefusalExplanation,
+    evicting,
     explain,
     explain_contradiction,
+    with_change,
 )
-from extender.core.planner.explain.relaxations import evicting, with_change
-from extender.core.planner.explain.tree_variants import walk
-from extender.core.planner.model.feasibility import threshold
 from extender.core.planner.model.leaf_slices import slice_pods
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import compile_request
@@ -31,6 +31,7 @@ from extender.core.planner.plan_types import (
     Refusal,
     Relaxation,
     Verdict,
+    threshold,
 )
 from extender.core.planner.planning import compared_with_empty, plan
 from extender.core.planner.preempt.post_eviction_view import without

@@ -335,6 +335,7 @@ class EvictionModel(PlacementModel):
             self._highest(running),
             self._broken(running),
             self._sum(running, [int(self.cost_model.cascades[i]) for i in running]),
+            self._sum(running, [self.cost_model.lost_min[i] for i in running]),
             self._sum(running, [units[i].priority + PRIORITY_OFFSET for i in running]),
             self._sum(running, [1] * len(running)),
             self._sum(running, [len(units[i].pods) for i in running]),

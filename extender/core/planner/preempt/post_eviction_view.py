@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
-from extender.core.planner.explain.tree_variants import map_groups, walk
+from extender.core.planner.explain.relaxation_solver import map_groups, walk
 from extender.core.planner.model.interpod_constraints import SpreadDomains, compile_rules
 from extender.core.planner.model.node_filters import ANY_ADDRESS, port_axes, port_request
 from extender.core.planner.model.node_table import Bools, Ints, NodeTable, count_fitting

@@ -36,10 +36,13 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
     # more, and of two gangs the one with fewer pods. It comes after `highest`: only its priority makes a gang important.
     broken: int = 0
     cascades: int = 0  # units that would evict others when they are created again, see `_cascades`
+    lost_min: int = 0  # GPU-minutes of work since the start or last checkpoint of the victims
     weight: int = 0  # sum over units of priority + 2^31
     units: int = 0
     pods: int = 0
-    age_s: int = 0  # seconds by which the victims are older than the youngest evictable pod, summed
+    age_s: int = (
+        0  # seconds of work of the victims beyond that of the youngest evictable pod, summed
+    )
     # of units without `has_cost`: superseded reservations, and victims of another preemption
     reserved: int = 0  # sum of priority + 2^31
     reserved_pods: int = 0
@@ -60,16 +63,17 @@ class CostModel:
         """
         self.source = request.evictable or Evictable(priority=0)
         self.units = units
-        running = [p.created_us for u in units if u.kind != "reservation" for p in u.pods]
+        running = [p.since_us for u in units if u.kind != "reservation" for p in u.pods]
         self._youngest = max(running, default=0)
         self._ages_s = [self.age_s(u) for u in units]
+        self.lost_min = [self.source.lost_min(u) for u in units]
         self._lost = [_members_lost(u) for u in units]  # by leaf
         self._have = self._satisfied({})
         self.cascades = _cascades(request, units, node_table)
 
     def age_s(self, unit: PlanUnit) -> int:
-        """Return the age of the pods of a unit beyond that of the youngest evictable pod, summed, in seconds."""
-        return sum((self._youngest - p.created_us) // 1_000_000 for p in unit.pods)
+        """Return for how long the pods of a unit work beyond the youngest evictable pod, summed, in seconds."""
+        return sum((self._youngest - p.since_us) // 1_000_000 for p in unit.pods)
 
     def protected(self, unit: PlanUnit) -> dict[int, int]:
         """Count the pods of a unit under each budget."""
@@ -90,6 +94,7 @@ class CostModel:
             highest=max((u.priority for u in victims), default=NO_PRIORITY),
             broken=sum(u.is_whole_group for u in victims) + self._fallen(running),
             cascades=sum(self.cascades[i] for i in evicted),
+            lost_min=sum(self.lost_min[i] for i in running),
             weight=sum(u.priority + PRIORITY_OFFSET for u in victims),
             units=len(victims),
             pods=sum(len(u.pods) for u in victims),
@@ -110,6 +115,7 @@ class CostModel:
             highest=unit.priority,
             broken=unit.is_whole_group + (self._fallen([index]) if self._lost[index] else 0),
             cascades=self.cascades[index],
+            lost_min=self.lost_min[index],
             weight=weight,
             units=1,
             pods=len(unit.pods),

@@ -22,11 +22,9 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.visibility import Visibility, name_for
-from extender.core.planner.explain.best_partial_placement import best_partial
 from extender.core.planner.explain.plan_builder import make_plan
-from extender.core.planner.explain.shortfalls import diagnose
-from extender.core.planner.explain.tree_variants import walk
-from extender.core.planner.model.feasibility import satisfied_by_bound, without_lacking_members
+from extender.core.planner.explain.relaxation_solver import walk
+from extender.core.planner.explain.shortfalls import diagnose, domain_phrase, shortfall
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_table import Bools, NodeTable
 from extender.core.planner.model.problem import PlacementProblem, compile_request
@@ -40,6 +38,9 @@ from extender.core.planner.plan_types import (
     Refusal,
     SearchEffort,
     Verdict,
+    satisfied_by_bound,
+    threshold,
+    without_lacking_members,
 )
 from extender.core.planner.planning import plan, status_of
 from extender.core.planner.preempt.min_cost_cp_sat import find_any, find_cheapest
@@ -59,6 +60,58 @@ from extender.core.planner.preemption_types import Evictable, PlanUnit
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.preferred_topology import grant_preferred, has_wishes
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
+
+Search: TypeAlias = Callable[[int], Solved]  # for the same tree with another minimum of its root
+
+
+def best_partial(all_evicted: Solved, search: Search) -> str:
+    """Return how many of the pods or child groups that the root needs could be placed together.
+
+    Args:
+        all_evicted: The proof that the tree does not fit when all units are evicted.
+        search: Solves the same with another minimum of the root; called a few times.
+    """
+    needed = threshold(all_evicted.problem.groups[0].source)
+    held, alone, word = _best(all_evicted)
+    got, proved = _at_once(held, min(alone, needed - 1), search)
+    return f"{got if proved else f'at least {got}'} of {needed} {word}"
+
+
+def _best(solved: Solved) -> tuple[int, int, str]:
+    """Return how many elements the root has, how many could be placed one at a time, and the word for them."""
+    root, groups = solved.problem.groups[0], solved.problem.groups
+    if root.leaf:
+        close = shortfall(solved.problem, root)
+        most = close.holds if close is not None else root.bound
+        return root.bound, most, f"pods{domain_phrase(root)}"
+    children = [groups[c] for c in root.children if groups[c].alive]
+    best = solved.bounds.best
+    where = {domain_phrase(child) for child in children}
+    word = f"child groups, each{min(where)}" if len(where) == 1 and all(where) else "child groups"
+    held = sum(c.holds for c in children)
+    return held, sum(c.holds or bool((best[c.index] >= 0).any()) for c in children), word
+
+
+def _at_once(held: int, most: int, search: Search) -> tuple[int, bool]:
+    """Find how many can be placed together: two groups may need the same rack.
+
+    Args:
+        held: Elements that bound members satisfy.
+        most: An upper bound.
+
+    Returns:
+        The number, and whether it is proved to be the largest.
+    """
+    proved, target = True, most
+    while held < most:
+        solved = search(target)
+        if solved.solution is not None:
+            held = target
+        else:
+            most, proved = target - 1, proved and solved.proved
+        target = (held + most + 1) // 2
+    return held, proved
+
 
 ALTERNATIVES_MAX = 8
 BUDGETS = 10  # a search for victims may cost as many times the budget of a plan: to evict the wrong pods costs more
@@ -715,6 +768,7 @@ _WORDS = {
     "highest": "as highest priority of a victim",
     "broken": "running gangs broken",
     "cascades": "victims that would evict others in turn",
+    "lost_min": "GPU-minutes of work lost",
     "weight": "as sum of their priorities",
     "units": "units",
     "pods": "pods",

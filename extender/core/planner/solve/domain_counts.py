@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from extender.core.planner.model.node_table import Ints, NodeTable
+from extender.core.planner.model.node_table import FIT_MAX, Bools, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
 from extender.core.planner.solve.cp_sat_placement import PlacementModel, steps_of
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 BROKEN = 2  # domains that a group with a pod on a node without the label has at least
+SMALL = 1 << 15
+PRICES = 3  # that are tried for one bound
 CountOutcome = Literal["best", "found", "none", "unknown"]
 
 
@@ -97,32 +99,34 @@ class GroupPods:
         return max(len(used) + self.missing, BROKEN if broken else 1)
 
     def fewest(
-        self, problem: PlacementProblem, bounds: UpperBounds, level: CountedLevel, least: int
+        self,
+        problem: PlacementProblem,
+        level: CountedLevel,
+        least: int,
+        limit: DomainCount | None = None,
     ) -> int:
-        """Return a lower bound on the domains, if at least so many new pods are placed: whole pods per node are counted."""
+        """Return a lower bound on the domains, if at least so many new pods are placed: whole pods per node are counted.
+
+        Args:
+            limit: The domains of a narrower level that the group is in at most.
+        """
         group = problem.groups[self.index]
         per_node = problem.pods().per_node(self.kinds)
         opened = np.unique(level.domain[self.bound_nodes])
         start = len(opened) + self.missing
         # all regions at once: a tree has up to 500 leaves, a level thousands of domains
         region = group.level.domain
-        fits = bounds.best[group.index] >= 0
-        nodes = np.flatnonzero((region >= 0) & fits[region])
-        most = int(level.domain.max(initial=0)) + 1
-        pairs, pair = np.unique(region[nodes] * most + level.domain[nodes], return_inverse=True)
-        totals = np.bincount(pair, weights=per_node[nodes]).astype(np.int64)
-        regions, of = np.unique(pairs // most, return_inverse=True)
-        is_open = np.isin(pairs % most, opened)
-        left = np.full(len(regions), least, dtype=np.int64)
-        np.subtract.at(left, of[is_open], totals[is_open])
-        order = np.lexsort((-totals, of))
-        order = order[~is_open[order]]
-        # of each region, the pods that the domains before each one can hold, the largest first
-        sums = np.cumsum(totals[order]) - totals[order]
-        first = np.searchsorted(of[order], np.arange(len(regions)))
-        before = sums - np.append(sums, 0)[first[of[order]]]
-        needed = np.bincount(of[order[before < left[of[order]]]], minlength=len(regions))
-        needed[np.bincount(of[order], weights=totals[order], minlength=len(regions)) < left] = least
+        nodes = np.flatnonzero((region >= 0) & (per_node > 0))
+        if group.pinned >= 0:
+            nodes = nodes[region[nodes] == group.pinned]
+        elif (closed := problem.exclusive.closed.get(group.index)) is not None:
+            nodes = nodes[~closed[region[nodes]]]
+        of, domain, capacity = numbered(region[nodes]), level.domain[nodes], per_node[nodes]
+        if limit is not None:
+            of, domain, capacity = merged(of, limit.level.domain[nodes], capacity, domain)
+        needed = np.zeros(int(of.max(initial=-1)) + 1, dtype=np.int64)
+        for option in by_price(of, domain, capacity, least, limit, opened):
+            needed = np.maximum(needed, option.needed)
         return max(start + int(needed.min(initial=least)), 1)
 
     def largest(self, problem: PlacementProblem, level: CountedLevel) -> int:
@@ -139,6 +143,141 @@ class GroupPods:
             minlength=level.labelled,
         ).astype(np.int64)
         return int((np.minimum(totals, self.size) + bound).max())
+
+
+def filled(of: Ints, capacity: Ints, pods: Ints, opened: Bools | None = None) -> tuple[Ints, Ints]:
+    """Return the domains in the order of their regions, those with most capacity first, and the pods that each of them gets so.
+
+    No other way uses fewer domains of a region for as many pods.
+
+    Args:
+        of: The region of each domain.
+        pods: Of each region.
+        opened: Domains that come before all others.
+
+    >>> filled(np.array([0, 0, 1, 1]), np.array([2, 5, 4, 3]), np.array([6, 4]))
+    (array([1, 0, 2, 3]), array([5, 1, 4, 0]))
+    """
+    place = of * 2 if opened is None else of * 2 + ~opened
+    keys = place * (int(capacity.max(initial=0)) + 1) - capacity
+    if np.abs(keys).max(initial=0) < SMALL:  # sorted in linear time
+        keys = keys.astype(np.int16)
+    order = np.argsort(keys, kind="stable")
+    of, capacity = of[order], capacity[order]
+    sums = np.append(0, np.cumsum(capacity))
+    before = sums[:-1] - sums[np.searchsorted(of, of)]
+    return order, np.clip(pods[of] - before, 0, capacity)
+
+
+def numbered(codes: Ints) -> Ints:
+    """Return some numbers as numbers from 0 on, in their order.
+
+    >>> numbered(np.array([7, 3, 7]))
+    array([1, 0, 1])
+    """
+    if codes.max(initial=0) > len(codes) * 4:
+        return np.unique(codes, return_inverse=True)[1].reshape(-1)
+    there = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    there[codes] = 1
+    return (np.cumsum(there) - 1)[codes]
+
+
+def merged(of: Ints, domain: Ints, capacity: Ints, outer: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the domains of each region: their region, the wider domain that they are in, and their capacity.
+
+    Args:
+        of: The region of each node.
+        domain: Of each node.
+        capacity: Of each node.
+        outer: The wider domain of each node.
+    """
+    by, _, at = paired(of, domain)
+    wider = np.zeros(len(by), dtype=np.int64)
+    wider[at] = outer
+    return by, wider, np.bincount(at, weights=capacity, minlength=len(by)).astype(np.int64)
+
+
+def paired(of: Ints, domain: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return region and number of each domain in a region, ordered by domain in each of them, and the position of each node among these.
+
+    Args:
+        of: The region of each node.
+        domain: Of each node.
+    """
+    width = int(domain.max(initial=-1)) + 1
+    region = np.zeros(width, dtype=np.int64)
+    region[domain] = of
+    if (region[domain] == of).all():  # no domain is in two regions
+        domains = np.flatnonzero(np.bincount(domain, minlength=width))
+        return region[domains], domains, numbered(domain)
+    pairs, at = np.unique(of * width + domain, return_inverse=True)
+    return pairs // width, pairs % width, at.reshape(-1)
+
+
+class DomainsNeeded(NamedTuple):
+    """In how many domains of each region some pods are at least, and the domains in the order in which they hold most."""
+
+    needed: Ints  # per region; all of the pods where it cannot hold them
+    of: Ints  # the region of each domain
+    domains: Ints
+
+
+def by_price(
+    of: Ints, domain: Ints, capacity: Ints, pods: int, limit: DomainCount | None, opened: Ints
+) -> Iterator[DomainsNeeded]:
+    """Yield bounds on the domains that some pods are in, each of which holds.
+
+    Where no more than k parts of these domains may be used, each part costs a price p in pods: k parts hold p k pods at most, and what
+    each of them holds beyond p. So the domains that hold most parts of more than p pods are the best.
+
+    Args:
+        of: The region of each part.
+        domain: Of each part.
+        capacity: Of each part.
+        limit: How many parts may be used, if that is limited.
+        opened: Domains that are used in any case, and not counted.
+    """
+    regions = int(of.max(initial=-1)) + 1
+    by, domains, at = paired(of, domain)
+    is_open = np.isin(domains, opened) if len(opened) else None
+    values = [0]
+    if limit is not None and len(
+        capacity
+    ):  # best is what the last part holds that is used, or a little less
+        distinct, number = np.unique(-capacity, return_counts=True)
+        last = int(np.searchsorted(np.cumsum(number), limit.most))
+        values += (-distinct[last : last + PRICES]).tolist()
+    for price in values:
+        beyond = np.maximum(capacity - price, 0)
+        totals = np.bincount(at, weights=beyond, minlength=len(by)).astype(np.int64)
+        left = np.full(regions, max(pods - price * (limit.most if limit else 0), 0), dtype=np.int64)
+        order, amounts = filled(by, totals, left, is_open)
+        counted = order[amounts > 0 if is_open is None else (amounts > 0) & ~is_open[order]]
+        needed = np.bincount(by[counted], minlength=regions)
+        needed[np.bincount(by, weights=totals, minlength=regions) < left] = pods
+        yield DomainsNeeded(needed, by[order], domains[order])
+
+
+def most_pairs(pods: Ints, first: int) -> tuple[int, Ints]:
+    """Return how many pairs of pods of two groups can be together, and how many of the first group each domain has then.
+
+    With x of t pods of a domain there are x (t - x) pairs in it, and one more of the first group adds t - 2x - 1: less each time, so
+    the largest gains are the best. Where the two groups may be up to c pods together in a domain, it is best to fill the largest
+    domains first: of two domains that are used, either a pod of the first or one of the second group gains nothing less in the one
+    with more pods than it has in the other.
+
+    Args:
+        pods: Of both groups, in each domain.
+        first: Pods of the first group.
+
+    >>> most_pairs(np.array([5, 3]), 4)
+    (8, array([3, 1]))
+    """
+    at = np.repeat(np.arange(len(pods)), pods)
+    have = np.arange(len(at)) - np.repeat(np.cumsum(pods) - pods, pods)
+    gains = pods[at] - 2 * have - 1
+    largest = np.argsort(-gains, kind="stable")[:first]
+    return int(gains[largest].sum()), np.bincount(at[largest], minlength=len(pods))
 
 
 @dataclass(slots=True, frozen=True)
@@ -171,34 +310,86 @@ class PairCount:
         sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
         return sizes[0] * sizes[1] - sum(pods * right.get(d, 0) for d, pods in left.items())
 
-    def fewest(self, problem: PlacementProblem, solution: Solution) -> int:
+    def fewest(
+        self,
+        problem: PlacementProblem,
+        solution: Solution,
+        most: Sequence[int] = (FIT_MAX, FIT_MAX),
+    ) -> int:
         """Return a lower bound on the pairs, for placements that have as many pods of each group as this one.
 
-        With t pods of both in each of k domains the pairs together are the sum of (t^2 - d^2) / 4, where d is the difference of
-        the two groups there: no sum of t^2 is above that of the largest domains filled first, and none of d^2 is below D^2 / k.
+        No placement has more pairs together than the one that fills the domains with most capacity first (`most_pairs`).
+
+        Args:
+            most: In how many domains each group is at most.
         """
         if any(group.missing for group in self.groups):
             return 0
         sizes = [group.bound + sum(group.placed(solution).values()) for group in self.groups]
-        total, difference = sum(sizes), sizes[0] - sizes[1]
         kinds = sorted({kind for group in self.groups for kind in group.kinds})
         capacity = np.bincount(self.level.domain, weights=problem.pods().per_node(kinds)).astype(
             np.int64
         )
         for group in self.groups:
             np.add.at(capacity, self.level.domain[group.bound_nodes], 1)
-        capacity = np.sort(np.minimum(capacity[capacity > 0], total))[::-1]
-        together = 0
-        for used in range(1, min(len(capacity), total) + 1):
-            spare = np.cumsum(capacity[:used] - 1)  # beside one pod in each
-            if spare[-1] < total - used:
-                continue
-            pods = np.diff(np.minimum(spare, total - used), prepend=0) + 1
-            squares = int((pods * pods).sum())
-            if squares <= 4 * together:
-                break  # more domains have less
-            together = max(together, (squares * used - difference**2) // (4 * used))
+        every = np.array([sum(sizes)], dtype=np.int64)
+        _, amounts = filled(np.zeros(len(capacity), dtype=np.int64), capacity, every)
+        together, _ = most_pairs(amounts[amounts > 0], sizes[0])
+        if not any(group.bound for group in self.groups):
+            together = min(together, *self._by_resource(problem, sizes, together))
+        for whole in (0, 1):
+            if most[whole] == 1 and not any(group.bound for group in self.groups):
+                beside = self._beside(problem, whole, sizes, most[1 - whole])
+                together = min(together, sizes[whole] * beside)
         return sizes[0] * sizes[1] - together
+
+    def _by_resource(
+        self, problem: PlacementProblem, sizes: Sequence[int], most: int
+    ) -> Iterator[int]:
+        """Yield how many pairs can be together by each resource of which pods of the groups request different amounts; at least `most`.
+
+        As if pods could be divided: with amounts t of both groups in each of k domains, the pairs together are the sum of (t^2 - d^2) / 4,
+        where d is the difference of the two groups there: no sum of t^2 is above that of the largest domains filled first, and none of
+        d^2 is below D^2 / k.
+        """
+        yield most
+        kinds = [group.kinds for group in self.groups]
+        usable = problem.pods().per_node(sorted({*kinds[0], *kinds[1]})) > 0
+        for axis in range(problem.requests.shape[1]):
+            asks = [int(problem.requests[each, axis].min()) for each in kinds]
+            if not all(asks) or asks[0] == asks[1]:
+                continue
+            free = np.where(usable, problem.free[:, axis], 0)
+            capacity = np.bincount(self.level.domain, weights=free).astype(np.int64)
+            need = [n * ask for n, ask in zip(sizes, asks, strict=True)]
+            every = np.array([sum(need)], dtype=np.int64)
+            _, filled_first = filled(np.zeros(len(capacity), dtype=np.int64), capacity, every)
+            amounts = filled_first[filled_first > 0].tolist()
+            squares = sum(amount * amount for amount in amounts)
+            used = max(len(amounts), 1)
+            yield (squares * used - (need[0] - need[1]) ** 2) // (4 * used * asks[0] * asks[1])
+
+    def _beside(
+        self, problem: PlacementProblem, whole: int, sizes: Sequence[int], most: int
+    ) -> int:
+        """Return how many pods of the other group can be in the domain that has all pods of one; `most`: its domains at most."""
+        of_whole, other = self.groups[whole].kinds, self.groups[1 - whole].kinds
+        pods = sizes[1 - whole]
+        per_node = problem.pods().per_node(other)
+        alone = np.bincount(self.level.domain, weights=per_node).astype(np.int64)
+        left = alone.copy()
+        usable = (per_node > 0) | (problem.pods().per_node(of_whole) > 0)
+        for axis in range(problem.requests.shape[1]):
+            ask = int(problem.requests[other, axis].min())
+            if ask:
+                free = np.where(usable, problem.free[:, axis], 0)
+                total = np.bincount(self.level.domain, weights=free).astype(np.int64)
+                taken = sizes[whole] * int(problem.requests[of_whole, axis].min())
+                left = np.minimum(left, (total - taken) // ask)
+        # of the domains beside it, those with most capacity
+        largest = np.sort(alone)[::-1]
+        rest = int(largest[: most - 1].sum())
+        return int(np.clip(np.where(left + rest >= pods, left, 0), 0, pods).max(initial=0))
 
 
 @dataclass(slots=True, frozen=True)

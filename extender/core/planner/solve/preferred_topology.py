@@ -14,8 +14,11 @@ CP-SAT decide it as any other request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,11 +26,19 @@ from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey
 from extender.core.planner.model.interpod_constraints import AntiAffinityDomains
-from extender.core.planner.model.node_table import Ints, count_fitting
+from extender.core.planner.model.node_table import FIT_MAX, Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, with_keys
-from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
+from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, WishOutcome, WishValue
 from extender.core.planner.solve.compactness import fewest_first
+from extender.core.planner.solve.direct_placement import (
+    best_region,
+    best_region_of_two,
+    divided,
+    divided_by_weight,
+    equal_shares,
+    tightest_for_shares,
+)
 from extender.core.planner.solve.domain_counts import (
     BROKEN,
     CountedLevel,
@@ -36,12 +47,15 @@ from extender.core.planner.solve.domain_counts import (
     PairCount,
     ShareCount,
     TopologyCount,
+    numbered,
     solve_counts,
 )
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve_quickly
 
 BUDGET_PART = 4  # fraction of the budget of a request that its wishes may spend in addition
+# With more domains a complete search takes 20 to 100 times as long as all else at 5,000 nodes, and bettered no direct placement.
+COMPLETE_DOMAINS = 64
 COMPLETE_PART = 4  # fraction of what is left of it for one complete search
 GROUPS_PER_STEP = 3  # groups that are compiled and bounded in the time of one search node
 NODES_PER_STEP = 100  # nodes that are bounded in the time of one search node
@@ -61,6 +75,14 @@ class _Wish:
     whole: int = -1  # position of the narrowest key of which it is in one domain; -1: none
     best: list[int] = field(default_factory=list)  # per level, a lower bound
     share_best: int = 0  # a lower bound of the pods outside of its smallest share
+
+
+class _Room(NamedTuple):
+    """Where the pods of a group could be."""
+
+    fit: Ints  # per node, how many pods
+    region: Ints  # per node, the domain of which the group has one; -1: it cannot be there
+    ask: Ints  # what each pod requests
 
 
 @dataclass(slots=True)
@@ -119,6 +141,7 @@ class _PreferredSearch:
         self.counts: list[TopologyCount] = []  # limits that later steps keep
         self.keys = request.levels or ()
         self.searched = False  # by CP-SAT, which knows nothing of compactness
+        self._tight: tuple[dict[int, str], PlacementProblem] | None = None
         self._impossible: set[frozenset[tuple[int, str]]] = set()
 
     def run(self) -> None:
@@ -291,29 +314,37 @@ class _PreferredSearch:
         count = DomainCount(pods, level, 0)
         value = count.value(self.solution)
         if value > sum(wish.best[position] for wish in wishes):
-            problem, bounds = self.problem, self.bounds
-            if self.left > 0:  # else what holds without the limits of earlier groups is enough
-                problem = self._tightened(self.tight)
-                bounds = bound_all(problem)
+            # without budget what holds without the limits of earlier groups is enough
+            problem = self._kept() if self.left > 0 else self.problem
             for wish in wishes:
                 least = max(self.at_least - self._others(wish), 0)
-                fewest = wish.pods.fewest(problem, bounds, level, least)
+                limit = self._limit(wish.group, level)
+                fewest = wish.pods.fewest(problem, level, least, limit)
                 wish.best[position] = max(wish.best[position], fewest)
-            if value > sum(wish.best[position] for wish in wishes) and self.left > 0:
-                value = self._minimise(wishes, position, problem, bounds, value)
+            settled = True
+            for wish in wishes if self.left > 0 else ():
+                if wish.pods.domains(self.solution, level) > wish.best[position]:
+                    best = wish.best[position]
+                    settled &= self._place_directly([wish.group], level, problem, best)
+            value = count.value(self.solution)
+            settled &= self._is_large(level)
+            if (
+                value > sum(wish.best[position] for wish in wishes)
+                and self.left > 0
+                and not settled
+            ):
+                value = self._minimise(wishes, position, value)
         self.counts.append(DomainCount(pods, level, value))
 
     def _minimise(
         self,
         wishes: list[_Wish],
         position: int,
-        problem: PlacementProblem,
-        bounds: UpperBounds,
         value: int,
     ) -> int:
         """Search for fewer domains with CP-SAT; return how many there are then."""
         count = DomainCount(tuple(wish.pods for wish in wishes), wishes[0].levels[position], value)
-        value, bound = self._lower(count, problem, bounds)
+        value, bound = self._lower(count)
         if bound >= value:  # proved for all together, so for each
             for wish in wishes:
                 reached = wish.pods.domains(self.solution, count.level)
@@ -322,15 +353,14 @@ class _PreferredSearch:
             wishes[0].best[position] = max(wishes[0].best[position], bound)
         return value
 
-    def _lower(
-        self, count: TopologyCount, problem: PlacementProblem, bounds: UpperBounds
-    ) -> tuple[int, int]:
+    def _lower(self, count: TopologyCount) -> tuple[int, int]:
         """Search for a count below its `most` with CP-SAT, beside what earlier groups keep; return what is reached, and a lower bound."""
         if self.at_once:
             raise NotAtOnce
+        problem = self._kept()
         result = solve_counts(
             problem,
-            bounds,
+            bound_all(problem),
             [*self.counts, count],
             limit=self._complete_limit(),
             at_least=self.at_least,
@@ -359,9 +389,8 @@ class _PreferredSearch:
             if fewest > BROKEN or bool((level.domain < level.labelled).all()):
                 wishes[0].share_best = every - every // fewest
         if value > sum(wish.share_best for wish in wishes) and self.left > 0:
-            problem = self._tightened(self.tight)
             count = replace(count, most=value)
-            value, bound = self._lower(count, problem, bound_all(problem))
+            value, bound = self._lower(count)
             for wish in wishes:
                 if bound >= value:  # proved for all together, so for each
                     wish.share_best = replace(count, groups=(wish.pods,)).value(self.solution)
@@ -373,14 +402,18 @@ class _PreferredSearch:
         """Take equal shares of as many domains for a leaf of one kind without bound pods, where these have place for them."""
         leaf, level = wish.group, wish.levels[0]
         placed = self.solution.get(leaf.index, {})
-        if leaf.bound or len(placed) != 1 or len(leaf.members) > 1:
+        if not leaf.leaf or leaf.bound or len(placed) != 1 or len(leaf.members) > 1:
             return
         ((kind, nodes),) = placed.items()
         shares = wish.pods.per_domain(self.solution, level)
         pods, equal = sum(nodes.values()), sum(nodes.values()) // len(shares)
-        if min(shares.values()) >= equal or not self._is_plain(kind):
+        if min(shares.values()) >= equal:
             return
-        fit = self._capacity(leaf, kind)
+        room = self._room(leaf, {leaf.index}, self._kept())
+        if room is None:
+            return
+        fit = room.fit
+        fit[room.region != room.region[next(iter(nodes))]] = 0
         for wider in wish.levels[1:]:  # in the same domains of these as now
             fit[~np.isin(wider.domain, wider.domain[list(nodes)])] = 0
         capacity = np.bincount(level.domain, weights=fit).astype(np.int64)
@@ -401,6 +434,194 @@ class _PreferredSearch:
             if self._keeps(other):
                 self.solution = other
 
+    def _place_directly(
+        self,
+        groups: Sequence[CompiledGroup],
+        level: CountedLevel,
+        problem: PlacementProblem,
+        enough: int,
+    ) -> bool:
+        """Place the pods of one or two groups anew where nothing but capacity decides; return whether it does.
+
+        Of one group the placement is the one in the fewest domains, of two groups the one with most pairs of pods together: where all ask
+        for the same, no other one is better. Of equally good ones it is one in a single domain of a wider key, the tightest. It stays as
+        it was where that is worse for what is kept.
+
+        Args:
+            problem: With the keys that groups keep.
+            enough: Domains, or pairs apart, below which no placement is.
+        """
+        leaves = {leaf for group in groups for leaf in self._pods_of(group.index).leaves}
+        rooms = [room for group in groups if (room := self._room(group, leaves, problem))]
+        if len(rooms) < len(groups):
+            return False
+        self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
+        sizes = [sum(self._pods_of(group.index).placed(self.solution).values()) for group in groups]
+        weights = self._weights(rooms, sizes)
+        fit = np.max([room.fit * w for room, w in zip(rooms, weights, strict=True)], axis=0)
+        region = rooms[0].region
+        if len(rooms) > 1:
+            region = region * (int(rooms[1].region.max(initial=0)) + 1) + rooms[1].region
+            fit[(rooms[0].region < 0) | (rooms[1].region < 0)] = 0
+        limit = self._limit(groups[0], level) if len(groups) == 1 else None
+        need = [n * w for n, w in zip(sizes, weights, strict=True)]
+        chosen = self._best_nodes(level, fit, region, need, limit, enough * math.prod(weights))
+        if not len(chosen):
+            return True
+        if max(weights) == 1:
+            parts = level if limit is None else limit.level
+            divisions = divided(parts.domain[chosen], fit[chosen], sizes)
+        else:
+            fits = [room.fit[chosen] for room in rooms]
+            divisions = divided_by_weight(level.domain[chosen], fit[chosen], fits, sizes, weights)
+        other = {**self.solution}
+        for group, amounts in zip(groups, divisions, strict=False):
+            seats = np.repeat(chosen, amounts)
+            for leaf in self._pods_of(group.index).leaves:
+                for kind, pods in self.solution.get(leaf, {}).items():
+                    number = sum(pods.values())
+                    used, amount = np.unique(seats[:number], return_counts=True)
+                    dealt = dict(zip(used.tolist(), amount.tolist(), strict=True))
+                    other[leaf] = {**other[leaf], kind: dealt}
+                    seats = seats[number:]
+        if self._keeps(other) and (max(weights) == 1 or self._has_capacity(other)):
+            self._accept(other)
+        return True
+
+    def _best_nodes(
+        self,
+        level: CountedLevel,
+        fit: Ints,
+        region: Ints,
+        sizes: Sequence[int],
+        limit: DomainCount | None,
+        enough: int,
+    ) -> Ints:
+        """Return the nodes of the best region for one or two groups, by domain; none holds them: none.
+
+        Args:
+            region: Of each node; a domain of a wider key in it is preferred where it is as good.
+        """
+        nodes = np.flatnonzero(fit)
+        best, chosen = math.inf, nodes[:0]
+        fit, domain = fit[nodes], level.domain[nodes]
+        parts = domain if limit is None else limit.level.domain[nodes]
+        for outer in self._wider(level):
+            codes = region[nodes] * (int(outer.max(initial=0)) + 1) + outer[nodes]
+            of = numbered(codes)
+            if len(sizes) > 1:
+                cost, inside = best_region_of_two(of, domain, fit, sizes)
+            else:
+                cost, inside = best_region(of, domain, fit, sizes[0], limit, parts)
+            if cost < best:
+                best, chosen = cost, nodes[inside]
+            if best <= enough:
+                break
+        return chosen[np.argsort(level.domain[chosen], kind="stable")]
+
+    def _is_large(self, level: CountedLevel) -> bool:
+        """Return whether a complete search would hardly better a direct placement: a count of it has many domains."""
+        levels = (level, *(count.level for count in self.counts))
+        return max(each.labelled for each in levels) > COMPLETE_DOMAINS
+
+    def _weights(self, rooms: Sequence[_Room], sizes: Sequence[int]) -> list[int]:
+        """Return what a pod of each group takes: 1 where all ask for the same, else of the resource that is scarcest."""
+        asks = [room.ask for room in rooms]
+        if len(rooms) == 1 or (
+            (asks[0] == asks[1]).all()
+            and (
+                (rooms[0].fit == rooms[1].fit) | (rooms[0].region < 0) | (rooms[1].region < 0)
+            ).all()
+        ):
+            return [1] * len(rooms)
+        demand = sizes[0] * asks[0].astype(np.float64) + sizes[1] * asks[1]
+        share = demand / np.maximum(self.problem.free.sum(axis=0, dtype=np.float64), 1)
+        axis = int(np.where((asks[0] > 0) & (asks[1] > 0), share, -1).argmax())
+        step = math.gcd(int(asks[0][axis]), int(asks[1][axis]))
+        return [int(ask[axis]) // step for ask in asks]
+
+    def _has_capacity(self, solution: Solution) -> bool:
+        """Return whether the nodes have the capacity that a placement needs."""
+        used, amounts = self._needs(solution, set())
+        nodes, at = np.unique(used, return_inverse=True)
+        free = self.problem.free[nodes]
+        np.subtract.at(free, at.reshape(-1), amounts)
+        return bool((free >= 0).all())
+
+    def _needs(self, solution: Solution, without: AbstractSet[int]) -> tuple[Ints, Ints]:
+        """Return the nodes of the pods of all other leaves, and what these pods request there."""
+        used = [np.zeros(0, dtype=np.int64)]
+        amounts = [np.zeros((0, self.problem.requests.shape[1]), dtype=np.int64)]
+        for index, by_kind in solution.items():
+            for kind, pods_on in by_kind.items() if index not in without else ():
+                used.append(np.array(list(pods_on), dtype=np.int64))
+                pods = np.array(list(pods_on.values()), dtype=np.int64)
+                amounts.append(pods[:, None] * self.problem.requests[kind])
+        return np.concatenate(used), np.concatenate(amounts)
+
+    def _limit(self, group: CompiledGroup, level: CountedLevel) -> DomainCount | None:
+        """Return the limit of the domains of a narrower level, inside those of a level, that is kept of a group alone; the first one."""
+        limits = (
+            count
+            for count in self.counts
+            if isinstance(count, DomainCount)
+            and [pods.index for pods in count.groups] == [group.index]
+            and self._inside(count.level, level)
+        )
+        return next(limits, None)
+
+    def _wider(self, level: CountedLevel) -> Iterator[Ints]:
+        """Yield the domains per node of each key of which a domain of a level is in one domain, the narrowest first; then one of all."""
+        keys = {*self.keys, *(near.count.level.key for near in self.near), *self._levels}
+        levels = [self._level(key) for key in keys if key != level.key]
+        levels.sort(key=lambda other: (-other.labelled, other.key))
+        yield from (other.domain for other in levels if self._inside(level, other))
+        yield np.zeros(len(level.domain), dtype=np.int64)
+
+    def _room(
+        self, group: CompiledGroup, without: AbstractSet[int], problem: PlacementProblem
+    ) -> _Room | None:
+        """Return where the pods of a group could be beside those of other leaves.
+
+        It stays in the domain of the group above it, an exclusive one in its own. None: some pods are bound, it depends on which of them
+        is placed, or on more than capacity and the node.
+
+        Args:
+            without: Leaves whose pods are not counted.
+            problem: With the keys that groups keep.
+        """
+        pods, own = self._pods_of(group.index), problem.groups[group.index].level
+        placed = pods.placed(self.solution)
+        kinds = sorted({kind for leaf in pods.leaves for kind in self.solution.get(leaf, {})})
+        requests, allowed = self.problem.requests, self.problem.allowed
+        below = {i for leaf in pods.leaves for i in self._path(problem.groups[leaf])}
+        below.difference_update(self._path(group))
+        if (
+            not placed
+            or pods.bound
+            or not all(map(self._is_plain, kinds))
+            or any(problem.groups[i].level is not own or problem.groups[i].exclusive for i in below)
+            or any((requests[kind] != requests[kinds[0]]).any() for kind in kinds[1:])
+            or any((allowed[kind] != allowed[kinds[0]]).any() for kind in kinds[1:])
+        ):
+            return None
+        fit = self.problem.counts[kinds[0]].copy()
+        used, amounts = self._needs(self.solution, without)
+        used, at = np.unique(used, return_inverse=True)
+        free = self.problem.free[used]
+        np.subtract.at(free, at.reshape(-1), amounts)
+        fitting = count_fitting(free, requests[kinds[0]])
+        fit[used] = np.where(allowed[kinds[0]][used], fitting, 0)
+        inside = own.domain >= 0
+        mine = next(iter(placed))
+        if group.exclusive:
+            inside &= own.domain == own.domain[mine]
+        elif group.parent >= 0:
+            above = problem.groups[group.parent].level
+            inside &= above.domain == above.domain[mine]
+        fit[~inside] = 0
+        return _Room(fit, np.where(inside, own.domain, -1), requests[kinds[0]])
+
     def _is_plain(self, kind: int) -> bool:
         """Return whether nothing but capacity and the node decides where a pod of a kind can be."""
         rules, shape = self.problem.rules, self.problem.kinds[kind]
@@ -411,64 +632,74 @@ class _PreferredSearch:
         )
         return not (self.problem.claims[kind] or any(moving))
 
-    def _capacity(self, leaf: CompiledGroup, kind: int) -> Ints:
-        """Return how many pods of a kind each node could have for a leaf, in its domain, beside those of all others."""
-        free = self.problem.free.copy()
-        for index, kinds in self.solution.items():
-            for other, nodes in kinds.items() if index != leaf.index else ():
-                at = np.array(list(nodes), dtype=np.int64)
-                amounts = np.array(list(nodes.values()), dtype=np.int64)
-                free[at] -= amounts[:, None] * self.problem.requests[other]
-        fit = count_fitting(free, self.problem.requests[kind])
-        mine = next(iter(self.solution[leaf.index][kind]))
-        inside = leaf.level.domain == leaf.level.domain[mine]
-        for index in self._path(leaf):
-            if (key := self.tight.get(index)) is not None:
-                domain = self._level(key).domain
-                inside &= domain == domain[mine]
-        return np.where(inside & self.problem.allowed[kind], fit, 0)
-
     def _gather(self) -> None:
         """Put all pods into the fewest domains of the levels of the cluster, the widest first, beside what the wishes reached."""
         pods = GroupPods(self.problem, 0)
         levels = sorted(map(self._level, self.keys), key=lambda level: (level.labelled, level.key))
         for level in levels:
             value = pods.domains(self.solution, level)
-            if level.labelled and value > 1 and self.left > 0:
-                problem = self._tightened(self.tight)
-                bounds = bound_all(problem)
-                if value > pods.fewest(problem, bounds, level, self.at_least):
-                    value, _ = self._lower(DomainCount((pods,), level, value), problem, bounds)
+            if (
+                level.labelled
+                and value > 1
+                and self.left > 0
+                and value > pods.fewest(self._kept(), level, self.at_least)
+            ):
+                value, _ = self._lower(DomainCount((pods,), level, value))
             self.counts.append(DomainCount((pods,), level, value))
 
     def _settle_near(self, wish: _NearWish) -> None:
         """Find a placement with the fewest pairs of pods in different domains, and keep what is reached."""
-        level = wish.count.level
-        if wish.count.value(self.solution) > wish.best == 0:
+        level, pair = wish.count.level, (wish.group, wish.partner)
+        value = wish.count.value(self.solution)
+        # so all placements have these pods
+        if value > wish.best and self.at_least == self._all_pods:
+            most = [self._most_domains(group, level) for group in pair]
+            wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution, most))
+        settled = False
+        if value > wish.best and self.left > 0:
+            settled = self._place_directly(pair, level, self._kept(), wish.best)
+            settled &= self._is_large(level)
+            value = wish.count.value(self.solution)
+        if value > wish.best == 0 and not settled:
             # all that is below the group above both in one domain: more than is asked for, and found without CP-SAT
-            pair = (wish.group, wish.partner)
             above = [a for a, b in zip(*map(self._path, pair), strict=False) if a == b][-1]
             held = self.tight.get(above)
             if held is None or self._inside(level, self._level(held)):
                 self._attempt(self.tight | {above: level.key}, complete=False)
-        value = wish.count.value(self.solution)
-        # so all placements have these pods
-        if value > wish.best and self.at_least == self._all_pods:
-            wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution))
-        if value > wish.best and self.at_once:
+            value = wish.count.value(self.solution)
+        if value > wish.best and self.at_once and not settled:
             raise NotAtOnce
-        if value > wish.best and self.left > 0:
+        if value > wish.best and self.left > 0 and not settled:
             count = replace(wish.count, most=value)
-            problem = self._tightened(self.tight)
-            value, bound = self._lower(count, problem, bound_all(problem))
+            value, bound = self._lower(count)
             wish.best = max(wish.best, min(bound, value))
         self.counts.append(replace(wish.count, most=value))
+
+    def _most_domains(self, group: CompiledGroup, level: CountedLevel) -> int:
+        """Return in how many domains of a level a group may be, by what is kept of it and of the groups above."""
+        kept = (self.tight[index] for index in self._path(group) if index in self.tight)
+        if any(self._inside(self._level(key), level) for key in (*group.level.keys, *kept)):
+            return 1
+        limits = (
+            count.most
+            for count in self.counts
+            if isinstance(count, DomainCount)
+            and count.level is level
+            and [pods.index for pods in count.groups] == [group.index]
+        )
+        return min(limits, default=FIT_MAX)
 
     def _others(self, wish: _Wish) -> int:
         """Return how many new pods can be placed outside a group at most."""
         return self._all_pods - wish.pods.size
 
     # --- placing -----------------------------------------------------------------------------------
+
+    def _kept(self) -> PlacementProblem:
+        """Return the problem with the keys of which groups stay in one domain."""
+        if self._tight is None or self._tight[0] != self.tight:
+            self._tight = {**self.tight}, self._tightened(self.tight)
+        return self._tight[1]
 
     def _tightened(self, tight: Mapping[int, str]) -> PlacementProblem:
         self._spend(
@@ -584,8 +815,10 @@ class _PreferredSearch:
     def _balanced_outcome(self, wish: _Wish) -> Iterator[WishOutcome]:
         """Yield how far the smallest share of a balanced group is below an equal one, if it is in several domains."""
         level = wish.levels[0]
+        if not wish.group.source.balanced or not self._is_on_nodes(level.key):
+            return
         shares = {d: n for d, n in wish.pods.per_domain(self.solution, level).items() if n}
-        if not wish.group.source.balanced or len(shares) < 2 or not self._is_on_nodes(level.key):  # noqa: PLR2004 -- one share
+        if len(shares) < 2:  # noqa: PLR2004 -- one share
             return
         pods = wish.pods.bound + sum(wish.pods.placed(self.solution).values())
         equal = pods // wish.pods.domains(self.solution, level)
@@ -611,38 +844,6 @@ class _PreferredSearch:
             pods=pods.bound + sum(pods.placed(self.solution).values()),
             partner=wish.partner.source.key,
         )
-
-
-def tightest_for_shares(capacity: Ints, number: int, pods: int) -> Ints:
-    """Return so many domains with place for the largest smallest share, of these some with little free capacity; empty: none.
-
-    >>> tightest_for_shares(np.array([15, 13, 10, 30]), 2, 23)
-    array([1, 0])
-    """
-    order = np.argsort(capacity, kind="stable")
-    if len(order) < number or int(capacity[order[-number:]].sum()) < pods:
-        return order[:0]
-    share = min(pods // number, int(capacity[order[-number]]))
-    order = order[capacity[order] >= share]
-    sums = np.convolve(capacity[order], np.ones(number, dtype=np.int64), mode="valid")
-    first = int(np.argmax(sums >= pods))
-    return order[first : first + number]
-
-
-def equal_shares(capacity: Ints, pods: int) -> list[int]:
-    """Return shares of so many pods, as equal as the place in each domain allows.
-
-    >>> equal_shares(np.array([10, 2, 10]), 13)
-    [6, 2, 5]
-    """
-    shares = np.zeros(len(capacity), dtype=np.int64)
-    left = pods
-    while left > 0 and (open_ones := np.flatnonzero(shares < capacity)).size:
-        more = np.minimum(capacity[open_ones] - shares[open_ones], max(left // open_ones.size, 1))
-        more = np.diff(np.minimum(np.cumsum(more), left), prepend=0)
-        shares[open_ones] += more
-        left -= int(more.sum())
-    return [int(share) for share in shares]
 
 
 def _unit_key(group: CompiledGroup) -> tuple[object, ...]:

@@ -15,8 +15,14 @@ from extender.core.workloads.name_rules import LabelValue, joined_name, split_na
 from extender.core.workloads.tree_parts import Composite, LeafUse, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
 from extender.core.workloads.workload_fields import LabelFields, LeaderWorkerSetFields, ReadFields
-from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import number, only_whole, scheduling_block
+from extender.core.workloads.workload_kind import (
+    Notice,
+    WorkloadKind,
+    WorkloadParts,
+    number,
+    only_whole,
+    scheduling_block,
+)
 from extender.core.workloads.workload_object import WorkloadObject
 
 PREFIX = "disaggregatedset.x-k8s.io"

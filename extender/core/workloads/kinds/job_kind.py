@@ -12,9 +12,12 @@ from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_fields import JobFields
-from extender.core.workloads.workload_kind import HeldWorkload, Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import (
+from extender.core.workloads.workload_kind import (
     UID_PIECE,
+    HeldWorkload,
+    Notice,
+    WorkloadKind,
+    WorkloadParts,
     has_condition,
     is_suspended,
     managed_by_other,
@@ -24,7 +27,7 @@ from extender.core.workloads.workload_kind_common import (
     scheduling_block,
     template_kept_out,
 )
-from extender.core.workloads.workload_object import TREE_LABEL, WorkloadObject
+from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "batch.kubernetes.io/job-name"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
@@ -180,19 +183,12 @@ def _of_cronjob(cronjob: Mapping[str, Any]) -> HeldWorkload:
     """Return the Job that a CronJob makes when its time has come: labels of the CronJob itself do not reach it."""
     template = required(cronjob, "spec", "jobTemplate")
     metadata, spec = template.get("metadata") or {}, required(template, "spec")
-    labels = metadata.get("labels") or {}
-    note = ""
-    if (
-        TREE_LABEL in ((cronjob.get("metadata") or {}).get("labels") or {})
-        and TREE_LABEL not in labels
-    ):
-        note = f"metadata.labels[{TREE_LABEL}]: does not reach the Jobs; write it to spec.jobTemplate.metadata.labels"
     suspended = {"suspend": True} if cronjob["spec"].get("suspend") else {}
     return HeldWorkload(
         spec={**spec, **suspended},
-        labels=labels,
+        labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
-        note=note,
+        metadata_at="spec.jobTemplate.metadata",
     )
 
 

@@ -50,10 +50,13 @@ from extender.core.workloads.tree_policy import (
     not_a_key,
     refusal_of,
 )
-from extender.core.workloads.workload_fields import PODS_MAX, JobSetFields
-from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import (
+from extender.core.workloads.workload_fields import PODS_MAX, JobSetFields, TrainJobFields
+from extender.core.workloads.workload_kind import (
     UID_PIECE,
+    Notice,
+    RuntimePatch,
+    WorkloadKind,
+    WorkloadParts,
     has_condition,
     is_suspended,
     managed_by_other,
@@ -150,6 +153,8 @@ def _part(
         gang = all_at_once(spec) and policy.gang != "per-job" and not is_initializer(job)
         first = pod_template(workload, job, 0)
         leaf = _leaf(group_name(workload, name), name, replicas * most, finished, first, gang=gang)
+        if leaf is not None:
+            leaf = msgspec.structs.replace(leaf, job_pods=most)
         if leaf is None or pod_template(workload, job, replicas - 1) == first:
             return leaf
         if replicas * most > PODS_MAX:
@@ -171,13 +176,22 @@ def _part(
         )
         for index in range(replicas)
     ]
-    left = tuple(leaf for leaf in leaves if leaf is not None)
+    left = tuple(
+        msgspec.structs.replace(leaf, job_pods=most, job_index=index)
+        for index, leaf in enumerate(leaves)
+        if leaf is not None
+    )
     if not left:
         return None
     if replicas == 1:
         return msgspec.structs.replace(left[0], role=name)
-    minimum = BASIC if policy.gang == "per-job" else len(left)
-    return Composite(name=group_name(workload, name), role=name, children=left, minimum=minimum)
+    return Composite(
+        name=group_name(workload, name),
+        role=name,
+        children=left,
+        minimum=BASIC if policy.gang == "per-job" else len(left),
+        most=replicas,
+    )
 
 
 def _too_many_jobs(workload: WorkloadObject, name: str, replicas: int) -> TreeRefusal:
@@ -228,7 +242,7 @@ def _stamped(job: ReplicatedJob) -> str:
 def _notices(workload: WorkloadObject, jobs: Iterable[ReplicatedJob]) -> Iterable[Notice]:
     for job in jobs:
         spec = job_spec(job)
-        if number(spec, "parallelism", 1) > 1 and _leaf_label(job) == PER_REPLICATED_JOB:
+        if number(job, "replicas", 1) > CHILDREN_MAX and number(spec, "parallelism", 1) > 1:
             text = (
                 f"{workload}: ReplicatedJob {job['name']} has {job.get('replicas')} Jobs, more than "
                 f"{CHILDREN_MAX} groups: all its pods are one group"
@@ -501,4 +515,29 @@ JOBSET = WorkloadKind(
     refusals=_refusals,
     kept_out=_kept_out,
     native_parts=_native_parts,
+)
+
+
+# --- TrainJob: its JobSet is compiled, with its annotations; it owns the groups
+
+
+TRAINJOB_MANAGER = "trainer.kubeflow.org/trainjob-controller"
+
+TRAINJOB = WorkloadKind(
+    kind="TrainJob",
+    group="trainer.kubeflow.org",
+    versions=("v1alpha1",),
+    plural="trainjobs",
+    manager=TRAINJOB_MANAGER,
+    label_patch=RuntimePatch(
+        field="runtimePatches",
+        key="manager",
+        path=("trainingRuntimeSpec", "template", "metadata", "labels"),
+    ),
+    gang_modes=("all", "per-replicated-job", "per-job"),  # of its JobSet
+    parts=None,
+    spec_type=TrainJobFields,
+    finished=lambda workload: has_condition(workload, "Complete", "Failed"),
+    suspended=is_suspended,
+    kept_out=lambda workload: managed_by_other(workload, TRAINJOB_MANAGER),
 )

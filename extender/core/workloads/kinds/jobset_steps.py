@@ -11,7 +11,7 @@ from extender.core.workloads.kinds.job_kind import all_at_once
 from extender.core.workloads.name_rules import joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Part, PartStep
 from extender.core.workloads.tree_policy import TreePolicy
-from extender.core.workloads.workload_kind_common import UID_PIECE, template_label
+from extender.core.workloads.workload_kind import UID_PIECE, template_label
 from extender.core.workloads.workload_object import WorkloadObject
 
 STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"  # on the ReplicatedJobs of a TrainJob

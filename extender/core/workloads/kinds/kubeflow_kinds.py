@@ -7,6 +7,7 @@ Job, which has the labels of both.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
@@ -17,8 +18,11 @@ from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameR
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, PartStep
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
-from extender.core.workloads.workload_kind import Notice, PodLabels, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import (
+from extender.core.workloads.workload_kind import (
+    Notice,
+    PodLabels,
+    WorkloadKind,
+    WorkloadParts,
     has_condition,
     managed_by_other,
     number,
@@ -34,6 +38,8 @@ REPLICA_TYPE_LABEL: Final = f"{PREFIX}/replica-type"
 ROLE_LABEL: Final = f"{PREFIX}/job-role"
 REPLICA_INDEX_LABEL: Final = f"{PREFIX}/replica-index"
 MANAGER_PATH: Final = ("runPolicy", "managedBy")
+_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")  # DNS-1035, of a Service
+_FIRST: Final = {"MPIJob": "Launcher", "PyTorchJob": "Master", "XGBoostJob": "Master"}  # one pod
 
 # In workers of a PyTorchJob that has a master (`initContainerTemplate` in pkg/controller.v1/pytorch).
 _WAITS_FOR_MASTER: Final[Mapping[str, Any]] = {
@@ -73,6 +79,7 @@ class _Framework(msgspec.Struct, frozen=True, kw_only=True):
     role_label: str = REPLICA_TYPE_LABEL
     worker_default: int = 1  # replicas of workers that have no number
     elastic: bool = False  # has elasticPolicy
+    container: str = ""  # that each template has, by this name
 
     @property
     def piece(self) -> str:
@@ -155,21 +162,30 @@ def _parts(framework: _Framework, workload: WorkloadObject) -> WorkloadParts:
 
 
 def _refusals(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeRefusal]:
-    """Yield a refusal for what the operators refuse: a replica type, its number, and a template without containers.
+    """Yield a refusal for what the operators refuse: the name, a replica type, its number, and a template without its container.
 
     Source:
-        `validateMPIReplicaSpecs` of mpi-operator, `validatePyTorchReplicaSpecs` and `pkg/webhooks` of training-operator.
+        `ValidateMPIJob` of mpi-operator, `validatePyTorchReplicaSpecs` and `pkg/webhooks` of training-operator.
     """
     types, place = framework.replicas(workload), f"spec.{framework.field}"
+    longest = workload.name
+    if framework.kind == "MPIJob":
+        longest += f"-worker-{max(0, number(types.get('Worker') or {}, 'replicas', 1) - 1)}"
+    if _NAME.fullmatch(longest) is None:
+        text = f"is no name of a Service, as {longest} must be one: a letter first, then a-z, 0-9 and -, 63 characters at most"
+        yield refusal_of(workload, "InvalidField", "metadata.name", text)
     for role in workload.spec.get(framework.field) or {}:
         if role not in framework.roles:
             hint, expected = did_you_mean(role, framework.roles), ", ".join(framework.roles)
             text = f"is no replica type of a {framework.kind}{hint}; it has {expected}"
             yield refusal_of(workload, "InvalidField", f"{place}[{role}]", text)
-    first = {"MPIJob": "Launcher", "PyTorchJob": "Master"}.get(framework.kind, "")
-    if first == "Launcher" and first not in types:
-        text = "is missing; each MPIJob has a launcher: add it with replicas: 1"
+    first = _FIRST.get(framework.kind, "")
+    if framework.kind in {"MPIJob", "XGBoostJob"} and first not in types:
+        text = f"is missing; each {framework.kind} has a {first.lower()}: add it with replicas: 1"
         yield refusal_of(workload, "InvalidField", f"{place}[{first}]", text)
+    if types.keys() >= {"Chief", "Master"}:
+        text = "is beside Chief; a TFJob has one of them"
+        yield refusal_of(workload, "InvalidField", f"{place}[Master]", text)
     for role, replicas in types.items():
         count = number(replicas, "replicas", 1)
         if role == first and count != 1:
@@ -178,12 +194,21 @@ def _refusals(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeR
         elif framework.kind == "MPIJob" and count < 1:
             text = f"is {count}; write 1 or more, or leave out the {role}"
             yield refusal_of(workload, "InvalidField", f"{place}[{role}].replicas", text)
-    for role, replicas in types.items():
-        if not ((replicas.get("template") or {}).get("spec") or {}).get("containers"):
-            field = f"{place}[{role}].template.spec.containers"
+    yield from _container_refusals(framework, workload)
+    yield from only_whole(workload)
+
+
+def _container_refusals(framework: _Framework, workload: WorkloadObject) -> Iterator[TreeRefusal]:
+    for role, replicas in framework.replicas(workload).items():
+        containers = ((replicas.get("template") or {}).get("spec") or {}).get("containers")
+        field = f"spec.{framework.field}[{role}].template.spec.containers"
+        names = [str(container.get("name", "")) for container in containers or ()]
+        if containers and framework.container and framework.container not in names:
+            text = f"none is named {framework.container}, as {framework.manager} requires; there are {', '.join(names)}"
+            yield refusal_of(workload, "InvalidField", field, text)
+        if not containers:
             text = f"is missing or empty, and the operator makes no pod without one; add it, or leave out the {role}"
             yield refusal_of(workload, "InvalidField", field, text)
-    yield from only_whole(workload)
 
 
 def _kept_out(framework: _Framework, workload: WorkloadObject) -> str:
@@ -288,13 +313,14 @@ KUBEFLOW_JOBS: Final = tuple(
             roles=roles,
             operator=f"{kind.lower()}-controller",
             elastic=kind in ("PyTorchJob", "PaddleJob"),
+            container=container,
         )
     )
-    for kind, field, roles in (
-        ("PyTorchJob", "pytorchReplicaSpecs", ("Master", "Worker")),
-        ("TFJob", "tfReplicaSpecs", ("Chief", "Master", "PS", "Worker", "Evaluator")),
-        ("XGBoostJob", "xgbReplicaSpecs", ("Master", "Worker")),
-        ("PaddleJob", "paddleReplicaSpecs", ("Master", "Worker")),
-        ("JAXJob", "jaxReplicaSpecs", ("Worker",)),
+    for kind, container, field, roles in (
+        ("PyTorchJob", "pytorch", "pytorchReplicaSpecs", ("Master", "Worker")),
+        ("TFJob", "tensorflow", "tfReplicaSpecs", ("Chief", "Master", "PS", "Worker", "Evaluator")),
+        ("XGBoostJob", "xgboost", "xgbReplicaSpecs", ("Master", "Worker")),
+        ("PaddleJob", "paddle", "paddleReplicaSpecs", ("Master", "Worker")),
+        ("JAXJob", "jax", "jaxReplicaSpecs", ("Worker",)),
     )
 )

@@ -33,7 +33,7 @@ from extender.core.workloads.tree_policy import (
     not_a_key,
     refusal_of,
 )
-from extender.core.workloads.workload_kind_common import number, template_kept_out, template_label
+from extender.core.workloads.workload_kind import number, template_kept_out, template_label
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
     GANG_ANNOTATION,

@@ -14,9 +14,11 @@ from extender.core.workloads.name_rules import LabelValue, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
 from extender.core.workloads.workload_fields import LeaderWorkerSetFields
-from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import (
+from extender.core.workloads.workload_kind import (
     UID_PIECE,
+    Notice,
+    WorkloadKind,
+    WorkloadParts,
     number,
     only_whole,
     scheduling_block,

@@ -15,7 +15,7 @@ from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.kinds.podgang_kind import CLIQUE_LABEL, SCHEDULER_LABEL
 from extender.core.workloads.workload_fields import PODS_MAX
-from extender.core.workloads.workload_kind_common import number
+from extender.core.workloads.workload_kind import number
 from extender.core.workloads.workload_object import WorkloadObject
 
 GROUP = "grove.io"

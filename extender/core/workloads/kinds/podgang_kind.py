@@ -20,8 +20,14 @@ from extender.core.workloads.tree_policy import (
     is_label_key,
     refusal_of,
 )
-from extender.core.workloads.workload_kind import Notice, ObjectKind, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import number, only_whole
+from extender.core.workloads.workload_kind import (
+    Notice,
+    ObjectKind,
+    WorkloadKind,
+    WorkloadParts,
+    number,
+    only_whole,
+)
 from extender.core.workloads.workload_object import WorkloadObject
 
 NAME_LABEL = "grove.io/podgang"

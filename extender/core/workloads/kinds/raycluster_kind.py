@@ -23,8 +23,10 @@ from extender.core.workloads.workload_fields import (
     ResourceFields,
     TemplateFields,
 )
-from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import (
+from extender.core.workloads.workload_kind import (
+    HeldWorkload,
+    WorkloadKind,
+    WorkloadParts,
     is_suspended,
     managed_by_other,
     number,
@@ -231,6 +233,7 @@ def _of_rayjob(rayjob: Mapping[str, Any], place: str = "spec") -> HeldWorkload:
         spec=cluster,
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
+        metadata_at="metadata" if place == "spec" else "",
         note=note,
     )
 

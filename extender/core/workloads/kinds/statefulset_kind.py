@@ -13,8 +13,14 @@ from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameR
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
-from extender.core.workloads.workload_kind import Notice, WorkloadKind, WorkloadParts
-from extender.core.workloads.workload_kind_common import number, only_whole, template_kept_out
+from extender.core.workloads.workload_kind import (
+    Notice,
+    WorkloadKind,
+    WorkloadParts,
+    number,
+    only_whole,
+    template_kept_out,
+)
 from extender.core.workloads.workload_object import WorkloadObject
 
 POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"

@@ -252,6 +252,28 @@ async def test_items_of_a_list_are_known_by_their_names(
     assert stamped(kind, before) == {"gold"}
 
 
+@pytest.mark.parametrize("name", ["JobSet", "LeaderWorkerSet"])
+async def test_off_in_a_template_is_no_profile(
+    cluster: Api, policies: ControlPlane, name: str
+) -> None:
+    """A new item gets none from it, and nothing of the workload is replaced by what is ours."""
+    kind = BY_KIND[name]
+    thing = a_workload(kind, LABELLED, annotations={EXCLUSIVE_ANNOTATION: "leaf=net/row"})
+    for template, _ in templates_of(kind, thing):
+        template.setdefault("metadata", {}).setdefault("labels", {})[TREE_LABEL] = "off"
+    await cluster.post(path_to(kind, LABELLED), copy.deepcopy(thing))
+    if name == "JobSet":
+        new = copy.deepcopy(thing["spec"]["replicatedJobs"][-1]) | {"name": "new"}
+        new["template"]["spec"]["template"]["metadata"] = {}
+        thing["spec"]["replicatedJobs"].append(new)
+    thing["metadata"]["annotations"] = {kind.exclusive_annotation: "net/rack"}
+    replace(policies, thing)
+    after = await cluster.get(path_to(kind, LABELLED, "w"))
+    assert stamped(kind, after) == ({"off", None} if name == "JobSet" else {"off"})
+    theirs = {kind.exclusive_annotation: "net/rack", SOURCE_ANNOTATION: NAMESPACE}
+    assert after["metadata"]["annotations"] == theirs
+
+
 async def test_a_long_list_of_templates_is_within_the_cost_of_cel(cluster: Api) -> None:
     """kube-apiserver ends an expression that costs too much, which would refuse the JobSet."""
     kind = BY_KIND["JobSet"]
@@ -316,21 +338,27 @@ def exclusive_variants(kind: WorkloadKind) -> Iterator[tuple[Object, dict[str, s
         yield jobs, {kind.exclusive_annotation: value}
 
 
+def a_workload_object(
+    kind: WorkloadKind, spec: Object, annotations: dict[str, str]
+) -> WorkloadObject:
+    return WorkloadObject(
+        api_version=f"{kind.group}/{kind.versions[0]}",
+        kind=kind.kind,
+        namespace=LABELLED,
+        name="w",
+        uid="u",
+        annotations=annotations,
+        spec=copy.deepcopy(spec),
+    )
+
+
 @pytest.mark.parametrize("name", ["JobSet", "LeaderWorkerSet"])
 async def test_an_exclusive_topology_becomes_ours(cluster: Api, name: str) -> None:
     """CEL and Python agree which level is the same; without a profile, and for a part of another workload, it stays."""
     kind = BY_KIND[name]
     for spec, given in exclusive_variants(kind):
         thing = a_workload(kind, LABELLED, annotations=given) | {"spec": spec}
-        workload = WorkloadObject(
-            api_version=thing["apiVersion"],
-            kind=name,
-            namespace=LABELLED,
-            name="w",
-            uid="u",
-            annotations=given,
-            spec=copy.deepcopy(spec),
-        )
+        workload = a_workload_object(kind, spec, given)
         expected = with_template_labels(kind, workload, "gold").annotations
         found = await created(cluster, kind, LABELLED, thing)
         assert found["metadata"]["annotations"] == {**expected, SOURCE_ANNOTATION: NAMESPACE}
@@ -372,6 +400,33 @@ async def test_the_file_with_an_exclusive_topology_can_be_applied_again(
     patched = await cluster.patch(path_to(kind, LABELLED, "w"), patch)
     assert theirs.items() <= patched["metadata"]["annotations"].items()
     assert EXCLUSIVE_ANNOTATION not in patched["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("name", ["JobSet", "LeaderWorkerSet"])
+async def test_an_exclusive_domain_of_the_user_stays(cluster: Api, name: str) -> None:
+    """Where an update adds the annotation of the controller: what has a scope, or is changed with it; what may be from the policy is replaced."""
+    kind = BY_KIND[name]
+    spec, theirs = list(exclusive_variants(kind))[name == "JobSet"]
+    assert kind.exclusive_level is not None
+    level = kind.exclusive_level(a_workload_object(kind, spec, theirs))
+    for before, given, after in (
+        ("leaf=net/row:Cluster", theirs, "leaf=net/row:Cluster"),
+        ("leaf=net/row,root=net/block", theirs, "leaf=net/row,root=net/block"),
+        ("leaf=net/row", theirs | {EXCLUSIVE_ANNOTATION: "root=net/row"}, "root=net/row"),
+        ("leaf=net/row", theirs | {EXCLUSIVE_ANNOTATION: "leaf=net/row"}, f"{level}=net/rack"),
+        ("leaf=net/row", theirs, f"{level}=net/rack"),
+    ):
+        thing = a_workload(kind, LABELLED, annotations={EXCLUSIVE_ANNOTATION: before}) | {"spec": spec}  # fmt: skip
+        stored_before = await cluster.post(path_to(kind, LABELLED), copy.deepcopy(thing))
+        assert stored_before["metadata"]["annotations"][EXCLUSIVE_ANNOTATION] == before
+        thing["metadata"] |= {
+            "annotations": given,
+            "resourceVersion": stored_before["metadata"]["resourceVersion"],
+        }
+        replaced = await cluster.put(path_to(kind, LABELLED, "w"), thing)
+        notes = replaced["metadata"]["annotations"]
+        assert notes == {EXCLUSIVE_ANNOTATION: after, SOURCE_ANNOTATION: NAMESPACE}
+        await cluster.delete(path_to(kind, LABELLED, "w"), AT_ONCE)
 
 
 # --- kinds without pod templates

@@ -43,6 +43,13 @@ HOLDERS = {
 }  # fmt: skip
 
 
+def annotated(thing):
+    return {
+        **thing,
+        "metadata": {**thing["metadata"], "annotations": {"gang-extender.dev/min": "job=2"}},
+    }
+
+
 def as_workload(kind):
     """Return the same workload, written by itself."""
     spec = {"parallelism": 3, "template": a_template()} if kind == "CronJob" else a_cluster_spec()
@@ -120,11 +127,13 @@ def test_a_submitter_beside_the_head_needs_its_share():
         (a_holder("RayJob", suspend=True, rayClusterSpec=a_cluster_spec()), "is suspended; planned as if it were resumed"),
         (a_holder("CronJob", schedule="@daily", jobTemplate={"spec": {"template": a_template()}}),
          "metadata.labels[gang-extender.dev/tree]: does not reach the Jobs; write it to spec.jobTemplate.metadata.labels"),
+        (annotated(HOLDERS["CronJob"]), "metadata.annotations[gang-extender.dev/min]: does not reach the Jobs; write it to spec.jobTemplate.metadata.annotations"),
+        (annotated(HOLDERS["RayCronJob"]), "RayCronJob/default/train: metadata.annotations[gang-extender.dev/min]: does not reach the RayClusters"),
         (a_holder("RayService", rayClusterConfig=a_cluster_spec(minReplica=2)),
          "RayService/default/train: spec.rayClusterConfig.workerGroupSpecs[0].minReplica: there is no such field in KubeRay v1.6.2, "
          "so it is not used; did you mean minReplicas?"),
     ],
-    ids=["other cluster", "suspended", "label", "misspelt"],
+    ids=["other cluster", "suspended", "label", "annotation", "of what has no place", "misspelt"],
 )  # fmt: skip
 def test_what_is_to_be_known_about_it_is_a_warning(thing, words):
     assert any(words in text for text in a_manifest([], [thing]).warnings)

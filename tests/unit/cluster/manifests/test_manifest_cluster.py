@@ -309,6 +309,8 @@ async def test_a_path_that_is_not_there_is_refused(tmp_path) -> None:
     """A directory may still be empty: its files may come later."""
     with pytest.raises(BadInput, match=f"--cluster {tmp_path}/typo: no such file"):
         ManifestCluster([str(tmp_path), f"{tmp_path}/typo"], tmp_path, clock=StoppedClock())
+    with pytest.raises(BadInput, match='--cluster "": no such file'):
+        ManifestCluster([""], tmp_path, clock=StoppedClock())
     ManifestCluster([str(tmp_path)], tmp_path / "data", clock=StoppedClock())
 
 

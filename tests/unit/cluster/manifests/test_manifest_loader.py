@@ -298,6 +298,10 @@ def test_other_bad_inputs(write, tmp_path) -> None:
     for path, words in (
         (str(tmp_path / "missing"), "no such file"),
         (str(tmp_path / "empty"), "in this directory"),
+        (
+            "",
+            "the name of a file or folder is empty",
+        ),  # a variable that is not set is not the current folder
         (write("x.json", text="{"), "x.json"),
     ):
         with pytest.raises(BadInput, match=words):

@@ -242,7 +242,10 @@ def test_of_a_kind_that_is_not_known_nothing_is_claimed() -> None:
     ("thing", "words"),
     [
         (an_object("Kustomization", "k", "kustomize.config.k8s.io/v1beta1"), "of a kustomization give the output of `kubectl kustomize`"),
-        (an_object("PodGroup", "g", "scheduling.volcano.sh/v1beta1"), f"that of {OURS} is"),
+        (an_object("PodGroup", "g", "scheduling.volcano.sh/v1beta1"), f"that of {OURS} is; its networkTopology has tiers where groups here have keys of node labels, mode soft in schedulingConstraints.preferred"),
+        (an_object("PodGroup", "g", "scheduling.run.ai/v2alpha2"), f"that of {OURS} is; its topologyConstraint.preferredTopologyLevel is in schedulingConstraints.preferred here"),
+        (an_object("Job", "j", "batch.volcano.sh/v1alpha1"), "give its pods and groups; its networkTopology has tiers"),
+        (an_object("PodGroup", "g", "scheduling.x-k8s.io/v1alpha1"), f"that of {OURS} is; planned are CompositePodGroup, CronJob, DisaggregatedSet, JAXJob, Job, JobSet, LeaderWorkerSet, MPIJob, PaddleJob, Pod, PodCliqueSet,"),
         (an_object("Job", "j", "batch/v1", metadata={"labels": {"gang-extender.dev/tree": False}}, spec={}), "expected text, found false; write it in quotes"),
         ({"apiVersion": "v1", "kind": "List", "items": {}}, "List: items: expected a list, found {}"),
         ({"apiVersion": "v1", "kind": "PodList", "items": ""}, 'PodList: items: expected a list, found ""'),

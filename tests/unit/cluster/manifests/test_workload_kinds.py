@@ -98,6 +98,7 @@ def test_pods_of_a_statefulset_have_its_name_and_their_ordinal() -> None:
 def test_pods_of_a_kubeflow_job_have_their_type_and_number() -> None:
     """The launcher of an MPIJob is the pod of a Job, which makes the end of its name up."""
     template = a_template({"cpu": "1"})
+    template["spec"]["containers"][0]["name"] = "pytorch"
 
     def job(kind: str, version: str, field: str, **replicas: int) -> dict[str, Any]:
         types = {name: {"replicas": n, "template": template} for name, n in replicas.items()}

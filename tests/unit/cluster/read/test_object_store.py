@@ -127,6 +127,55 @@ def test_a_pod_of_a_served_cluster_waits_for_claims_and_volumes_that_do_not_exis
     assert waits_for() == f"{claim} does not exist: create it"
 
 
+def a_resource_claim(name: str, **metadata):
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default", **metadata},
+    }
+
+
+def test_a_pod_of_a_served_cluster_waits_for_its_resource_claims() -> None:
+    """kube-scheduler does not try it before, and writes nothing; a claim from a template is that of the pod's status."""
+    claims = [
+        {"name": "gpus", "resourceClaimName": "c"},
+        {"name": "net", "resourceClaimTemplateName": "t"},
+    ]
+    pod = a_pod("p", metadata={"uid": "p"}, resourceClaims=claims)
+    assert a_world(pod).view.pods["p"].waits_for == ""
+    bound = a_pod("bound", metadata={"uid": "bound"}, resourceClaims=claims, nodeName="n")
+    world = a_world(pod, bound, guards=True)
+
+    def waits_for(name="p"):
+        return world.view.pods[name].waits_for
+
+    assert waits_for() == "ResourceClaim default/c of pod p does not exist: create it"
+    assert waits_for("bound") == ""
+    world.upsert(read(a_claim("c")))
+    assert waits_for().startswith("ResourceClaim default/c"), "a claim of volumes is another one"
+    world.upsert(read(a_resource_claim("c")))
+    assert waits_for() == (
+        'spec.resourceClaims "net" of pod p has no ResourceClaim yet: create ResourceClaimTemplate '
+        "default/t if it does not exist; kube-controller-manager makes the claim from it"
+    )
+    pod["status"] = {"resourceClaimStatuses": [{"name": "net", "resourceClaimName": "p-net"}]}
+    world.upsert(read(pod))
+    made = "ResourceClaim default/p-net of pod p"
+    assert waits_for() == f"{made} does not exist: kube-controller-manager creates it again"
+    world.upsert(read(a_resource_claim("p-net")))
+    assert waits_for() == ""
+    world.replace(api.ResourceClaim, [read(a_resource_claim("p-net"))])
+    assert waits_for() == "ResourceClaim default/c of pod p does not exist: create it"
+    world.upsert(read(a_resource_claim("c", deletionTimestamp="2026-11-30T00:00:00Z")))
+    assert waits_for() == (
+        "ResourceClaim default/c of pod p is being deleted: create it again when it is gone"
+    )
+    world.upsert(read(a_resource_claim("c")))
+    pod["status"] = {"resourceClaimStatuses": [{"name": "net"}]}
+    world.upsert(read(pod))
+    assert waits_for() == "", "kube-controller-manager found that none is needed"
+
+
 def test_a_claim_of_an_ephemeral_volume_is_created_by_a_controller() -> None:
     volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
     world = a_world(a_pod("p", metadata={"uid": "p"}, volumes=[volume]), guards=True)

@@ -10,7 +10,7 @@ import pytest
 
 from extender.control.actuators import nominator
 from extender.control.actuators.nominator import Nominator, Step, next_step
-from extender.control.published.members_to_retry import HeldBackMembers
+from extender.control.published.shared_state import HeldBackMembers
 from extender.core.admit.plan_request import GATE
 from extender.core.log.reservation_state import claims_of_kind
 from extender.core.model.errors import ClusterUnavailable, RequestRejected

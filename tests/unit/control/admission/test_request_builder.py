@@ -8,18 +8,24 @@ import pytest
 
 from extender.control.admission import request_builder
 from extender.control.admission.request_builder import RequestBuilder
+from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.admit.plan_request import EMPTY_HINTS, GATE
 from extender.core.log.events import ReleasedPod, ReservationReleased
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import forest_after, forest_of
 from extender.core.model.ids import NodeName, PlanId
-from tests.support.service.fakes import FakeCluster
+from extender.settings import Settings
+from tests.support.service.fakes import FakeClock, FakeCluster
 from tests.support.service.manifest_builders import a_group, a_node, a_pod
 from tests.unit.core.reconcile.test_cluster_reconciliation import admitted
 from tests.unit.core.support import folded
 
 NAMES = ("a", "b", "c", "d")
 STEPS = 40
+
+
+def a_builder() -> RequestBuilder:
+    return RequestBuilder(Settings(), FakeClock(), RejectionEvidence(), frozenset)
 
 
 class Life:
@@ -85,7 +91,7 @@ class Life:
 def test_it_finds_what_a_builder_without_a_past_finds(seed, monkeypatch):
     """Also where the cache of parts is pruned all the time, and where trees are held."""
     monkeypatch.setattr(request_builder, "PARTS_MIN", -10)
-    life, follows, found = Life(seed), RequestBuilder(100), 0
+    life, follows, found = Life(seed), a_builder(), 0
     view = life.cluster.seen
     forest = forest_of(view)
     held: set[str] = set()
@@ -93,7 +99,7 @@ def test_it_finds_what_a_builder_without_a_past_finds(seed, monkeypatch):
     for _ in range(STEPS):
         life.step()
         held = {name for name in NAMES if life.chance.random() < 0.1}
-        anew = RequestBuilder(100)
+        anew = a_builder()
         anew.is_held = follows.is_held
         forest, view = forest_after(view, forest, life.cluster.seen), life.cluster.seen
         answers = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.control.monitors import reference_indexer
-from extender.control.monitors.reference_indexer import ReferenceIndexer
+from extender.control.monitors import read_model_projector as reference_indexer
+from extender.control.monitors.read_model_projector import ReferenceIndexer
 from extender.core.model.errors import StoreUnavailable
 from tests.support.service.fakes import Stage
 from tests.unit.control.monitors.test_read_model_projector import record

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.control.published.loss_predictor import LossPredictor
 from extender.control.published.pass_result import PublishedPass
+from extender.control.published.shared_state import LossPredictor
 from extender.core.log.reservation_state import claims_of_kind
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodEnd

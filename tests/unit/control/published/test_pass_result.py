@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.control.published.members_to_retry import HeldBackMembers
 from extender.control.published.pass_result import Observation, PassResult, PublishedPass
+from extender.control.published.shared_state import HeldBackMembers
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import forest_of
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid

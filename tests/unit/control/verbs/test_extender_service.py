@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.control.published.loss_predictor import LossPredictor
-from extender.control.published.members_to_retry import HeldBackMembers
 from extender.control.published.pass_result import PublishedPass
-from extender.control.published.shared_state import LoopExchange
+from extender.control.published.shared_state import HeldBackMembers, LoopExchange, LossPredictor
 from extender.control.verbs.extender_service import ExtenderService
 from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.model.errors import NotReady

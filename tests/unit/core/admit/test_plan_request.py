@@ -38,8 +38,7 @@ from extender.core.model.cluster_view import (
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pods import HostPort, Pod, PodShape
-from extender.core.planner.model.feasibility import waiting_reasons
-from extender.core.planner.plan_types import PlanNear
+from extender.core.planner.plan_types import PlanNear, waiting_reasons
 from extender.core.workloads.workload_object import MANAGED_BY
 from extender.ports.written_names import MANAGED_BY_LABEL
 from tests.support.hypothesis_profile import examples
@@ -444,7 +443,7 @@ MADE = {"labels": {MANAGED_BY_LABEL: MANAGED_BY}}
     ("metadata", "template", "expected"),
     [
         ({}, "", (UNSET, UNSET)),
-        (MADE, "", ("", "annotation gang-extender.dev/min: worker")),
+        (MADE, "", ("", "annotation gang-extender.dev/min: worker=")),
         (MADE, "mine", (UNSET, UNSET)),
     ],
     ids=["of a user", "of a workload", "of a user's template"],
@@ -464,3 +463,21 @@ def test_the_minimum_of_a_composite_of_a_workload_is_that_of_its_role(metadata, 
     (child,) = request.root.groups
     assert (request.root.set_by, child.set_by) == expected
     assert child.groups[0].set_by is UNSET
+
+
+@pytest.mark.parametrize(
+    ("owner", "expected"),
+    [(None, ""), ("job-uid", "annotation gang-extender.dev/min: ")],
+    ids=["plain pods", "Job"],
+)
+def test_the_minimum_of_a_leaf_of_a_workload_is_that_of_its_annotation(owner, expected):
+    """The service would write `minCount` again, which was named here as what helps."""
+    owners = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": owner, "controller": True}
+    ]
+    metadata = {**MADE, "ownerReferences": owners if owner else []}
+    view = FakeCluster(a_group("j", gang=2, metadata=metadata), a_pod("p", "j")).view()
+    (tree,) = forest_of(view).trees.values()
+    part = TreeParts().of(tree, None)
+    request = plan_request(view, EMPTY, part, rows=NodeRowCache(), budget=1)
+    assert request.root.set_by == expected

@@ -7,7 +7,7 @@ import pytest
 from extender.core.admit.tree_warnings import collect_warnings, template_mismatches
 from extender.core.model.pod_groups import PROBLEMS_NAMED_MAX, build_forest
 from extender.core.workloads.workload_object import MANAGED_BY
-from tests.support.service.manifest_builders import a_group, a_node, a_world, an_object
+from tests.support.service.manifest_builders import a_group, a_node, a_pod, a_world, an_object
 
 
 def tree_of(*things):
@@ -268,6 +268,31 @@ def test_a_questionable_choice_for_lost_members(constraints, expected):
     texts = [text for several in collect_warnings(view, tree).values() for text in several]
     assert len(texts) == len(expected)
     assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("app", "selector", "expected"),
+    [
+        ("x", {}, ["PodGroup/default/g: preferred pod anti-affinity over rack among the members of its tree is not taken into account (W7)"]),
+        ("y", {}, []),
+        ("y", {"namespaceSelector": {"matchLabels": {"a": "b"}}}, ["PodGroup/default/g: preferred pod anti-affinity over rack of namespaces that a label selects is not"]),
+    ],
+)  # fmt: skip
+def test_a_preference_that_is_not_scored_is_named_once(app, selector, expected):
+    """D22: members of one tree do not count for one another, also those of another leaf."""
+    term = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": "x"}}, **selector}
+    soft = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}}  # fmt: skip
+    view, tree = tree_of(
+        a_node("n", {"rack": "r"}),
+        a_group("top", gang=2, composite=True),
+        a_group("g", gang=2, parent="top"),
+        a_group("h", gang=1, parent="top"),
+        *(a_pod(f"g{n}", "g", affinity=soft) for n in range(2)),
+        a_pod("h0", "h", metadata={"labels": {"app": app}}),
+    )
+    texts = [text for several in collect_warnings(view, tree).values() for text in several]
+    assert len(texts) == len(expected)
+    assert all(text.startswith(words) for words, text in zip(expected, texts, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.capacity.largest_free_domain import (
+    FreeDomains,
     capacity_by_use,
     devices,
     levels_of,
@@ -25,7 +26,9 @@ def view_of(*objects):
 def measured(*objects, state: ReservationState = EMPTY, keys=(RACK,)):
     return {
         (r.resource, r.key): r
-        for r in measure_capacity(NodeRowCache(), view_of(*objects), state, keys).largest_free
+        for r in measure_capacity(
+            NodeRowCache(), FreeDomains(), view_of(*objects), state, keys
+        ).largest_free
     }
 
 
@@ -97,6 +100,34 @@ def test_it_is_the_plain_sum(nodes):
     assert rack.free == max(free.values())
     assert rack.total == sum(free.values())
     assert not rack.free or free[rack.domain] == rack.free
+
+
+A_NODE = st.tuples(st.sampled_from(["r0", "r1", ""]), st.integers(0, 4), st.booleans())
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(A_NODE, min_size=3, max_size=4),
+            st.lists(st.integers(0, 6), min_size=4, max_size=4),
+            st.sampled_from([(RACK,), (RACK, BLOCK)]),
+        ),
+        min_size=2,
+        max_size=6,
+    )
+)
+def test_what_is_followed_is_what_is_counted_anew(moments):
+    """Whatever changes between two measurements: pods, nodes, their labels, capacity and cordons, and the levels."""
+    rows, domains = NodeRowCache(), FreeDomains()
+    for nodes, taken, keys in moments:
+        objects = []
+        for number, ((rack, has, cordoned), takes) in enumerate(zip(nodes, taken, strict=False)):
+            node = a_node(f"n{number}", {RACK: rack} if rack else {}, gpu=has)
+            node["spec"] = {"unschedulable": cordoned}
+            objects += [node, a_pod(f"p{number}", node=f"n{number}", requests={GPU: takes})]
+        view = view_of(*objects)
+        followed = measure_capacity(rows, domains, view, EMPTY, keys)
+        assert followed == measure_capacity(NodeRowCache(), FreeDomains(), view, EMPTY, keys)
 
 
 def test_devices_leave_out_markers():

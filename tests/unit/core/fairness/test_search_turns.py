@@ -7,15 +7,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fairness.search_backoff import (
+from extender.core.fairness.search_turns import (
     GROWTH_MAX,
+    HIGHEST_PER_LOWER,
     PAUSE_FIRST_MS,
     PAUSE_MAX_MS,
-    SearchBackoff,
-)
-from extender.core.fairness.search_turns import (
-    HIGHEST_PER_LOWER,
     QUANTUM_MS,
+    SearchBackoff,
     SearchTurns,
     WaitingSearch,
     turns_of,

@@ -13,9 +13,9 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
+from extender.core.log.gang_phase import WaitingGang
 from extender.core.log.notifications import notifications_of, waiting_notification
 from extender.core.log.reservation_state import GangState, LastDecision
-from extender.core.log.waiting_gangs import WaitingGang
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.visibility import EVERYTHING, Visibility
 
@@ -109,6 +109,8 @@ def test_a_gang_that_waits_is_notified_with_its_reasons():
     reduced = waiting_notification(gang, 60_000_000, TEAM_A)
     assert reduced.data["reasons"] == ("another holds it",)
     assert reduced.id == full.id
+    admitted = waiting_notification(gang._replace(state="admitted"), 60_000_000, EVERYTHING)
+    assert (admitted.data["reasons"], admitted.data["help"]) == ((), ()), "of further members"
 
 
 def test_the_form_is_that_of_cloud_events():

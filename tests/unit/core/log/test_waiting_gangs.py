@@ -17,11 +17,11 @@ from extender.core.log.events import (
     TreeCompiled,
     TreeRefused,
 )
+from extender.core.log.gang_phase import WaitingGangs, stages_reached
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
-from extender.core.log.waiting_gangs import WaitingGangs, stages_reached
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
-from extender.core.workloads.native.native_groups import AdoptedGroup
+from extender.core.workloads.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.random_logs import a_leaf, event_after, histories

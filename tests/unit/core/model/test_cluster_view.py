@@ -22,11 +22,10 @@ from extender.core.model.cluster_view import (
     without_pdb,
     without_pod,
 )
-from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
-from extender.core.model.pods import HostPort, Pod, PodRule, PodShape
+from extender.core.model.pods import HostPort, Pod, PodDisruptionBudget, PodRule, PodShape
 
 NODES = [NodeName(f"n{i}") for i in range(3)]
 shapes = st.builds(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from extender.core.model.disruption_budgets import PodDisruptionBudget
-from extender.core.model.pods import AboutPods, NodeSelectorRequirement
+from extender.core.model.pods import AboutPods, NodeSelectorRequirement, PodDisruptionBudget
 
 
 def test_a_budget_protects_pods_of_its_namespace_by_labels() -> None:

@@ -13,7 +13,6 @@ from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.codec.request_codec import Decoder, Encoder, encode
-from extender.core.planner.model.feasibility import admissible
 from extender.core.planner.plan_types import (
     Plan,
     PlanBound,
@@ -22,6 +21,7 @@ from extender.core.planner.plan_types import (
     PlanNode,
     PlanRequest,
     Refusal,
+    admissible,
 )
 from extender.core.planner.planning import NodeTable, plan, plan_at_once
 from extender.core.planner.solve import node_classes, solver_pipeline

@@ -8,9 +8,8 @@ import pytest
 from extender.core.model.cluster_view import with_pod, without_pod
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
-from extender.core.reconcile import oversubscription_tracker
-from extender.core.reconcile.oversubscription_tracker import OversubscriptionTracker
-from extender.core.reconcile.reservation_checks import oversubscribed_on
+from extender.core.reconcile import reservation_checks as oversubscription_tracker
+from extender.core.reconcile.reservation_checks import OversubscriptionTracker, oversubscribed_on
 from tests.support.hypothesis_profile import daily
 from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod

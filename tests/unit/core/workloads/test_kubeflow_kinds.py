@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from extender.core.workloads.kind_table import BY_KIND, kind_of_pod, leaf_of_pod
@@ -16,7 +17,8 @@ FIELDS = {
 }
 
 
-TEMPLATE = {"metadata": {}, "spec": {"containers": [{"name": "c"}]}}
+CONTAINERS = ("pytorch", "tensorflow", "xgboost", "paddle", "jax")  # each operator wants one
+TEMPLATE = {"metadata": {}, "spec": {"containers": [{"name": name} for name in CONTAINERS]}}
 
 
 def job(kind="PyTorchJob", status=None, annotations=None, **roles):
@@ -30,6 +32,10 @@ def job(kind="PyTorchJob", status=None, annotations=None, **roles):
     spec = {field: replicas} | {name: value for name, value in roles.items() if name not in types}
     more = {"status": status} if status else {}
     return workload(kind, "tune", spec, annotations=annotations or {}, **more)
+
+
+def named(name, made):
+    return msgspec.structs.replace(made, name=name)
 
 
 @pytest.mark.parametrize("kind", FIELDS)
@@ -117,6 +123,34 @@ def test_a_replica_type_that_the_kind_does_not_have_is_refused_with_those_it_has
         (job("MPIJob", Launcher=0, Worker=2), "spec.mpiReplicaSpecs[Launcher].replicas: is 0"),
         (job("MPIJob", Launcher=1, Worker=0), "spec.mpiReplicaSpecs[Worker].replicas: is 0"),
         (job(Master=2, Worker=3), "spec.pytorchReplicaSpecs[Master].replicas: is 2"),
+        (
+            job("XGBoostJob", Worker=2),
+            "spec.xgbReplicaSpecs[Master]: is missing; each XGBoostJob has a master",
+        ),
+        (
+            workload(
+                "TFJob",
+                "tune",
+                {"tfReplicaSpecs": {role: {"template": TEMPLATE} for role in ("Chief", "Master")}},
+            ),
+            "spec.tfReplicaSpecs[Master]: is beside Chief",
+        ),
+        (
+            job(Worker={"template": {"spec": {"containers": [{"name": "main"}, {"name": "log"}]}}}),
+            "[Worker].template.spec.containers: none is named pytorch, as kubeflow.org/training-operator requires; there are main, log",
+        ),
+        (
+            named("7b-tune", job(Worker=1)),
+            "metadata.name: is no name of a Service, as 7b-tune must be one",
+        ),
+        (
+            named("llama.ft", job("TFJob", Worker=1)),
+            "metadata.name: is no name of a Service, as llama.ft must be one",
+        ),
+        (
+            named("x" * 54, job("MPIJob", Launcher=1, Worker=12)),
+            f"as {'x' * 54}-worker-11 must be one",
+        ),
     ],
 )
 def test_what_the_operators_refuse_is_refused(invalid, words):

@@ -14,7 +14,7 @@ from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
 from extender.core.model.scheduling_constraints import ExclusiveDomain, SliceLevel
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree, workload_parts
-from extender.core.workloads.tree_parts import Composite, ExistingGroup, Leaf, leaves_of
+from extender.core.workloads.tree_parts import Composite, ExistingGroup, Leaf, LeafUse, leaves_of
 from extender.core.workloads.tree_policy import (
     InvalidPolicy,
     KindPolicy,
@@ -447,6 +447,26 @@ def test_a_choice_for_lost_members_of_no_required_topology_is_a_notice():
     assert compiled(job(2), profile=profile).notices == ()
 
 
+@pytest.mark.parametrize(
+    ("annotation", "value", "ours"),
+    [
+        ("kai.scheduler/topology-preferred-placement", "net/rack", "root=~KEY"),
+        ("kai.scheduler/topology-required-placement", "net/rack", "root=KEY"),
+        ("volcano.sh/network-topology-mode", "soft", "root=~KEY (soft) or root=KEY (hard)"),
+    ],
+)
+def test_a_topology_for_another_scheduler_is_a_notice(annotation, value, ours):
+    """With what is the same here; nothing is noted beside ours."""
+    annotations = {annotation: value}
+    (notice,) = compiled(job(2, annotations=annotations)).notices
+    assert notice.message == (
+        f"Job/team/fit: metadata.annotations[{annotation}]: '{value}' is for another scheduler and is not read; "
+        f"the same is gang-extender.dev/topology: {ours} with the key of a node label"
+    )
+    annotations["gang-extender.dev/topology"] = "leaf=net/rack"
+    assert compiled(job(2, annotations=annotations)).notices == ()
+
+
 def test_leaves_with_more_than_one_pod_have_a_domain_alone():
     """The launcher of one pod does not take a rack."""
     workload_object = jobset(
@@ -615,6 +635,112 @@ def test_the_slices_of_a_pod_set_are_those_of_its_leaves():
     assert group.slices == (SliceLevel("net/block", 4),)
 
 
+def test_a_slice_of_several_jobs_is_a_group_of_them():
+    """By the index of the Jobs, in one domain each; a Job that has ended leaves the others in their slices."""
+    spec = {"template": sliced(required_topology="net/rack", size="4")}
+    workers = jobset(replicated("a", replicas=5, parallelism=2, spec=spec))
+
+    def tree(*uses):
+        groups = placed_as_kueue(workers, *uses).groups
+        return [(g.name.removesuffix("-6f2f0f4a"), g.parent.removesuffix("-6f2f0f4a"), g.minimum, g.topology) for g in groups]  # fmt: skip
+
+    slices = [
+        ("train-a", "", 3, ""),
+        ("train-a-slice-0", "train-a", 2, "net/rack"),
+        ("train-a-0", "train-a-slice-0", 2, ""),
+        ("train-a-1", "train-a-slice-0", 2, ""),
+        ("train-a-slice-1", "train-a", 2, "net/rack"),
+        ("train-a-2", "train-a-slice-1", 2, ""),
+        ("train-a-3", "train-a-slice-1", 2, ""),
+        ("train-a-slice-2", "train-a", 1, "net/rack"),
+        ("train-a-4", "train-a-slice-2", 2, ""),
+    ]
+    assert tree() == slices
+    ended = [row for row in slices if row[0] != "train-a-1"]
+    ended[1] = ("train-a-slice-0", "train-a", 1, "net/rack")
+    assert tree(LeafUse(name="train-a-1-6f2f0f4a", finished=2)) == ended
+
+
+def test_slices_of_several_sizes_are_groups_of_jobs_and_pieces_of_them():
+    levels = '[{"topology": "net/zone", "size": "16"}, {"topology": "net/block", "size": "8"}, {"topology": "net/rack", "size": "2"}]'
+    spec = {"template": sliced(required_topology_constraints=levels)}
+    groups = placed_as_kueue(jobset(replicated("a", replicas=4, parallelism=4, spec=spec))).groups
+    assert [(g.name.removeprefix("train-a").removesuffix("-6f2f0f4a"), g.topology, g.slices) for g in groups] == [
+        ("", "", ()),
+        ("-slice-0", "net/zone", ()),
+        ("-slice-0-0", "net/block", ()),
+        ("-0", "", (RACK_OF_2,)),
+        ("-1", "", (RACK_OF_2,)),
+        ("-slice-0-1", "net/block", ()),
+        ("-2", "", (RACK_OF_2,)),
+        ("-3", "", (RACK_OF_2,)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("minimum", "gang", "minima"),
+    [("", "all", [2, 2, 2]), ("a=1", "all", [1, 2, 2]), ("", "per-job", [0, 0, 0]), ("a=1", "per-job", [1, 2, 2])],
+)  # fmt: skip
+def test_the_minimum_of_slices_of_jobs_counts_slices(minimum, gang, minima):
+    """A slice is needed with all its Jobs; 0: each for itself."""
+    spec = {"template": sliced(required_topology="net/rack", size="4")}
+    asked = {"gang": gang, "min": minimum} if minimum else {"gang": gang}
+    annotations = {f"gang-extender.dev/{key}": value for key, value in asked.items()}
+    workers = jobset(replicated("a", replicas=4, parallelism=2, spec=spec), annotations=annotations)
+    groups = [g for g in placed_as_kueue(workers).groups if g.kind == "CompositePodGroup"]
+    assert [0 if group.basic else group.minimum for group in groups] == minima
+
+
+def test_a_minimum_of_jobs_holds_when_some_have_ended():
+    """It follows those that are left downwards."""
+    workers = jobset(
+        replicated("a", replicas=4, parallelism=2), annotations={"gang-extender.dev/min": "a=3"}
+    )
+    ended = [LeafUse(name=f"train-a-{number}-6f2f0f4a", finished=2) for number in (1, 2)]
+    for uses, minimum in (((), 3), (ended[:1], 3), (ended, 2)):
+        assert compiled(workers, *uses).groups[0].minimum == minimum
+
+
+def test_jobs_in_one_group_have_slices_of_any_size():
+    """By the ranks of their pods; without a size each Job is one."""
+    template = sliced(required_topology="net/rack")
+    single = jobset(replicated("a", replicas=6, parallelism=1, spec={"template": template}))
+    (group,) = placed_as_kueue(single).groups
+    assert group.slices == (SliceLevel("net/rack", 1),)
+    template = sliced(required_topology="net/rack", size="3")
+    spec = {"template": template}
+    several = jobset(replicated("a", replicas=3, parallelism=2, leaf="replicated-job", spec=spec))
+    result = placed_as_kueue(several)
+    assert [group.slices for group in result.groups] == [(SliceLevel("net/rack", 3),)]
+    assert result.notices == ()  # that are true of more than 512 Jobs
+
+
+def test_slices_of_jobs_below_a_step_are_too_deep():
+    """With what helps: the same in one group."""
+    spec = {"template": sliced(required_topology="net/rack", size="4")}
+    after = [{"name": "i", "status": "Complete"}]
+
+    def train(leaf):
+        workers = replicated("a", replicas=4, parallelism=2, leaf=leaf, spec=spec, dependsOn=after)
+        beside = replicated("b", dependsOn=after)
+        return placed_as_kueue(jobset(replicated("i"), workers, beside))
+
+    assert train(None).refusal.reason == "TooDeep"
+    assert "the label gang-extender.dev/leaf: replicated-job" in train(None).refusal.message
+    assert [g.slices for g in train("replicated-job").groups if g.slices] == [(SliceLevel("net/rack", 4),)]  # fmt: skip
+
+
+def test_a_slice_has_no_pods_of_two_groups_that_are_no_jobs():
+    uses = [use(f"serve-0-a-s{at}", 2) for at in range(2)]
+    worker = sliced(required_topology="net/rack", size="4")
+    serve = lws(size=4, workerTemplate=worker, subGroupPolicy={"subGroupSize": 2})
+    result = placed_as_kueue(serve, *uses)
+    assert (
+        "a slice of 4 pods by net/rack would have pods of several groups of 2; write a size of which 2 is a multiple, "
+        "or leave Kueue out of topology.readFrom of the TreeProfile" in result.refusal.message
+    )
+
+
 def test_a_balanced_pod_set_has_shares_of_the_level_below_the_one_that_it_prefers():
     """As Kueue balances; other projects' keys included."""
     profile = TreeProfile(name="p", kinds={"Job": msgspec.structs.replace(KUEUE, balanced=True)})
@@ -637,8 +763,12 @@ def test_a_balanced_pod_set_has_shares_of_the_level_below_the_one_that_it_prefer
         (job(4, template=sliced(required_topology_constraints="[4]")), "cannot be read; an example is [{"),
         (job(4, template=sliced(required_topology_constraints='[{"topology": "a", "size": "4"}, {"topology": "b", "size": "3"}]')),
          "4 of a is no larger multiple of 3 of b; write a multiple, such as 6"),
-        (jobset(replicated("a", replicas=2, parallelism=2, spec={"template": sliced(required_topology="net/rack", size="4")})),
-         "a slice of 4 pods would have pods of several groups of 2; write a size of which 2 is a multiple"),
+        (jobset(replicated("a", replicas=2, parallelism=2, spec={"template": sliced(required_topology="net/rack", size="3")})),
+         "a slice of 3 pods by net/rack would have pods of several Jobs of 2; write a size of which 2 is a multiple, or a multiple of 2, "
+         "or write the label gang-extender.dev/leaf: replicated-job into the pod template"),
+        (jobset(replicated("a", replicas=4, parallelism=2, spec={"template": sliced(required_topology="net/rack", size="4")}),
+                annotations={"gang-extender.dev/min": "a=3"}),
+         "gang-extender.dev/min]: a=3 is more than the 2 groups that a has"),
     ],
 )  # fmt: skip
 def test_a_pod_set_that_cannot_have_its_topology_is_refused(found, words):

@@ -117,6 +117,13 @@ async def test_the_paragraph_is_in_the_document(title: str) -> None:
     await DOCUMENT.compare(title, printed_for)
 
 
+def test_members_of_one_gang_are_named_once() -> None:
+    second = msgspec.structs.replace(POD, unit="Pod/research/sweep-8")
+    text = preemption_paragraph(changed(**DONE, victims=[POD, second]), "research/sweep")
+    assert text.count("whose disruption mode *single* lets one pod be evicted") == 1
+    assert "2 pods are members of PodGroup sweep" in text
+
+
 def test_the_document_has_no_other_section() -> None:
     assert DOCUMENT.titles() == [*SCENARIOS]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -54,10 +56,10 @@ async def test_a_preemption_from_its_plan_to_its_end(capsys):
         text = capsys.readouterr().out
         assert "PodGroup/default/hi (priority 10): completed after" in text
         assert "default/low-1" in text
-        assert (
-            "  cost: highest priority 0, gangs broken 1, sum of priorities 0, units 1, pods 2, age "
-            in text
-        )
+        cost = r"  cost: highest priority 0, gangs broken 1, lost \S+ GPU-hours, sum of priorities 0, units 1, pods 2"
+        assert re.search(cost, text), text
+        assert line.victims[0].lost_min == line.cost["lost_min"]
+        assert "Lost: " in line.explanation
         assert "  not Pod/default/dear-" in text
 
 

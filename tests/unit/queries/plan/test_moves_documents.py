@@ -54,6 +54,7 @@ async def test_the_output_in_the_document_is_what_is_printed(command, title, tmp
         (("drain", "a11", "--max-age", "0h"), "--max-age 0h: write a number above 0"),
         (("drain", "a11", "--max-age", "old"), "--max-age old: write a number"),
         (("drain", "a11", "--max-age", "3h"), "files have no time; ask a service"),
+        (("drain", "a11", "--apply"), "--apply: moves are made by a service; give --server URL"),
     ],
 )
 def test_wrong_input_names_option_and_value(words, expected):

@@ -10,7 +10,7 @@ import pytest
 
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
-from extender.core.model.pods import PodShape
+from extender.core.model.pods import CHECKPOINT_ANNOTATION, RUNS_FOR, PodShape
 from extender.core.planner.moves import moves_cp_sat
 from extender.core.planner.moves.move_problem import (
     Mover,
@@ -19,6 +19,7 @@ from extender.core.planner.moves.move_problem import (
     moves_in_order,
 )
 from extender.core.planner.plan_types import PlanNode
+from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.plan.moves_query import MovesAnswer, MovesInput, answer_moves
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.hypothesis_profile import PROFILE
@@ -28,6 +29,7 @@ from tests.support.service.manifest_builders import GPU, RACK, Object, a_group, 
 
 CLUSTERS = 1_000 if PROFILE == "full" else 30
 PARTS = 5
+NOW_US = 1_800_000_000_000_000 + 30_000_000  # in the middle of a minute
 PLACE, FREE, DRAIN = "place", "free", "drain"
 
 
@@ -60,7 +62,7 @@ def _random_model(rng: random.Random, question: str) -> MoveModel:
                 continue
             name = "" if lone else f"g{number}"
             model.pods[f"p{number}-{member}"] = Member(
-                rng.choice(nodes), amount, name, priority, stays
+                rng.choice(nodes), amount, name, priority, stays, minutes=rng.choice([0, 1, 5])
             )
             if name:
                 model.gangs[name] = gang
@@ -71,6 +73,11 @@ def _random_model(rng: random.Random, question: str) -> MoveModel:
     else:
         model.to_drain = tuple(rng.sample(sorted(racks), rng.choice([1, 1, 2])))
     return model
+
+
+def _checkpointed(minutes: int) -> Object:
+    """Return the metadata of a pod whose last checkpoint is so many minutes ago."""
+    return {"annotations": {CHECKPOINT_ANNOTATION: rfc3339(NOW_US - minutes * 60_000_000)}}
 
 
 def _objects(model: MoveModel) -> list[Object]:
@@ -93,7 +100,7 @@ def _objects(model: MoveModel) -> list[Object]:
             pod.gang,
             node=pod.node,
             requests={GPU: pod.amount},
-            metadata=owned(name) if not pod.stays else {},
+            metadata=_checkpointed(pod.minutes) | (owned(name) if not pod.stays else {}),
             priority=pod.priority,
         )
         for name, pod in model.pods.items()
@@ -115,6 +122,7 @@ def _ask(model: MoveModel, budget: int = 0) -> MovesAnswer:
         free=f"{RACK}={model.racks_to_free}" if model.racks_to_free else "",
         drain=model.to_drain,
         budget=budget,
+        now_us=NOW_US,
     )
     return answer_moves(FakeCluster(*_objects(model)).view(), question)
 
@@ -153,7 +161,7 @@ def _check_fewest(model: MoveModel, answer: MovesAnswer) -> None:
     assert answer.cheapest
     lowest = min((p.priority for p in model.pods.values() if model._can_ever(p)), default=0)
     price = sum(move.priority - lowest for move in answer.moves)
-    assert (len(answer.moves), price) == best
+    assert (len(answer.moves), price, answer.lost_min) == best
     if best[0]:
         assert answer.least == best[0]
         enough = _ask(model, best[0])
@@ -267,3 +275,56 @@ def test_the_trees_of_a_question_are_named_in_their_order():
         answer_moves(view, MovesInput(plan=PlanInput(groups=frozenset(view.groups))))
     first = ", ".join(f"PodGroup/default/{name}" for name in names)
     assert str(refused.value) == f"for: 6 trees; name one at a time: {first}"
+
+
+def test_what_ends_in_time_need_not_move():
+    """A gang of exactly its minimum: it breaks, but not by the time at which all its pods have ended."""
+    start = {"metadata": owned("g") | {"creationTimestamp": "2026-12-01T00:00:00Z"}}
+    hours = 3600
+    pods = [
+        a_pod(f"g-{i}", "g", node=f"n{i}", requests={GPU: 1}, **start, activeDeadlineSeconds=(i + 1) * hours)
+        for i in range(2)
+    ]  # fmt: skip
+    view = FakeCluster(*NODES, a_group("g", gang=2), *pods).view()
+
+    def asked(*, by="", nodes=("n0", "n1")):
+        by_us = parse_time(by, "by") if by else 0
+        return answer_moves(view, MovesInput(plan=PlanInput(), drain=nodes, by_us=by_us))
+
+    now = asked()
+    assert (now.verdict, now.ends, now.begin_after) == ("impossible", (), "2026-12-01T02:00:00.000000Z")  # fmt: skip
+    assert [line.gang for line in now.breaks] == ["PodGroup/default/g"]
+    text = "nothing breaks when you begin after PodGroup/default/g has ended, at 2026-12-01T02:00:00.000000Z at the latest"
+    assert now.reasons[-1] == text
+    early = asked(
+        by="2026-12-01T01:59:59Z", nodes=("n0",)
+    )  # its own pod has ended then, the gang has not
+    assert (early.verdict, early.ends) == ("impossible", ())
+    assert early.breaks
+    late = asked(by="2026-12-01T02:00:00Z")
+    assert (late.verdict, late.stays, late.breaks) == ("fits", (), ())
+    assert late.reasons == (text,)
+    (line,) = late.ends
+    assert (line.name, line.pods, line.ends) == ("PodGroup/default/g", 2, "2026-12-01T02:00:00.000000Z")  # fmt: skip
+
+
+def test_an_end_that_is_not_known_is_not_waited_for():
+    """Of two pods that stay one has an end: there is no time after which nothing breaks."""
+    ends = {RUNS_FOR: "2h-6h"}
+    pods = [
+        a_pod("a", node="n0", requests={GPU: 1}, metadata={"annotations": ends, "creationTimestamp": "2026-12-01T00:00:00Z"}),
+        a_pod("b", node="n0", requests={GPU: 1}),
+    ]  # fmt: skip
+    view = FakeCluster(*NODES, *pods).view()
+    by_us = parse_time("2026-12-01T06:00:00Z", "by")
+    answer = answer_moves(view, MovesInput(plan=PlanInput(), drain=("n0",), by_us=by_us))
+    assert [(line.name, line.ends) for line in answer.ends] == [("Pod/default/a", "2026-12-01T06:00:00.000000Z")]  # fmt: skip
+    assert [pod.pod for pod in answer.stays] == ["default/b"]
+    assert answer.begin_after == ""
+
+
+def test_a_time_is_for_a_drain():
+    with pytest.raises(BadInput, match=r"by: .* it is for drain"):
+        answer_moves(
+            FakeCluster(*NODES).view(), MovesInput(plan=PlanInput(), free=f"{RACK}=1", by_us=1)
+        )

@@ -77,3 +77,15 @@ def test_a_tree_that_is_too_deep_is_named_with_all_its_levels():
     answer = answer_plan_query(world.view, PlanInput(groups=frozenset(world.view.groups)))
     (text,) = (text for gang in answer.gangs for text in gang.reasons if "the tree has" in text)
     assert text == "the tree has 10 levels at PodGroup/default/deep, at most 4 are allowed"
+
+
+@pytest.mark.parametrize(("pods", "stated"), [(2, False), (4, True)])
+def test_a_bound_of_a_wish_that_rests_on_evictions_has_them(pods, stated):
+    """Another set of the same cost might give a better value: only the evictions that were chosen are known."""
+    racks = [a_node(f"{rack}0", {RACK: rack}, gpu=2) for rack in ("r", "s", "t")]
+    low = [a_pod(f"low-{n['metadata']['name']}", node=n["metadata"]["name"], requests={GPU: 2}) for n in racks]  # fmt: skip
+    gang = a_group("g", gang=pods, priority=5, schedulingConstraints={"preferred": [RACK]})
+    world = a_world(*racks, *low, gang, *_pods("g", pods, priority=5))
+    (found,) = answer_plan_query(world.view, PlanInput(all_pending=True)).gangs
+    assert (found.verdict, len(found.victims)) == ("placed", pods // 2)
+    assert any("the best with these evictions" in text for text in found.reasons) is stated

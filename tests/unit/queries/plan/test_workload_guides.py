@@ -33,7 +33,11 @@ BESIDE = {  # in the guide of another kind
     "PaddleJob": "kubeflow", "JAXJob": "kubeflow", "PlainPods": "plain-pods",
 }  # fmt: skip
 PICTURED = [
-    f"{wish}.yaml" for wish in ("required", "preferred", "near", "exclusive", "rank", "compact")
+    f"{wish}.yaml"
+    for wish in (
+        *("required", "preferred", "balanced", "slices", "job-slices"),
+        *("near", "exclusive", "rank", "compact"),
+    )
 ]
 
 

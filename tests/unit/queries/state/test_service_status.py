@@ -71,9 +71,10 @@ def test_a_healthy_service_has_no_problem():
         ({"anchor": AnchorLine(position=41, time=EARLY, signed=True)}, "the end of the log was not published: the log ends at 42, the last anchor is of 41"),
         ({"anchor": None}, "the end of the log was not published: the log ends at 42, the last anchor is of 0"),
         ({"control_loop_failures": 3}, "the control loop has failed 3 times in a row"),
-        ({"gangs": {"admitted": 2}}, "2 admitted gangs and no call of kube-scheduler: the last one was 9h ago"),
-        ({"gangs": {"admitted": 1}, "scheduler_called": ""}, "1 admitted gang and no call of kube-scheduler: the last one was never"),
+        ({"gangs": {"admitted": 2}}, "2 admitted gangs and no call of kube-scheduler for 9h"),
+        ({"gangs": {"admitted": 1}, "scheduler_called": ""}, "1 admitted gang and no call of kube-scheduler for 9h"),
         ({"certificates": [CertificateLine("client", "2026-11-20T20:00:00Z")]}, "certificate client ends at 2026-11-20T20:00:00Z"),
+        ({"certificates": [CertificateLine("client-ca", EARLY)]}, "certificate client-ca ended at 2026-11-20T03:00:00Z"),
         ({"certificates": [CertificateLine("client", EARLY)]}, "certificate client ended at 2026-11-20T03:00:00Z"),
         ({"database": DatabaseLine(place="/data", disk_free_bytes=9 << 20, disk_bytes=1 << 40)}, "database /data: its disk has 9.0 MiB left"),
     ],
@@ -82,6 +83,17 @@ def test_what_is_wrong_is_named_with_what_to_do(changed, text):
     (problem,) = problems_of(msgspec.structs.replace(HEALTHY, **changed))
     assert problem.text == text
     assert problem.help
+
+
+def test_what_to_do_about_a_certificate_helps():
+    """`--renew` keeps the CA."""
+
+    def help_for(name):
+        status = msgspec.structs.replace(HEALTHY, certificates=[CertificateLine(name, EARLY)])
+        return next(problems_of(status)).help
+
+    assert "--renew" in help_for("server")
+    assert help_for("client-ca") == "make a new CA: docs/runbook/certificates.md"
 
 
 def test_the_cause_comes_first():

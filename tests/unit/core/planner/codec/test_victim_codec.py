@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodShape
-from extender.core.planner.codec.content_defined_chunks import ROWS_PER_PART
 from extender.core.planner.codec.request_codec import PARTS, decode, digest_of, encode, summarize
-from extender.core.planner.codec.victim_codec import from_parts, to_parts
+from extender.core.planner.codec.victim_codec import ROWS_PER_PART, from_parts, to_parts
 from extender.core.planner.preempt.victim_search import preempt
 from extender.core.planner.preemption_types import (
     Evictable,
@@ -46,7 +45,9 @@ def some(units: list[PlanUnit], **rest: object) -> Evictable:
 
 
 def head_of(source: Evictable) -> Evictable:
-    return Evictable(priority=source.priority, may_preempt=source.may_preempt)
+    return Evictable(
+        priority=source.priority, may_preempt=source.may_preempt, now_min=source.now_min
+    )
 
 
 def many(count: int = 2000) -> list[PlanUnit]:

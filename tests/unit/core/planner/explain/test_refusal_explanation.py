@@ -10,7 +10,7 @@ import pytest
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import PodShape
-from extender.core.planner.explain.tree_variants import map_groups
+from extender.core.planner.explain.relaxation_solver import map_groups
 from extender.core.planner.plan_types import (
     Plan,
     PlanGroup,

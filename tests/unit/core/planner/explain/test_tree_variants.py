@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from extender.core.model.ids import PodUid
-from extender.core.planner.explain.tree_variants import RequirementChange, TreeForms
+from extender.core.planner.explain.relaxation_solver import RequirementChange, TreeForms
 from extender.core.planner.plan_types import Plan, PlanRequest, Refusal
 from extender.core.planner.planning import plan
 from tests.bench.planner import SHAPES, composite, leaf, make_nodes
@@ -65,7 +65,7 @@ def test_one_way_out_is_named_for_leaves_that_are_alike():
     refusal = plan(PlanRequest(root=of_roles, nodes=nodes, shapes=SHAPES))
     assert isinstance(refusal, Refusal)
     assert not [text for text in refusal.relaxations if "minGroupCount" in text]
-    of_role = msgspec.structs.replace(root, set_by="annotation gang-extender.dev/min: worker")
+    of_role = msgspec.structs.replace(root, set_by="annotation gang-extender.dev/min: worker=")
     refusal = plan(PlanRequest(root=of_role, nodes=nodes, shapes=SHAPES))
     assert isinstance(refusal, Refusal)
     text = "minGroupCount 9: annotation gang-extender.dev/min: worker=9 on its workload"

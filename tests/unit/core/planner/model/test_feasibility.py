@@ -6,13 +6,15 @@ import msgspec
 import pytest
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.planner.model.feasibility import (
+from extender.core.planner.plan_types import (
+    PlanBound,
+    PlanGroup,
+    PlanMember,
     admissible,
     satisfied_by_bound,
     status,
     waiting_reasons,
 )
-from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
 from tests.support.planning import spec_vectors
 
 WORDS = {"UU": "UnschedulableAndUnresolvable"}

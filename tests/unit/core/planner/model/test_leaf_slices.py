@@ -9,7 +9,6 @@ from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.feasibility import admissible, threshold
 from extender.core.planner.model.leaf_slices import (
     RANK_STEP,
     group_name,
@@ -18,7 +17,7 @@ from extender.core.planner.model.leaf_slices import (
     slice_pods,
     with_slices,
 )
-from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
+from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember, admissible, threshold
 from tests.support.hypothesis_profile import examples
 
 KEY = GroupKey(namespace="ns", name="g", kind="PodGroup")
@@ -74,7 +73,11 @@ def test_slices_follow_the_ranks():
     [
         ([k * RANK_STEP + 3 for k in range(4)], [2, 2]),  # Jobs of a JobSet with one pod each
         ([2 * RANK_STEP + k for k in range(4)], [2, 2]),  # the pods of its Job 2
-        ([0, RANK_STEP, RANK_STEP + 1], [2, 1]),  # neither: by their order
+        (
+            [j * RANK_STEP + k for j in range(3) for k in range(3)],
+            [2, 2, 2, 2, 1],
+        ),  # of several Jobs
+        ([0, RANK_STEP, RANK_STEP + 1], [1, 2]),  # a finished pod leaves its slice smaller
         ([0, 2, 3], [1, 2]),  # a finished pod leaves its slice smaller
     ],
 )

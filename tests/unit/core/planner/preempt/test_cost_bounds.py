@@ -117,7 +117,7 @@ def test_a_gang_on_several_nodes_is_evicted_once_for_all_of_them():
     fleet = nodes(r=[0, 0, 0, 0])
     wide = whole("wide", "r-0", "r-1", slots=4)
     single = [
-        msgspec.structs.replace(unit, pods=tuple(msgspec.structs.replace(p, created_us=10**9) for p in unit.pods))
+        msgspec.structs.replace(unit, pods=tuple(msgspec.structs.replace(p, since_us=10**9) for p in unit.pods))
         for unit in (whole("c", "r-2", slots=4), whole("d", "r-3", slots=4))
     ]  # fmt: skip
     request = ask(leaf("hi", 2, size=3), fleet, wide, *single)

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.explain.additional_nodes import with_counts
-from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.plan_types import (
     AddedNodes,
     Plan,
@@ -21,6 +20,7 @@ from extender.core.planner.plan_types import (
     PlanRule,
     Refusal,
     Relaxation,
+    satisfied_by_bound,
 )
 from extender.core.planner.preempt.judgement import judge
 from extender.core.planner.preempt.victim_search import PreemptionPlan

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from extender.core.model.ids import GroupKey
 from extender.core.model.pods import PodShape, Toleration
 from extender.core.planner.codec.request_codec import decode, encode
-from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.plan_types import (
     NodeRejection,
     Plan,
@@ -21,6 +20,7 @@ from extender.core.planner.plan_types import (
     PlanRequest,
     PlanRule,
     Refusal,
+    satisfied_by_bound,
 )
 from extender.core.planner.planning import NodeTable, plan
 from extender.core.planner.preempt import victim_search as front

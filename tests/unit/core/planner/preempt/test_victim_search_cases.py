@@ -360,7 +360,7 @@ def test_a_budget_is_overdrawn_only_where_nothing_else_helps():
 
 def test_the_youngest_goes_where_all_else_is_equal():
     """E-9: of two equal pods the one that has lost less work."""
-    units = [lone("old", "r-0", created_us=0), lone("young", "r-1", created_us=90_000_000)]
+    units = [lone("old", "r-0", since_us=0), lone("young", "r-1", since_us=90_000_000)]
     assert gone(ask(leaf("hi", 1), nodes(r=[0, 0]), *units)) == ["young"]
 
 

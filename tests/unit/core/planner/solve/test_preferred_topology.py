@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -14,7 +15,6 @@ from msgspec import UNSET
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.model.leaf_slices import with_slices
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
@@ -27,11 +27,13 @@ from extender.core.planner.plan_types import (
     PlanNode,
     PlanRequest,
     WishValue,
+    satisfied_by_bound,
 )
 from extender.core.planner.planning import plan, plan_at_once
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
 from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 from extender.core.planner.solve import preferred_topology
+from extender.core.planner.solve.domain_counts import CountResult, filled, most_pairs
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker
 from tests.support.planning.plan_checker import faults
@@ -676,3 +678,87 @@ def test_what_a_complete_search_found_is_gathered_in_few_domains_of_the_cluster(
     )  # too many placements for brute force
     assert answer.wishes[0].values == (WishValue(key="rack", value=2, best=2),)
     assert len({assignment.node[0] for assignment in answer.assignments}) == 1
+
+
+# --- without the complete search
+
+
+@examples(500, quick=25)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 6))
+def test_no_division_of_two_groups_has_more_pairs_together(capacity, first, second):
+    """The largest domains filled first, and each pod of the first group where it adds most, against every division."""
+    if sum(capacity) < first + second:
+        return
+
+    def best(at: int, left: int, right: int) -> int:
+        if at == len(capacity):
+            return -1000 if left or right else 0
+        return max(
+            x * y + best(at + 1, left - x, right - y)
+            for x in range(min(left, capacity[at]) + 1)
+            for y in range(min(right, capacity[at] - x) + 1)
+        )
+
+    rooms = np.array(capacity)
+    order, amounts = filled(np.zeros_like(rooms), rooms, np.array([first + second]))
+    assert (amounts <= rooms[order]).all()
+    together, of_first = most_pairs(amounts, first)
+    assert together == int((of_first * (amounts - of_first)).sum()) == best(0, first, second)
+
+
+@examples(1000, quick=25, suppress_health_check=list(HealthCheck))
+@given(st.one_of(wishing(), wishing_near()))
+def test_every_claim_without_the_complete_search_holds_against_brute_force(asked):
+    """Bounds and direct placements alone: what they prove is the best, and no bound is above it."""
+    with pytest.MonkeyPatch.context() as patch:
+        unknown = CountResult("unknown", {}, 0)
+        patch.setattr(preferred_topology, "solve_counts", lambda *args, **options: unknown)
+        _checked(asked)
+
+
+def without_complete_search(asked: PlanRequest) -> Plan:
+    """Return the plan of a request whose wishes are decided without CP-SAT."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(preferred_topology, "solve_counts")
+        return plan(asked)
+
+
+def near_to(name: str, *keys: str) -> tuple[PlanNear, ...]:
+    key = GroupKey(namespace="ns", name=name, kind="PodGroup")
+    return tuple(PlanNear(group=key, key=each) for each in keys)
+
+
+def test_two_large_groups_are_divided_over_racks_in_one_zone_with_proof():
+    """Racks of 12, in zone A only two: 9 and 21 pods need three, with as equal differences between the groups as can be."""
+    nodes = [
+        node(f"{zone}{rack}{host}", 4, rack=f"{zone}{rack}", zone=zone)
+        for zone, racks in (("A", 2), ("B", 5), ("C", 3))
+        for rack in range(racks)
+        for host in range(3)
+    ]
+    left = group("left", 9, near=near_to("right", "rack", "zone"))
+    answer = without_complete_search(request(group("t", 0, left, group("right", 21)), *nodes))
+    assert [w.values for w in answer.wishes] == [
+        (WishValue(key="rack", value=120, best=120),),
+        (WishValue(key="zone", value=0, best=0),),
+    ]
+    assert {a.node[0] for a in answer.assignments} == {"C"}  # the tightest that has them
+
+
+def test_the_rack_with_the_fewest_hosts_is_taken_though_another_one_is_tighter():
+    nodes = hosts([2] * 4, [4, 4, 1, 1, 1], [3, 3, 3])
+    asked = request(group("g", 8, preferred=("host", "rack")), *nodes)
+    answer = without_complete_search(asked)
+    assert pods_on(answer) == {"r1h0": 4, "r1h1": 4}
+    assert _value(answer, "g") == {"host": (2, 2), "rack": (1, 1)}
+
+
+def test_a_group_that_fills_its_rack_has_no_pod_of_the_other_one_beside_it():
+    """That follows from capacity, and from the racks that the other group may have."""
+    nodes = hosts([4, 4], [4, 4], [4, 3])
+    left = group("left", 7, preferred=("rack",), near=near_to("right", "rack"))
+    right = group("right", 6, shape=1, preferred=("rack",))
+    answer = without_complete_search(request(group("t", 0, left, right), *nodes))
+    assert next(w for w in answer.wishes if w.kind == "near").values == (
+        WishValue(key="rack", value=42, best=42),
+    )

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.core.trees.tree_events import decide_tree, replay_tree
-from extender.core.workloads.native.native_groups import NativeGroup
+from extender.core.workloads.native_groups import NativeGroup
 from extender.core.workloads.tree_compiler import CompileRequest
 from extender.core.workloads.tree_policy import KindPolicy, NearRole, TreeProfile
 from tests.support.planning.workload_builders import (

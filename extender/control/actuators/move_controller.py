@@ -1,0 +1,294 @@
+"""Make moves from the log: evict one pod at a time through the Eviction API, when the one before runs on its new node.
+
+The plan is durable before the first request, and all state is in the log: after a restart the current pod is looked at again, and
+evicted by UID if it still runs. The control loop records what became of it (`decide`), and users pause, resume and stop
+the moves.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
+from extender.control.log.leader import Leader
+from extender.core.log.events import (
+    EventSource,
+    MoveRecord,
+    MovesEnded,
+    MovesPaused,
+    MovesPlanned,
+    NewEvent,
+    RecordedEvent,
+)
+from extender.core.log.moves_state import PendingMoves
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.errors import (
+    BadInput,
+    ClusterUnavailable,
+    NotFound,
+    NotLeading,
+    QueryUnavailable,
+    RequestRejected,
+    StoreUnavailable,
+)
+from extender.core.model.ids import NIL_GANG, PlanId, PodUid
+from extender.core.model.pod_groups import Forest
+from extender.core.planner.codec.request_codec import digest_of
+from extender.core.planner.moves.move_problem import Move
+from extender.core.planner.plan_types import PLANNER_VERSION
+from extender.core.preempt.moves_lifecycle import MovesContext, decide_moves, ended, what_keeps
+from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
+from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
+from extender.runtime.stall_timer import IdleTimes
+from extender.settings import Settings
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+RETRIES = RetryPolicy(first_s=2.0, max_s=30.0, after_failure="continue")
+
+
+class MoveController:
+    """Makes the moves that are under way.
+
+    Args:
+        forest_of: Returns the trees of a view.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        leader: Leader,
+        inputs: DecisionInputs,
+        clock: Clock,
+        settings: Settings,
+        forest_of: Callable[[ClusterView], Forest],
+    ) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._inputs = inputs
+        self._clock = clock
+        self._settings = settings
+        self._forest_of = forest_of
+        self._queue: WorkQueue[PodUid] = WorkQueue(
+            "moves",
+            self._process,
+            leader.until_may_act,
+            workers=1,
+            policy=RETRIES,
+            now_s=lambda: clock.monotonic_ms() / 1000,
+        )
+        self._idle: IdleTimes[PlanId] = IdleTimes(clock)
+        self._refusal = ""  # of the API server, for the last eviction
+        self.waits_for = ""  # why the pod of the current move is not evicted
+
+    # -- for users ---------------------------------------------------------------------------------
+
+    async def begin(
+        self, question: str, moves: Sequence[Move], request: bytes, by: str, *, proved: bool
+    ) -> PlanId:
+        """Record moves, which are made from then on; return their id.
+
+        Args:
+            question: What they make room for.
+            request: The canonical input of the planner.
+            by: The user who asks for them; empty: not known.
+            proved: No fewer moves lead there.
+
+        Raises:
+            BadInput: Other moves are under way, or a pod is not as it was when they were planned.
+            QueryUnavailable: This replica does not lead, or the log does not answer.
+        """
+        state, view = self.require_none(), self._cluster.view()
+        encoded = DecisionInput(digest=digest_of(request, ()), head=request, parts=())
+        shapes: list[dict[str, int]] = []
+        data = MovesPlanned(
+            plan=PlanId(self._clock.new_id()),
+            question=question,
+            by=by,
+            moves=tuple(_record(move, view, state, shapes) for move in moves),
+            shapes=tuple(shapes),
+            planner=PLANNER_VERSION,
+            input_digest=encoded.digest,
+            exhausted=proved,
+        )
+        draft = self._source(question).draft(NIL_GANG, "", data)
+        save = functools.partial(self._inputs.save, encoded)
+        await self._durable(self._leader.append_nowait([draft], save))
+        return data.plan
+
+    def require_none(self) -> ReservationState:
+        """Return the state, in which no moves are under way; raises as `begin`."""
+        state = self._writable()
+        if (other := state.moves) is not None:
+            raise BadInput(
+                f"moves: {other.made} of {len(other.moves)} moves for {other.question} are made, and one plan is made at a time; wait for "
+                "its end, or end it with `gang-extender moves stop`"
+            )
+        return state
+
+    async def pause(self, by: str, *, paused: bool) -> None:
+        """Pause or resume the moves that are under way; one that has begun is made to its end.
+
+        Raises:
+            NotFound: None are under way.
+            QueryUnavailable: This replica does not lead, or the log does not answer.
+        """
+        moves = self._under_way()
+        if moves.paused != paused:
+            data = MovesPaused(plan=moves.id, paused=paused, by=by)
+            draft = self._source(f"request of {by}").draft(NIL_GANG, "", data)
+            await self._durable(self._leader.append_nowait([draft]))
+
+    async def stop(self, by: str) -> None:
+        """End the moves that are under way; what is held for them is free. Raises as `pause`."""
+        moves = self._under_way()
+        text = "the pod of the current move has left its node" if moves.lost_us else ""
+        draft = ended(moves, self._source(f"request of {by}"), "stopped", text, by=by)
+        await self._durable(self._leader.append_nowait([draft]))
+        self.count([draft])
+
+    def _writable(self) -> ReservationState:
+        if not self._leader.may_record():
+            raise QueryUnavailable(
+                f"moves are made by the replica that leads, and {self._settings.identity} does not: {self._leader.not_ready_reason()}"
+            )
+        if reason := self._cluster.not_ready_reason():
+            raise QueryUnavailable(f"the view of the cluster is not current: {reason}")
+        return self._leader.pending_state
+
+    def _under_way(self) -> PendingMoves:
+        moves = self._writable().moves
+        if moves is None:
+            raise NotFound("moves: none are under way")
+        return moves
+
+    async def _durable(self, append: Awaitable[tuple[RecordedEvent, ...]]) -> None:
+        try:
+            await append
+        except (NotLeading, StoreUnavailable) as error:
+            raise QueryUnavailable(
+                f"moves: {error}; look at `gang-extender moves` again"
+            ) from error
+
+    def _source(self, cause: str) -> EventSource:
+        return EventSource(actor=self._settings.identity, cause=cause)
+
+    # -- for the control loop ----------------------------------------------------------------------
+
+    def decide(
+        self, view: ClusterView, forest: Forest, state: ReservationState, cause: str
+    ) -> list[NewEvent]:
+        """Return the events that bring the moves up to date with a state."""
+        moves = state.moves
+        if moves is None:
+            return []
+        self._idle.begin_round(self._leader.terms)
+        mark = (moves.made, moves.lost_us, moves.replacement, moves.paused)
+        context = MovesContext(
+            actor=self._settings.identity,
+            cause=cause,
+            now_us=self._clock.now_us(),
+            idle_us=self._idle.idle_ms(moves.id, moves.progress_us, mark) * 1000,
+            longest_us=self._settings.reservation_ttl_s * 1_000_000,
+            refusal=self._refusal,
+        )
+        return decide_moves(view, state, forest, context)
+
+    @staticmethod
+    def count(drafts: Iterable[NewEvent]) -> None:
+        """Count the ends of moves among events that have been appended."""
+        for draft in drafts:
+            if isinstance(draft.data, MovesEnded):
+                METRICS.moves_ended.labels(draft.data.reason).inc()
+
+    def sync(self, view: ClusterView, forest: Forest, state: ReservationState) -> None:
+        """Queue the eviction that is due by the committed state, and forget moves that are over."""
+        moves = state.moves
+        METRICS.moves_left.set(len(moves.moves) - moves.made if moves is not None else 0)
+        if moves is None or moves.lost_us:
+            self._idle.retain(() if moves is None else (moves.id,))
+            self._queue.retain_only(set())
+            self._refusal = self.waits_for = ""
+            return
+        uid = moves.current.uid
+        self._queue.retain_only({uid})
+        self.waits_for = self._refusal or what_keeps(view, state, forest, moves)
+        if not moves.paused and not self._queue.is_processing(uid):
+            self._queue.add(uid)
+
+    # -- the work ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Execute queued evictions until cancelled."""
+        await self._queue.run()
+
+    async def _process(self, uid: PodUid) -> Retry | None:
+        await self._leader.until_may_act()
+        moves = self._leader.committed.moves
+        if moves is None or moves.current.uid != uid or self._keeps(moves):
+            return None  # a pass queues it again
+        move = moves.current
+        namespace, _, name = move.pod.partition("/")
+        try:
+            await self._cluster.evict(PodRef(namespace=namespace, name=name, uid=uid), "evicted")
+        except (RequestRejected, ClusterUnavailable) as error:
+            self._refusal = str(error)
+            log.info("pod not evicted for a move", extra={"pod": move.pod, "error": str(error)})
+            return Retry(error.retry_after_s if isinstance(error, ClusterUnavailable) else 0.0)
+        self._refusal = ""
+        text = f"moved from {move.source} to {move.target}: {moves.question}"
+        await self._cluster.notice(
+            K8sEvent(
+                kind="Pod",
+                namespace=namespace,
+                name=name,
+                uid=uid,
+                reason="Moved",
+                message=text,
+                action="Moving",
+            )
+        )
+        return None
+
+    def _keeps(self, moves: PendingMoves) -> bool:
+        """Return whether the pod of the current move must not be evicted now, by the newest view and all that was decided."""
+        pending, view = self._leader.pending_state, self._cluster.view()
+        if self._cluster.not_ready_reason() or moves.paused or moves.lost_us:
+            return True
+        if pending.moves != moves:
+            return True
+        return bool(what_keeps(view, pending, self._forest_of(view), moves))
+
+
+def _record(
+    move: Move, view: ClusterView, state: ReservationState, shapes: list[dict[str, int]]
+) -> MoveRecord:
+    """Return a move as the log has it; its requests are added to the shapes.
+
+    Raises:
+        BadInput: The pod is not as it was when the move was planned.
+    """
+    pod = view.pods.get(move.uid)
+    root = state.gangs.get(state.gang_of.get(move.uid, NIL_GANG))
+    if pod is None or pod.node != move.source or root is None or move.uid not in root.bound:
+        raise BadInput(
+            f"moves: pod {move.pod} does not run on {move.source} any more; ask for the moves again"
+        )
+    requests = dict(pod.shape.requests)
+    if requests not in shapes:
+        shapes.append(requests)
+    return MoveRecord(
+        pod=move.pod,
+        uid=move.uid,
+        group=root.bound[move.uid].group,
+        gang=root.gang,
+        gang_uid=root.uid,
+        source=move.source,
+        target=move.target,
+        shape=shapes.index(requests),
+        priority=root.priority,
+    )

@@ -1,0 +1,185 @@
+"""Moves of running pods that are being made: part of the reservation state.
+
+There is one plan at a time. It is *under way* from `MovesPlanned` to `MovesEnded`, and its moves are made one after the other:
+the pod of the current move is evicted, its controller makes a new one, which is bound to the node that is held for it, and
+`MoveCompleted` ends the move. The capacity of all moves that are left is claimed on their new nodes from the plan on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from extender.core.log.capacity_claim import CapacityClaim
+from extender.core.log.events import (
+    GangAdmitted,
+    GangExtended,
+    MemberTerminated,
+    MoveCompleted,
+    MovesEnded,
+    MovesPaused,
+    MovesPlanned,
+    PodBound,
+    RecordedEvent,
+    ReservationReleased,
+)
+from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid, Position
+
+_NONE: Final = PodUid("")
+
+
+class PendingMove(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """A move that is planned: the pod leaves a node, and its replacement gets the other."""
+
+    pod: str  # namespace/name
+    uid: PodUid
+    group: str  # name of its leaf
+    gang_uid: GangUid
+    gang: str  # namespace/name
+    source: NodeName
+    target: NodeName
+    requests: dict[str, int]
+    priority: int  # of its gang
+
+
+class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The moves that are under way, in their order."""
+
+    id: PlanId
+    question: str
+    by: str  # the user who asked for them
+    position: Position  # of the plan
+    at_us: int
+    moves: tuple[PendingMove, ...]
+    made: int = 0  # so many of them; that of this index is the current one
+    paused: bool = False  # no further pod is evicted
+    progress_us: int  # when they were planned or resumed, the pod of a move was lost or replaced, or a move completed
+    lost_us: int = 0  # when the pod of the current move was lost; 0: it runs
+    replacement: PodUid = (
+        _NONE  # has a reservation on the new node of the current move, or is bound there
+    )
+
+    @property
+    def current(self) -> PendingMove:
+        """Return the move that is made now."""
+        return self.moves[self.made]
+
+    @property
+    def gangs(self) -> frozenset[GangUid]:
+        """Return the gangs whose pods are still to be moved."""
+        return frozenset(move.gang_uid for move in self.moves[self.made :])
+
+    def claims(self) -> Iterator[CapacityClaim]:
+        """Yield the claims of the moves that are left, on their new nodes."""
+        for move in self.moves[self.made + bool(self.replacement) :]:
+            yield CapacityClaim(
+                kind="move", plan=self.id, gang_uid=move.gang_uid, pod=move.pod, uid=move.uid, group=move.group,
+                node=move.target, requests=move.requests, priority=move.priority, at_us=self.at_us,
+            )  # fmt: skip
+
+    def sentence(self, waits_for: str = "") -> str:
+        """Return what is done now.
+
+        Args:
+            waits_for: Why the pod of the current move is not evicted; empty: it is, or that is not known.
+        """
+        move = self.current
+        if self.lost_us:
+            return f"waits until the new pod of {move.pod} is bound to {move.target}"
+        if self.paused:
+            return f"paused before {move.pod} leaves {move.source}"
+        return f"{move.pod} leaves {move.source}" + (f" later: {waits_for}" if waits_for else "")
+
+    def takes(self, gang_uid: GangUid, group: str, node: NodeName) -> bool:
+        """Return whether a new member of a leaf on a node is the replacement of the current move."""
+        move = self.current
+        return bool(self.lost_us) and (move.gang_uid, move.group, move.target) == (
+            gang_uid,
+            group,
+            node,
+        )
+
+
+def after_event(before: PendingMoves | None, event: RecordedEvent) -> PendingMoves | None:
+    """Return the moves that are under way after an event; the same object where it changes nothing."""
+    data = event.data
+    if isinstance(data, MovesPlanned):
+        return _planned(event, data)
+    if before is None:
+        return None
+    match data:
+        case MoveCompleted() | MovesPaused() | MovesEnded() if data.plan == before.id:
+            return _followed(before, event, data)
+        case MemberTerminated() if event.gang_uid == before.current.gang_uid:
+            return _lost(before, event, data)
+        case GangAdmitted() | GangExtended():
+            for record in data.assignments:
+                if before.takes(event.gang_uid, record.group, record.node):
+                    return _replaced(before, event, record.uid)
+        case PodBound():
+            return _bound(before, event, data)
+        case ReservationReleased() if before.replacement in {pod.uid for pod in data.pods}:
+            return _replaced(before, event, _NONE)
+        case _:
+            pass
+    return before
+
+
+def _followed(
+    before: PendingMoves, event: RecordedEvent, data: MoveCompleted | MovesPaused | MovesEnded
+) -> PendingMoves | None:
+    if isinstance(data, MovesEnded):
+        return None
+    if isinstance(data, MovesPaused):
+        return msgspec.structs.replace(before, paused=data.paused, progress_us=event.at_us)
+    if data.number == len(before.moves):  # `MovesEnded` follows in the same append
+        return before
+    return msgspec.structs.replace(
+        before, made=data.number, progress_us=event.at_us, lost_us=0, replacement=_NONE
+    )
+
+
+def _planned(event: RecordedEvent, data: MovesPlanned) -> PendingMoves:
+    return PendingMoves(
+        id=data.plan,
+        question=data.question,
+        by=data.by,
+        position=event.position,
+        at_us=event.at_us,
+        progress_us=event.at_us,
+        moves=tuple(
+            PendingMove(
+                pod=move.pod,
+                uid=move.uid,
+                group=move.group,
+                gang_uid=move.gang_uid,
+                gang=move.gang,
+                source=move.source,
+                target=move.target,
+                requests=data.shapes[move.shape],
+                priority=move.priority,
+            )
+            for move in data.moves
+        ),
+    )
+
+
+def _lost(before: PendingMoves, event: RecordedEvent, data: MemberTerminated) -> PendingMoves:
+    if data.uid == before.current.uid:
+        return msgspec.structs.replace(before, lost_us=event.at_us, progress_us=event.at_us)
+    return _replaced(before, event, _NONE) if data.uid == before.replacement else before
+
+
+def _bound(before: PendingMoves, event: RecordedEvent, data: PodBound) -> PendingMoves:
+    if data.uid == before.current.uid:  # it came back with its node
+        return msgspec.structs.replace(before, lost_us=0)
+    taken = before.takes(event.gang_uid, data.group, data.node)
+    return _replaced(before, event, data.uid) if taken else before
+
+
+def _replaced(before: PendingMoves, event: RecordedEvent, uid: PodUid) -> PendingMoves:
+    if before.replacement == uid or (before.replacement and uid):
+        return before
+    return msgspec.structs.replace(before, replacement=uid, progress_us=event.at_us)

@@ -1,0 +1,159 @@
+"""The events of moves that are under way, and when the pod of the next one may leave.
+
+Pods are evicted one at a time, each only when the view shows that its gang keeps its minimum, that its controller makes it
+again, and that its new node can take it; the plan is old by then. What keeps it is waited for, for a bounded time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from extender.core.admit.plan_request import is_candidate
+from extender.core.capacity.free_capacity import make_row, used_capacity
+from extender.core.capacity.replacement_holds import nodes_of_replacements
+from extender.core.log.events import (
+    EventSource,
+    MoveCompleted,
+    MovesEnded,
+    MovesEndReason,
+    NewEvent,
+)
+from extender.core.log.moves_state import PendingMoves
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import NOTHING, ClusterView
+from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid
+from extender.core.model.pod_groups import Forest, Tree
+from extender.core.planner.model.node_filters import may_run
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.preempt.movable_pods import move_of
+
+
+class MovesContext(EventSource, frozen=True, kw_only=True):
+    """What is known of moves beside view and state; a restart loses it."""
+
+    now_us: int
+    idle_us: int = 0  # how long they have made no progress
+    longest_us: int  # moves without progress for this time end
+    refusal: str = ""  # of the API server, for the last eviction
+
+
+def decide_moves(
+    view: ClusterView, state: ReservationState, forest: Forest, context: MovesContext
+) -> list[NewEvent]:
+    """Return the events that bring the moves that are under way up to date with the state."""
+    moves = state.moves
+    return [] if moves is None else list(_events(view, state, forest, moves, context))
+
+
+def _events(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    moves: PendingMoves,
+    context: MovesContext,
+) -> Iterator[NewEvent]:
+    move, root = moves.current, state.gangs.get(moves.current.gang_uid)
+    if root is None:
+        yield ended(moves, context, "changed", f"gang {move.gang} was removed")
+        return
+    replacement = root.bound.get(moves.replacement)
+    if replacement is not None:
+        done = MoveCompleted(
+            plan=moves.id,
+            number=moves.made + 1,
+            pod=move.pod,
+            uid=move.uid,
+            source=move.source,
+            target=move.target,
+            replacement=replacement.pod,
+            replacement_uid=replacement.uid,
+            duration_ms=max(context.now_us - moves.lost_us, 0) // 1000,
+        )
+        draft = context.draft(move.gang_uid, move.gang, done)
+        yield msgspec.structs.replace(draft, cause_position=moves.position)
+        if moves.made + 1 == len(moves.moves):
+            last = msgspec.structs.replace(moves, made=moves.made + 1)
+            yield ended(last, context, "completed", "")
+        return
+    if not moves.lost_us and move.uid not in root.bound:
+        text = f"pod {move.pod} ended before it was moved"
+        yield ended(moves, context, "changed", text)
+        return
+    if context.idle_us < context.longest_us or (moves.paused and not moves.lost_us):
+        return
+    seconds = context.longest_us // 1_000_000
+    if moves.lost_us:
+        text = f"no new pod of {move.group} was bound to {move.target} within {seconds} s after {move.pod} had left {move.source}"
+        yield ended(moves, context, "not-replaced", text)
+    else:
+        why = context.refusal or what_keeps(view, state, forest, moves) or "the pod is still there"
+        yield ended(
+            moves, context, "refused", f"pod {move.pod} could not leave within {seconds} s: {why}"
+        )
+
+
+def ended(
+    moves: PendingMoves,
+    source: EventSource,
+    reason: MovesEndReason,
+    message: str,
+    *,
+    by: str = "",
+) -> NewEvent:
+    """Return the event that ends moves."""
+    data = MovesEnded(
+        plan=moves.id,
+        reason=reason,
+        made=moves.made,
+        left=len(moves.moves) - moves.made,
+        message=message,
+        by=by,
+    )
+    draft = source.draft(NIL_GANG, "", data)
+    return msgspec.structs.replace(draft, cause_position=moves.position)
+
+
+def with_new_node(
+    state: ReservationState, tree: Tree, hints: Mapping[PodUid, NodeName]
+) -> Mapping[PodUid, NodeName]:
+    """Return the nodes that are tried first for members of a tree, with that of the replacement of the current move."""
+    moves = state.moves
+    if moves is None or not moves.lost_us or moves.current.gang_uid != tree.root.uid:
+        return hints
+    root, leaf = state.gangs.get(tree.root.uid), moves.current.group
+    reserved = root.reservations if root is not None else {}
+    newcomers = [
+        pod
+        for pod in tree.members.get(GroupKey(tree.root.key.namespace, leaf, "PodGroup"), ())
+        if is_candidate(pod) and pod.uid not in reserved
+    ]
+    claims = [claim for claim in moves.claims() if claim.uid == moves.current.uid]
+    return {**hints, **nodes_of_replacements(claims, newcomers)}
+
+
+def what_keeps(
+    view: ClusterView, state: ReservationState, forest: Forest, moves: PendingMoves
+) -> str:
+    """Return why the pod of the current move may not be evicted now; empty: it may."""
+    move = moves.current
+    pod, node = view.pods.get(move.uid), view.nodes.get(move.target)
+    if pod is None or pod.deleting or pod.node != move.source:
+        return f"pod {move.pod} does not run on {move.source}"
+    if node is None or node.deleting or node.unschedulable:
+        return f"node {move.target} is gone or takes no pods"
+    mover = move_of(view, state, forest, pod)
+    if isinstance(mover, str):
+        return mover
+    for key, value in mover.within:
+        if node.labels.get(key) != value:
+            return f"node {move.target} is outside of {key}={value}, where the gang runs"
+    taken = used_capacity(view, state, priority=move.priority, gang_uid=move.gang_uid)
+    row = make_row(node, view.usage.get(node.name, NOTHING), taken.get(node.name))
+    lacking = [name for name, amount in pod.shape.requests if row.free.get(name, 0) < amount]
+    if lacking:
+        return f"node {move.target} has not enough {', '.join(lacking)} free"
+    if not may_run(NodeTable((row,)), pod.shape)[0]:
+        return f"node {move.target} does not suit pod {move.pod} any more"
+    return ""
